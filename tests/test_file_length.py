@@ -1,4 +1,4 @@
-"""Files stay short: those of more than 300 lines are listed, each with the reason."""
+"""Files stay short: files of more than 300 lines are listed with a reason."""
 
 from __future__ import annotations
 

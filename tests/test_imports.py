@@ -1,4 +1,4 @@
-"""No file imports another in a circle, and no import is put off that could stand at the top of its file."""
+"""Imports have no cycles, and only imports of heavy modules are deferred."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from pathlib import Path
 
 import pytest
-from import_graph import ImportGraph, circles
+from import_graph import ImportGraph, cycles
 
 from intaglio.cli import VERBS
 from intaglio.plugins.registry import FOLDERS as OPERATOR_FOLDERS
@@ -14,15 +14,15 @@ from intaglio.targets import TARGETS
 
 ROOT = Path(__file__).parent.parent
 FOLDERS = ("intaglio", "plugins", "runtime", "exporters", "graph_passes", "serve", "training", "validate")
-# Imports of modules that load a heavy library (torch, ONNX Runtime, ...) may stand in a function or be for type
-# checkers alone, to keep the others light. So may those of these files and folders, for the reason given.
-PUT_OFF = {
+# Imports of modules that load a heavy library (torch, ONNX Runtime, ...) may be in a function or only for type
+# checkers, to keep the others light. So may those of these files and folders, for the given reason.
+DEFERRED = {
     "intaglio/__init__.py": "`import intaglio` is immediate: a verb's stage is imported when the verb is asked for",
     "exporters/__init__.py": "the process that checks a graph runs it without what has made it",
     "runtime/__init__.py": "help texts read the strategies, without what engines are opened and built with",
     "intaglio/cli": "`--help`, completion and errors are immediate: a command imports its stage when it is called",
 }
-# Files that import modules by a table -> the modules that the table names, of which some may not exist.
+# Files that import modules from a table -> the modules in the table, some of which may not exist.
 TABLES = {
     "intaglio/cli/__init__.py": [f"intaglio.cli.{verb.replace('-', '_')}" for verb in VERBS],
     "plugins/registry.py": [f"intaglio.plugins.{folder}.spec" for folder in OPERATOR_FOLDERS],
@@ -35,7 +35,7 @@ TABLES = {
         if place
     ],
 }
-# Files that compute the name of an import of no such table.
+# Files that import a computed name that is not in such a table.
 UNFOLLOWED = {
     "intaglio/lazy_names.py": "for packages, in which the same modules stand under TYPE_CHECKING",
     "intaglio/extras.py": "libraries",
@@ -50,26 +50,26 @@ def graph() -> ImportGraph:
 
 
 def excused(path: Path) -> list[str]:
-    """The entries of `PUT_OFF` that `path`, below the root, is or lies in."""
-    return [entry for entry in PUT_OFF if path.is_relative_to(entry)]
+    """The entries of `DEFERRED` that `path`, below the root, is or belongs to."""
+    return [entry for entry in DEFERRED if path.is_relative_to(entry)]
 
 
 @pytest.mark.parametrize("folder", FOLDERS)
 def test_imports_have_no_cycle(graph: ImportGraph, folder: str) -> None:
     found = [
         component
-        for component in circles(graph.edges())
+        for component in cycles(graph.edges())
         if any(graph.files[name].parts[0] == folder for name in component)
     ]
     described = "\n\n".join(map(graph.described, found))
-    assert not found, f"imports in a circle; put what both sides need into a file of its own:\n{described}"
+    assert not found, f"import cycle; move the shared part into its own file:\n{described}"
 
 
 @pytest.mark.parametrize("folder", FOLDERS)
 def test_only_heavy_imports_are_deferred(graph: ImportGraph, folder: str) -> None:
     found = [
         f"  {graph.files[name]}:{each.line} {each.name}"
-        for name, each in graph.put_off()
+        for name, each in graph.deferred()
         if graph.files[name].parts[0] == folder and not excused(graph.files[name])
     ]
     listed = "\n".join(found)
@@ -77,8 +77,8 @@ def test_only_heavy_imports_are_deferred(graph: ImportGraph, folder: str) -> Non
 
 
 def test_every_exception_is_still_needed(graph: ImportGraph) -> None:
-    used = {entry for name, _ in graph.put_off() for entry in excused(graph.files[name])}
-    assert used == PUT_OFF.keys()
+    used = {entry for name, _ in graph.deferred() for entry in excused(graph.files[name])}
+    assert used == DEFERRED.keys()
 
 
 def test_every_dynamic_import_is_resolved_or_has_a_reason(graph: ImportGraph) -> None:
@@ -86,8 +86,8 @@ def test_every_dynamic_import_is_resolved_or_has_a_reason(graph: ImportGraph) ->
     assert all(any(graph.module(name) == name for name in names) for names in TABLES.values())
 
 
-def made_up(folder: Path, files: dict[str, str], tables: Mapping[str, list[str]] | None = None) -> ImportGraph:
-    """The graph of a package with these files, by their paths."""
+def write_graph(folder: Path, files: dict[str, str], tables: Mapping[str, list[str]] | None = None) -> ImportGraph:
+    """The import graph of a package of these files, by their paths."""
     for path, source in files.items():
         (folder / path).parent.mkdir(parents=True, exist_ok=True)
         (folder / path).write_text(source)
@@ -106,7 +106,7 @@ def made_up(folder: Path, files: dict[str, str], tables: Mapping[str, list[str]]
     ],
 )
 def test_cycle_is_found_for_every_form_of_import(tmp_path: Path, back: str) -> None:
-    graph = made_up(
+    graph = write_graph(
         tmp_path,
         {
             "runtime/__init__.py": "from intaglio.runtime.a import first",
@@ -116,7 +116,7 @@ def test_cycle_is_found_for_every_form_of_import(tmp_path: Path, back: str) -> N
         },
     )
     names = ["intaglio.plugins.b", "intaglio.plugins.c", "intaglio.runtime.a"]
-    assert circles(graph.edges()) == [names]
+    assert cycles(graph.edges()) == [names]
     line = back[: back.index("runtime")].count("\n") + 1
     assert f"plugins/c.py:{line} imports runtime/a.py" in graph.described(names)
     assert "runtime/__init__.py" not in graph.described(names)
@@ -129,16 +129,16 @@ def test_cycle_through_a_table_is_found(tmp_path: Path) -> None:
         "runtime/other_engine.py": "import math",
     }
     named = {"runtime/opening.py": ["intaglio.runtime.engine", "intaglio.runtime.other_engine"]}
-    graph = made_up(tmp_path, files, named)
+    graph = write_graph(tmp_path, files, named)
     names = ["intaglio.runtime.engine", "intaglio.runtime.opening"]
-    assert circles(graph.edges()) == [names]
+    assert cycles(graph.edges()) == [names]
     assert "runtime/opening.py:4 imports runtime/engine.py" in graph.described(names)
-    assert list(graph.put_off()) == []
-    assert circles(made_up(tmp_path, files).edges()) == []
+    assert list(graph.deferred()) == []
+    assert cycles(write_graph(tmp_path, files).edges()) == []
 
 
 def test_shared_imports_are_no_cycle(tmp_path: Path) -> None:
-    graph = made_up(
+    graph = write_graph(
         tmp_path,
         {
             "plugins/a.py": "from intaglio.plugins import b, c",
@@ -147,12 +147,12 @@ def test_shared_imports_are_no_cycle(tmp_path: Path) -> None:
             "plugins/d.py": "import math\n\nshared = 1",
         },
     )
-    assert circles(graph.edges()) == []
+    assert cycles(graph.edges()) == []
 
 
 def test_only_heavy_modules_may_be_imported_in_functions(tmp_path: Path) -> None:
     later = "def f():\n    from intaglio.plugins import {name}\n    return {name}"
-    graph = made_up(
+    graph = write_graph(
         tmp_path,
         {
             "plugins/heavy.py": "import torch.nn",
@@ -164,5 +164,5 @@ def test_only_heavy_modules_may_be_imported_in_functions(tmp_path: Path) -> None
         },
     )
     assert graph.heavy == {"intaglio.plugins.heavy", "intaglio.plugins.heavy_by_another"}
-    found = [(name, each.name, each.line) for name, each in graph.put_off()]
+    found = [(name, each.name, each.line) for name, each in graph.deferred()]
     assert found == [("intaglio.plugins.c", "intaglio.plugins.light", 2)]

@@ -1,4 +1,4 @@
-"""Who may import whom, and that importing stays light."""
+"""Allowed imports between layers, and light imports of stages."""
 
 from __future__ import annotations
 
@@ -14,9 +14,9 @@ STAGES = ("plugins", "runtime", "exporters", "graph_passes", "serve", "training"
 EVERY_STAGE = set(STAGES)
 # Folder or file -> the stages that it may import besides itself and the shared part.
 MAY_IMPORT = {
-    "intaglio/__init__.py": EVERY_STAGE - {"cli"},  # the verbs, each when it is asked for: see below
+    "intaglio/__init__.py": EVERY_STAGE - {"cli"},  # the verbs, each imported on first use: see below
     "intaglio/__main__.py": {"cli"},
-    "intaglio/compression.py": EVERY_STAGE - {"cli"},  # the verb compress, which takes two stages
+    "intaglio/compression.py": EVERY_STAGE - {"cli"},  # the verb compress, which needs two stages
     "intaglio": set(),
     "plugins": set(),
     "runtime": {"plugins"},
@@ -69,7 +69,7 @@ RUNNING = (
 
 @pytest.mark.parametrize("module", RUNNING)
 def test_running_models_imports_no_graph_libraries(module: str) -> None:
-    """It would take longer than all the rest, and its memory would count as the model's in `bench`."""
+    """It would take longer than everything else, and its memory would count as that of the model in `bench`."""
     code = f"import sys, {module}; print([name for name in ('onnx_ir', 'sympy', 'torch') if name in sys.modules])"
     found = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert found.stdout.strip() == "[]"

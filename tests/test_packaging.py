@@ -1,4 +1,4 @@
-"""What the distribution says about itself, and the terms of what lies in the repository."""
+"""Metadata of the distribution, and licenses of the files in the repository."""
 
 from __future__ import annotations
 
@@ -13,13 +13,15 @@ import pytest
 import intaglio
 
 ROOT = Path(__file__).parent.parent
-APACHE = "cfc7749b96f63bd31c3c42b5c471bf756814053e847c10f3eb003417bc523d30"  # of the official text, appendix included
+APACHE = (
+    "cfc7749b96f63bd31c3c42b5c471bf756814053e847c10f3eb003417bc523d30"  # of the official text, including the appendix
+)
 BUILD = "import sys; from setuptools import build_meta; build_meta.prepare_metadata_for_build_wheel(sys.argv[1])"
 
 
 @pytest.fixture(scope="module")
 def metadata(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The .dist-info that a wheel of this checkout has."""
+    """The .dist-info of a wheel of this checkout."""
     folder = tmp_path_factory.mktemp("metadata")
     subprocess.run([sys.executable, "-c", BUILD, str(folder)], cwd=ROOT, check=True, capture_output=True)
     (found,) = folder.glob("*.dist-info")
@@ -42,7 +44,7 @@ def test_wheel_metadata_has_license_version_and_authors(metadata: Path) -> None:
     assert fields["Author"] == "The Intaglio developers"
     assert fields["Keywords"]
     assert "Typing :: Typed" in fields.get_all("Classifier", [])
-    assert not any("License ::" in each for each in fields.get_all("Classifier", []))  # SPDX takes its place
+    assert not any("License ::" in each for each in fields.get_all("Classifier", []))  # replaced by SPDX
     assert fields["Project-URL"] is None
 
 
@@ -51,7 +53,7 @@ def test_third_party_texts_are_in_the_notice() -> None:
     assert "PYTHON SOFTWARE FOUNDATION LICENSE VERSION 2" in notice
     ours = [ROOT / "intaglio" / "sentences.txt", ROOT / "training" / "speech" / "sentences.txt"]
     texts = [*ours, *(ROOT / "examples").rglob("*.txt")]
-    texts = [text for text in texts if "facts" not in text.parts]  # the planner's, which are not of others
+    texts = [text for text in texts if "facts" not in text.parts]  # the planner's, which are our own
     assert len(texts) == 4
     for text in texts:
         assert f"  {text.relative_to(ROOT)} " in notice

@@ -1,4 +1,4 @@
-"""The limits of time that other tests rely on."""
+"""The time limits that other tests rely on."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ def test_time_limit_ends_code_that_swallows_exceptions() -> None:
                 if swallowed == 3:
                     raise
     assert time.monotonic() - began < 10
-    time.sleep(0.3)  # nothing is left that would interrupt what follows
+    time.sleep(0.3)  # no timer is left that would interrupt later tests
 
 
 def test_time_limit_kills_unstoppable_code_and_prints_stacks() -> None:

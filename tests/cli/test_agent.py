@@ -1,4 +1,4 @@
-"""`intaglio agent`: answers, progress, files, exit codes, and what hostile tools and models write."""
+"""`intaglio agent`: answers, progress, files, exit codes, and output of untrusted tools and models."""
 
 from __future__ import annotations
 
@@ -70,7 +70,7 @@ class Run(NamedTuple):
 
 
 def wrote(*texts: str) -> list[list[Step]]:
-    """The answers of a model, streamed in two pieces each."""
+    """The responses of a model, streamed in two chunks each."""
     return [stream(chunk(text[:9]), chunk(text[9:], "stop")) for text in texts]
 
 
@@ -98,7 +98,7 @@ def model() -> Iterator[ScriptedServer]:
 
 @pytest.fixture
 def agent(model: ScriptedServer, intaglio: Callable[..., tuple[int, str, str]]) -> Agent:
-    """A function that runs the command, in this process, with a model that answers so."""
+    """A function that runs the command in this process with a model that gives these responses."""
 
     def run(
         answers: Sequence[Sequence[Step]], *options: object, question: str = "How much?", stdin: str = ""
@@ -140,7 +140,7 @@ def test_json_has_the_answer_the_tasks_the_usage_and_the_latency(agent: Agent) -
 
 
 def test_first_plan_is_not_reported_as_a_replan(tmp_path: Path, agent: Agent) -> None:
-    """A joiner may answer after a broken plan, from the calls before the error."""
+    """A joiner may answer after an invalid plan, from the calls before the error."""
     broken, options = '1. calculate("6 * 7")\n2. nope()\n', ("--tools", "calculate")
     run, _ = agent(wrote(broken, "Answer: 42"), *options, "--timeline", tmp_path / "run.html")
     assert " s  invalid  line 2: no tool is named 'nope'" in run.err and " replan " not in run.err
@@ -349,11 +349,11 @@ def test_terminal_shows_running_and_waiting_tasks(tmp_path: Path) -> None:
     assert re.search(r'0\.[67]\d s  done     1\. brief\("a"\) → a', shown)
     assert "done     2. hostile($1) → \ufffd]0;owned" in shown
     assert "\x1b]0;" not in shown and "\x07" not in shown
-    assert any(line.endswith("so") for line in shown.splitlines()[-3:])  # the tokens behind it take two lines
+    assert any(line.endswith("so") for line in shown.splitlines()[-3:])  # the following tokens take two lines
 
 
 def interrupted(number: signal.Signals, tools: Path) -> tuple[Run, int]:
-    """Send a signal while a tool runs; return the run, and the connections that the model had open afterwards."""
+    """Send a signal while a tool runs; return the run and the number of model connections still open."""
 
     async def main() -> tuple[Run, int]:
         async with asyncio.timeout(SECONDS), scripted(LISTED, [STREAM, chunk('1. slow("a")\n'), SILENCE]) as server:
@@ -381,17 +381,17 @@ def test_interrupt_ends_the_run_cleanly_while_a_tool_and_the_model_work(number: 
 
 
 def test_bundle_generates_only_executable_plans(make_decoder: Callable[..., tuple[Path, Path]], intaglio: Any) -> None:
-    """A random model knows nothing of plans: with a grammar, its plan is one until --max-request-tokens cut it off."""
+    """The grammar makes every plan of a random model valid unless --max-request-tokens truncates it."""
     bundle = make_decoder("llama", chat=CHAT, max_position_embeddings=8192)[1]
     limits = ("--max-request-tokens", 400, "--max-replans", 0, "--threads", 1, "--json")
     options = ("agent", "What?", "--tools", "calculate", "--model", bundle, *limits)
     code, out, _ = intaglio(*options)
     found = json.loads(out)
-    assert code in (0, 1)  # the answer of a random model may be cut off
+    assert code in (0, 1)  # the answer of a random model may be truncated
     assert found["usage"]["requests"] == 2 and found["usage"]["cached_tokens"] > 0
     assert found["answer"]
     assert not any("expected a line such as" in reason for reason in found["plan_errors"])
     found = json.loads(intaglio(*options, "--no-grammar")[1])
-    (error,) = found["plan_errors"]  # text that is no call is read on, up to the limit
+    (error,) = found["plan_errors"]  # text that is no call is generated up to the limit
     assert "expected" in error or "limit of 400 tokens" in error
     assert found["replans"] == []

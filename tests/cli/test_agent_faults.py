@@ -1,4 +1,4 @@
-"""`intaglio agent` with tools that do what tools should not: print, hang, ignore that they are cancelled, leave."""
+"""`intaglio agent` with faulty tools: they print, hang, ignore cancellation, or exit."""
 
 from __future__ import annotations
 
@@ -100,7 +100,7 @@ async def started(server: Any, path: Path, *options: str) -> asyncio.subprocess.
 
 
 def run(tmp_path: Path, plan: str, *options: str, timeout: str = "0.3") -> tuple[int, str, str, list[Any]]:
-    """The exit code, what was printed, and the requests to the model."""
+    """The exit code, the output, and the requests to the model."""
     path = tmp_path / "tools.py"
     path.write_text(TOOLS.replace("\\\\", "\\").replace("TIMEOUT", timeout))
 
@@ -121,7 +121,7 @@ def test_output_and_leftover_processes_of_tools_change_and_delay_nothing(
     code, out, err, bodies = run(tmp_path, plan, "--json")
     found = json.loads(out)
     assert (code, found["answer"], out.count("\n")) == (0, "7", 1)
-    # A process and a library write beside Python, so that their line's end may follow another one's words.
+    # A process and a library write beside Python, so their newline may follow the output of another one.
     for words in (
         *("imported", "printed", "written", "to the descriptor"),
         *("by a process", "by a library", "to the first one", "on and on"),

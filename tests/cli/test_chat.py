@@ -1,4 +1,4 @@
-"""`intaglio chat`: messages from a pipe and from a terminal, its commands, and how an answer is stopped."""
+"""`intaglio chat`: messages from a pipe and from a terminal, its commands, and interrupting an answer."""
 
 from __future__ import annotations
 
@@ -105,7 +105,7 @@ CONTROLLING = "import fcntl, termios; fcntl.ioctl(0, termios.TIOCSCTTY, 0); from
 
 
 class Terminal:
-    """The program on a terminal of its own, where Ctrl-C is a key."""
+    """The program on its own terminal, where Ctrl-C is a key."""
 
     def __init__(self, *arguments: str):
         self._keyboard, line = os.openpty()
@@ -121,7 +121,7 @@ class Terminal:
         os.write(self._keyboard, text.encode())
 
     def until(self, expected: str, seconds: float = 60.0) -> str:
-        """Wait for a text; return what appeared up to it."""
+        """Wait for a text; return the output up to it."""
         end = time.monotonic() + seconds
         while expected not in self.screen:
             assert time.monotonic() < end, f"{expected!r} did not appear in {self.screen[-2000:]!r}"
@@ -151,14 +151,16 @@ def terminal(make_decoder: Callable[..., tuple[Path, Path]]) -> Iterator[Termina
 def test_ctrl_c_stops_the_answer_and_ctrl_d_quits(terminal: Terminal) -> None:
     terminal.until("Ctrl-D leaves.")
     terminal.until("> ")
-    for _ in range(2):  # the second works as the first does
+    for _ in range(2):  # the second interrupt works like the first
         terminal.type("Why?\n")
         terminal.until("Why?")
         time.sleep(0.3)
         terminal.type("\x03")
         assert "tokens, " in terminal.until("Interrupted.")
         terminal.until("> ")
-    time.sleep(0.5)  # Python's line editing sees a signal between its prompt and its waiting only with the next key
+    time.sleep(
+        0.5
+    )  # Python's line editing handles a signal that arrives between its prompt and its wait only at the next key
     terminal.type("half a line\x03")
     terminal.until("> ")
     terminal.type("/help\n")

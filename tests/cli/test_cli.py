@@ -1,4 +1,4 @@
-"""The command line: what it prints for machines, its exit codes, its help, its silence in pipes."""
+"""The command line: JSON output, exit codes, help, and pipes."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A reader that takes a part of the output and goes, as `head` does, ends the program without a word."""
+"""A pipe whose reader exits early, as `head` does, ends the program without a message."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ PROGRAM = [sys.executable, "-P", "-m", "intaglio"]
 
 
 def stderr_after(command: list[str], taken: int, stdin: bytes = b"") -> str:
-    """What the program says on standard error when its reader goes after `taken` bytes; 0: before it begins."""
+    """Standard error of the program if its reader exits after `taken` bytes; 0: before the start."""
     reading, writing = os.pipe()
     if not taken:
         os.close(reading)
@@ -36,7 +36,7 @@ def stderr_after(command: list[str], taken: int, stdin: bytes = b"") -> str:
 
 @pytest.fixture
 def prompts(tmp_path: Path) -> Path:
-    """Prompts whose texts as JSON are far more than a pipe holds."""
+    """Prompts whose JSON output exceeds the capacity of a pipe."""
     path = tmp_path / "prompts.jsonl"
     path.write_text("".join(json.dumps({"prompt": f"text {number}"}) + "\n" for number in range(500)))
     return path

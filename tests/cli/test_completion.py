@@ -1,4 +1,4 @@
-"""Completion in shells: what is offered, how fast, and that the scripts can be sourced."""
+"""Shell completion: offered words, speed, and valid scripts."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from intaglio.validate.sides import PYTORCH, REFERENCE
 
 
 def asked(line: str, folder: Path, shell: str = "bash") -> list[str]:
-    """What is offered in `folder` for the last word of `line`."""
+    """The words offered in `folder` for the last word of `line`."""
     words = line.split(" ")
     position = words[-1] if shell == "fish" else str(len(words) - 1)
     environment = {"_INTAGLIO_COMPLETE": f"{shell}_complete", "COMP_WORDS": line, "COMP_CWORD": position}
@@ -33,7 +33,7 @@ def asked(line: str, folder: Path, shell: str = "bash") -> list[str]:
 
 @pytest.fixture
 def folder(tmp_path: Path) -> Path:
-    """A folder with two bundles, of which only the manifest's name counts here, a folder and a file."""
+    """A folder with two bundles (completion reads only the name of the manifest), a folder and a file."""
     for name in ("minilm", "minilm-fp16"):
         (tmp_path / name).mkdir()
         (tmp_path / name / "bundle.json").touch()
@@ -81,7 +81,7 @@ def test_completion_offers_existing_names() -> None:
 
 
 def test_completion_imports_no_heavy_library(folder: Path) -> None:
-    """The line with the most to import: an option of a verb. It took 0.17 to 0.25 s on two busy cores."""
+    """The line with the most imports: an option of a verb. It took 0.17 to 0.25 s on two busy cores."""
     base, ours = [], []
     for _ in range(5):
         start = time.perf_counter()

@@ -1,4 +1,4 @@
-"""The examples that `compress --help` and `sensitivity --help` end with do what they say when they are typed."""
+"""The examples at the end of `compress --help` and `sensitivity --help` run as printed."""
 
 from __future__ import annotations
 
@@ -53,7 +53,7 @@ def test_examples_of_sensitivity_and_of_decoder_recipes_run(
         typed(arguments)
     Sensitivities.open("gpt2.sensitivity")
     assert Bundle.open("gpt2-lut").manifest.custom_operators == ["LutMatMul"]
-    shutil.rmtree("gpt2-lut")  # the examples of compress make it too
+    shutil.rmtree("gpt2-lut")  # the examples of compress create it too
     chosen = [arguments for arguments in commands(compress.EPILOG) if "gpt2" in arguments]
     for arguments in chosen:
         typed(arguments)

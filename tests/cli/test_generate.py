@@ -1,4 +1,4 @@
-"""`intaglio generate`: what it takes prompts from, what it prints where, and how it is broken off."""
+"""`intaglio generate`: sources of prompts, output streams, and interruption."""
 
 from __future__ import annotations
 
@@ -284,7 +284,7 @@ def test_invalid_prompt_is_named_before_any_text_is_printed(intaglio: Run, train
 def test_trace_of_an_encoder_decoder_is_its_text(
     intaglio: Run, make_encoder_decoder: Callable[..., Any], tmp_path: Path
 ) -> None:
-    """Words that carry their space are decoded by what is before them, which is not the source."""
+    """Decoding words with leading spaces depends on the preceding token, which is not the source."""
     checkpoint = Path(shutil.copytree(make_encoder_decoder("t5")[0], tmp_path / "words"))
     words = Tokenizer(models.WordLevel({f"▁{number}": number for number in range(VOCABULARY)}, "▁0"))
     words.pre_tokenizer, words.decoder = pre_tokenizers.Metaspace(), decoders.Metaspace()

@@ -1,4 +1,4 @@
-"""Commands that are killed while they work: the output is the old or the new one, and the next command tidies up."""
+"""Killed commands leave the old or the new output, and the next command removes leftovers."""
 
 from __future__ import annotations
 
@@ -25,12 +25,12 @@ def start(arguments: list[str], temporary: Path) -> subprocess.Popen[str]:
 
 
 def litter(place: Path) -> list[Path]:
-    """What a command makes for itself, below `place`."""
+    """Temporary files and folders below `place`."""
     return [path for path in place.rglob("*") if path.name.endswith(SUFFIX) or path.name.startswith("intaglio-")]
 
 
 def killed(process: subprocess.Popen[str], place: Path, delay: float) -> bool:
-    """Kill the process a moment after it began to write; False where it was done by then."""
+    """Kill the process a moment after its first write; False if it had finished by then."""
     while process.poll() is None and not litter(place):
         time.sleep(0.002)
     time.sleep(delay)

@@ -1,4 +1,4 @@
-"""Damaged input, whatever the damage, ends in a result or in one line, soon and in little memory."""
+"""Damaged input of any kind ends in a result or in one line, quickly and in little memory."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What people see: tables as wide as the terminal, verdicts in colour, and plain lines in pipes."""
+"""Output for people: tables as wide as the terminal, coloured verdicts, and plain lines in pipes."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ def test_no_line_is_longer_than_the_terminal_and_no_number_is_split(width: int) 
     assert not any(line.endswith(" ") for line in shown)
 
 
-# The columns of each table that is wider than 80 columns, the longest row to expect, and the file that drops columns.
+# The columns of each table wider than 80 columns, its longest expected row, and the file with its optional columns.
 WIDE = {
     "bench": (
         ["", "concurrency", "prompt tokens", "requests", "median ms", "p90 ms", "p99 ms", "first token ms", "token ms",
@@ -82,7 +82,7 @@ WIDE = {
 @pytest.mark.parametrize("width", [60, 80, 120])
 @pytest.mark.parametrize("verb", WIDE)
 def test_every_table_fits_the_terminal(verb: str, width: int) -> None:
-    """The columns that may be dropped are read from the command's source."""
+    """The optional columns are read from the source of the command."""
     source = (Path(output.__file__).parent / f"{verb}.py").read_text()
     columns, row = WIDE[verb]
     assert all(name in source for name in columns if name not in ("tokens per second", "rouge_l"))
@@ -107,7 +107,7 @@ def test_columns_are_omitted_in_the_given_order_only_as_needed() -> None:
     assert lay_out(*VALIDATE, 120, DROP).left_out == []
     assert lay_out(*VALIDATE, 80, DROP).left_out == ["mean |error|"]
     assert lay_out(*VALIDATE, 70, DROP).left_out == ["mean |error|", "relative"]
-    assert lay_out(*VALIDATE, 20, DROP).left_out == DROP  # others are shown even where they are too wide
+    assert lay_out(*VALIDATE, 20, DROP).left_out == DROP  # others are shown even if they are too wide
 
 
 def test_comparison_sign_stays_with_its_number() -> None:

@@ -1,4 +1,4 @@
-"""Standard output that is reserved for a command's own result, when its reader is gone."""
+"""Standard output that is reserved for the result of a command, when its reader is gone."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""`intaglio serve-tools`: our tools for other programs, over standard input and output, and over HTTP."""
+"""`intaglio serve-tools`: tools for other programs, over standard input and output, and over HTTP."""
 
 from __future__ import annotations
 

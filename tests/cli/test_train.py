@@ -1,4 +1,4 @@
-"""`intaglio train`: what align prints and how it fails, and outputs that exist."""
+"""`intaglio train`: output and errors of align, and existing outputs."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ Run = Callable[..., tuple[int, str, str]]
 
 @pytest.fixture(scope="module")
 def pair(make_decoder: Callable[..., tuple[Path, Path]]) -> tuple[Path, Path]:
-    """The checkpoint of a small model, and the bundle of a larger one."""
+    """The checkpoint of a draft model, and the bundle of a target model."""
     return make_decoder("gpt2", n_layer=1)[0], make_decoder("llama")[1]
 
 

@@ -1,4 +1,4 @@
-"""`intaglio tune`: what it measures is what sessions take afterwards."""
+"""`intaglio tune`: sessions use its measurements."""
 
 import json
 import warnings

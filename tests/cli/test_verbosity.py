@@ -1,4 +1,4 @@
-"""One screen of output by default: caches in one row, no idle passes; -q shows results and errors, -v everything."""
+"""Output fits one screen: one row for all caches, only effective passes; -q shows results and errors, -v everything."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ Run = Callable[..., tuple[int, str, str]]
 
 @pytest.fixture(autouse=True)
 def usual() -> Iterator[None]:
-    """The level is of the process."""
+    """The level is global to the process."""
     yield
     set_verbosity(Verbosity.NORMAL)
 

@@ -1,4 +1,4 @@
-"""The shop: catalogue, reward, tools, conversations to train on, and trips of the trained model."""
+"""The shop: catalogue, reward, tools, training conversations, and end-to-end runs of the trained model."""
 
 from __future__ import annotations
 

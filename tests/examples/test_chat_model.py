@@ -1,4 +1,4 @@
-"""The program that brings a chat model: what it asks, and what it says where the package is missing."""
+"""The program that builds a chat model: its questions, and its error for a missing package."""
 
 from __future__ import annotations
 

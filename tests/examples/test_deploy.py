@@ -1,4 +1,4 @@
-"""examples/deploy: its commands are ones that `intaglio serve` takes, its unit parses, its wheel serves."""
+"""examples/deploy: its commands are valid for `intaglio serve`, its unit file parses, its wheel serves."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ def unit() -> configparser.ConfigParser:
 
 
 def images() -> dict[str, dict[str, str]]:
-    """Stage of the Dockerfile -> instruction -> its arguments, the last one of each."""
+    """Stage of the Dockerfile -> instruction -> arguments of its last occurrence."""
     text = re.sub(r"\\\n\s*", " ", (DEPLOY / "Dockerfile").read_text())
     stages: dict[str, dict[str, str]] = {}
     for line in text.splitlines():
@@ -54,7 +54,7 @@ def entrypoints() -> dict[str, list[str]]:
 
 
 def exec_start() -> list[str]:
-    """The unit's command, with the values that its environment has."""
+    """The command of the unit file with the values of its environment."""
     service = unit()["Service"]
     name, _, bundles = service["Environment"].partition("=")
     words = service["ExecStart"].replace(f"${name}", bundles).replace("$OPTIONS", "--rows 16")
@@ -62,7 +62,7 @@ def exec_start() -> list[str]:
 
 
 def written_commands() -> list[list[str]]:
-    """Every `intaglio serve` of the pages, and the arguments of the container in them."""
+    """Every `intaglio serve` command of the pages, and the container arguments in them."""
     found = []
     for page in (DEPLOY / "README.md", ROOT / "docs" / "serving.md"):
         text = re.sub(r"\\\n\s*", " ", page.read_text(encoding="utf-8"))
@@ -152,7 +152,7 @@ def test_prometheus_scrapes_the_metrics() -> None:
 
 
 def sent() -> list[Path]:
-    """The tracked files that the builder gets, by the rules of the .dockerignore: the last one that matches counts."""
+    """The tracked files that reach the builder by the rules of .dockerignore, where the last match wins."""
     lines = (DEPLOY / "Dockerfile.dockerignore").read_text().splitlines()
     rules = [line for line in lines if line and not line.startswith("#")]
 
@@ -186,7 +186,7 @@ def test_wheel_of_the_image_serves_in_a_fresh_environment(tmp_path: Path) -> Non
     target = next((tmp_path / "venv" / "lib").glob("python*/site-packages"))
     install = ["pip", "--python", tmp_path / "venv", "install", "--quiet", "--no-deps", wheel]
     subprocess.run([*python, *install], check=True, capture_output=True)
-    (target / "libraries.pth").write_text(site)  # those of the extras are installed already
+    (target / "libraries.pth").write_text(site)  # packages of the extras are installed already
     program = tmp_path / "venv" / "bin" / "intaglio"
     found = subprocess.run(
         [program, "serve", "--help"], cwd=tmp_path, env={"PATH": os.environ["PATH"]}, capture_output=True, text=True,

@@ -1,4 +1,4 @@
-"""Every command of README.md and docs/ works as printed, one page after another, in one folder."""
+"""Every command of README.md and docs/ works as printed, page after page, in one folder."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from intaglio.cli import cli
 BLOCKS = [block for page in PAGES for block in blocks(page)]
 COMMANDS = [(block, command) for block in BLOCKS for command in block.commands if command.startswith("intaglio ")]
 SERVERS = ("serve", "serve-tools")
-# What this environment has already: the installation, and packages that `make test` brings or may not bring.
+# Commands this environment replaces: the installation, and packages that `make test` may or may not install.
 INSTALLED = ("git ", "make ", "pip install 'intaglio[", "source ")
 SECONDS = 1800  # for a block, on a busy machine
 
@@ -81,7 +81,7 @@ def test_readers_can_copy_every_command(tmp_path: Path) -> None:
 
 
 def walk(page: str, folder: Path, environment: dict[str, str]) -> None:
-    """Run the blocks of a page; a server of one block runs until the next server, or the page's end."""
+    """Run the blocks of a page; a server of one block runs until the next server or the end of the page."""
     server = None
     try:
         for block in blocks(page):
@@ -108,7 +108,7 @@ def run(script: str, environment: dict[str, str], folder: Path, where: str) -> N
 
 
 def serve(script: str, environment: dict[str, str], folder: Path, where: str) -> subprocess.Popen[bytes] | None:
-    """Start a server; return it once its port is open. One on standard input and output ends with its input."""
+    """Start a server; return once its port is open. A server on standard input and output ends with its input."""
     over_http = "serve-tools" not in script or "--port" in script
     server = subprocess.Popen(
         ["bash", "-c", script], cwd=folder, env=environment, stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL

@@ -1,4 +1,4 @@
-"""The Game of 24: rules, tools, conversations to train on, and games played by the trained models."""
+"""The Game of 24: rules, tools, training conversations, and games played by the trained models."""
 
 from __future__ import annotations
 
@@ -77,7 +77,7 @@ def test_wrong_expression_is_not_a_solution(text: str, valid: bool) -> None:
 def test_training_solutions_are_correct(game: tuple[int, ...]) -> None:
     left, taken = game, []
     while len(left) > 1:
-        state = proposals(left)[0]  # those that lead to 24 come first
+        state = proposals(left)[0]  # proposals that lead to 24 come first
         assert checked_state(state, left) == state
         taken.append(state.partition(" (")[0])
         left = numbers_of(state.partition("left: ")[2].rstrip(")"))
@@ -147,7 +147,7 @@ def test_wrong_evaluation_does_not_make_a_solution() -> None:
     def reply(messages: object) -> str:
         lines = str(messages[1].content).splitlines()  # type: ignore[index]
         if messages[0].content == PROPOSE:  # type: ignore[index]
-            return "\n".join(proposals(numbers_of(lines[0]))[::-1][:1])  # a bad one
+            return "\n".join(proposals(numbers_of(lines[0]))[::-1][:1])  # a bad state
         return "\n".join(f"{line}: sure" for line in lines)
 
     assert asyncio.run(tree_of_thoughts(ThoughtTools(Teacher(reply)), GAME)) == ""

@@ -1,4 +1,4 @@
-"""The planner: its questions, what it is trained on, and the model that ships."""
+"""The planner: its questions, its training data, and the shipped model."""
 
 from __future__ import annotations
 
@@ -85,7 +85,7 @@ def test_test_split_is_reproducible(split: list[UnseenQuestion]) -> None:
 
 
 def test_test_split_plans_lead_to_the_reference_answers(split: list[UnseenQuestion]) -> None:
-    """With the real tools, and without the code that made the answers."""
+    """Runs with the real tools but without the code that produced the answers."""
 
     async def ran(plan: str) -> list[Observation]:
         parser = PlanParser(TOOLS_BY_NAME)
@@ -110,7 +110,7 @@ def test_answers_are_scored_as_in_parallel_qa() -> None:
 
 
 class Scripted:
-    """A model that writes what it is given, and keeps what it is asked."""
+    """A model that returns the given responses and records its prompts."""
 
     name, constrained = "scripted", True
 
@@ -156,7 +156,7 @@ def test_training_prompts_equal_agent_prompts(pattern: str) -> None:
 
 
 def first_sentence(message: Message) -> tuple[str, str | None]:
-    """The role and the text of a message; of the system's the part that the chat template keeps."""
+    """The role and the text of a message; for the system message, the part that the chat template keeps."""
     content = message.content
     return message.role, (content or "").split(". ")[0] if message.role == "system" else content
 
@@ -174,7 +174,7 @@ def test_only_assistant_tokens_are_trained_on() -> None:
 
 
 def test_initial_model_copies_its_input() -> None:
-    """Untrained, it goes on with what followed the same tokens before."""
+    """An untrained model continues with the tokens that followed an earlier occurrence."""
     torch.manual_seed(0)
     model = network.new_model(network.Shape(), 1280, 2048, 0).eval()
     ids = torch.randint(10, 1280, (8, 60)).repeat(1, 2)
@@ -202,11 +202,11 @@ def test_shipped_model_is_small() -> None:
 
 
 def some(split: Sequence[UnseenQuestion], count: int) -> Iterator[UnseenQuestion]:
-    """`count` questions from all over the split."""
+    """`count` questions, spread over the split."""
     return itertools.islice(split, 0, None, len(split) // count)
 
 
-# Of unseen questions, the shares that the shipped model answers, with room for processors that compute differently.
+# Share of unseen questions that the shipped model answers, with a margin for numerical differences of processors.
 LEAST = {"LLMCompiler": 0.8, "ReAct": 0.8, "function calling": 0.5}
 
 
@@ -247,7 +247,7 @@ def test_shipped_model_answers_unseen_questions(bundle: Path, split: list[Unseen
 
 
 def test_grammar_makes_sampled_plans_valid(bundle: Path, split: list[UnseenQuestion]) -> None:
-    """At a temperature at which most plans without it are not."""
+    """At a temperature at which most unconstrained plans are invalid."""
     with_grammar, without = asyncio.run(benchmark.planned(bundle, TOOLS_BY_NAME, list(some(split, 3)), 3.0))
     assert with_grammar.grammar and with_grammar.valid == 1.0
     assert without.valid < 0.5

@@ -1,4 +1,4 @@
-"""The English that comes with Python: what is taken, and that nothing held out was trained on."""
+"""The English text of the Python distribution: sources, and no overlap of training and held-out text."""
 
 from __future__ import annotations
 
@@ -100,7 +100,7 @@ def test_sources_are_never_executed(tmp_path: Path) -> None:
 
 def test_complete_sources_are_unchanged(tmp_path: Path) -> None:
     (tmp_path / "json.py").write_text('"""A module."""\n\n\nx = 1  # é\n', encoding="utf-8")
-    (tmp_path / "textwrap.py").write_bytes(b"# -*- coding: latin-1 -*-\nx = '\xe9'\n")  # not what a model is to learn
+    (tmp_path / "textwrap.py").write_bytes(b"# -*- coding: latin-1 -*-\nx = '\xe9'\n")  # not suitable for training
 
     (module,) = python_text._modules(tmp_path, whole=True)
 

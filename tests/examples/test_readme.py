@@ -1,4 +1,4 @@
-"""README.md: its session is what the commands print, and the files that it names are there."""
+"""README.md: its session shows the output of the commands, and its links resolve."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ SIZE = re.compile(r"(\d+\.\d) MB")
 
 
 def session() -> list[tuple[str, str]]:
-    """The commands of the session, each with the line that it prints."""
+    """The commands of the session, each with its output line."""
     (block,) = re.findall(r"^```\n(\$ intaglio .*?)^```", (ROOT / "README.md").read_text(), re.S | re.M)
     lines = block.splitlines()
     assert [line[:2] == "$ " for line in lines] == [True, False] * (len(lines) // 2)
@@ -37,7 +37,7 @@ def test_session_shows_the_output_of_its_commands(minilm: Path, tmp_path: Path) 
     assert done.returncode == 0, done.stderr
     for line, wanted in zip(printed, expected, strict=True):
         assert SIZE.sub("", TIME.sub("", line)) == SIZE.sub("", TIME.sub("", wanted))
-        # What TensorRT compiles differs by some kB from one time to the next.
+        # The size of TensorRT engines differs by some kB between builds.
         sizes, wanted_sizes = ([float(number) for number in SIZE.findall(text)] for text in (line, wanted))
         assert sizes == pytest.approx(wanted_sizes, rel=0.005)
 

@@ -1,4 +1,4 @@
-"""The pair of language models: training them, and the pair that ships."""
+"""The pair of language models: its training, and the shipped pair."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ PRESET = Preset(vocabulary=300, context=16, small=TINY, large=TINY)
 
 @pytest.fixture(scope="module")
 def texts() -> Texts:
-    """The beginnings of the manual's longest topics, of which one is held out."""
+    """The beginnings of the longest topics of the manual, one of them held out."""
     taken = itertools.islice(python_text._topics(), 12)
     beginnings = [
         Document(subject, name, "\n\n".join(section.paragraphs)[:1500]) for subject, name, (section,) in taken
@@ -60,7 +60,7 @@ def held_out(language_models: Path, tokenizer: PreTrainedTokenizerFast) -> Token
 
 
 def stated(language_models: Path, label: str) -> list[float]:
-    """The numbers of a model's row in the README.md of the pair, after its size."""
+    """The numbers of a model's row in README.md of the pair, after its size."""
     rows = (language_models / "README.md").read_text(encoding="utf-8").splitlines()
     (row,) = (row for row in rows if row.startswith(f"| `{label}/`"))
     return [float(re.sub("[^0-9.]", "", cell)) for cell in row.strip("|").split("|")[2:]]
@@ -236,7 +236,7 @@ def test_shipped_models_share_their_tokenizer(language_models: Path) -> None:
     assert files[0] == files[1]
 
 
-@pytest.mark.proof  # of files that change when they are trained again; that they write text is tested below
+@pytest.mark.proof  # these files change with each training; a test below checks that the models generate text
 def test_shipped_pair_has_the_stated_perplexities(
     language_models: Path, shipped: dict[str, GPT2LMHeadModel], held_out: Tokens
 ) -> None:
@@ -253,7 +253,7 @@ def test_shipped_pair_has_the_stated_perplexities(
 
 
 def test_shipped_held_out_text_was_not_trained_on(language_models: Path) -> None:
-    """Also on a Python whose own library differs from the one that was trained on."""
+    """Also on a Python whose library differs from the training text."""
     parts = [
         {" ".join(text.split()) for text in (language_models / name).read_text(encoding="utf-8").split("\n\n")}
         for name in ("held_out.txt", "calibration.txt")

@@ -1,4 +1,4 @@
-"""The task of writing prose from its words, and the program that trains a pair of T5s for it."""
+"""The task of generating prose from its words, and the program that trains a pair of T5s for it."""
 
 from __future__ import annotations
 

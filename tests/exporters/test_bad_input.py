@@ -1,4 +1,4 @@
-"""Whatever is wrong with the source or the output: one line, exit code 2, nothing left behind."""
+"""Any error in the source or the output prints one line, exits with code 2, and leaves no files."""
 
 from __future__ import annotations
 
@@ -25,13 +25,13 @@ from intaglio.exporters.families import decoder_families, families
 
 @pytest.fixture
 def source(tiny_checkpoint: Path, tmp_path: Path) -> Path:
-    """A copy of the tiny checkpoint, to be damaged."""
+    """A copy of the tiny checkpoint to damage."""
     return Path(shutil.copytree(tiny_checkpoint, tmp_path / "source"))
 
 
 @pytest.fixture
 def refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> Callable[..., str]:
-    """Run `intaglio export` on arguments; check exit code 2, one line, nothing left; return the line."""
+    """Run `intaglio export` on arguments; check exit code 2, one line, no files left; return the line."""
 
     def run(source: Path | str, *options: str) -> str:
         out = tmp_path / "out"

@@ -1,4 +1,4 @@
-"""`convert` of pytorch_model.bin: every tensor, the head and the tokenizer arrive, and no code is run."""
+"""`convert` of pytorch_model.bin: every tensor, the head and the tokenizer are kept, and no code is executed."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ def to_pickle(folder: Path, parts: int = 1, **options: Any) -> Weights:
 
 
 def check_equal(folder: Path, weights: Weights) -> None:
-    """The checkpoint in `folder` has exactly these weights."""
+    """Assert that the checkpoint in `folder` has exactly these weights."""
     import torch
 
     written = {name: mapped.tensor for name, mapped in Checkpoint.open(str(folder)).tensors().items()}
@@ -57,7 +57,7 @@ def check_equal(folder: Path, weights: Weights) -> None:
 
 @pytest.fixture(scope="module")
 def bert(make_checkpoint: Make) -> Path:
-    """A checkpoint whose weights are in a pickle. Not to be changed."""
+    """A checkpoint with pickled weights. Read-only."""
     folder = make_checkpoint("BertForSequenceClassification", num_hidden_layers=1)
     to_pickle(folder)
     return folder
@@ -154,7 +154,7 @@ def test_missing_weights_are_named(change: str, source: Path, tmp_path: Path) ->
 
 
 class Evil:
-    """An object whose pickle runs a program when it is read."""
+    """An object whose pickle runs a program when it is loaded."""
 
     def __init__(self, trace: Path):
         self.trace = trace

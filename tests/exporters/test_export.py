@@ -1,4 +1,4 @@
-"""The exported graph: its numbers on the real model, its weights, its layers, its poolings, its dtypes."""
+"""The exported graph: accuracy on the real model, weights, layers, poolings and dtypes."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ from intaglio.runtime import open_engine, run
 from intaglio.runtime.tokenizer import Tokenizer
 from intaglio.sentences import sentences
 
-HIDDEN, VOCABULARY = 32, 98  # of the checkpoints that conftest makes
+HIDDEN, VOCABULARY = 32, 98  # of the checkpoints in conftest
 
 
 def test_real_model_agrees_with_pytorch_on_64_sentences(minilm_bundle: Path) -> None:
@@ -224,7 +224,7 @@ def test_pooling_ignores_padding(pooling: dict[str, Any], make_checkpoint: Calla
 
 @pytest.fixture
 def source(tiny_bundle: Path, tiny_checkpoint: Path, tmp_path: Path) -> Source:
-    """What `tiny_bundle` was exported from, in a folder that a test may change."""
+    """The source of `tiny_bundle` in a folder that a test may modify."""
     folder = shutil.copytree(tiny_checkpoint, tmp_path / "source")
     return msgspec.structs.replace(Bundle.open(tiny_bundle).manifest.source, location=str(folder))
 
@@ -243,7 +243,7 @@ def test_changed_source_is_refused_for_comparison(source: Source) -> None:
 
 
 def test_loading_a_source_contacts_no_hub_by_default(source: Source, monkeypatch: Any) -> None:
-    """A bundle from elsewhere may name any; only `--against pytorch` asks for it."""
+    """An untrusted bundle may name any checkpoint; only `--against pytorch` downloads it."""
     connected: list[Any] = []
     monkeypatch.setattr(socket, "getaddrinfo", lambda *address, **_: connected.append(address) or [])
     foreign = msgspec.structs.replace(source, kind="hub", location="someone/never-downloaded")

@@ -1,4 +1,4 @@
-"""Exports in float16: numbers beyond its range are clamped and counted in every family, never infinite."""
+"""Exports in float16: values beyond its range are clamped and counted in every family, never infinite."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Whatever folder or file is given as a checkpoint: one line says what it is and what to do."""
+"""Any folder or file given as a checkpoint: one line names its kind and the next step."""
 
 from __future__ import annotations
 
@@ -101,5 +101,5 @@ def test_dangling_link_names_its_target(tmp_path: Path) -> None:
 def test_large_unknown_file_is_not_read_into_memory(tmp_path: Path) -> None:
     path = tmp_path / "model.unknown"
     with path.open("wb") as file:
-        file.truncate(1 << 40)  # sparse, and more than there is memory
+        file.truncate(1 << 40)  # sparse, and larger than the memory
     assert "a file, not a directory" in str(refuse_file(path))

@@ -1,4 +1,4 @@
-"""Checkpoints of the hub: what is downloaded, sharded caches of links, and one sentence for what fails."""
+"""Checkpoints of the hub: downloads, sharded caches of links, and one sentence for each error."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ def hub(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[LocalHub]:
 
 
 def shard(folder: Path) -> None:
-    """Cut model.safetensors into two files with an index."""
+    """Split model.safetensors into two files with an index."""
     from safetensors.torch import load_file, save_file
 
     weights = load_file(folder / "model.safetensors")
@@ -132,7 +132,7 @@ def test_hub_error_is_one_sentence(
 def test_unreachable_hub_is_one_sentence(offline: bool, hub: LocalHub, monkeypatch: pytest.MonkeyPatch) -> None:
     from huggingface_hub import constants
 
-    monkeypatch.setattr(constants, "ENDPOINT", "http://127.0.0.1:9")  # nothing listens there
+    monkeypatch.setattr(constants, "ENDPOINT", "http://127.0.0.1:9")  # no server listens there
     monkeypatch.setattr(constants, "HF_HUB_OFFLINE", offline)
     with pytest.raises(SourceError) as raised:
         Checkpoint.open("org/model")

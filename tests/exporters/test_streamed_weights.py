@@ -1,4 +1,4 @@
-"""The check of a large export has one layer's weights in memory at a time, and compares the same numbers."""
+"""The check of a large export holds one layer's weights in memory at a time and gives the same results."""
 
 from __future__ import annotations
 

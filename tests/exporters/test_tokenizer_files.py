@@ -21,7 +21,7 @@ TIKTOKEN = b"IQ== 0\nIg== 1\nIw== 2\n"
 
 @pytest.fixture(scope="module")
 def llama(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A random LLaMA without a tokenizer. Not to be changed."""
+    """A random LLaMA without a tokenizer. Read-only."""
     folder = save_decoder(tmp_path_factory.mktemp("llama"), "llama")
     (folder / TOKENIZER).unlink()
     return folder

@@ -1,4 +1,4 @@
-"""Without PyTorch: what needs it says which extra brings it, and what does without."""
+"""Without PyTorch: errors name the extra to install and an alternative that needs no PyTorch."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ Run = Callable[..., tuple[int, str, str]]
 
 @pytest.fixture
 def no_torch(tiny_bundle: Path, tiny_decoder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """From here on `import torch` fails, as where it is not installed; the bundles were exported with it."""
+    """From here on `import torch` fails, as if it was not installed; the bundles were exported with it."""
     monkeypatch.setitem(sys.modules, "torch", None)
 
 

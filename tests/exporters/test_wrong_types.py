@@ -1,4 +1,4 @@
-"""Values of wrong types in config.json and generation_config.json: refused in one line, or a bundle that opens."""
+"""Values of wrong types in config.json and generation_config.json: refused in one line, or the bundle opens."""
 
 from __future__ import annotations
 
@@ -52,7 +52,7 @@ def test_eos_values_that_are_no_token_ids_are_refused(gpt2: Path, key: str, valu
 
 
 def opens_or_is_refused(source: Path, bundle: Path, file: str, key: str, value: Any) -> bool:
-    """Whether the export of `source` with that value in that file succeeds; its bundle has to open."""
+    """Whether the export of `source` with this value in this file succeeds; its bundle must open."""
     path = source / file
     before = path.read_text()
     path.write_text(json.dumps({**json.loads(before), key: value}))

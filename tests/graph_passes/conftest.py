@@ -1,4 +1,4 @@
-"""Graphs written as text, and what they compute."""
+"""Graphs written as text, and their outputs."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ Array = npt.NDArray[np.generic]
 
 @pytest.fixture(scope="session")
 def parse() -> Callable[..., ir.Model]:
-    """A function: the body of a graph in ONNX's text form, and its weights, to a checked model."""
+    """A function: the body of a graph in ONNX text form and its weights -> a checked model."""
 
     def make(graph: str, weights: Mapping[str, Array] | None = None, opset: int = 23, domains: str = "") -> ir.Model:
         model = onnx.parser.parse_model(f'<ir_version: 10, opset_import: ["": {opset}{domains}]> agraph {graph}')
@@ -30,7 +30,7 @@ def parse() -> Callable[..., ir.Model]:
 
 @pytest.fixture(scope="session")
 def compute() -> Callable[..., list[Array]]:
-    """A function: a model and its inputs by name, to its outputs, by onnx.reference after a full check."""
+    """A function: a model and its inputs by name -> its outputs, by onnx.reference after a full check."""
 
     def run(model: ir.Model, check: bool = True, **feeds: Any) -> list[Array]:
         from onnx.reference import ReferenceEvaluator
@@ -47,5 +47,5 @@ def compute() -> Callable[..., list[Array]]:
 
 @pytest.fixture(scope="session")
 def operators() -> Callable[[ir.Model], list[str]]:
-    """A function: a model to the types of its nodes, Constants and bodies left out, sorted."""
+    """A function: a model -> the sorted types of its nodes, without Constants and subgraphs."""
     return lambda model: sorted(node.op_type for node in model.graph if node.op_type != "Constant")

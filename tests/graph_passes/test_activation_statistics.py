@@ -1,4 +1,4 @@
-"""Statistics that come in pieces are those of the whole."""
+"""Statistics of data in pieces equal those of the complete data."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Calibration sees the activations that the model has on real text: all of them, each once, without padding."""
+"""Calibration observes the activations of the model on real text: each once, without padding."""
 
 from __future__ import annotations
 
@@ -57,7 +57,7 @@ def observe(bundle: Path, data: Path, **options: Any) -> tuple[ir.Model, dict[st
 
 
 def activations(bundle: Path, names: list[str], feeds: Mapping[str, Array]) -> dict[str, Array]:
-    """The named values, by a session of ONNX Runtime that optimises nothing."""
+    """The named values, from an ONNX Runtime session without optimisations."""
     import onnx
     import onnxruntime
 
@@ -88,7 +88,7 @@ def pack(model: ir.Model, path: Path) -> Path:
 
 
 def test_batched_statistics_equal_those_of_single_texts(tiny_bundle: Path, texts: Path) -> None:
-    """One by one there is no padding, so this holds only if all of it is left out of the padded batches."""
+    """Single texts have no padding, so equality requires that batches exclude all of it."""
     model, found = observe(tiny_bundle, texts, batch=3)
     names = list(found)
     tokenizer = Tokenizer.open(Bundle.open(tiny_bundle))
@@ -103,7 +103,7 @@ def test_batched_statistics_equal_those_of_single_texts(tiny_bundle: Path, texts
         np.testing.assert_allclose([seen.minimum, seen.maximum], [flat.min(), flat.max()], err_msg=name, **close)
         cumulative, _ = np.histogram(np.abs(flat), seen.histogram.edges)
         moved = np.abs(np.cumsum(cumulative) - np.cumsum(seen.histogram.counts)).max()
-        assert moved <= 0.02 * flat.size + 1, name  # only numbers at an edge change bins
+        assert moved <= 0.02 * flat.size + 1, name  # only values at an edge change bins
         if seen.channel_absmax is not None and seen.channel_mean is not None:
             rows = np.concatenate([run[name].reshape(-1, run[name].shape[-1]) for run in runs])
             np.testing.assert_allclose(seen.channel_absmax, np.abs(rows).max(axis=0), err_msg=name, **close)
@@ -217,7 +217,7 @@ def test_arrays_calibrate_models_without_text_input(parse: Parse, tmp_path: Path
 
 
 def test_audio_frames_are_not_counted_as_samples(parse: Parse, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """40,000 scores for each of 40,000 frames would be more than fits into memory; there are 400 frames."""
+    """40,000 scores for each of 40,000 frames would exceed the memory; there are 400 frames."""
     model = parse(
         """(float[N, 1, samples] x) => (float[N, T, T] z) {
             c = Conv <strides = [100]> (x, w)  r = Relu(c)  t = Transpose <perm = [0, 2, 1]> (r)

@@ -1,4 +1,4 @@
-"""What ONNX's checker, and writing the graph for it, find is one line."""
+"""Errors of the ONNX checker, and of writing the graph for it, print one line."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Compressing a bundle gives a whole new bundle that computes the same, or nothing."""
+"""Compressing a bundle writes a complete bundle that computes the same, or nothing."""
 
 from __future__ import annotations
 

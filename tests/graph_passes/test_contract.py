@@ -1,4 +1,4 @@
-"""Every pass is called alike, and gets what it states that it needs."""
+"""Every pass has the same call signature and gets its declared requirements."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ def test_every_pass_has_the_same_call_signature() -> None:
         ("mixed", {Need.CALIBRATION, Need.SENSITIVITY}),
     ],
 )
-def test_recipe_requirements_are_those_of_its_passes(recipe: str, needs: set[Need]) -> None:
+def test_recipe_requires_what_its_passes_require(recipe: str, needs: set[Need]) -> None:
     assert {need for each in load_recipe(recipe)[1] for need in each.needs} == needs
 
 
@@ -62,7 +62,7 @@ def test_options_change_the_requirements_of_a_pass() -> None:
 
 @dataclass(frozen=True)
 class Greedy(Pass):
-    """Takes what it does not state."""
+    """Uses an undeclared requirement."""
 
     name: ClassVar[str] = "greedy"
     effect: ClassVar[Effect] = Effect.EXACT

@@ -1,4 +1,4 @@
-"""Float16 leaves no float32 but what must stay, and no number becomes infinite or zero by it."""
+"""Float16 keeps float32 only where necessary, and makes no value infinite or zero."""
 
 from __future__ import annotations
 

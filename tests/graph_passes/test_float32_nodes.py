@@ -1,4 +1,4 @@
-"""What float16 would change the meaning of stays float32."""
+"""Nodes whose meaning float16 would change stay float32."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A batch normalisation becomes part of the layer before it, and of nothing else."""
+"""A batch normalisation is folded only into the layer before it."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ def test_normalisation_after_a_depthwise_convolution_is_folded(
     compare(compute, model, expected)
 
 
-def test_default_epsilon_is_that_of_the_standard(parse: Any, compute: Any) -> None:
+def test_default_epsilon_equals_the_standard(parse: Any, compute: Any) -> None:
     text = f"(float[A, 4, T] x) => (float[A, 4, T] y) {{ c = Conv <group = 4> (x, w) y = {NORM} }}"
     model = parse(text.replace("<epsilon = 0.001> ", ""), {"w": W[..., :1], **STATISTICS})
     expected = compute(model, x=X)

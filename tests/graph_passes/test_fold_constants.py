@@ -1,4 +1,4 @@
-"""Folding changes no number, makes no model grow, and leaves what must not be computed beforehand."""
+"""Folding changes no value, enlarges no model, and skips values that must not be computed in advance."""
 
 from __future__ import annotations
 

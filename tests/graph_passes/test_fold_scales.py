@@ -1,4 +1,4 @@
-"""Constant scales and shifts go into the layers beside them; what has other users, or no layer, stays with a reason."""
+"""Constant scales and shifts are folded into adjacent layers; without a suitable layer they stay with a reason."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ WEIGHTS = {"w": W, "v": V, "b": B, "g": GAMMA, "e": BETA, "s": np.array(0.25, np
 
 
 def folded(parse: Any, compute: Any, text: str, used: str, x: Any = X, more: Any = None) -> tuple[Any, Any]:
-    """The folded model and its counts, after comparing its outputs with those before, float32 [...] within 1e-5."""
+    """The folded model and its counts, after comparing its outputs with the original, float32 [...] within 1e-5."""
     weights = WEIGHTS | (more or {})
     model = parse(text, {name: weights[name] for name in used.split()})
     expected = compute(model, x=x)

@@ -1,4 +1,4 @@
-"""The features of a waveform are found by their structure, and nothing that only resembles them."""
+"""The features of a waveform are found by their structure; similar nodes are not."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Gelu is recognised in every arrangement, and in nothing else."""
+"""Gelu is recognised in every form; similar graphs are not."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ SQRT_HALF, SQRT_2_PI = math.sqrt(0.5), math.sqrt(2 / math.pi)
 
 
 class Writer:
-    """Writes one formula as nodes, drawing the order and the association at every step."""
+    """Writes one formula as nodes, with random order and association at every step."""
 
     def __init__(self, draw: Callable[[Any], Any]):
         self.draw, self.lines, self.constants = draw, [], {}
@@ -90,7 +90,7 @@ class Writer:
 @given(st.data(), st.sampled_from(["none", "tanh"]))
 def test_every_form_becomes_one_gelu(parse: Any, compute: Any, data: st.DataObject, approximate: str) -> None:
     writer = Writer(data.draw)
-    x = writer.node("Add", "x", writer.number(0.25))  # arithmetic below, which is not to be mistaken for a part
+    x = writer.node("Add", "x", writer.number(0.25))  # the following arithmetic must not be matched as a part
     if approximate == "none":
         sign = data.draw(st.sampled_from([1, -1]))
         curve = writer.node("Erf", writer.scaled(x, sign * SQRT_HALF))

@@ -1,4 +1,4 @@
-"""The recipe `inlined` and the pass `inline`: bundles that any ONNX runtime takes."""
+"""The recipe `inlined` and the pass `inline`: bundles for any ONNX runtime."""
 
 import re
 import shutil
@@ -63,7 +63,7 @@ def test_float_arithmetic_stays_close_and_multiplies_no_integers(tiny_int8_bundl
 def compressed(
     tiny_int8_bundle: Path, trained_pair: tuple[Path, Path], tmp_path_factory: pytest.TempPathFactory
 ) -> dict[str, Path]:
-    """An encoder and two decoders with custom operators, by what they were compressed with."""
+    """An encoder and two decoders with custom operators, by recipe."""
     folder = tmp_path_factory.mktemp("compressed")
     made = {"int8-only": tiny_int8_bundle}
     for name, line in RECIPES.items():
@@ -134,7 +134,7 @@ def operators(model: onnx.ModelProto) -> Counter[str]:
 
 
 def test_arithmetic_on_rows_uses_no_64_bit_integers(tiny_int8_bundle: Path, tmp_path: Path) -> None:
-    """What int64 there is has one number a row: ONNX Runtime is eight times as slow with it."""
+    """The remaining int64 values have one element per row: ONNX Runtime is eight times as slow with int64."""
     compress(tiny_int8_bundle, tmp_path / "inlined", "inlined")
     model = onnx.load(tmp_path / "inlined" / "model.onnx")
     model = onnx.shape_inference.infer_shapes(model, strict_mode=True, data_prop=True)
@@ -192,15 +192,15 @@ def test_graph_of_standard_operators_is_unchanged_and_reported(tiny_bundle: Path
 
 
 def test_unknown_operator_is_named_with_its_node(make_model: Callable[[str], ir.Model]) -> None:
-    with pytest.raises(GraphError, match="node strange_7: operator intaglio::IntStrange: unknown, expected one of Csr"):
-        Inline()(make_model("IntStrange"))
+    with pytest.raises(GraphError, match="node unknown_7: operator intaglio::IntUnknown: unknown, expected one of Csr"):
+        Inline()(make_model("IntUnknown"))
 
 
 @pytest.fixture
 def make_model() -> Callable[[str], ir.Model]:
     def make(op_type: str) -> ir.Model:
         x = ir.Value(name="x", shape=ir.Shape([1]), type=ir.TensorType(ir.DataType.INT32))
-        node = ir.Node("intaglio", op_type, [x], name="strange_7")
+        node = ir.Node("intaglio", op_type, [x], name="unknown_7")
         graph = ir.Graph([x], node.outputs, nodes=[node], opset_imports={"": 23, "intaglio": 1}, name="g")
         return ir.Model(graph, ir_version=10)
 

@@ -1,4 +1,4 @@
-"""LayerNormalization is recognised in every arrangement, and in nothing else."""
+"""LayerNormalization is recognised in every form; similar graphs are not."""
 
 from __future__ import annotations
 
@@ -178,7 +178,7 @@ def test_intermediate_graph_outputs_stay(parse: Any, compute: Any, operators: An
 
 
 def test_residual_sums_before_and_after_stay(parse: Any, compute: Any, operators: Any) -> None:
-    """What is normalised is itself a sum, and so is what uses it: neither belongs to the formula."""
+    """The input of the normalisation and the value that uses it are sums: neither is part of the formula."""
     inner = graph(io="").split("{", 1)[1].rsplit("}", 1)[0].replace("y = ", "ln = ")
     text = f"""(float[N, 3, 8] p, float[N, 3, 8] q) => (float[N, 3, 8] y) {{
         x = Add(p, q) {inner} y = Add(ln, x)

@@ -1,4 +1,4 @@
-"""Graphs of older opsets compute the same under opset 23, and their weights and names stay."""
+"""Graphs of older opsets compute the same under opset 23 and keep their weights and names."""
 
 from __future__ import annotations
 
@@ -186,7 +186,7 @@ def test_invalid_versions_are_refused(parse: Any) -> None:
 
 
 def test_every_breaking_change_of_the_standard_is_listed() -> None:
-    """Between 11 and 23, an operator that lost an attribute, or whose attribute got another default, has a line."""
+    """Every operator that lost an attribute or got another default between 11 and 23 is listed."""
     from intaglio.graph_passes.raise_opset import CHANGES
 
     listed = {(op_type, first) for types, first, _, _ in CHANGES for op_type in types}

@@ -1,4 +1,4 @@
-"""What stands at padding is left out on every axis that has padding, and nothing else is."""
+"""Padding is removed on every axis that has padding, and nowhere else."""
 
 from __future__ import annotations
 
@@ -28,11 +28,11 @@ MASK = np.array([[1, 1, 1, 0, 0], [1, 1, 1, 1, 1], [1, 0, 0, 0, 0]], bool)
         ((3, 3), ("batch", 3), [BATCH, OTHER]),
         ((1, 5, 4), (1, "sequence", 4), [OTHER, SEQUENCE, OTHER]),
         ((5, 3, 4), ("sequence", "batch", 4), [SEQUENCE, BATCH, OTHER]),
-        ((3, 5, 7), None, [BATCH, SEQUENCE, OTHER]),  # the graph does not say: by the lengths
+        ((3, 5, 7), None, [BATCH, SEQUENCE, OTHER]),  # the graph does not declare it: lengths decide
         ((3, 2, 5, 5), (None, None, "unk_1", "unk_2"), [BATCH, OTHER, SEQUENCE, SEQUENCE]),
         ((15, 4), (None, 4), [TOKENS, OTHER]),
         ((15, 4), (15, 4), [OTHER, OTHER]),
-        ((3, 9), ("batch", "sequence"), [BATCH, OTHER]),  # what the graph states is wrong
+        ((3, 9), ("batch", "sequence"), [BATCH, OTHER]),  # the declaration of the graph is wrong
         ((), (), []),
     ],
 )
@@ -43,7 +43,7 @@ def test_axes_are_matched_by_name_then_by_length(
 
 
 def kept(array: npt.NDArray[np.float32], axes: Sequence[Axis], mask: npt.NDArray[np.bool_]) -> Counter[float]:
-    """The numbers that should stay, looked at one by one."""
+    """The expected values, selected one by one."""
     found: Counter[float] = Counter()
     for text, real in enumerate(mask):
         for place, number in np.ndenumerate(array):

@@ -1,4 +1,4 @@
-"""A recipe is read as it stands, or refused in one line that lists what there is."""
+"""A recipe is loaded completely or refused in one line that lists the valid names."""
 
 from __future__ import annotations
 

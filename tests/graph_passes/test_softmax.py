@@ -1,4 +1,4 @@
-"""Softmax is recognised with and without the maximum, and in nothing else."""
+"""Softmax is recognised with and without the maximum; similar graphs are not."""
 
 from __future__ import annotations
 

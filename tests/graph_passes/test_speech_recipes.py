@@ -1,4 +1,4 @@
-"""The recipes on speech recognisers, as users run them: they hear the same, and their features stay float32."""
+"""The recipes on speech recognisers, as users run them: equal transcripts, and features in float32."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ def bundle(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFact
 
 
 def log_probs(bundle: Path) -> Array:
-    """Of two recordings of different lengths, in one batch."""
+    """The outputs for two recordings of different lengths in one batch."""
     feeds, _ = load_recordings(Bundle.open(bundle), None, 2, 2)
     session = onnxruntime.InferenceSession(bundle / "model.onnx", providers=["CPUExecutionProvider"])
     found, frames = session.run(["log_probs", "output_lengths"], feeds[0])
@@ -46,7 +46,7 @@ def log_probs(bundle: Path) -> Array:
 
 
 def inside_blocks(path: Path) -> Counter[str]:
-    """The operators of the encoder that have a constant float32 operand, but for the layers themselves."""
+    """The operators of the encoder with a constant float32 operand, except the layers themselves."""
     model = load(path / "model.onnx")
     return Counter(
         node.op_type
@@ -87,7 +87,7 @@ def test_compressed_recogniser_passes_validation_and_keeps_its_features(
         before, after = (graph.initializers[name].const_value.numpy() for graph in graphs)
         np.testing.assert_array_equal(before, after)
         assert after.dtype == np.float32
-    if recipe == "float16":  # the positions at the reduced rate depend on the blocks before, but only on their shape
+    if recipe == "float16":  # positions at the reduced rate depend on earlier blocks only by their shape
         kept = {name for name, value in graphs[1].initializers.items() if value.dtype == ir.DataType.FLOAT}
         assert not [name for name in kept if name.startswith(("encoder.", "head."))]
     before, after = (Counter(n.op_type for n in graph if str(n.name).startswith("front_end")) for graph in graphs)

@@ -1,4 +1,4 @@
-"""What is observed stretch by stretch is what running the whole graph gives."""
+"""Observing the graph in segments gives the values of running it completely."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ def text(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def exposed(model: ir.Model, names: list[str], batches: list[dict[str, np.ndarray]], folder: Path) -> list[dict]:
-    """The values named, in each batch, from one run of the whole graph."""
+    """The named values in each batch, from one run of the complete graph."""
     values = {value.name: value for node in model.graph for value in node.outputs}
     outputs = list(model.graph.outputs)
     model.graph.outputs.extend(values[name] for name in dict.fromkeys(names) if values[name] not in outputs)
@@ -106,5 +106,5 @@ def test_temporary_value_files_are_removed(
         assert [part[0, 0] for part in stream.rows(relu)] == [0, 1, 2]
         assert len(list(tmp_path.rglob("*.npy"))) == len(batches)
         list(stream.rows(model.graph.node(2).outputs[0]))
-        assert len(list(tmp_path.rglob("*.npy"))) == len(batches)  # what no later node needs is gone
+        assert len(list(tmp_path.rglob("*.npy"))) == len(batches)  # values without later consumers are deleted
     assert not list(tmp_path.iterdir())

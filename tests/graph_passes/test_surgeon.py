@@ -1,4 +1,4 @@
-"""A function of the user's own changes a graph where that is allowed, and nothing it breaks becomes a bundle."""
+"""A user function changes a graph if allowed, and an invalid result never becomes a bundle."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ X = np.linspace(-1, 1, 8, dtype=np.float32).reshape(2, 4)
 
 @pytest.fixture
 def changed(parse: Callable[..., ir.Model], tmp_path: Path) -> Callable[..., tuple[ir.Model, Counts]]:
-    """A function: the body of a user's function, to what it makes of a small graph."""
+    """A function: the body of a user function -> its result on a small graph."""
 
     def run(body: str, graph: str = MLP, model: ir.Model | None = None) -> tuple[ir.Model, Counts]:
         source = "import numpy as np\nimport onnx_graphsurgeon as gs\ndef change(graph):\n"
@@ -164,11 +164,11 @@ def test_missing_library_is_named_before_any_pass_runs(
         intaglio.compress(tiny_bundle, tmp_path / "out", tmp_path / "recipe.yaml", allow_code=True)
 
 
-# --- the verb --------------------------------------------------------------------------------------------------------
+# --- the command ------------------------------------------------------------------------------------------------------
 
 
 def documented() -> tuple[str, list[str]]:
-    """The function that the documentation shows, and the recipes."""
+    """The function and the recipes that the documentation shows."""
     page = (Path(__file__).parents[2] / "docs" / "reference.md").read_text()
     section = page[page.index("### A function of your own") :].partition("\n## ")[0]
     blocks = [
@@ -181,7 +181,7 @@ def documented() -> tuple[str, list[str]]:
 
 @pytest.fixture
 def command(request: pytest.FixtureRequest) -> Run:
-    """The fixture `intaglio`, whose name is the package's here."""
+    """The fixture `intaglio` under another name, because that of the package is in use here."""
     run: Run = request.getfixturevalue("intaglio")
     return run
 

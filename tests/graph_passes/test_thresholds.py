@@ -1,4 +1,4 @@
-"""Thresholds from a histogram are those that the numbers themselves would give."""
+"""Thresholds from a histogram equal those from the values themselves."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Functions that a recipe names are found beside it and nowhere they should not be, and fail in one line."""
+"""User functions are found only beside their recipe, and errors in them print one line."""
 
 from __future__ import annotations
 

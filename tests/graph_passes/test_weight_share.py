@@ -51,7 +51,7 @@ def test_every_decoder_recipe_reports_the_compressed_share(
         calibration=folder / "text.txt" if observing else None,
         sensitivity=folder / "sensitivity" if by_sensitivity else None,
     )  # fmt: skip
-    positions = [] if recipe == "int8-weights" else [("transformer.wpe", "table", POSITIONS)]  # takes tables, too
+    positions = [] if recipe == "int8-weights" else [("transformer.wpe", "table", POSITIONS)]  # also compresses tables
     compressed = BLOCKS if positions else BLOCKS + POSITIONS
     assert done.share_compressed == compressed / (BLOCKS + TIED + POSITIONS)
     assert done.left_unasked == TIED / (BLOCKS + TIED)
@@ -103,7 +103,7 @@ def test_inlined_operators_count_as_compressed(tiny_decoder: Path, tmp_path: Pat
     assert done.share_compressed == BLOCKS / (BLOCKS + TIED + POSITIONS)
 
 
-# --- what the command prints -----------------------------------------------------------------------------------------
+# --- output of the command --------------------------------------------------------------------------------------------
 
 
 def run(bundle: Path, folder: Path, *arguments: str) -> Result:

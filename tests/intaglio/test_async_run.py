@@ -1,4 +1,4 @@
-"""Running a coroutine: what ignores that it should end holds up nothing, and is known; anything else is waited for."""
+"""Running a coroutine: hanging tasks do not block the end and are reported; other tasks are awaited."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ STOP = threading.Event()
 
 
 async def stubborn() -> None:
-    """Ignore every cancellation, until the test has ended."""
+    """Ignore every cancellation until the end of the test."""
     while not STOP.is_set():
         with suppress(asyncio.CancelledError):
             await asyncio.sleep(60)

@@ -1,4 +1,4 @@
-"""A bundle is whole or refused, and is never seen half-written."""
+"""A bundle is complete or refused, and never visible half-written."""
 
 from __future__ import annotations
 
@@ -154,7 +154,7 @@ def test_truncated_manifest_is_refused(data: st.DataObject, tmp_path_factory: py
         ({"eos_token_ids": [256, -1]}, "eos_token_ids[1] is -1, expected 0 to 271"),
         ({"bos_token_id": 272}, "bos_token_id is 272, expected 0 to 271"),
         ({"drafts": 10**9}, "drafts is 1000000000, expected 0 to"),
-        ({"drafts": 2}, "drafts is 2, expected 0 to 0"),  # its graph has no logits of drafts
+        ({"drafts": 2}, "drafts is 2, expected 0 to 0"),  # its graph has no draft logits
         ({"exit_layer": 3}, "exit_layer is 3, expected 0 to 2"),
     ],
 )
@@ -223,7 +223,7 @@ def test_external_data_of_an_engine_without_a_hash_is_refused(location: str, pla
 
 
 def elsewhere(location: str) -> onnx.TensorProto:
-    """A tensor of one number in another file."""
+    """A tensor of one element in another file."""
     tensor = onnx.TensorProto(name="s", data_type=onnx.TensorProto.FLOAT, dims=[1])
     tensor.data_location = onnx.TensorProto.EXTERNAL
     tensor.external_data.add(key="location", value=location)
@@ -333,7 +333,7 @@ for number in range(20):
 def test_added_file_is_synced_before_the_manifest_lists_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     bundle, engine = Bundle.open(make(tmp_path / "b")), tmp_path / "engine"
     engine.write_bytes(b"x" * 12345)
-    kept: list[tuple[int, bool]] = []  # bytes of what was synced, and whether the manifest listed the engine by then
+    kept: list[tuple[int, bool]] = []  # synced bytes, and whether the manifest listed the engine by then
 
     def fsync(descriptor: int) -> None:
         kept.append((os.fstat(descriptor).st_size, "engines/e" in (tmp_path / "b" / "bundle.json").read_text()))

@@ -1,4 +1,4 @@
-"""The record of drafts: where steps stand by default, and what is refused."""
+"""The record of drafts: default layers, and invalid records."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""An ONNX file read without its weights says all that it says with them, and where they are."""
+"""An ONNX file read without its weights has the same content otherwise, and their locations."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Whatever kills a process at whatever moment: outputs stay whole, and the next process removes what is left."""
+"""After a kill at any moment, outputs are complete, and the next process removes the leftovers."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ with temporary_directory(Path(sys.argv[1]), ".out.") as directory:
     print(directory, flush=True)
     sys.stdin.read()
 """
-# Replaces a directory of two equal files, again and again, each time by the next number.
+# Replaces a directory of two equal files repeatedly, each time with the next number.
 REPLACE = """
 import sys
 from pathlib import Path
@@ -43,7 +43,7 @@ while True:
             (directory / name).write_text(str(number))
     print(number, flush=True)
 """
-# Makes temporary directories beside others that do, and looks for dead ones each time.
+# Creates temporary directories concurrently with other processes, and looks for dead ones each time.
 CROWD = """
 import sys
 from pathlib import Path
@@ -83,7 +83,7 @@ def kill(process: subprocess.Popen[str]) -> None:
 
 
 def work_in(place: Path) -> None:
-    """What the next command does in a place."""
+    """The cleanup of the next command in a folder."""
     temporary._swept.clear()
     with temporary.temporary_directory(place, ".out."):
         pass

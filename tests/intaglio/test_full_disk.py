@@ -1,4 +1,4 @@
-"""A full disk is one line that names the disk and its room, whichever library writes; a real one is mounted."""
+"""A full disk prints one line with the disk and its free space, in every library; a real one is mounted."""
 
 from __future__ import annotations
 

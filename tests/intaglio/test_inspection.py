@@ -1,4 +1,4 @@
-"""Bits per weight: everything that is stored, over the weights that the model had."""
+"""Bits per weight: all stored bits over the number of weights of the original model."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""An interrupt ends the program with its exit code, whoever swallows it, and leaves nothing behind."""
+"""An interrupt ends the program with its exit code, even if it is swallowed, and leaves no files."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ def test_interrupt_is_never_lost_and_never_kills(how: str, tmp_path: Path) -> No
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
 def test_second_signal_ends_the_program_immediately(number: signal.Signals, tmp_path: Path) -> None:
-    """Also where the first one is swallowed again and again; signals that come together are one."""
+    """Also if the first one is swallowed repeatedly; simultaneous signals count as one."""
     hangs = """
         import time
         while True:

@@ -1,4 +1,4 @@
-"""Bundles and models whose files are links, as in the hub's cache: they open, run and are read like copies."""
+"""Bundles and models of links, as in the hub's cache, open, run and load like copies."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ def symbolic(source: Path, target: Path) -> None:
 
 
 def into_one_folder(folder: Path, linked: Path) -> None:
-    """Every file of `folder` as a link of the same name in `linked` to a file with a number in one folder of blobs."""
+    """Link every file of `folder` under the same name in `linked` to a numbered file in one folder of blobs."""
     _link_all(folder, linked, lambda number: linked.parent / "blobs" / str(number), symbolic)
 
 

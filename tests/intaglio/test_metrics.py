@@ -1,4 +1,4 @@
-"""Distances between arrays that hold anything a broken engine can return."""
+"""Errors between arrays with any values that a broken engine can return."""
 
 from __future__ import annotations
 

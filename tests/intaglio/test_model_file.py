@@ -1,4 +1,4 @@
-"""ONNX files are written as onnx itself reads them, whatever the tensors."""
+"""ONNX files are written as onnx reads them, for any tensors."""
 
 from __future__ import annotations
 
@@ -141,7 +141,7 @@ def test_external_data_beyond_the_file_end_is_refused(key: str, value: str, tmp_
 def test_library_messages_of_a_damaged_graph_do_not_reach_stderr(
     tmp_path: Path, capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(logging.getLogger(), "handlers", [])  # as in a program that configures no logging
+    monkeypatch.setattr(logging.getLogger(), "handlers", [])  # as in a program without logging configuration
     node = onnx.helper.make_node("Identity", ["nowhere"], ["y"])
     output = onnx.helper.make_tensor_value_info("y", onnx.TensorProto.FLOAT, [1])
     onnx.save(onnx.helper.make_model(onnx.helper.make_graph([node], "g", [], [output])), tmp_path / "m.onnx")

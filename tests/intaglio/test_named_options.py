@@ -1,4 +1,4 @@
-"""Options and verbs that messages name exist: at the verb that they name, or at those whose users see them."""
+"""Options and verbs named in messages exist, in the named verb or in the verbs whose users see the message."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ ROOT = Path(__file__).parent.parent.parent
 FOLDERS = ("exporters", "training", "graph_passes", "plugins", "runtime", "serve", "validate", "intaglio")
 OPTION = re.compile(r"(?<![\w-])--[a-z][a-z0-9-]*(?![\w-])")
 COMMAND = re.compile(r"intaglio ((?:train )?[a-z-]+)((?: (?!intaglio)[^ ]+)*)")
-# Options of other programs: pip, compilers, espeak, curl, and CSS variables of pictures.
+# Options of other programs: pip, compilers, espeak, curl, and CSS variables of plots.
 FOREIGN = (
     "plugins/cuda/compiler.py",
     "plugins/cuda/emulator",
@@ -29,8 +29,8 @@ FOREIGN = (
     "validate/line_chart.py",
     "validate/polygraphy_extension.py --intaglio-target",
 )
-# The verbs whose users see the messages of a file or folder; of one option of it, if that is named. The longest
-# entry counts, and every verb in it must have the option.
+# The verbs whose users see the messages of a file or folder, or of one of its options if it is named. The longest
+# matching entry applies, and every verb in it must have the option.
 SEEN_BY = {
     "exporters": "export",
     "exporters/checkpoints/hub.py --against": "validate",
@@ -80,7 +80,7 @@ SEEN_BY = {
 
 
 def texts(path: Path) -> Iterator[str]:
-    """The strings of a file without docstrings; of an f-string, its constant parts with {} between them."""
+    """The strings of a file without docstrings; of an f-string, its constant parts joined by {}."""
     tree = ast.parse(path.read_text())
     left_out = set()
     for node in ast.walk(tree):
@@ -134,7 +134,7 @@ def verbs_that_show(path: str, option: str) -> list[str]:
 
 
 def wrong_options(path: str) -> list[str]:
-    """What a file's messages name although it does not exist."""
+    """Missing options and verbs that the messages of a file name."""
     wrong = []
     for text in texts(ROOT / path):
         rest = text

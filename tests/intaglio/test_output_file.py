@@ -1,4 +1,4 @@
-"""A file that the user names for output: refused before the work, in one line, where it cannot or must not be made."""
+"""An output file that cannot or must not be created is refused in one line before the work."""
 
 from pathlib import Path
 

@@ -1,4 +1,4 @@
-"""Padding is left out of arrays over tokens, and nothing of any other array."""
+"""Padding is removed from arrays over tokens, and from no other array."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Work takes as many threads as it was told, BLAS one in each of them, and gives the same with any number."""
+"""Work uses the given number of threads with one BLAS thread each, and does not depend on it."""
 
 from __future__ import annotations
 
@@ -101,12 +101,12 @@ def test_idle_torch_threads_sleep_by_default(chosen: dict[str, str], policy: str
         [sys.executable, "-c", "from intaglio.extras import load; load('torch')"],
         env={**environment, **chosen, "OMP_DISPLAY_ENV": "true"}, capture_output=True, text=True, check=True,
     )  # fmt: skip
-    assert f"OMP_WAIT_POLICY = '{policy}'" in done.stderr  # what the OpenMP library took, in its own words
+    assert f"OMP_WAIT_POLICY = '{policy}'" in done.stderr  # settings of the OpenMP library, as it prints them
 
 
 @contextmanager
 def most_threads() -> Iterator[Callable[[], int]]:
-    """A function that gives how many more threads this process had at a time than at the beginning."""
+    """A function that returns the maximum number of threads above that at its start."""
     ended, before = threading.Event(), tasks() + 1
     seen = [before]
 
@@ -131,7 +131,7 @@ def test_recipe_respects_the_thread_limit_with_equal_results(
     (tmp_path / "text.txt").write_text(TEXT)
     (tmp_path / "r.yaml").write_text("passes: [lut: {unweighted: true, skip: ['*.0.*']}, gptq: {samples: 4}]")
     more = []
-    for number, threads in enumerate((1, 1, 4)):  # the first time libraries start threads of their own, which stay
+    for number, threads in enumerate((1, 1, 4)):  # libraries start permanent threads of their own at the first use
         with most_threads() as most:
             output = tmp_path / str(number)
             compress(bundle, output, tmp_path / "r.yaml", calibration=tmp_path / "text.txt", threads=threads)

@@ -1,4 +1,4 @@
-"""The verbs as functions of `intaglio`: loaded when asked for, and with the options of the command line."""
+"""The verbs as functions of `intaglio`: imported on first use, with the options of the command line."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ NO_FUNCTION = {
     "serve": "intaglio.serve.server.serve, which returns when the server has ended",
     "serve-tools": "intaglio.runtime.agents.mcp_server.serve_tools, likewise",
 }
-# Options that no function has, and what does the same in Python.
+# Options without a function parameter, and their replacement in Python.
 COMMAND_LINE_ONLY = {
     "* --json": "the result is a struct",
     "* --quiet": "functions print nothing",
@@ -63,14 +63,14 @@ COMMAND_LINE_ONLY = {
     "generate --trace": "the result has it",
     "generate --work": "intaglio.validate.decoding_work.compared_work",
 }
-# What a function passes its options on to.
+# The functions that receive the options.
 PASSED_TO: Mapping[str, Callable[..., Any]] = {
     "generate": TextGenerator,
     "bench": TextGenerator,
     "agent": open_agent,
     "train speech": SpeechTraining,
 }
-# Parameters that must be given in Python and not on the command line, which has another way.
+# Parameters required in Python but not on the command line, which has another way.
 ANOTHER_WAY = {"run texts", "generate prompts", "tune-decoding draft"}
 
 
@@ -94,12 +94,12 @@ def function_of(name: str) -> Callable[..., Any]:
 
 
 def parameters_of(name: str) -> Mapping[str, Any]:
-    """Name -> default of the function's parameters; some pass theirs on."""
+    """Name -> default of the function's parameters; some are passed on."""
     own = {key: each.default for key, each in inspect.signature(function_of(name)).parameters.items()}
     if name not in PASSED_TO:
         return own
     options = {key: each.default for key, each in inspect.signature(PASSED_TO[name]).parameters.items()}
-    left_out = NOT_TAKEN if name == "bench" else ("scheduling",)  # limits of a queue, which is a server's
+    left_out = NOT_TAKEN if name == "bench" else ("scheduling",)  # limits of a queue, for servers only
     options = {key: each for key, each in options.items() if key not in left_out}
     passed = ("options", "strategy_options", "report")
     strategies = () if name == "train speech" else options_by_name(STRATEGIES)
@@ -107,7 +107,7 @@ def parameters_of(name: str) -> Mapping[str, Any]:
 
 
 def python_name(parameter: click.Parameter, known: Mapping[str, Any]) -> str:
-    """The name that a parameter should have in Python: that of its option, or the plural where it can be repeated."""
+    """The expected Python name of a parameter: that of its option, or the plural if it is repeatable."""
     option = max(parameter.opts, key=len).lstrip("-").replace("-", "_")
     return {"axis": "axes"}.get(option, option if option in known else f"{option}s")
 
@@ -139,7 +139,7 @@ def test_option_has_the_same_name_and_default_in_python(
     ours, theirs = known[key], default_of(parameter, command)
     if f"{name} {key}" in ANOTHER_WAY:
         assert (ours, theirs) == (REQUIRED, None)
-    elif theirs is None and ours not in (None, ()):  # what the function puts in its place, the help says
+    elif theirs is None and ours not in (None, ()):  # the value that the function uses, by the help
         shown = ", ".join(f"{each:g}" for each in ours)
         assert f"[default: {shown}]" in str(getattr(parameter, "help", None))
     else:
@@ -223,7 +223,7 @@ def test_validate_is_callable_in_any_import_order(first: str, second: str) -> No
 
 def test_importing_the_package_loads_no_stage_and_no_numpy() -> None:
     code = "import sys; before = set(sys.modules); import intaglio; print(sorted(set(sys.modules) - before))"
-    environment = {"PYTHONPATH": str(Path(__file__).parent.parent.parent)}  # with -S no editable installation is found
+    environment = {"PYTHONPATH": str(Path(__file__).parent.parent.parent)}  # -S disables editable installations
     command = [sys.executable, "-P", "-S", "-c", code]
     found = subprocess.run(command, env=environment, capture_output=True, text=True, check=True)
     loaded = ast.literal_eval(found.stdout)

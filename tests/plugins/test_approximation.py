@@ -1,4 +1,4 @@
-"""How close the integer functions are to those they stand for: the bounds that the documentation promises."""
+"""Accuracy of the integer functions: the bounds in the documentation."""
 
 import math
 
@@ -20,7 +20,7 @@ def gelu(x):
 
 
 def scores(kind: str, length: int) -> np.ndarray:
-    """Real numbers whose softmax is to be taken."""
+    """Real logits of a softmax."""
     place = np.arange(length)
     match kind:
         case "uniform":
@@ -36,7 +36,7 @@ def scores(kind: str, length: int) -> np.ndarray:
 
 
 def attention_mass(kind: str, length: int) -> float:
-    """What the weights sum to: the answer of IntAttention where every value is 127."""
+    """The sum of the weights: the output of IntAttention if every value is 127."""
     units = np.rint(scores(kind, length) * 512).astype(np.int64)
     high = np.clip(np.rint(units / 127), -128, 127).astype(np.int64)
     key = np.stack([high, units - 127 * high], axis=-1).astype(np.int8)[None]

@@ -1,4 +1,4 @@
-"""The bodies in floating point against the NumPy references, each within its bound, on ONNX Runtime's CPU operators."""
+"""Float function bodies against the NumPy references, within their bounds, in ONNX Runtime on the CPU."""
 
 from collections.abc import Callable
 
@@ -16,9 +16,9 @@ from intaglio.plugins.inlining import inline
 
 onnxruntime = pytest.importorskip("onnxruntime")
 
-FLOAT16 = 2.0**-11  # what rounding to float16 costs, of the value
-FLOAT32 = 2.0**-22  # the same of float32, after up to four operations
-EXP_STEP = 2.0**-10  # a step of i-exp's argument, and of its mantissa, as a part of the exponential
+FLOAT16 = 2.0**-11  # relative rounding error of float16
+FLOAT32 = 2.0**-22  # the same of float32 after up to four operations
+EXP_STEP = 2.0**-10  # a step of the argument of i-exp and of its mantissa, relative to the exponential
 
 
 def run_body(case: Case) -> list[np.ndarray]:
@@ -26,12 +26,12 @@ def run_body(case: Case) -> list[np.ndarray]:
 
 
 def factor(multiplier, shift, default=1.0):
-    """What a multiplier and a shift stand for."""
+    """The scale that a multiplier and a shift represent."""
     return default if multiplier is None else np.abs(np.ldexp(multiplier.astype(np.float64), -shift))
 
 
 def requantized(error, multiplier, shift):
-    """How far apart values may be after a requantisation of values that were `error` apart."""
+    """The difference after a requantisation of values that differed by `error`."""
     return 1 + error * factor(multiplier, shift)
 
 
@@ -40,7 +40,7 @@ def one(case: Case) -> list[np.ndarray | float]:
 
 
 def gelu(case: Case) -> list[np.ndarray | float]:
-    """The four roundings of the polynomial, then the last factor."""
+    """The four roundings of the polynomial, then the last scale."""
     _, multiplier, shift = (*case.inputs, None, None)[:3]
     return [1 + 4 * factor(multiplier, shift)]
 
@@ -76,7 +76,7 @@ def product(case: Case, bias: int) -> list[np.ndarray | float]:
 
 
 def attention(case: Case) -> list[np.ndarray | float]:
-    """The scores' error moves each exponential and the sum; the weights and the sums are rounded to 11 bits."""
+    """The error of the scores changes each exponential and the sum; weights and sums are rounded to 11 bits."""
     query, key, value, multiplier, shift, _ = case.inputs
     heads, scale = case.attributes["num_heads"], case.attributes["scale"]
     if query.size == 0 or key.size == 0:
@@ -102,7 +102,7 @@ BOUNDS: dict[str, Callable[[Case], list[np.ndarray | float]]] = {
 
 def check(case: Case) -> None:
     expected = OPS[case.operator].reference(case.inputs, case.attributes)
-    if case.operator in FLOAT_LIMITS:  # they are in floating point everywhere
+    if case.operator in FLOAT_LIMITS:  # they are floating point everywhere
         check_outputs(case, run_body(case), expected)
         return
     bounds = BOUNDS[case.operator](case)

@@ -1,4 +1,4 @@
-"""The function bodies against the NumPy references, to the bit, on ONNX Runtime's standard operators."""
+"""The function bodies against the NumPy references, bit for bit, on standard operators of ONNX Runtime."""
 
 import math
 
@@ -43,7 +43,7 @@ def test_every_operator_has_cases():
 
 
 def straddling(shift: int, count: int, below: int = 1, bits: int = 31) -> tuple[np.ndarray, np.ndarray]:
-    """x of 24 bits and multipliers of `bits` with x·m = k·2^shift + 2^(shift - 1) - below, so close below a half."""
+    """x of 24 bits and multipliers of `bits` with x·m = k·2^shift + 2^(shift - 1) - below, just below a half."""
     random, pairs = np.random.default_rng(shift), []
     while len(pairs) < count:
         x = int(random.integers(2**22, 2**23)) * 2 + 1

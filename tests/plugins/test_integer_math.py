@@ -1,4 +1,4 @@
-"""The integer arithmetic against Python's unbounded integers: no 64-bit intermediate overflows, whatever the input."""
+"""The integer arithmetic against Python's unbounded integers: no input overflows a 64-bit intermediate."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ SCALE = st.floats(2**-20, 2**6).map(lambda value: float(np.float32(value)))
 
 
 def rounded(value: int, shift: int) -> int:
-    """round(value / 2^shift), halves up, without any limit."""
+    """round(value / 2^shift), halves up, unbounded."""
     return (2 * value + 2**shift) // 2 ** (shift + 1) if shift else value
 
 

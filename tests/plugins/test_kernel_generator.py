@@ -1,4 +1,4 @@
-"""The micro-kernels that are generated: which, that each computes what its operator says, and which a machine takes."""
+"""The generated micro-kernels: their variants, their results, and the choice for a machine."""
 
 import ctypes
 import json
@@ -47,14 +47,14 @@ def library():
 
 @pytest.fixture
 def cache(tmp_path, monkeypatch):
-    """An empty cache directory; the micro-kernels of before are selected again afterwards."""
+    """An empty cache directory; the previous micro-kernels are restored afterwards."""
     with monkeypatch.context() as patch:
         patch.setenv("XDG_CACHE_HOME", str(tmp_path))
         yield tmp_path / "intaglio"
     ort.select_kernels()
 
 
-# --- what is emitted --------------------------------------------------------------------------------------------------
+# --- generated variants -----------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("name", NAMES)
@@ -105,7 +105,7 @@ def test_search_finds_exactly_the_variants_that_fit_the_registers(found, count):
                     tables_held = -(-(2**case.bits) // isa.table_lanes)
                 held += t_u * tables_held + isa.index_needs_mask
                 steps = vectors % m_u == 0
-            held += 3 if case.bits == 3 else 1  # what is being unpacked, and the masks that join it
+            held += 3 if case.bits == 3 else 1  # registers for unpacking, and the masks
             if steps and held <= count:
                 fitting.add((m_u, t_u))
     assert {(kernel.m_u, kernel.t_u) for kernel in search(case, isa)} == fitting
@@ -122,12 +122,12 @@ def test_every_case_has_variants_within_the_registers(name, operator):
 
 
 def test_one_row_in_one_plane_equals_the_qigen_model():
-    """Equation 4, m_u + m_u·t_u + t_u, and beside it zero points, the mask and the words being unpacked."""
+    """Equation 4, m_u + m_u·t_u + t_u, plus zero points, the mask and the unpacked words."""
     kernel = MicroKernel(Case("group_matmul", 4, 0, 1), 3, 2)
     assert registers(kernel, INSTRUCTION_SETS["avx2"]) == (3 + 3 * 2 + 2) + (2 + 1 + 1)
 
 
-# --- blocks for the cache ---------------------------------------------------------------------------------------------
+# --- cache blocking ---------------------------------------------------------------------------------------------------
 
 BLOCKING = """
 #include "plugins/cache_blocking.h"
@@ -164,7 +164,7 @@ def block(tmp_path_factory):
     cache=st.integers(1, 200_000),
 )
 def test_block_sizes_maximise_cache_use(block, bits, depth_step, depth_steps, row_step, row_steps, cache):
-    """QIGen's equation 5, by trying all blocks; where none fits, the smallest."""
+    """QIGen's equation 5, by trying all blocks; if none fits, the smallest."""
     x, weight, y = bits
 
     def filled(m: int, t: int) -> int:
@@ -181,12 +181,12 @@ def test_block_sizes_maximise_cache_use(block, bits, depth_step, depth_steps, ro
         assert (m_b, t_b) == (depth_step, row_step)
 
 
-# --- what they compute ------------------------------------------------------------------------------------------------
+# --- results ----------------------------------------------------------------------------------------------------------
 
 
 def operator_case(case: Case, random: np.random.Generator) -> OperatorCase:
-    """Inputs that take the micro-kernel of a case, with a remainder in every direction."""
-    rows, depth = 75, 32 * 5 * 3  # no whole tile of rows, no whole unit of K
+    """Inputs that use the micro-kernel of a case, with a remainder in every direction."""
+    rows, depth = 75, 32 * 5 * 3  # no full tile of rows, no full unit of K
     x = random.normal(size=(case.rows, depth)).astype(np.float32)
     packed = pack(random.integers(0, 2**case.bits, (rows, depth)), case.bits)
     attributes = {"bits": case.bits, "K": depth, "activation_bits": 16 if case.planes == 2 else 32}
@@ -231,7 +231,7 @@ def test_unknown_kernel_is_refused():
         ort.select_kernel(MicroKernel(Case("int_linear", 4, 2, 1), 2, 4))
 
 
-# --- which a machine takes --------------------------------------------------------------------------------------------
+# --- the choice for a machine -----------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("path", sorted(tables._shipped("x").parent.glob("*.json")), ids=lambda path: path.stem)

@@ -1,4 +1,4 @@
-"""Masks of bits on logits: each instruction set gives the bits of the reference, and nothing beyond the logits."""
+"""Bit masks on logits: each instruction set equals the reference and writes nothing beyond the logits."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Reading memory: every byte is read, whatever the instruction set, and a rate comes out."""
+"""Measuring memory bandwidth: every byte is read on any instruction set, and the rate is plausible."""
 
 import ctypes
 

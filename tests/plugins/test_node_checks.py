@@ -1,4 +1,4 @@
-"""Nodes and inputs that an operator does not take are refused in one line, before anything computes with them."""
+"""Nodes and inputs that an operator does not support are refused in one line before any computation."""
 
 from __future__ import annotations
 
@@ -99,7 +99,7 @@ def test_reference_refuses_invalid_inputs(message: str) -> None:
 
 
 def model_of(case: Case) -> ir.Model:
-    """The case's node, whose shapes need not fit; all inputs but the first are constants."""
+    """The node of the case, whose shapes need not match; all inputs but the first are constants."""
     arrays: list[Any] = list(case.inputs)
     values: list[ir.Value | None] = []
     for index, array in enumerate(arrays):

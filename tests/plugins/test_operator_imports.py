@@ -1,4 +1,4 @@
-"""What the files of an operator import: signatures nothing that has to be installed, none torch, none in a circle."""
+"""Imports of operator files: signatures need only the standard library, none import torch, no cycles."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ import pytest
 from intaglio.plugins import registry
 from intaglio.plugins.cuda.geometry import PLUGINS
 
-# They load onnx_ir, which takes longer than all of an engine, and a body is only written where a graph is changed.
+# They load onnx_ir, which takes longer than a complete engine, and bodies are only written when a graph is changed.
 FOR_TYPES = {"intaglio.plugins.function_body", "intaglio.plugins.body_arithmetic"}
 FILES = {
     ".".join(("intaglio.plugins", *path.relative_to(PLUGINS).with_suffix("").parts)).removesuffix(".__init__"): path
@@ -33,7 +33,7 @@ def of_file(name: str) -> ast.Module:
 
 
 def module_of(name: str) -> str | None:
-    """The module of plugins/ that an imported name is, or is taken from."""
+    """The module of plugins/ that an imported name is or belongs to."""
     return next((each for each in (name, name.rpartition(".")[0]) if each in FILES), None)
 
 

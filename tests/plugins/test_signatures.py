@@ -1,4 +1,4 @@
-"""Signatures fit together, and what references compute is what they declare."""
+"""Signatures are consistent, and references compute the declared outputs."""
 
 from __future__ import annotations
 

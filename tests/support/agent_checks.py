@@ -1,4 +1,4 @@
-"""Runs of agents for tests: tools that note when they run, the events, and a check that nothing is left behind."""
+"""Runs of agents for tests: tools that record their calls, the events, and a check for leftovers."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ QUESTION = "How much larger is the first?"
 
 
 def tool_of(function: Callable[..., Awaitable[Any] | Any], name: str | None = None, **properties: Any) -> Tool:
-    """A tool with these parameters, all of them required."""
+    """A tool with these parameters, all required."""
     schema = {"type": "object", "properties": properties, "required": list(properties), "additionalProperties": False}
     return Tool(name or function.__name__, f"The tool {name or function.__name__}.", schema, function)
 
@@ -54,7 +54,7 @@ def tools(seconds: float = 0.2) -> dict[str, Tool]:
 
 
 def small_tools() -> dict[str, Tool]:
-    """Tools whose calls a random model ends soon."""
+    """Tools whose calls a random model completes soon."""
 
     async def returns(**arguments: Any) -> Any:
         await asyncio.sleep(0)
@@ -72,13 +72,13 @@ def small_tools() -> dict[str, Tool]:
 
 
 class Events:
-    """The events of a run; an observer."""
+    """Records the events of a run."""
 
     def __init__(self) -> None:
         self.all: list[AnyEvent] = []
 
     def __call__(self, event: AnyEvent) -> None:
-        """Note an event."""
+        """Record an event."""
         self.all.append(event)
 
     def of(self, kind: type[Kind]) -> list[Kind]:
@@ -92,7 +92,7 @@ class Events:
 
 
 async def answered(agent: Agent, events: Events | None = None, question: str = QUESTION) -> AgentResult:
-    """Run an agent, and check that it leaves no task, however it ends."""
+    """Run an agent, and check that it leaves no task behind."""
     before = asyncio.all_tasks()
     try:
         return await agent.run(question, events)
@@ -101,14 +101,14 @@ async def answered(agent: Agent, events: Events | None = None, question: str = Q
 
 
 def children() -> set[int]:
-    """The processes that this one has started, and that have not been waited for."""
+    """The child processes that have not been waited for."""
     files = Path("/proc/self/task").glob("*/children")
     return {int(child) for file in files for child in file.read_text().split()}
 
 
 @contextmanager
 def nothing_left(processes: bool = True) -> Iterator[None]:
-    """Check that the block leaves no thread and no process behind."""
+    """Check that the block leaves no threads and no processes."""
     threads, before = set(threading.enumerate()), children()
     yield
     assert set(threading.enumerate()) <= threads
@@ -116,12 +116,12 @@ def nothing_left(processes: bool = True) -> Iterator[None]:
 
 
 def statuses(result: AgentResult) -> Mapping[int, str]:
-    """How each call of a run ended."""
+    """The outcome of each call of a run."""
     return {number: each.status for number, each in sorted(result.observations.items())}
 
 
 def check_plans(result: AgentResult, model: Changed, known: Mapping[str, Tool]) -> None:
-    """Every plan reads without an error, and to its end unless a limit cut it off."""
+    """Check that every plan parses without an error, and completely unless a limit truncated it."""
     numbers: list[int] = []
     for plan, end in zip(result.plans, model.ends[::2], strict=True):
         parser = PlanParser(known, numbers)

@@ -60,11 +60,11 @@ def floats(low: float, high: float) -> st.SearchStrategy[float]:
     return st.floats(low, high, allow_subnormal=False).filter(lambda each: each == 0 or abs(each) > 1e-99)
 
 
-DEEPEST = 2  # lists and objects in each other that the grammar has of a value without a schema
+DEEPEST = 2  # maximum nesting of lists and objects in the grammar for a value without a schema
 
 
 def depth(value: Value) -> int:
-    """How deep lists and objects are nested in a value."""
+    """The nesting depth of lists and objects in a value."""
     if not isinstance(value, list | dict):
         return 0
     return 1 + max(map(depth, value.values() if isinstance(value, dict) else value), default=0)
@@ -79,7 +79,7 @@ JSON = st.recursive(
 
 @st.composite
 def templates(draw: st.DrawFn, numbers: Collection[int]) -> Value:
-    """A string with references in it."""
+    """A string that contains references."""
     parts: list[str | Reference] = []
     for part in draw(st.lists(TEXTS | st.sampled_from(sorted(numbers)).map(Reference), min_size=2, max_size=5)):
         if isinstance(part, str) and parts and isinstance(parts[-1], str):
@@ -92,7 +92,7 @@ def templates(draw: st.DrawFn, numbers: Collection[int]) -> Value:
 
 
 def literals(schema: Mapping[str, Any], numbers: Collection[int]) -> st.SearchStrategy[Value]:
-    """Values of `schema` that are no reference."""
+    """Values of `schema` without references."""
     if not schema:
         return JSON
     if "enum" in schema:
@@ -130,7 +130,7 @@ def values(schema: Mapping[str, Any], numbers: Collection[int]) -> st.SearchStra
 
 @st.composite
 def plans(draw: st.DrawFn, known: Collection[int] = (), most: int = 6) -> list[Call]:
-    """Calls that are numbered without gaps; keywords are in the order of the parameters."""
+    """Calls with consecutive numbers; keywords are in the order of the parameters."""
     calls: list[Call] = []
     first = max(known, default=0) + 1
     for number in range(first, first + draw(st.integers(1, most))):

@@ -1,4 +1,4 @@
-"""Runs of agents as events, with times that can be followed by hand."""
+"""Runs of agents as events, with times that are easy to check by hand."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from intaglio.runtime.agents.events import (
 
 
 def request(number: int, role: Role, began: float, ended: float, text: str = "text") -> list[AnyEvent]:
-    """A request of 100 tokens, 60 of them in the cache, that wrote 8."""
+    """A request of 100 prompt tokens, 60 of them cached, and 8 generated tokens."""
     return [
         ModelBegan(seconds=began, request=number, role=role),
         ModelWrote(seconds=(began + ended) / 2, request=number, text=text),
@@ -37,7 +37,7 @@ def task(
     result: str = "result",
     tool: str = "search",
 ) -> list[AnyEvent]:
-    """A call; `began` is None for one that was skipped."""
+    """A call; `began` is None for a skipped one."""
     text = f'{number}. {tool}("{" ".join(f"${each}" for each in needs) or "a"}")'
     events: list[AnyEvent] = [
         TaskPlanned(seconds=planned, number=number, tool=tool, text=text, needs=list(needs), thought="why")
@@ -50,13 +50,13 @@ def task(
 def run_of(
     ended: float, *parts: Sequence[AnyEvent], answer: str = "It is so.", complete: bool = True
 ) -> list[AnyEvent]:
-    """The events of a run in the order of their times; those of the same time in the order given."""
+    """The events of a run in the order of their times; equal times keep the given order."""
     events = sorted((event for part in parts for event in part), key=lambda event: event.seconds)
     return [*events, Ended(seconds=ended, answer=answer, complete=complete)]
 
 
-# Three calls that are independent, as in the thesis' model: planned after 1.0, 1.5 and 2.5 s, of 3, 1 and 2 s.
-# The plan ends with the last of them, which is also the last call to end.
+# Three independent calls, as in the thesis' model: planned after 1.0, 1.5 and 2.5 s, taking 3, 1 and 2 s.
+# The plan ends with the last of them, which is also the last call to finish.
 INDEPENDENT = run_of(
     5.5,
     request(1, "planner", 0.0, 2.5),

@@ -1,4 +1,4 @@
-"""One request to the model of an agent, read to its end."""
+"""One request to the model of an agent, until it finishes."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""CALM with state propagation, token by token: what a graph that stops computing saturated tokens must do."""
+"""CALM with state propagation, token by token: the reference for graphs that stop computing saturated tokens."""
 
 from __future__ import annotations
 
@@ -12,14 +12,14 @@ NEVER = 2.0
 
 
 class Read(NamedTuple):
-    """What became of a token."""
+    """The result for a token."""
 
     logits: Any  # float32 [vocab]
-    blocks: int  # that it went through
+    blocks: int  # blocks that computed it
 
 
 class CalmReference:
-    """A small GPT-2 or LLaMA that reads one token at a time; `keys` and `values` hold all tokens of each block."""
+    """A small GPT-2 or LLaMA that processes one token at a time; `keys` and `values` hold all tokens of each block."""
 
     def __init__(self, checkpoint: Path):
         import torch
@@ -33,12 +33,12 @@ class CalmReference:
         self.forget()
 
     def forget(self) -> None:
-        """Begin a new text."""
+        """Begin a new sequence."""
         self.keys: list[list[Any]] = [[] for _ in self.layers]
         self.values: list[list[Any]] = [[] for _ in self.layers]
 
     def read(self, token: int, threshold: float) -> Read:
-        """Read the next token; it exits where the cosine of its states around a block exceeds `threshold`."""
+        """Process the next token; it exits if the cosine of its states around a block exceeds `threshold`."""
         torch = self.torch
         with torch.inference_mode():
             place = torch.tensor([len(self.keys[0])])
@@ -64,7 +64,7 @@ class CalmReference:
             return Read(self.model.lm_head(norm(state)).numpy(), blocks)
 
     def _gpt2(self, index: int, layer: Any, state: Any, place: Any) -> Any:
-        """The queries [heads, head_dim]; keys and values are put to the others."""
+        """The queries [heads, head_dim]; keys and values are appended to the cache."""
         heads = layer.attn.num_heads
         queries, keys, values = layer.attn.c_attn(layer.ln_1(state)[None])[0].reshape(3, heads, -1)
         self.keys[index].append(keys)
@@ -86,7 +86,7 @@ class CalmReference:
         return queries
 
     def _attend(self, index: int, queries: Any) -> Any:
-        """Attention to all tokens so far, heads side by side."""
+        """Attention to all tokens so far, with concatenated heads."""
         keys, values = (self.torch.stack(each[index], 1) for each in (self.keys, self.values))  # [kv_heads, tokens, d]
         groups = len(queries) // len(keys)
         keys, values = (each.repeat_interleave(groups, 0) for each in (keys, values))
@@ -94,7 +94,7 @@ class CalmReference:
         return (scores.softmax(-1)[:, None] @ values)[:, 0].flatten()
 
     def write(self, prompt: list[int], most: int, saturation: float, decay: float) -> list[tuple[int, int]]:
-        """The greedy text after `prompt`: tokens, and the blocks that each was computed by."""
+        """The greedy continuation of `prompt`: tokens, and the number of blocks that computed each."""
         self.forget()
         for token in prompt[:-1]:
             self.read(token, NEVER)

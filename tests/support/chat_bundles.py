@@ -9,7 +9,7 @@ from tiny_decoders import save_decoder, write_byte_tokenizer
 
 from intaglio.exporters import export
 
-# As the templates of Hermes and Qwen2.5 write conversations and calls; of the tools, it has the names alone.
+# The format of Hermes and Qwen2.5 for conversations and calls; of the tools, it contains only the names.
 TEMPLATE = """\
 {%- for tool in tools or [] %}{{ 'tool ' + tool.function.name + '\n' }}{% endfor -%}
 {%- for message in messages -%}
@@ -31,7 +31,7 @@ def chat_bundle(checkpoint: Path, path: Path) -> None:
     export(str(copy), path, check=False)
 
 
-# As ChatML writes conversations: a message after "assistant" is the text that was generated, and nothing else.
+# The ChatML format of conversations: a message after "assistant" is exactly the generated text.
 CHATML = """\
 {%- for message in messages -%}
 {{ '<|' + message.role + '|>\n' + (message.content or '') + '<|end|>\n' }}

@@ -1,16 +1,16 @@
-"""Whether counts follow a distribution: Pearson's test, for samples whose seed is fixed."""
+"""Pearson's chi-squared test of whether counts follow a distribution, for samples with a fixed seed."""
 
 from __future__ import annotations
 
 from collections.abc import Hashable, Iterable, Mapping
 from math import sqrt
 
-FEWEST = 8.0  # expected in a cell; smaller ones are put together
-SIGMAS = 3.5  # beyond which a sample is none of the distribution: one of 4,000 would be by chance
+FEWEST = 8.0  # expected count of a cell; smaller ones are merged
+SIGMAS = 3.5  # limit for rejecting the distribution: one of 4,000 samples exceeds it by chance
 
 
 def follows(sample: Iterable[Hashable], distribution: Mapping[Hashable, float]) -> bool:
-    """Whether `sample` may be drawn from `distribution`, whose probabilities add up to 1."""
+    """Whether `sample` may be drawn from `distribution`, whose probabilities sum to 1."""
     counts = dict.fromkeys(distribution, 0)
     for drawn in sample:
         if drawn not in counts:
@@ -30,6 +30,6 @@ def follows(sample: Iterable[Hashable], distribution: Mapping[Hashable, float]) 
 
 
 def bound(freedom: int) -> float:
-    """The statistic that is exceeded by chance as rarely as `SIGMAS` (Wilson and Hilferty 1931)."""
+    """The statistic exceeded by chance with the probability of `SIGMAS` (Wilson and Hilferty 1931)."""
     part = 2 / (9 * freedom)
     return float(freedom * (1 - part + SIGMAS * sqrt(part)) ** 3)

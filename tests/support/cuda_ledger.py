@@ -1,8 +1,8 @@
 """A stand-in for a GPU: CUDA's memory calls, TensorRT's engines and ONNX Runtime's provider for it.
 
-Device memory is memory of this process, so that addresses and strides are real; what lies outside of an allocation may
-not be touched. An engine of TensorRT is an ONNX file, which `onnx.reference` runs; nothing reaches it but by the calls.
-ONNX Runtime runs on the CPU, see `cuda_provider`. A `Ledger` counts every byte that crosses.
+Device memory is memory of this process, so that addresses and strides are real; access outside of allocations is an
+error. A TensorRT engine is an ONNX file, which `onnx.reference` runs; all data reach it through the calls.
+ONNX Runtime runs on the CPU, see `cuda_provider`. A `Ledger` counts every transferred byte.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ class _Kind(enum.Enum):
 
 
 class _Runtime:
-    """`cuda.bindings.runtime`, as far as it is used."""
+    """`cuda.bindings.runtime`, limited to the functions in use."""
 
     cudaError_t = _Status  # noqa: N815
     cudaMemcpyKind = _Kind  # noqa: N815
@@ -71,7 +71,7 @@ class _Runtime:
         return (_Status.cudaSuccess,)
 
     def cudaMalloc(self, size: int) -> tuple[_Status, int]:  # noqa: N802
-        array = np.full(size, 0xA5, np.uint8)  # what nobody wrote is nothing to rely on
+        array = np.full(size, 0xA5, np.uint8)  # uninitialised memory has arbitrary content
         self._arrays[array.ctypes.data] = array
         self.ledger.allocate(array.ctypes.data, size)
         return _Status.cudaSuccess, array.ctypes.data
@@ -129,14 +129,14 @@ class _Runtime:
         self.ledger.copy(width * rows, kind.name)
 
     def check(self, address: int, size: int) -> None:
-        """Only what was allocated may be touched."""
+        """Allow access only within allocations."""
         inside = any(
             start <= address and address + size <= start + held for start, held in self.ledger.allocated.items()
         )
         assert inside, f"{size} bytes at {address:#x} are not the device's"
 
     def array(self, address: int, shape: Sequence[int], dtype: str) -> Any:
-        """What lies at an address, to be read and written by a kernel."""
+        """The memory at an address, for a kernel to read and write."""
         size = int(np.prod(shape)) * np.dtype(dtype).itemsize
         self.check(address, size)
         memory = (ctypes.c_char * size).from_address(address)
@@ -207,7 +207,7 @@ class _Engine:
 
 
 def _tensorrt(runtime: _Runtime) -> Any:
-    """The module `tensorrt_rtx`, as far as opening and running an engine uses it."""
+    """The module `tensorrt_rtx`, limited to opening and running an engine."""
 
     class Logger:
         ERROR = 1
@@ -224,7 +224,7 @@ def _tensorrt(runtime: _Runtime) -> Any:
 
 @contextmanager
 def gpu() -> Iterator[Ledger]:
-    """A machine with a GPU, TensorRT-RTX and ONNX Runtime for GPUs, inside of the block."""
+    """A machine with a GPU, TensorRT-RTX and ONNX Runtime for GPUs, inside the block."""
     ledger = Ledger()
     runtime = _Runtime(ledger)
     with pytest.MonkeyPatch.context() as patch:

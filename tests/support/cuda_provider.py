@@ -1,7 +1,7 @@
 """A stand-in for ONNX Runtime's CUDA provider: its CPU provider, on the stand-in's device memory.
 
-Buffers bound as the device's must lie in what `cudaMalloc` returned. An input bound in host memory is copied when it is
-bound, as https://github.com/microsoft/onnxruntime/issues/5857 describes: what is written there later is not seen.
+Buffers bound as device memory must be within a `cudaMalloc` allocation. An input bound in host memory is copied when it
+is bound, as https://github.com/microsoft/onnxruntime/issues/5857 describes: later writes to it have no effect.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ PROVIDER = "CUDAExecutionProvider"
 
 
 def install(patch: pytest.MonkeyPatch, runtime: Any) -> None:
-    """Let every session be one on the device of `runtime`, a stand-in for `cuda.bindings.runtime`."""
+    """Make every session run on the device of `runtime`, a stand-in for `cuda.bindings.runtime`."""
 
     class Binding(onnxruntime.IOBinding):
         def __init__(self, session: Any):

@@ -1,4 +1,4 @@
-"""What transformers computes for decoders, and holding an exported graph to it."""
+"""Reference logits of transformers for decoders, and the comparison of exported graphs with them."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ TEXTS = [
 
 
 def source_logits(checkpoint: Path, texts: list[list[int]]) -> list[Any]:
-    """What transformers computes in float32, each text alone and without a cache: [tokens, vocab]."""
+    """The logits of transformers in float32, each text alone and without a cache: [tokens, vocab]."""
     import torch
     import transformers
 
@@ -32,7 +32,7 @@ def source_logits(checkpoint: Path, texts: list[list[int]]) -> list[Any]:
 
 
 def assert_same_logits(checkpoint: Path, bundle: Path, texts: list[list[int]] = TEXTS) -> None:
-    """The graph's logits, in a padded batch and in steps through the cache, are the source's."""
+    """Assert that the logits of the graph, in a padded batch and in decode steps, equal the source."""
     opened = Bundle.open(bundle)
     found = stepwise_logits(opened.model_path, decoder_of(opened), texts)
     for actual, expected in zip(found, source_logits(checkpoint, texts), strict=True):
@@ -40,7 +40,7 @@ def assert_same_logits(checkpoint: Path, bundle: Path, texts: list[list[int]] = 
 
 
 def rewrite(checkpoint: Path, folder: Path, change: Callable[[dict[str, Any]], dict[str, Any]], **config: Any) -> Path:
-    """A copy of a checkpoint in `folder`, its tensors changed, and its configuration."""
+    """A copy of a checkpoint in `folder` with changed tensors and configuration."""
     from safetensors.torch import load_file, save_file
 
     shutil.copytree(checkpoint, folder)

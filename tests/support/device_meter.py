@@ -1,8 +1,8 @@
-"""What crosses between host and device in each run of an engine, counted at the libraries' own calls.
+"""Host-device traffic in each run of an engine, counted at the calls of the libraries.
 
-All copies pass through two doors: `cuda.bindings.runtime`, which `DeviceMemory` calls and TensorRT's engines use, and
-ONNX Runtime, which copies what is bound in host memory when it binds an input, and after it ran for an output. What it
-does not copy, because a node on the CPU reads it there, is counted too.
+All copies use one of two paths: `cuda.bindings.runtime`, called by `DeviceMemory` and TensorRT's engines, and ONNX
+Runtime, which copies values bound in host memory when it binds an input, and after a run for an output. Values that it
+does not copy, because a node on the CPU reads them there, are counted too.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ Shapes = dict[str, tuple[int, ...]]
 
 @dataclass
 class Step:
-    """What crossed for one run of an engine, in bytes."""
+    """The traffic of one run of an engine, in bytes."""
 
     up: int = 0
     down: int = 0
@@ -34,11 +34,11 @@ class Step:
 
 @dataclass
 class Ledger:
-    """What crossed between host and device. Copies before an engine runs count to that run, downloads to the last."""
+    """Host-device traffic. Copies before an engine runs count for that run, downloads for the last."""
 
     steps: list[Step] = field(default_factory=list)
     allocated: dict[int, int] = field(default_factory=dict)  # address -> bytes
-    most: int = 0  # bytes allocated at a time
+    most: int = 0  # bytes allocated at present
     _next: Step = field(default_factory=Step)
 
     def allocate(self, address: int, size: int) -> None:
@@ -71,7 +71,7 @@ class Ledger:
 
 @dataclass
 class Bound:
-    """What an `IOBinding` of ONNX Runtime has bound."""
+    """The bindings of an `IOBinding` of ONNX Runtime."""
 
     shapes: Shapes = field(default_factory=dict)  # of the inputs
     down: dict[str, int] = field(default_factory=dict)  # output in host memory -> bytes
@@ -84,7 +84,7 @@ def size_of(element: Any, shape: tuple[int, ...]) -> int:
 
 @contextmanager
 def metered() -> Iterator[Ledger]:
-    """A count of what the engines on a GPU copy inside of the block; nothing may run on other targets there."""
+    """A counter of the copies of engines on a GPU inside the block; nothing may run on other targets there."""
     ledger = Ledger()
     with pytest.MonkeyPatch.context() as patch:
         _meter_cuda(patch, ledger)
@@ -94,7 +94,7 @@ def metered() -> Iterator[Ledger]:
 
 
 def _after(patch: pytest.MonkeyPatch, owner: Any, name: str, count: Callable[..., None]) -> None:
-    """Let `count` see every call of a function, after it: its result, then its arguments."""
+    """Call `count` after every call of a function with its result, then its arguments."""
     real = getattr(owner, name)
 
     def seen(*arguments: Any, **named: Any) -> Any:

@@ -1,4 +1,4 @@
-"""The GPUs that sessions are tested on: this machine's, and the stand-in for one, with engines for either."""
+"""The GPUs that sessions are tested on: this machine's, and a stand-in, with engines for either."""
 
 from __future__ import annotations
 
@@ -22,19 +22,19 @@ from intaglio.targets import TARGETS
 
 @dataclass(frozen=True)
 class Device:
-    """A GPU with a target's library on it, or a stand-in for them."""
+    """A GPU with the library of a target on it, or stand-ins for them."""
 
     target: str
     real: bool
 
     @property
     def grows(self) -> bool:
-        """Whether caches may grow: TensorRT's have one length, but the stand-in takes any."""
+        """Whether caches may grow: TensorRT's have a fixed length, but the stand-in accepts any."""
         return TARGETS[self.target].runs_files or not self.real
 
     @contextmanager
     def running(self) -> Iterator[Ledger]:
-        """The device, and a count of what crosses; nothing may run on other targets inside of the block."""
+        """The device and a counter of its traffic; nothing may run on other targets inside the block."""
         if self.real:
             with metered() as traffic:
                 yield traffic
@@ -78,7 +78,7 @@ def built(path: Path, folder: Path, capacity: int) -> Path:
 
 
 def build_for_this_gpu(path: Path, target: str, axes: dict[str, str] | None = None) -> None:
-    """Add an engine to the bundle at `path`, or skip the test where the library is missing or does not know the GPU."""
+    """Add an engine to the bundle at `path`, or skip the test if the library is missing or does not support the GPU."""
     trt = pytest.importorskip(TARGETS[target].library)
     device = gpus.present()
     assert device is not None

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 ROOT = Path(__file__).parent.parent.parent
-# In the order in which a reader needs them: a page uses what README.md and those before it made.
+# In reading order: a page uses files created by README.md and the earlier pages.
 PAGES = (
     "README.md", "docs/chat-model.md", "docs/validation.md", "docs/integer-only.md", "docs/compressed-weights.md",
     "docs/decoding.md", "docs/constrained_output.md", "docs/speech.md", "docs/agents.md", "docs/agent_tools.md",
@@ -16,22 +16,22 @@ PAGES = (
 )  # fmt: skip
 PROGRAMS = ("intaglio", "pip", "python", "curl", "source", "git", "polygraphy", "cat", "head", "cut", "openssl")
 STARTS = re.compile(rf"({'|'.join(PROGRAMS)}|arecord)\s|for [a-z]+ in [a-z ]+; do|[A-Z]+=\S")
-# A comment before a block says why it is not run here.
+# A comment before a block states why it is not run here.
 REASON = re.compile(r"<!-- ((?:needs|takes) [^>]+) -->")
 
 
 @dataclass(frozen=True)
 class Block:
-    """Lines that a reader copies at once."""
+    """Lines that a reader copies together."""
 
     page: str
-    line: int  # of the first one, from 1
+    line: int  # line number of the first one, from 1
     text: str
     reason: str | None  # why it is not run here
 
     @property
     def commands(self) -> list[str]:
-        """Each command, with the lines that belong to it: those after a backslash, and a here-document."""
+        """Each command with its continuation lines: those after a backslash, and a here-document."""
         found: list[str] = []
         end = None  # of the here-document
         for line in self.text.splitlines():

@@ -1,4 +1,4 @@
-"""Drafts for small random decoders, and what they must predict, worked out without masks or caches of our own."""
+"""Drafts for small random decoders, and their reference predictions, without masks or caches of our own."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ import numpy as np
 
 from intaglio.drafts import HIDDEN_TRANSFER, MATRICES, RECORD, Drafts
 
-LAYERS = (0, 1, 1)  # of the two blocks that small decoders have
+LAYERS = (0, 1, 1)  # of the two blocks of small decoders
 
 
 def save_drafts(checkpoint: Path, folder: Path, kind: Any, layers: tuple[int, ...] = LAYERS, width: int = 32) -> Path:
@@ -33,8 +33,8 @@ def save_drafts(checkpoint: Path, folder: Path, kind: Any, layers: tuple[int, ..
 def expected_drafts(folder: Path, text: list[int], origin: int) -> Any:
     """Logits [steps, vocab] after the token at `origin` of `text`, by transformers' own causal attention.
 
-    Hidden transfer: the text ends at the origin and goes on with tokens of any kind. Before the transfer layers their
-    states are replaced by the pseudo states; being causal, nothing before them has seen what was there.
+    Hidden transfer: the text ends at the origin and is followed by arbitrary tokens. Before the transfer layers their
+    states are replaced by the pseudo states; attention is causal, so earlier tokens never depend on them.
     """
     import torch
     import transformers

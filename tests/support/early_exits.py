@@ -1,4 +1,4 @@
-"""Early exits of small decoders, and what they must predict: a model of so many blocks and the same weights."""
+"""Early exits of small decoders, and their reference: a model of the first blocks with the same weights."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ def save_early_exit(checkpoint: Path, folder: Path, layer: int | Literal["every"
 
 
 def shortened(checkpoint: Path, layer: int) -> Any:
-    """The float32 model of `transformers` that has the first `layer` blocks of `checkpoint` alone."""
+    """The float32 model of `transformers` with only the first `layer` blocks of `checkpoint`."""
     import torch
     import transformers
 
@@ -31,7 +31,7 @@ def shortened(checkpoint: Path, layer: int) -> Any:
 
 
 def exit_logits(checkpoint: Path, layer: int, texts: list[list[int]]) -> list[Any]:
-    """Logits [tokens, vocab] of each text, read whole."""
+    """Logits [tokens, vocab] of each text, from one forward pass."""
     import torch
 
     model = shortened(checkpoint, layer)

@@ -1,4 +1,4 @@
-"""Event loops for tests: with a hard limit of time, or with a clock that jumps to the next timer."""
+"""Event loops for tests: with a hard time limit, or with a clock that jumps to the next timer."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ SECONDS = 20.0
 
 
 def run(main: Coroutine[Any, Any, Result], seconds: float = SECONDS) -> Result:
-    """Run `main` in real time. The process ends with all stacks if the loop itself is stuck."""
+    """Run `main` in real time. The process ends with all stacks if the loop is stuck."""
 
     async def limited() -> Result:
         async with asyncio.timeout(seconds):
@@ -24,9 +24,9 @@ def run(main: Coroutine[Any, Any, Result], seconds: float = SECONDS) -> Result:
 
 
 def run_in_virtual_time(main: Coroutine[Any, Any, Result]) -> Result:
-    """Run `main` with a clock that stands still while anything can run, and jumps to the next timer otherwise.
+    """Run `main` with a clock that stops while anything can run, and otherwise jumps to the next timer.
 
-    Raises `RuntimeError` if `main` waits for something that cannot happen any more.
+    Raises `RuntimeError` if `main` waits for something that can no longer happen.
     """
     return _guarded(asyncio.Runner(loop_factory=VirtualTimeLoop), main, SECONDS)
 
@@ -37,7 +37,7 @@ def _guarded(runner: asyncio.Runner, main: Coroutine[Any, Any, Result], seconds:
 
 
 class _JumpingSelector(selectors.DefaultSelector):
-    """Never waits: the time that it should have waited is over at once."""
+    """Never waits: the time to wait passes immediately."""
 
     def __init__(self) -> None:
         super().__init__()

@@ -21,4 +21,4 @@ class Failing(Engine):
         return self.engine.run(feeds)
 
     def close(self) -> None:
-        """Nothing: the other engine is its owner's."""
+        """Does nothing: the owner closes the other engine."""

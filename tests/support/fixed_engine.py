@@ -1,4 +1,4 @@
-"""An engine as TensorRT's are: it binds no arrays, its cache has one length, and its steps take few tokens."""
+"""An engine like TensorRT's: no bound arrays, a cache of fixed length, and steps of few tokens."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from intaglio.runtime.engines.engine import Array, Engine
 
 
 class FixedEngine(Engine):
-    """Another engine with a cache of `capacity` slots, steps of at most `tokens` tokens, and sources of `source`."""
+    """Wraps an engine with a cache of `capacity` slots, steps of at most `tokens` tokens, and sources of `source`."""
 
     def __init__(self, engine: Engine, capacity: int, tokens: int, source: int | None = None):
         self.engine = engine
@@ -22,10 +22,10 @@ class FixedEngine(Engine):
         }
 
     def _run(self, feeds: Mapping[str, Array]) -> dict[str, Array]:
-        if "write_start" in feeds:  # it is no encoder
+        if "write_start" in feeds:  # it is not an encoder
             end = feeds["write_start"] + feeds["input_ids"].shape[1]
-            assert (end <= self.axes["capacity"].maximum).all()  # what lies beyond would be written elsewhere
+            assert (end <= self.axes["capacity"].maximum).all()  # values beyond it would be written elsewhere
         return self.engine.run(feeds)
 
     def close(self) -> None:
-        """Nothing: the other engine is its owner's."""
+        """Does nothing: the owner closes the other engine."""

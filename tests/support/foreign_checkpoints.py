@@ -27,7 +27,7 @@ Files = Mapping[str, bytes | str | dict[str, Any]]
 
 
 class Case(NamedTuple):
-    """A folder's files, and what the one line about it says; `export` gets the folder, or `given` in it."""
+    """The files of a folder, and the expected message; `export` gets the folder, or `given` in it."""
 
     files: Files
     says: tuple[str, ...]
@@ -48,7 +48,7 @@ def write(folder: Path, files: Files) -> Path:
 
 
 def tensors(**dtypes: str) -> bytes:
-    """A .safetensors file of matrices [4, 4] of zeros; `__` in a name stands for a dot."""
+    """A .safetensors file of [4, 4] matrices of zeros; `__` in a name stands for a dot."""
     return named_tensors({name.replace("__", "."): dtype for name, dtype in dtypes.items()})
 
 

@@ -1,7 +1,7 @@
-"""Full TensorRT as far as it can be had without its library: its own Python bindings over TensorRT-RTX's library.
+"""Full TensorRT without its library: its own Python bindings over the library of TensorRT-RTX.
 
 The bindings need seven C functions, and TensorRT-RTX's library has six of them and the same interfaces. So the plugin
-registry, the descriptions and the decorators' checks are real; what cannot be had is the builder that uses plugins.
+registry, the descriptions and the checks of the decorators are real; only the builder that uses plugins is missing.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ MISSING = "int initLibNvInferPlugins(void* logger, const char* space) { return l
 
 @contextmanager
 def full_tensorrt(folder: Path) -> Iterator[ModuleType]:
-    """The module `tensorrt`, importable inside of the block only; what it needs is compiled into `folder`."""
+    """The module `tensorrt`, importable only inside the block; its library is compiled into `folder`."""
     libraries = importlib.util.find_spec("tensorrt_rtx_libs")
     compiler = shutil.which("cc") or shutil.which("gcc")
     if importlib.util.find_spec("tensorrt_bindings") is None or libraries is None or compiler is None:

@@ -1,4 +1,4 @@
-"""The imports among the project's own modules, read from their sources: which file imports which, where and how."""
+"""The imports among the modules of the project, read from their sources."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 PACKAGE = "intaglio"
-# Libraries that take long to load, or that are not installed everywhere.
+# Libraries that load slowly, or are not installed everywhere.
 HEAVY = (
     "torch",
     "transformers",
@@ -24,20 +24,20 @@ HEAVY = (
 
 @dataclass(frozen=True)
 class Import:
-    """An import statement: the full name of what it imports, its line, and whether it runs with its module."""
+    """An import statement: the full name of the imported module, its line, and whether it runs with its module."""
 
     name: str
     line: int
-    at_top: bool  # not in a function, nor for type checkers alone
+    at_top: bool  # neither in a function nor only for type checkers
 
 
 def imports_of(source: str | ast.AST) -> Iterator[Import]:
-    """Every import in a module's source, or in a part of its tree, `import_module` of a literal name among them."""
+    """Every import in the source of a module or a part of its tree, including `import_module` of a literal name."""
     yield from _imports(ast.parse(source) if isinstance(source, str) else source, at_top=True)
 
 
 def computed_imports(source: str) -> list[int]:
-    """The lines on which a module's source calls `import_module` with a name that it computes."""
+    """The lines on which the source of a module calls `import_module` with a computed name."""
     calls = (node for node in ast.walk(ast.parse(source)) if isinstance(node, ast.Call))
     return [call.lineno for call in calls if _imports_by_name(call) and _imported_by_name(call) is None]
 
@@ -64,19 +64,19 @@ def _imported_by_name(call: ast.Call) -> str | None:
 
 
 def _is_later(node: ast.AST) -> bool:
-    """Whether what stands in `node` does not run when the module is imported."""
+    """Whether `node` does not run when the module is imported."""
     if isinstance(node, ast.If):
         return ast.unparse(node.test).split(".")[-1] == "TYPE_CHECKING"
     return isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef | ast.Lambda)
 
 
 class ImportGraph:
-    """The modules of the package, by their full names, and which of them import which."""
+    """The modules of the package by their full names, and the imports among them."""
 
     def __init__(self, root: Path, folders: Iterable[str], tables: Mapping[str, Iterable[str]] | None = None):
-        """`folders` of `root`: that of the package itself, and those that are installed below it.
+        """`folders` of `root`: that of the package itself, and those installed below it.
 
-        `tables`: for a file that imports by a computed name, the modules that the table it reads names.
+        `tables`: for a file that imports computed names, the modules named in its table.
         """
         self.files: dict[str, Path] = {}
         for path in sorted(path for folder in folders for path in (root / folder).rglob("*.py")):
@@ -86,7 +86,7 @@ class ImportGraph:
         sources = {name: (root / path).read_text() for name, path in self.files.items()}
         self.imports = {name: tuple(imports_of(source)) for name, source in sources.items()}
         self.computed = {name: lines for name, source in sources.items() if (lines := computed_imports(source))}
-        # Module -> what it imports by a table, which `put_off` does not list: such an import cannot stand at the top.
+        # Module -> its imports through a table, not in `deferred`: such an import cannot be at the top.
         self.by_table = {
             name: tuple(Import(each, line, at_top=False) for each in (tables or {}).get(str(self.files[name]), ()))
             for name, (line, *_) in self.computed.items()
@@ -94,21 +94,21 @@ class ImportGraph:
         self.heavy = self._heavy()
 
     def module(self, name: str) -> str | None:
-        """The module that an import of `name` loads: `name` itself, or the one that it is taken from."""
+        """The module that an import of `name` loads: `name` itself or its parent."""
         if name in self.files:
             return name
         parent = name.rpartition(".")[0]
         return parent if parent in self.files else None
 
     def edges(self) -> dict[str, set[str]]:
-        """Module -> the modules that it imports, wherever it does."""
+        """Module -> all modules that it imports."""
         found = {
             name: {module for each in self._all(name) if (module := self.module(each.name))} for name in self.imports
         }
         return {name: modules - {name} for name, modules in found.items()}
 
     def described(self, component: Collection[str]) -> str:
-        """The imports that join the modules of a circle, a line each."""
+        """The imports that form a cycle of modules, one per line."""
         lines = [
             f"  {self.files[name]}:{each.line} imports {self.files[module]}"
             for name in component
@@ -117,8 +117,8 @@ class ImportGraph:
         ]
         return "\n".join(dict.fromkeys(lines))
 
-    def put_off(self) -> Iterator[tuple[str, Import]]:
-        """Module -> an import of a module that is not heavy, which does not run with it."""
+    def deferred(self) -> Iterator[tuple[str, Import]]:
+        """Module -> a deferred import of a module that is not heavy."""
         for name, imports in self.imports.items():
             for each in imports:
                 module = self.module(each.name)
@@ -129,7 +129,7 @@ class ImportGraph:
         return self.imports[name] + self.by_table.get(name, ())
 
     def _heavy(self) -> set[str]:
-        """The modules that load one of the heavy libraries when they are imported, themselves or by another."""
+        """The modules that load a heavy library when they are imported, directly or indirectly."""
         at_top = {name: [each.name for each in imports if each.at_top] for name, imports in self.imports.items()}
         heavy = {name for name, names in at_top.items() if any(each.split(".")[0] in HEAVY for each in names)}
         while more := {
@@ -139,15 +139,15 @@ class ImportGraph:
         return heavy
 
 
-def circles(edges: Mapping[str, set[str]]) -> list[list[str]]:
-    """The modules that import one another in a circle: every strongly connected component of more than one."""
+def cycles(edges: Mapping[str, set[str]]) -> list[list[str]]:
+    """Import cycles: every strongly connected component of more than one module."""
     reached = {name: _reached(edges, name) for name in edges}
     components = {frozenset(other for other in reached[name] if name in reached[other]) for name in edges}
     return sorted(sorted(component) for component in components if len(component) > 1)
 
 
 def _reached(edges: Mapping[str, set[str]], start: str) -> set[str]:
-    """The modules that `start` imports, and those that they import, and so on: `start` too, if it is in a circle."""
+    """The modules that `start` imports directly or indirectly, including `start` if it is in a cycle."""
     found: set[str] = set()
     waiting = set(edges[start])
     while waiting:

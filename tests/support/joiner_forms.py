@@ -1,4 +1,4 @@
-"""What joiners write, each with the answer, or None where it is none."""
+"""Outputs of joiners, each with the answer, or None if there is none."""
 
 ANSWERS = {
     "Answer: 43": "43",

@@ -1,4 +1,4 @@
-"""Cases of `operator_cases` for CUDA kernels, and as launches of them."""
+"""Cases of `operator_cases` for CUDA kernels, and their launches."""
 
 from __future__ import annotations
 
@@ -13,18 +13,18 @@ from intaglio.plugins.cuda.compiler import SMS
 from intaglio.plugins.cuda.geometry import Launch, Tensor
 from intaglio.plugins.cuda.launches import launch
 
-# Parameters of tests. NVRTC takes half a minute for a GPU, and an H100's kernels have the instructions of an A100's.
+# Test parameters. NVRTC takes half a minute per GPU, and H100 kernels have the same instructions as A100 kernels.
 GPUS = [pytest.param(sm, marks=pytest.mark.proof) if sm == 90 else sm for sm in SMS]
 Output = tuple[tuple[int, ...], np.dtype[Any]]
 
 
 def folder_of(operator: str) -> str:
-    """The folder that holds an operator's spec and kernels."""
+    """The folder with the spec and kernels of an operator."""
     return OPS[operator].folder
 
 
 def kernel_case(operator: str, random: np.random.Generator) -> Case:
-    """A random case; of floats often in float16, now and then with tables, scales or values in float32."""
+    """A random case; floats are often float16, sometimes with tables, scales or values in float32."""
     case = MAKERS[operator](random)
     if operator not in FLOAT_LIMITS or random.random() < 0.3:
         return case
@@ -32,13 +32,13 @@ def kernel_case(operator: str, random: np.random.Generator) -> Case:
 
 
 def launch_of(case: Case) -> Launch:
-    """How the case's kernel is launched."""
+    """The kernel launch of the case."""
     tensors = [None if array is None else Tensor(array.shape, array.dtype.name) for array in case.inputs]
     return launch(folder_of(case.operator), tensors, OPS[case.operator].complete(case.attributes))
 
 
 def outputs_of(case: Case) -> list[Output]:
-    """Shape and dtype of everything that the kernel writes."""
+    """Shape and dtype of every output of the kernel."""
     operator = OPS[case.operator]
     shapes = operator.padded([None if array is None else array.shape for array in case.inputs])
     outputs = operator.outputs(shapes, operator.complete(case.attributes))

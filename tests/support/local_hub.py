@@ -1,4 +1,4 @@
-"""A hub on this machine: the few addresses of the hub's API that a download asks for."""
+"""A hub on this machine: the endpoints of the hub's API that a download uses."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ REFUSED = {
 
 
 class LocalHub:
-    """The address, the folders of models by their ids, and the files that were downloaded."""
+    """The address, the folders of models by their ids, and the downloaded files."""
 
     def __init__(self) -> None:
         self.address = ""
@@ -31,7 +31,7 @@ class LocalHub:
 
 
 class Handler(BaseHTTPRequestHandler):
-    """Answers for one hub."""
+    """Request handler of one hub."""
 
     hub: LocalHub
     protocol_version = "HTTP/1.1"

@@ -1,4 +1,4 @@
-"""Models of speech whose output frames depend on the samples near them alone, computed without rounding."""
+"""Speech models whose output frames depend only on nearby samples, computed without rounding."""
 
 from __future__ import annotations
 
@@ -15,8 +15,8 @@ RATE = 100  # Hz
 class LocalModel:
     """Frame i depends on the samples from i * FRAME - reach to (i + 1) * FRAME + reach, zeros beyond the ends.
 
-    A recording has a frame for each FRAME samples that it begins, and `more`. In `pairs`, frames 2i and 2i + 1 see the
-    samples of both, as in a network that halves the time inside.
+    A recording has one frame per started FRAME samples, plus `more`. In `pairs`, frames 2i and 2i + 1 see the
+    samples of both, as in a network that halves the frame rate.
     """
 
     reach: int

@@ -1,4 +1,4 @@
-"""MCP servers for the tests: our own as real processes, and broken ones."""
+"""MCP servers for the tests: real processes of ours, and broken ones."""
 
 from __future__ import annotations
 

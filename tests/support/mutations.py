@@ -2,10 +2,10 @@
 
     python tests/support/mutations.py MATERIAL FIRST COUNT
 
-runs seeds FIRST to FIRST + COUNT - 1 on what `write_material` wrote to the folder MATERIAL and prints a JSON line for
-each that did what no input may make a program do: end by a signal, show a traceback or a bug, take more than `SECONDS`
-of processor time or more than `MEMORY`. Each seed runs in a fork of one process that has imported everything, as
-importing takes longer than most of them.
+runs seeds FIRST to FIRST + COUNT - 1 on the folder MATERIAL of `write_material` and prints a JSON line for each seed
+with behaviour that no input may cause: a signal, a traceback or a bug, more than `SECONDS` of processor time or more
+than `MEMORY`. Each seed runs in a fork of one process that has imported everything, as importing takes longer than
+most of them.
 """
 
 from __future__ import annotations
@@ -25,9 +25,9 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 SECONDS = 20
-LONGEST = 120  # seconds until it is stopped: the machine may have other work
-MEMORY = 2 << 30  # bytes that are resident at once
-ADDRESSES = 12 << 30  # bytes; what takes that much is stopped
+LONGEST = 120  # seconds until it is killed, including other work of the machine
+MEMORY = 2 << 30  # resident bytes
+ADDRESSES = 12 << 30  # bytes; a process is killed at this size
 
 PROMPT = "A text to go on with"
 ODD_NUMBERS = [0, -1, 1, 2, 3, 7, 255, 2**31 - 1, 2**31, -(2**31), 2**62, 10**12, -(10**12), 2**63 - 1]
@@ -35,7 +35,7 @@ ODD_VALUES: list[Any] = [
     *ODD_NUMBERS, None, True, 1.5, -0.0, 1e308, "", "x", "\0", "../..", "x" * 5000, [], {}, [[]], [None], {"": {}},
     2**70, "\ud800",
 ]  # fmt: skip
-NESTED = "[" * 100_000 + "]" * 100_000  # deeper than any parser goes
+NESTED = "[" * 100_000 + "]" * 100_000  # deeper than any parser supports
 YAML_SNIPPETS = [
     "!!int ''", "!!float ''", "!!timestamp 0", "!!binary x", "&a [*a]", "<<: [{}, {}]", "1:1:1:1", ".nan", ".inf", "0x",
     "!!python/object:os.system x", "[" * 500, "{" * 500, "- " * 300, "? x", "!!set {a, b}", "2026-13-45", "~", "1e999",
@@ -43,7 +43,7 @@ YAML_SNIPPETS = [
 
 
 class Scenario(NamedTuple):
-    """A file that is damaged, of a folder that is copied, and commands, one of which runs; {0} is the copy."""
+    """A file to damage in a folder to copy, and commands, one of which runs; {0} is the copy."""
 
     folder: str
     file: str
@@ -116,7 +116,7 @@ READ = ("truncation", "labels", "activation", "task", "axes", "pad_token_id")  #
 
 
 def damage(path: Path, chance: random.Random) -> None:
-    """Change a file in one to three places, mostly by what its format calls for, sometimes any byte."""
+    """Change a file in one to three places, mostly according to its format, sometimes any byte."""
     by_suffix: dict[str, Callable[[bytes, random.Random], bytes]] = {
         ".json": _json, ".jsonl": _json_lines, ".onnx": _onnx, ".yaml": _yaml, ".npz": _npz,
         ".safetensors": _safetensors, ".sensitivity": _safetensors, ".nemo": _nemo, ".hama": _hama,
@@ -126,7 +126,7 @@ def damage(path: Path, chance: random.Random) -> None:
         change = by_suffix.get(path.suffix, _bytes) if chance.random() < 0.8 else _bytes
         try:
             path.write_bytes(change(data, chance))
-        except Exception:  # what an earlier change left cannot be taken apart any more
+        except Exception:  # an earlier change made the rest unparsable
             path.write_bytes(_bytes(data, chance))
 
 
@@ -261,7 +261,7 @@ def _pickle_of(data: bytes, chance: random.Random) -> bytes:
 
 
 def _hama(data: bytes, chance: random.Random) -> bytes:
-    """Change the table at the beginning, which says where tensors lie and how long they are."""
+    """Change the header with the locations and sizes of the tensors."""
     table = 1 << 14
     return _bytes(data[:table], chance) + data[table:]
 
@@ -307,7 +307,7 @@ def _onnx(data: bytes, chance: random.Random) -> bytes:
 
 
 def rehash(bundle: Path, file: str) -> None:
-    """Let the manifest state the damaged file, so that what reads it has to find the damage."""
+    """Update the hash in the manifest, so that only later checks can find the damage."""
     import hashlib
 
     try:
@@ -323,7 +323,7 @@ def rehash(bundle: Path, file: str) -> None:
 
 
 def write_material(folder: Path, encoder: Path, encoder_checkpoint: Path, int8: Path) -> None:
-    """Everything that `SCENARIOS` names, made of small random models; the encoder's are given."""
+    """Everything that `SCENARIOS` names, made of small random models; those of the encoder are given."""
     import numpy as np
     from drafts import save_drafts
     from tiny_decoders import CHAT, save_decoder, write_byte_tokenizer
@@ -365,7 +365,7 @@ def write_material(folder: Path, encoder: Path, encoder_checkpoint: Path, int8: 
 
 
 def write_variants(folder: Path, encoder_checkpoint: Path, template: str) -> None:
-    """Bundles that have a file, or read a field, that the others do not: a classifier, a template, an engine."""
+    """Bundles with files or fields that the others lack: a classifier, a template, an engine."""
     import transformers
 
     from intaglio.bundle import Bundle
@@ -385,7 +385,7 @@ def write_variants(folder: Path, encoder_checkpoint: Path, template: str) -> Non
 
 
 def write_speech(folder: Path) -> None:
-    """A recogniser as a checkpoint, as an archive of NeMo, and as a container of hama."""
+    """A recogniser as a checkpoint, as a NeMo archive, and as a container of hama."""
     from importlib import resources
 
     from tiny_speech import save_recogniser
@@ -402,7 +402,7 @@ def write_speech(folder: Path) -> None:
 
 
 class Found(NamedTuple):
-    """What was wrong with a seed."""
+    """The failure of a seed."""
 
     seed: int
     wrong: str
@@ -412,7 +412,7 @@ class Found(NamedTuple):
 
 
 def attempt(seed: int, material: Path) -> Found | None:
-    """Damage a file by `seed`, run a command on it in a fork, and say what went wrong if anything."""
+    """Damage a file by `seed`, run a command on it in a fork, and return the failure if there is one."""
     import shlex
 
     chance = random.Random(seed)
@@ -490,7 +490,7 @@ def _child(arguments: list[str], place: Path) -> None:
 
 
 def import_everything() -> None:
-    """What a seed would spend its time on."""
+    """The main costs of a seed."""
     import importlib
 
     import onnx_ir.passes.common
@@ -515,9 +515,9 @@ def import_everything() -> None:
 
 
 def main() -> None:
-    """See the module's text."""
+    """Entry point, see the module docstring."""
     material, first, count = Path(sys.argv[1]), int(sys.argv[2]), int(sys.argv[3])
-    os.environ["TOKENIZERS_PARALLELISM"] = "false"  # its threads and forks do not mix
+    os.environ["TOKENIZERS_PARALLELISM"] = "false"  # its threads are incompatible with forks
     import_everything()
     for seed in range(first, first + count):
         if found := attempt(seed, material):

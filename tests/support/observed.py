@@ -1,4 +1,4 @@
-"""Float graphs with the statistics that calibration would leave, from inputs given by hand."""
+"""Float graphs with the statistics of calibration, from inputs given by hand."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ OUTPUT = """
 
 
 def values(model: ir.Model, names: list[str], feeds: dict[str, Array]) -> list[Array]:
-    """What the named values are, by onnx.reference."""
+    """The named values, by onnx.reference."""
     proto = ir.to_proto(model)
     known = {output.name for output in proto.graph.output}
     proto.graph.output.extend(onnx.ValueInfoProto(name=name) for name in names if name not in known)
@@ -44,7 +44,7 @@ def values(model: ir.Model, names: list[str], feeds: dict[str, Array]) -> list[A
 
 
 def observe(model: ir.Model, feeds: dict[str, Array]) -> ir.Model:
-    """`model` with statistics of every floating-point value that its nodes give for `feeds`."""
+    """`model` with statistics of every floating-point value that its nodes compute for `feeds`."""
     infer_shapes(model)
     onnx_values = [value for node in model.graph for value in node.outputs if value.dtype == ir.DataType.FLOAT]
     for value, array in zip(onnx_values, values(model, [str(v.name) for v in onnx_values], feeds), strict=True):
@@ -55,7 +55,7 @@ def observe(model: ir.Model, feeds: dict[str, Array]) -> ir.Model:
 
 
 def lower(model: ir.Model, feeds: dict[str, Array], equalize: bool = False) -> dict[str, list[str]]:
-    """Make `model` integer in place; the reasons that each pass gave."""
+    """Make `model` integer in place; return the reasons of each pass."""
     observe(model, feeds)
     if equalize:
         Equalize()(model)
@@ -64,7 +64,7 @@ def lower(model: ir.Model, feeds: dict[str, Array], equalize: bool = False) -> d
 
 
 def run_integer(model: ir.Model, feeds: dict[str, Array]) -> list[Array]:
-    """The outputs of a graph with operators of ours, which are replaced by their bodies, in ONNX Runtime."""
+    """The outputs of a graph with custom operators, which are inlined, in ONNX Runtime."""
     import onnxruntime
 
     copy = ir.from_proto(ir.to_proto(model))

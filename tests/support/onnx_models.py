@@ -45,7 +45,7 @@ def all_cases() -> dict[str, Any]:
 
 @cache
 def cases_of(module: str) -> dict[str, Any]:
-    """The tests of one operator's module, or one of the other KINDS, which take less time to load."""
+    """The tests of one operator's module, or one of the other KINDS, which load faster."""
     if module in KINDS:
         return {f"{module}/{test.name}": test for test in load_model_tests(kind=module)}
     with warnings.catch_warnings():
@@ -83,7 +83,7 @@ def _value(path: Path, kind: onnx.TypeProto) -> Any:
 
 
 def open_session(model: str | bytes) -> Any:
-    """ONNX Runtime with one thread, and without its messages."""
+    """ONNX Runtime with one thread and without messages."""
     import onnxruntime
 
     options = onnxruntime.SessionOptions()
@@ -93,7 +93,7 @@ def open_session(model: str | bytes) -> Any:
 
 
 def run(session: Any, inputs: tuple[Any, ...], single: bool = True) -> list[Any]:
-    """The outputs for `inputs`; float32 arrays become float16 where the graph takes that."""
+    """The outputs for `inputs`; float32 arrays become float16 where the graph expects it."""
     feeds = {}
     for value, given in zip(session.get_inputs(), inputs, strict=False):
         feeds[value.name] = _as(given, np.float16) if "float16" in value.type and not single else given
@@ -108,13 +108,13 @@ def _as(value: Any, dtype: Any) -> Any:
 
 
 def _rounded(inputs: tuple[Any, ...]) -> tuple[Any, ...]:
-    """The inputs as a float16 graph takes them, in float32."""
+    """The inputs rounded to float16, in float32."""
     with np.errstate(over="ignore"):
         return tuple(_as(_as(value, np.float16), np.float32) for value in inputs)
 
 
 def outcome(case: Case, recipe: str, folder: Path) -> tuple[str, str]:
-    """What became of a model under a recipe, and the details.
+    """The outcome of a model under a recipe, and the details.
 
     "not run"    ONNX Runtime does not open or run the model itself
     "equal"      the bundle computes the same
@@ -145,12 +145,12 @@ def outcome(case: Case, recipe: str, folder: Path) -> tuple[str, str]:
     bound = FLOAT16 if recipe == "float16" else EXACT
     problem = differences(found, expected, np.inf if random else bound)
     if problem and recipe == "float16":
-        problem = differences(found, run(session, _rounded(case.inputs)), bound)  # what its inputs' rounding changes
+        problem = differences(found, run(session, _rounded(case.inputs)), bound)  # the effect of rounding its inputs
     return ("equal", "") if problem is None else ("different", problem)
 
 
 def differences(found: Any, expected: Any, bound: float) -> str | None:
-    """The first difference, with float16 as good as float32; None if there is none."""
+    """The first difference, where float16 counts as float32; None if there is none."""
     if isinstance(expected, list):
         if not isinstance(found, list) or len(found) != len(expected):
             return f"got {type(found).__name__}, expected a list of {len(expected)}"
@@ -168,15 +168,13 @@ def _difference(found: Any, expected: Any, bound: float) -> str | None:
     if found.shape != expected.shape or (found.dtype != expected.dtype and not floats):
         return f"got {found.dtype} {found.shape}, expected {expected.dtype} {expected.shape}"
     if expected.dtype.kind not in "fc":
-        step = (
-            1 if bound == FLOAT16 and expected.dtype in (np.int8, np.uint8) else 0
-        )  # a quantised number at a boundary
+        step = 1 if bound == FLOAT16 and expected.dtype in (np.int8, np.uint8) else 0  # a quantised value at a boundary
         close = step and np.abs(found.astype(int) - expected.astype(int)).max(initial=0) <= step
         same = close or bound == np.inf or np.array_equal(found, expected)
         return None if same else f"got {found.reshape(-1)[:4]}, expected {expected.reshape(-1)[:4]}"
     with np.errstate(all="ignore"):
         wide, wanted = found.astype(np.complex128), expected.astype(np.complex128)
-        if floats:  # the range of float16 ends
+        if floats:  # the limit of float16
             wide, wanted = (np.clip(array.real, -LARGEST, LARGEST).astype(np.complex128) for array in (wide, wanted))
         finite = np.isfinite(wanted) & np.isfinite(wide)
         largest = float(np.abs(wanted[finite]).max(initial=0.0))

@@ -1,4 +1,4 @@
-"""How far a backend may be from an operator's NumPy reference: not at all with integers, within a bound with floats."""
+"""Error bounds of a backend against an operator's NumPy reference: zero for integers, a tolerance for floats."""
 
 from __future__ import annotations
 
@@ -15,19 +15,19 @@ from intaglio.plugins.lut_matmul.spec import table_weight
 
 Array = npt.NDArray[Any]
 
-# Of the sum of the products' magnitudes: float32's rounding of products and sums in any order, of up to 4096 of them.
+# Relative to the sum of product magnitudes: float32 rounding of products and sums in any order, up to 4096 of them.
 SUMMATION = 2e-6
 # 24 bits of the row's largest |x|, 16 with activation_bits=16, half a step either way; tables of 16 bits likewise.
 FIXED_POINT = {32: 2.0**-23, 16: 2.0**-15}
-# Likewise of float16, summed in float32: the matrix unit of a GPU cuts a sum off where float32 rounds it, once in 16
+# Likewise for float16, summed in float32: tensor cores truncate where float32 rounds, once per 16
 # products, so up to 256 times by 2^-23.
 MATRIX_UNIT = 2.0**-15
-# float16 keeps 11 bits, and nothing below 2^-24: half a step of what is rounded to it.
+# float16 keeps 11 bits, and nothing below 2^-24: half a step of the rounded value.
 HALF, HALF_SMALLEST = 2.0**-11, 2.0**-25
 
 
 def check_outputs(case: Case, got: Sequence[Array], expected: Sequence[Array]) -> None:
-    """Assert that the outputs are those of the reference, within the operator's bound."""
+    """Assert that the outputs equal the reference within the bound of the operator."""
     for actual, want in zip(got, expected, strict=False):
         assert actual.dtype == want.dtype and actual.shape == want.shape
         if case.operator not in WEIGHTS:
@@ -57,7 +57,7 @@ def _allowed(case: Case) -> Array:
 
 
 def _allowed_of_float16(case: Case, want: Array) -> Array:
-    """Both outputs are rounded to float16; so is each weight that a scale makes, and what of a weight is float32."""
+    """Both outputs are rounded to float16; so is each scaled weight, and the float32 part of a weight."""
     x, weight = np.abs(case.inputs[0].astype(np.float64)), np.abs(WEIGHTS[case.operator](case))
     allowed = MATRIX_UNIT * (x @ weight.T) + 2 * (HALF * np.abs(want.astype(np.float64)) + HALF_SMALLEST)
     if case.operator != "CsrMatMul":

@@ -1,4 +1,4 @@
-"""Random, valid inputs of every operator: what the bodies and the kernels are all tested on."""
+"""Random, valid inputs of every operator, for all tests of bodies and kernels."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ INT32 = (-(2**31), 2**31 - 1)
 
 @dataclass(frozen=True)
 class Case:
-    """One node: its inputs (None for one left out), attributes, and number of outputs."""
+    """One node: its inputs (None for an omitted one), attributes, and number of outputs."""
 
     operator: str
     inputs: tuple[Array | None, ...]
@@ -30,14 +30,14 @@ class Case:
 
 
 def int8(random: Random, *shape: int) -> Array:
-    """Any int8; now and then only the two extremes."""
+    """Any int8; sometimes only the two extremes."""
     low, high = (-128, 128) if random.random() < 0.8 else (-1, 1)
     values = random.integers(low, high, shape)
     return (values if low == -128 else np.where(values < 0, -128, 127)).astype(np.int8)
 
 
 def int32(random: Random, *shape: int) -> Array:
-    """int32 of any magnitude, the extremes among them."""
+    """int32 of any magnitude, including the extremes."""
     bits = int(random.integers(1, 33))
     values = random.integers(-(2 ** (bits - 1)), 2 ** (bits - 1), shape)
     if random.random() < 0.2:
@@ -46,9 +46,9 @@ def int32(random: Random, *shape: int) -> Array:
 
 
 def factors(random: Random, channels: int, per_channel: bool, limit: int = 2**31) -> tuple[Array, Array]:
-    """multiplier and shift: mostly like a real scale's, now and then any that is allowed."""
+    """multiplier and shift: mostly like those of a real scale, sometimes any valid ones."""
     size = channels if per_channel else 1
-    if random.random() < 0.2:  # short ones, for which kernels have a path of their own
+    if random.random() < 0.2:  # short ones, for which kernels have a separate path
         return random.integers(0, 2**15, size).astype(np.int32), random.integers(0, 31, size).astype(np.int32)
     if random.random() < 0.7:
         return (
@@ -59,7 +59,7 @@ def factors(random: Random, channels: int, per_channel: bool, limit: int = 2**31
 
 
 def scale(random: Random, low: float, high: float) -> float:
-    """A scale, evenly drawn in its logarithm."""
+    """A scale, log-uniform."""
     return float(np.float32(np.exp(random.uniform(np.log(low), np.log(high)))))
 
 
@@ -69,12 +69,12 @@ def leading(random: Random) -> tuple[int, ...]:
 
 
 def width(random: Random) -> int:
-    """A last axis: often odd, now and then long."""
+    """A last axis: often odd, sometimes long."""
     return int(random.integers(1, 70)) if random.random() < 0.9 else int(random.choice([384, 511, 1024]))
 
 
 def requantize(random: Random) -> Case:
-    """Any int32, any factors."""
+    """Any int32, any scales."""
     channels = width(random)
     multiplier, shift = factors(random, channels, random.random() < 0.5)
     x = int32(random, *leading(random), channels)
@@ -82,7 +82,7 @@ def requantize(random: Random) -> Case:
 
 
 def int_add(random: Random) -> Case:
-    """int8 or int32, broadcast in some axis now and then."""
+    """int8 or int32, sometimes with broadcast axes."""
     channels = width(random)
     shape = (*leading(random), channels)
     other = tuple(1 if random.random() < 0.2 else length for length in shape)
@@ -94,7 +94,7 @@ def int_add(random: Random) -> Case:
 
 
 def int_gelu(random: Random) -> Case:
-    """Any int32, with inputs of 8, 16 and 32 bits' worth of scale."""
+    """Any int32, with input scales of 8, 16 and 32 bits."""
     channels = width(random)
     attributes = {"scale": scale(random, 1e-9, 1), "out_scale": scale(random, 1e-4, 10)}
     final = factors(random, channels, random.random() < 0.5) if random.random() < 0.5 else (None, None)
@@ -113,7 +113,7 @@ def int_softmax(random: Random) -> Case:
 
 
 def int_layer_norm(random: Random) -> Case:
-    """Any int32, constant rows among them."""
+    """Any int32, including constant rows."""
     channels = width(random)
     x = int32(random, *leading(random), channels)
     if random.random() < 0.2 and x.size:
@@ -129,7 +129,9 @@ def int_layer_norm(random: Random) -> Case:
     }
     if random.random() < 0.5:
         attributes["wide_scale"] = scale(random, 1e-4, 1e-2)
-        if random.random() < 0.5:  # a power of two away from the weights', for which kernels have a path of their own
+        if (
+            random.random() < 0.5
+        ):  # a power of two away from that of the weights, for which kernels have a separate path
             attributes["wide_scale"] = attributes["weight_scale"] * 2.0 ** int(random.integers(-4, 12))
     final = factors(random, channels, random.random() < 0.5) if random.random() < 0.5 else (None, None)
     inputs = (x, weight, int32(random, channels), *final, *residual(random, x))
@@ -137,7 +139,7 @@ def int_layer_norm(random: Random) -> Case:
 
 
 def residual(random: Random, x: Array) -> tuple[Array | None, ...]:
-    """IntLayerNorm's residual of either dtype and its factors; in half of the cases none."""
+    """Residual of IntLayerNorm of either dtype and its scales; in half of the cases none."""
     if random.random() < 0.5:
         return (None,) * 4
     made = (int8 if random.random() < 0.5 else int32)(random, *x.shape)
@@ -165,7 +167,7 @@ def int_matmul(random: Random) -> Case:
     """Batch axes that broadcast, every epilogue."""
     m, k, n = width(random), width(random), width(random)
     batch = leading(random)
-    # ONNX Runtime's MatMulInteger, in the body, does not broadcast an axis of 1 to one of 0.
+    # MatMulInteger of ONNX Runtime, in the body, does not broadcast an axis of 1 to one of 0.
     shared = random.random() < 0.8
     other = tuple(1 if length and random.random() < 0.2 else length for length in batch) if shared else ()
     bits = int(random.choice([8, 16, 32]))
@@ -175,7 +177,7 @@ def int_matmul(random: Random) -> Case:
 
 
 def int_attention(random: Random) -> Case:
-    """Heads of odd depth, queries and keys of different number, packed or not, masks per key, per query, per head."""
+    """Heads of odd size, different numbers of queries and keys, packed or not, masks per key, per query, per head."""
     heads, depth = int(random.integers(1, 5)), int(random.choice([1, 3, 8, 16, 32, 33, 64]))
     batch, queries, keys = int(random.integers(0, 4)), width(random), width(random)
     if random.random() < 0.3:
@@ -195,7 +197,7 @@ def int_attention(random: Random) -> Case:
 
 
 def floats(random: Random, *shape: int) -> Array:
-    """float32 of one magnitude or, now and then, of many, zeros among them."""
+    """float32 of one magnitude or, sometimes, of many, including zeros."""
     values = random.normal(size=shape) * 10.0 ** random.uniform(-4, 4)
     if random.random() < 0.3:
         values *= 10.0 ** random.uniform(-3, 1, shape)
@@ -205,17 +207,17 @@ def floats(random: Random, *shape: int) -> Array:
 
 
 def depth_of_words(random: Random) -> int:
-    """A K that fills whole words: mostly short, and no multiple of what vector loops take at once."""
+    """A K that fills complete words: mostly short, and no multiple of the vector length."""
     return 32 * int(random.integers(1, 12) if random.random() < 0.8 else random.integers(12, 70))
 
 
 def indices(random: Random, rows: int, depth: int, bits: int) -> Array:
-    """Packed numbers of `bits`."""
+    """Packed codes of `bits`."""
     return pack(random.integers(0, 2**bits, (rows, depth)), bits)
 
 
 def lut_matmul(random: Random) -> Case:
-    """Tables of any values, and tables of 8-bit integers times a factor, for which kernels have a path of their own."""
+    """Codebooks of any values, and codebooks of scaled 8-bit integers, for which kernels have a separate path."""
     bits, rows, depth = int(random.choice([2, 3, 4])), width(random), depth_of_words(random)
     lut = floats(random, rows, 2**bits)
     if random.random() < 0.5:
@@ -229,7 +231,7 @@ def lut_matmul(random: Random) -> Case:
 
 
 def csr_matmul(random: Random) -> Case:
-    """Empty rows, rows that hold nearly everything, no values at all."""
+    """Empty rows, nearly full rows, or no values at all."""
     rows, depth = width(random), width(random)
     counts = random.integers(0, depth + 1, rows) * (random.random(rows) < random.choice([0.0, 0.1, 0.9]))
     columns = [np.sort(random.choice(depth, count, replace=False)) for count in counts]
@@ -241,7 +243,7 @@ def csr_matmul(random: Random) -> Case:
 
 
 def group_matmul(random: Random) -> Case:
-    """Groups from one word to the whole row, with and without zero points."""
+    """Groups from one word to the full row, with and without zero points."""
     bits, rows = int(random.choice([2, 3, 4, 8])), width(random)
     size = 32 * int(random.choice([1, 2, 3, 4, 8]))
     depth = size * int(random.integers(1, 6))
@@ -252,7 +254,7 @@ def group_matmul(random: Random) -> Case:
     return Case("GroupMatMul", (x, indices(random, rows, depth, bits), scales, zero_points), attributes)
 
 
-# Operator -> its inputs of floats, and the largest magnitude of each: no sum of 4096 products then overflows float16.
+# Operator -> its float inputs and the largest magnitude of each: no sum of 4096 products then overflows float16.
 FLOAT_LIMITS: dict[str, dict[str, float]] = {
     "LutMatMul": {"x": 8, "lut": 1},
     "CsrMatMul": {"x": 8, "values": 1, "y": 8},
@@ -261,7 +263,7 @@ FLOAT_LIMITS: dict[str, dict[str, float]] = {
 
 
 def in_float16(case: Case, mixed: bool = False) -> Case:
-    """The case with its floats in float16, scaled down; with `mixed` only x and y, which have to have one dtype."""
+    """The case with its floats in float16, scaled down; with `mixed` only x and y, which must have the same dtype."""
     limits = FLOAT_LIMITS[case.operator]
     inputs = []
     for spec, array in zip(OPS[case.operator].inputs, case.inputs, strict=False):
@@ -294,7 +296,7 @@ def cases(draw: st.DrawFn, operator: str) -> Case:
 
 
 def longest(operator: str) -> Case:
-    """A case with a last axis of 4096, which the random ones are too small for."""
+    """A case with a last axis of 4096, longer than in the random ones."""
     random = np.random.default_rng(0)
     if operator == "IntAttention":
         query, key = int8(random, 1, 3, 32), int8(random, 1, 4096, 32)

@@ -16,7 +16,7 @@ from intaglio.plugins.inlining import inline
 
 
 def node_model(case: Case, constants: bool = False) -> ir.Model:
-    """One node of ours between inputs of fixed shapes; with `constants`, all but the first input are initializers."""
+    """One custom node between inputs of fixed shapes; with `constants`, all but the first input are initializers."""
     values: list[ir.Value | None] = []
     for spec, array in zip(OPS[case.operator].inputs, case.inputs, strict=False):
         if array is None:
@@ -58,7 +58,7 @@ def feeds(case: Case, constants: bool = False) -> dict[str, npt.NDArray[Any]]:
 def run_inlined(
     case: Case, body: type[FunctionBody], optimised: bool, constants: bool = False
 ) -> list[npt.NDArray[Any]]:
-    """The outputs of that model by ONNX Runtime, with the node's body in its place and checked by ONNX."""
+    """The outputs of that model by ONNX Runtime, with the node inlined and checked by ONNX."""
     import onnxruntime
 
     model = node_model(case, constants)

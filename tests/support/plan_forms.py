@@ -1,4 +1,4 @@
-"""Plans as models write them, each with the calls that it means, or the reason why it is not read."""
+"""Plans as models write them, each with its calls, or the reason why it is invalid."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ class Form(NamedTuple):
 
     name: str
     text: str
-    calls: str = PLAN  # as the language has them; with join() if the plan has an end
+    calls: str = PLAN  # in the syntax of plans; with join() if the plan has an end
     error: str = ""  # a part of the error, after these calls
 
 
@@ -191,9 +191,7 @@ REFUSED = [
     Form("a placeholder", "1. search(...)", "", "expected a value"),
     Form("reasoning without an end", f"<think>\nI could write\n{PLAN}", "", "the reasoning has no end"),
     Form("reasoning that ends after calls", f"{SEARCH}\nno.</think>\n{PLAN}", SEARCH, "reasoning ends after calls"),
-    Form(
-        "a result that is made up", f"{SEARCH}\nObservation: 44\n2. calculate('44 / 2')", SEARCH, "come after the plan"
-    ),
+    Form("an invented result", f"{SEARCH}\nObservation: 44\n2. calculate('44 / 2')", SEARCH, "come after the plan"),
     Form("an answer", "Answer: 44", "", "a plan has no answer"),
     Form(
         "another question", f"{SEARCH}\n\nQuestion: How old?\n1. search('age')", SEARCH, "expected the end of the plan"

@@ -1,4 +1,4 @@
-"""Questions over the planner's facts in words that it was not trained on, with their answers."""
+"""Questions over the facts of the planner with phrasings that it was not trained on, and their answers."""
 
 WORDINGS = {
     "Is Kenya bigger than France?": "yes",

@@ -1,7 +1,7 @@
-"""What TensorRT's builder does with a plugin, where there is no builder: asks it for outputs, launch and kernel.
+"""The calls of TensorRT's builder to a plugin, without a builder: outputs, launch and kernel.
 
-Lengths are numbers here instead of symbolic expressions; the plugins, their registry and the classes they are made of
-are TensorRT's own.
+Lengths are numbers here instead of symbolic expressions; the plugins, their registry and their classes are
+TensorRT's own.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ NAMES = {"FLOAT16": "HALF"}  # ONNX's name of an element type -> TensorRT's, whe
 
 
 class Expression(int):
-    """A dimension expression that is a number; known to the builder, or not."""
+    """A dimension expression that is a number, static for the builder or not."""
 
     known = True
 
@@ -30,13 +30,13 @@ class Expression(int):
 
 
 class Unknown(Expression):
-    """A length that the builder does not know."""
+    """A length that is not static for the builder."""
 
     known = False
 
 
 class ExpressionBuilder:
-    """`IExprBuilder` over numbers; what comes of an unknown length is unknown."""
+    """`IExprBuilder` over numbers; results that depend on an unknown length are unknown."""
 
     def __init__(self, trt: Any) -> None:
         operation = trt.DimensionOperation
@@ -72,7 +72,7 @@ class Parameters:
 
 @dataclass
 class Built:
-    """What the engine would hold of a node."""
+    """The data of a node in the engine."""
 
     dtypes: list[str]
     shapes: list[tuple[int, ...]]
@@ -85,7 +85,7 @@ class Built:
 
 
 def fields(trt: Any, node: ir.Node) -> Any:
-    """A node's attributes as TensorRT's parser hands them over: int32, float32, characters."""
+    """The attributes of a node as TensorRT's parser passes them: int32, float32, characters."""
     made = []
     for name, attribute in node.attributes.items():
         if name in ("plugin_namespace", "plugin_version"):
@@ -101,9 +101,9 @@ def fields(trt: Any, node: ir.Node) -> Any:
 
 
 def build(trt: Any, monkeypatch: Any, node: ir.Node) -> Built:
-    """Create the plugin of an explicit node whose inputs have shapes, and ask it as the builder does.
+    """Create the plugin of an explicit node with inputs of these shapes, and call it as the builder does.
 
-    A length that is a symbol "name=number" is that number, but the builder does not know it.
+    A length that is a symbol "name=number" is that number, but not static for the builder.
     """
     modules = {
         name: __import__(f"tensorrt_bindings.plugin.{name}", fromlist=[name]) for name in ("_plugin_class", "_tensor")

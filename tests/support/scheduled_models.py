@@ -1,4 +1,4 @@
-"""Small random models of every kind that the scheduler drives, opened once; sessions of them are made for each test."""
+"""Small random models of every kind for the scheduler, opened once; each test creates its own sessions."""
 
 from __future__ import annotations
 
@@ -28,7 +28,14 @@ from intaglio.runtime.sessions.step import whole_outputs
 
 POSITIONS = 128
 SIZES: dict[str, Any] = {"max_position_embeddings": POSITIONS}
-COMPRESSED = ("medusa", "hidden-transfer", "calm", "exit", "t5", "small t5")  # bundles that there are in four bits, too
+COMPRESSED = (
+    "medusa",
+    "hidden-transfer",
+    "calm",
+    "exit",
+    "t5",
+    "small t5",
+)  # bundles that are also compressed to four bits
 Made = dict[str, Path]
 
 
@@ -37,7 +44,7 @@ class Models:
     """A pair of models, or one."""
 
     bundle: Bundle
-    sessions: Callable[[int], tuple[DecoderSession, DecoderSession | None]]  # rows -> large, draft
+    sessions: Callable[[int], tuple[DecoderSession, DecoderSession | None]]  # rows -> target, draft
     strategies: tuple[str, ...]
 
     def scheduler(self, rows: int = 3, **options: int) -> Scheduler:
@@ -74,17 +81,17 @@ def make_bundles(
 
 
 def in_four_bits(name: str) -> str:
-    """The name of a bundle's, or a kind's, compressed variant."""
+    """The name of the compressed variant of a bundle or kind."""
     return f"{name} in four bits"
 
 
 def as_is(name: str) -> str:
-    """The name of the variant that is not compressed."""
+    """The name of the uncompressed variant."""
     return name
 
 
 def noisy(checkpoint: Path, folder: Path) -> Path:
-    """A copy of `checkpoint` with weights that are a little different, which often says the same."""
+    """A copy of `checkpoint` with slightly different weights, which often gives the same tokens."""
     import torch
     from safetensors.torch import load_file, save_file
 
@@ -99,7 +106,7 @@ def noisy(checkpoint: Path, folder: Path) -> Path:
 
 @contextmanager
 def open_models(made: Made) -> Iterator[dict[str, Models]]:
-    """What is driven, by name."""
+    """The models of the tests, by name."""
     drafting = ("greedy", "sample", "bild", "speculative", "ngram", "auto")
     exiting = ("greedy", "sample", "bild", "speculative")
     alone = {

@@ -19,7 +19,7 @@ def request(prompt: Any, count: int = 8, **options: Any) -> GenerationRequest:
 
 
 def run(scheduler: Scheduler) -> list[Event]:
-    """All events until there is nothing to do."""
+    """All events until the scheduler is idle."""
     events: list[Event] = []
     while not scheduler.idle:
         events += scheduler.step()

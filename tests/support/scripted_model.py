@@ -1,4 +1,4 @@
-"""A model of an agent that gives scripted answers: pieces of text, calls, pauses, failures, silence."""
+"""A model of an agent with scripted responses: chunks of text, calls, pauses, failures, silence."""
 
 from __future__ import annotations
 
@@ -12,27 +12,27 @@ from intaglio.runtime.agents.model import End, Model, ModelPiece, ModelRequest, 
 from intaglio.runtime.generation.message import FunctionCall, ToolCall
 
 SILENCE = float("inf")  # seconds until the request is cancelled
-Step = str | ToolCall | End | float | Exception  # a piece, seconds to wait, or what the stream raises
-Answer = str | Sequence[Step]  # a text is one piece
+Step = str | ToolCall | End | float | Exception  # a chunk, seconds to wait, or an exception that the stream raises
+Answer = str | Sequence[Step]  # a text is one chunk
 
 
 def cut(text: str, size: int = 5, seconds: float = 0.0) -> list[Step]:
-    """`text` in pieces of `size` characters, `seconds` before each."""
+    """`text` in chunks of `size` characters, each after `seconds`."""
     pieces = [text[place : place + size] for place in range(0, len(text), size)]
     return [step for piece in pieces for step in (seconds, piece)]
 
 
 def call(name: str, arguments: str, identity: str = "c1") -> ToolCall:
-    """A call as the API has it."""
+    """A call in the format of the API."""
     return ToolCall(FunctionCall(name, arguments), identity, "function")
 
 
 @dataclass
 class ScriptedModel:
-    """Gives an answer to each request, the last one to all others. A piece counts as a token.
+    """Gives one response per request, and the last one to all further requests. A chunk counts as a token.
 
-    An answer ends with an `End` of its own, or by itself, unless `ends` is False; after `max_tokens` pieces it is cut
-    off, as servers do, unless `obeys` is False.
+    A response ends with its own `End`, or by itself unless `ends` is False; after `max_tokens` chunks it is
+    truncated, as by servers, unless `obeys` is False.
     """
 
     answers: list[Answer]
@@ -73,12 +73,12 @@ class ScriptedModel:
             yield End(Usage(prompt, 0, count, 1), reason)
 
     def asked(self, request: int) -> str:
-        """The messages of a request, the first one is 1, as text."""
+        """The messages of a request as text; the first request is 1."""
         return "\n".join(f"{each.role}: {each.content}" for each in self.requests[request - 1].messages)
 
 
 class Changed:
-    """Another model, asked with other options: `Changed(model, temperature=1.0, seed=3)`."""
+    """A model with other options: `Changed(model, temperature=1.0, seed=3)`."""
 
     def __init__(self, model: Model, **options: Any):
         self.name, self.constrained = model.name, model.constrained

@@ -1,4 +1,4 @@
-"""An HTTP server in the test's own event loop that answers each request with given bytes, pauses, and silence."""
+"""An HTTP server in the event loop of the test that answers each request with given bytes, pauses, and silence."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 from http import HTTPStatus
 from typing import Any
 
-SILENCE = 3600.0  # seconds, until the client goes away
+SILENCE = 3600.0  # seconds, until the client disconnects
 CUT = b""  # closes the connection
 STREAM = b"HTTP/1.1 200 OK\r\nContent-Type: text/event-stream\r\nTransfer-Encoding: chunked\r\n\r\n"
 END = b"0\r\n\r\n"
@@ -20,7 +20,7 @@ Step = bytes | float  # to send, or seconds to wait
 
 @dataclass
 class ScriptedServer:
-    """What the server answers, and what it was asked."""
+    """The responses of the server, and the received requests."""
 
     answers: list[Sequence[Step]]  # one for each request; the last one for all others
     url: str = ""
@@ -78,7 +78,7 @@ def chunk(text: str | None = None, reason: str | None = None, **delta: Any) -> b
 
 
 def stream(*events: bytes) -> list[Step]:
-    """A whole stream."""
+    """A complete stream."""
     return [STREAM, *events, event(b"[DONE]"), END]
 
 
@@ -104,7 +104,7 @@ async def scripted(*answers: Sequence[Step]) -> AsyncIterator[ScriptedServer]:
         yield behaviour
     finally:
         server.close()
-        for _ in range(200):  # connections end when their client's do
+        for _ in range(200):  # connections close with their clients
             if not behaviour.open:
                 break
             await asyncio.sleep(0.01)
@@ -112,7 +112,7 @@ async def scripted(*answers: Sequence[Step]) -> AsyncIterator[ScriptedServer]:
 
 @contextmanager
 def scripted_in_a_thread() -> Iterator[ScriptedServer]:
-    """Run the server in an event loop of its own; set its `answers` before each request."""
+    """Run the server in its own event loop; set its `answers` before each request."""
     started: list[ScriptedServer] = []
     ready, over = threading.Event(), threading.Event()
 

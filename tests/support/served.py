@@ -1,4 +1,4 @@
-"""A server in a process of its own, as users start it."""
+"""A server in its own process, as users start it."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ class Served:
         return self._answer(urllib.request.Request(self.url + path, headers=headers))
 
     def post(self, path: str, body: object, **headers: str) -> tuple[int, Any]:
-        """Status and JSON body; `body` is sent as it is if it is bytes."""
+        """Status and JSON body; a `body` of bytes is sent unchanged."""
         data = body if isinstance(body, bytes) else json.dumps(body).encode()
         all_headers = {"Content-Type": "application/json", **headers}
         return self._answer(urllib.request.Request(self.url + path, data, all_headers))
@@ -50,7 +50,7 @@ class Served:
         return socket.create_connection((self.host, self.port), timeout=60)
 
     def connect_with_small_buffers(self) -> socket.socket:
-        """A raw connection whose two kernels hold some 100 kB; of the usual ones, some megabytes."""
+        """A raw connection with kernel buffers of some 100 kB; the default ones hold some megabytes."""
         connection = socket.socket()
         connection.settimeout(60)
         connection.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
@@ -76,7 +76,7 @@ class Served:
             time.sleep(0.02)
 
     def stop(self) -> int:
-        """End it as an init system does; return the exit code."""
+        """Stop it as an init system does; return the exit code."""
         self.process.send_signal(signal.SIGTERM)
         return self.process.wait(60)
 

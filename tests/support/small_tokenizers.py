@@ -1,4 +1,4 @@
-"""Tokenizers of a few tokens, whose tokens cut through characters."""
+"""Tokenizers of a few tokens that split characters."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ BYTES = {chr_: index for index, chr_ in enumerate(ALPHABET)}
 
 
 def byte_tokenizer() -> Tokenizer:
-    """Byte-level BPE with a token for every byte and a few longer ones, which cut through characters."""
+    """Byte-level BPE with a token for every byte and a few longer ones that split characters."""
     merges = [("h", "e"), ("l", "l"), ("he", "ll"), ("Ġ", "w"), ("â", "Ĥ"), ("ð", "Ł")]
     vocabulary = {**BYTES, **{left + right: 256 + index for index, (left, right) in enumerate(merges)}}
     tokenizer = Tokenizer(models.BPE(vocabulary, merges))
@@ -20,7 +20,7 @@ def byte_tokenizer() -> Tokenizer:
 
 
 def word_tokenizer() -> Tokenizer:
-    """Words with their spaces, as sentencepiece has them: the decoder takes the first one's space away."""
+    """Words with leading spaces, as in sentencepiece: the decoder removes the space of the first one."""
     words = ["▁the", "▁cat", "s", "▁", "<0xE2>", "<0x82>", "<0xAC>", "▁sat", "<unk>"]
     tokenizer = Tokenizer(models.BPE({word: index for index, word in enumerate(words)}, [], unk_token="<unk>"))  # noqa: S106
     steps = [decoders.Replace("▁", " "), decoders.ByteFallback(), decoders.Fuse(), decoders.Strip(" ", 1, 0)]

@@ -1,4 +1,4 @@
-"""Recordings as tests need them: a tone, written in any format."""
+"""Recordings for tests: a tone in any format."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Small speech recognisers as bundles: random ones that write several words for a recording."""
+"""Small speech recognisers as bundles: random ones that output several words per recording."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from tiny_speech import TOKENS, save_recogniser
 
 from intaglio.exporters import export
 
-LETTERS = {18: "j", 6: "u"}  # seed -> a letter that this model writes often, which is its space instead
+LETTERS = {18: "j", 6: "u"}  # seed -> a frequent letter of this model, used as its space
 RECORDINGS = Path(__file__).parent.parent.parent / "intaglio" / "recordings"
 
 

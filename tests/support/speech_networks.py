@@ -1,4 +1,4 @@
-"""Speech recognisers with random weights, in which no weight, statistic or bias is one that changes nothing."""
+"""Speech recognisers with random weights; no weight, statistic or bias is neutral."""
 
 from __future__ import annotations
 
@@ -31,13 +31,13 @@ SHARED: dict[str, Any] = {
 
 
 def squeezeformer(**options: Any) -> SqueezeformerConfig:
-    """A tiny Squeezeformer, with `options` instead of the defaults."""
+    """A tiny Squeezeformer with `options` instead of the defaults."""
     merged = SHARED | {"time_reduce_layer": 1} | options
     return SqueezeformerConfig(model_type="squeezeformer", **merged)
 
 
 def conformer(**options: Any) -> ConformerConfig:
-    """A tiny Conformer, with `options` instead of the defaults."""
+    """A tiny Conformer with `options` instead of the defaults."""
     return ConformerConfig(model_type="conformer-ctc", **(SHARED | options))
 
 

@@ -1,4 +1,4 @@
-"""A small HTTP server that speaks the streaming protocol of the OpenAI API, with failures on request."""
+"""A small HTTP server with the streaming protocol of the OpenAI API, and failures on request."""
 
 from __future__ import annotations
 
@@ -24,18 +24,18 @@ RESIDENT = 123_456_789  # bytes that its metrics report
 
 @dataclass
 class StreamingServer:
-    """The server's behaviour, which a test may change while it runs, and what it was asked."""
+    """The behaviour of the server, which a test may change while it runs, and the received requests."""
 
     url: str = ""
     key: str | None = None
     behaviour: str = "good"  # or "fails", "breaks", "ends early", "reports an error", "garbage", "json"
-    busy: int = 0  # requests to refuse with 429 first
+    busy: int = 0  # number of first requests to refuse with 429
     retry_after: str = "1"
     usage: bool = True
     bodies: list[dict[str, Any]] = field(default_factory=list)
     times: list[float] = field(default_factory=list)
     running: int = 0
-    most: int = 0  # requests at a time
+    most: int = 0  # concurrent requests
 
     async def models(self, request: Request) -> Response:
         """GET /v1/models."""

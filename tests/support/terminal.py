@@ -1,4 +1,4 @@
-"""Programs on a terminal of a given width, and what they show there."""
+"""Programs on a terminal of a given width, and their output there."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ STYLES = re.compile(r"\x1b\[[0-9;]*m")
 def on_terminal(
     *arguments: object, columns: int = 80, environment: Mapping[str, str] | None = None, errors: bool = False
 ) -> str:
-    """What Python with `arguments` prints on a terminal, with its styles; with `errors`, standard error too."""
+    """The output of Python with `arguments` on a terminal, with its styles; with `errors`, standard error too."""
     reader, terminal = pty.openpty()
     fcntl.ioctl(terminal, termios.TIOCSWINSZ, struct.pack("HHHH", 24, columns, 0, 0))
     names = ("COLUMNS", "LINES", "NO_COLOR", "FORCE_COLOR")
@@ -35,7 +35,7 @@ def on_terminal(
     try:
         while piece := os.read(reader, 65536):
             shown += piece
-    except OSError:  # how Linux says that the other end is closed
+    except OSError:  # Linux reports the closed other end with this error
         pass
     os.close(reader)
     program.wait()
@@ -43,5 +43,5 @@ def on_terminal(
 
 
 def without_styles(text: str) -> str:
-    """`text` as it is read."""
+    """`text` without styles."""
     return STYLES.sub("", text)

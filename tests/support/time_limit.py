@@ -1,4 +1,4 @@
-"""A hard limit of time for tests that guard against waiting without an end."""
+"""A hard time limit for tests that guard against endless waiting."""
 
 from __future__ import annotations
 
@@ -10,18 +10,18 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from types import FrameType
 
-EVERY = 10.0  # seconds from one exception to the next, for code that swallows the first
-GRACE = 60.0  # seconds until the process ends, for code that swallows all of them, or never returns to Python
-_deadlines: list[float] = []  # of the backstops that are open
+EVERY = 10.0  # seconds between exceptions, for code that swallows the first
+GRACE = 60.0  # seconds until the process ends, for code that swallows all of them or never returns to Python
+_deadlines: list[float] = []  # of the open backstops
 
 
 class TooLong(BaseException):
-    """Not an `Exception`, which code under test may take for a failure of its own."""
+    """Not an `Exception`, which code under test may handle as its own failure."""
 
 
 @contextmanager
 def time_limit(seconds: float, every: float = EVERY, grace: float = GRACE) -> Iterator[None]:
-    """Fail a block that takes longer, in the main thread; end the process if the block does not end even then."""
+    """Fail a block that takes longer, in the main thread; end the process if the block still does not end."""
 
     def over(_number: int, _frame: FrameType | None) -> None:
         raise TooLong(f"the test took more than {seconds:g} s")
@@ -38,7 +38,7 @@ def time_limit(seconds: float, every: float = EVERY, grace: float = GRACE) -> It
 
 @contextmanager
 def backstop(seconds: float) -> Iterator[None]:
-    """End the process, with the stacks of all threads, if the block takes longer. May be nested."""
+    """End the process with the stacks of all threads if the block takes longer. May be nested."""
     _deadlines.append(time.monotonic() + seconds)
     try:
         _arm()
@@ -49,7 +49,7 @@ def backstop(seconds: float) -> Iterator[None]:
 
 
 def _arm() -> None:
-    """Set the only timer that the interpreter has for it."""
+    """Set the only timer of the interpreter for this."""
     if not _deadlines:
         faulthandler.cancel_dump_traceback_later()
         return

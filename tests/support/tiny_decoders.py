@@ -10,10 +10,10 @@ from typing import Any
 
 from intaglio.exporters import export
 
-Change = Callable[[dict[str, Any]], None]  # of weights by name, in place
+Change = Callable[[dict[str, Any]], None]  # changes weights by name, in place
 
 END = 256  # the token <|end|>, after one for every byte
-VOCABULARY = 272  # wider than the tokenizer, as many models' are
+VOCABULARY = 272  # wider than the tokenizer, as in many models
 CHAT = "{% for message in messages %}<{{ message.role }}>{{ message.content }}{% endfor %}>"
 GROUPED: dict[str, Any] = {
     "hidden_size": 32,
@@ -23,7 +23,7 @@ GROUPED: dict[str, Any] = {
     "num_key_value_heads": 2,
     "max_position_embeddings": 64,
 }
-# Family -> the class of transformers, and the sizes by the names that its configuration has for them.
+# Family -> the class of transformers, and its sizes by the names in its configuration.
 FAMILIES: dict[str, tuple[str, dict[str, Any]]] = {
     "gpt2": ("GPT2", {"n_embd": 32, "n_layer": 2, "n_head": 4, "n_positions": 64}),
     "opt": (
@@ -81,7 +81,7 @@ def write_byte_tokenizer(folder: Path, template: str | None = None) -> None:
 
 
 def altered(checkpoint: Path, change: Change, folder: Path) -> Path:
-    """Export a copy of `checkpoint`, its weights changed in place, to a bundle in `folder`, and return that."""
+    """Export a copy of `checkpoint` with weights changed in place to a bundle in `folder`, and return that."""
     from safetensors.torch import load_file, save_file
 
     copy = folder / "checkpoint"
@@ -94,7 +94,7 @@ def altered(checkpoint: Path, change: Change, folder: Path) -> Path:
 
 
 def add_noise(weights: dict[str, Any]) -> None:
-    """A tenth of their spread to matrices."""
+    """Add noise of a tenth of their spread to matrices."""
     import torch
 
     generator = torch.Generator().manual_seed(1)

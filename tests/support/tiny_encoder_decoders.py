@@ -7,7 +7,7 @@ from typing import Any
 
 from tiny_decoders import END, VOCABULARY, write_byte_tokenizer
 
-PADDING = 260  # a token that the tokenizer lacks, as padding is no text
+PADDING = 260  # a token that is missing in the tokenizer, as padding is not text
 SIZES: dict[str, Any] = {
     "d_model": 32,
     "d_kv": 12,
@@ -18,7 +18,7 @@ SIZES: dict[str, Any] = {
     "relative_attention_num_buckets": 8,
     "relative_attention_max_distance": 14,
 }
-# Family -> the class of transformers, and what its configuration has besides the sizes.
+# Family -> the class of transformers, and its configuration besides the sizes.
 FAMILIES: dict[str, tuple[str, dict[str, Any]]] = {
     "t5": ("T5", {"feed_forward_proj": "relu"}),
     "mt5": ("MT5", {"feed_forward_proj": "gated-gelu"}),
@@ -28,7 +28,7 @@ FAMILIES: dict[str, tuple[str, dict[str, Any]]] = {
 def save_encoder_decoder(folder: Path, family: str, untied: bool = False, **options: Any) -> Path:
     """Write a checkpoint of `family` into `folder`, with weights large enough for varied text, and return it.
 
-    `untied`: with a head of its own, as T5 has from version 1.1 on.
+    `untied`: with a separate head, as in T5 since version 1.1.
     """
     import torch
     import transformers

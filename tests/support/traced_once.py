@@ -1,8 +1,8 @@
-"""Let torch trace equal modules once: most tests that export differ in weights or settings that no trace sees.
+"""Let torch trace equal modules once: most tests that export differ in weights or settings that traces ignore.
 
-A trace takes torch seconds, of which the graph's size matters little. Modules are equal if all that tracing reads of
-them is: their structure, the attributes of every module in them, the shapes and types of parameters, the values of
-buffers, and the names and axes of inputs and outputs. What our code does with a trace is done each time, on a copy.
+A trace takes torch seconds, mostly independent of the size of the graph. Modules are equal if everything that tracing
+reads is: their structure, the attributes of all submodules, the shapes and types of parameters, the values of
+buffers, and the names and axes of inputs and outputs. Our code processes a copy of the trace each time.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ PLAIN = (bool, int, float, str, bytes, type(None), tuple, list, set, frozenset)
 
 
 def identity(module: Any, arguments: Any, options: dict[str, Any]) -> str:
-    """What a trace of `module` with these arguments depends on, as one text."""
+    """Everything that a trace of `module` with these arguments depends on, as one text."""
     import torch
     import transformers
 
@@ -41,7 +41,7 @@ def identity(module: Any, arguments: Any, options: dict[str, Any]) -> str:
 
 
 def trace_once() -> None:
-    """Replace `torch.onnx.export`, if torch is loaded and this was not done before."""
+    """Replace `torch.onnx.export` if torch is loaded and not replaced before."""
     onnx = sys.modules.get("torch.onnx")
     if onnx is not None and not isinstance(onnx.export, TracedOnce):
         onnx.export = TracedOnce(onnx.export)  # type: ignore[attr-defined]
@@ -55,7 +55,7 @@ class TracedOnce:
         self._models: dict[str, Any] = {}
 
     def __call__(self, module: Any, *arguments: Any, **options: Any) -> Any:
-        """As `torch.onnx.export`."""
+        """Like `torch.onnx.export`."""
         key = identity(module, arguments, options)
         if key not in self._models:
             self._models[key] = self._export(module, *arguments, **options).model

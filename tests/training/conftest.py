@@ -1,4 +1,4 @@
-"""A tiny integer-only bundle to train, the texts for it, and ways to look inside."""
+"""A tiny integer-only bundle to train, its texts, and access to inner values."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ Arrays = dict[str, npt.NDArray[Any]]
 
 @pytest.fixture(scope="session", autouse=True)
 def one_thread() -> None:
-    """The tensors are tiny: threads would only wait for each other."""
+    """The tensors are tiny: several threads would only wait for each other."""
     import torch
 
     torch.set_num_threads(1)
@@ -36,7 +36,7 @@ def texts(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="session")
 def make_integer_bundle(tmp_path_factory: pytest.TempPathFactory, texts: Path) -> Callable[[Path], Path]:
-    """A function: a floating-point bundle to an integer-only one."""
+    """A function: a floating-point bundle -> an integer-only one."""
 
     def make(bundle: Path) -> Path:
         path = tmp_path_factory.mktemp("int8") / "int8"
@@ -48,13 +48,13 @@ def make_integer_bundle(tmp_path_factory: pytest.TempPathFactory, texts: Path) -
 
 @pytest.fixture(scope="session")
 def integer_bundle(tiny_bundle: Path, make_integer_bundle: Callable[[Path], Path]) -> Path:
-    """`tiny_bundle` in integers. Not to be changed."""
+    """`tiny_bundle` in integers. Read-only."""
     return make_integer_bundle(tiny_bundle)
 
 
 @pytest.fixture
 def run_all(tmp_path: Path) -> Callable[[ir.Model, Arrays], Arrays]:
-    """A function: a model and its inputs to every value in it, by ONNX Runtime."""
+    """A function: a model and its inputs -> every value in it, by ONNX Runtime."""
 
     def run(model: ir.Model, feeds: Arrays) -> Arrays:
         save(model, tmp_path / "copy.onnx")

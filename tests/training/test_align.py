@@ -1,4 +1,4 @@
-"""Alignment: the small model learns what the large one writes, no more, and agreement is what it says it is."""
+"""Alignment: the draft model learns the output of the target model alone, and agreement is measured correctly."""
 
 from __future__ import annotations
 
@@ -52,7 +52,7 @@ def test_few_steps_on_the_shipped_pair_raise_held_out_agreement(
     assert (result.texts, result.held_out_texts) == (144, 16)
     assert result.agreement > result.agreement_before + 0.02
     assert result.loss < result.loss_before - 0.3
-    # The large model is asked less often, too.
+    # The target model is called less often, too.
     export(str(tmp_path / "made"), tmp_path / "aligned", check=False)
     unseen = read_prompts(data, "--data", read_tokenizer(language_models / "small"), 32)[144:160]
     options: dict[str, Any] = {"strategy": "speculative", "window": 4, "max_new_tokens": 64, "threads": 1, "batch": 16}
@@ -100,7 +100,7 @@ def test_loss_covers_only_generated_tokens(pair: tuple[Path, Path], prompts: Pat
     assert result.held_out == len(text.tokens)
     assert result.loss_before == pytest.approx(torch.nn.functional.cross_entropy(logits, wanted).item(), rel=1e-4)
     assert result.agreement_before == pytest.approx((logits.argmax(-1) == wanted).float().mean().item())
-    # Texts of other lengths beside it change nothing: the mean is over all tokens.
+    # Other texts of different lengths have no effect: the mean is over all tokens.
     texts = [WrittenText((), (*before, *text.tokens), 8), WrittenText((), (1, 2, 3), 1), WrittenText((), (4, 5), 1)]
     aligner = Aligner(network, 1e-3)
     together, apart = aligner.measure(texts, 3), [aligner.measure([each], 1) for each in texts]
@@ -128,7 +128,7 @@ def test_folder_has_files_tokenizer_and_dtype_of_the_draft_model(
     again = tmp_path / "again"
     align(source, again, trained_pair[1], prompts, **SHORT, dtype="float32")
     first, second = load_file(made / "model.safetensors"), load_file(again / "model.safetensors")
-    for name, array in second.items():  # the same training, not rounded
+    for name, array in second.items():  # the same training without rounding
         np.testing.assert_array_equal(first[name], array.astype(np.float16))
 
 

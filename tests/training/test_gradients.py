@@ -1,4 +1,4 @@
-"""Gradients point where the integers really go: a step along them changes the outputs by as much as they say."""
+"""Gradients match the integers: a step along them changes the outputs by the predicted amount."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ def multipliers(*real: float) -> tuple[Any, ...]:
 
 INT8_LINEAR = (normal(40, 64, 96), normal(40, 96, 48), normal(2000, 48))
 NORM = {"scale": 0.01, "weight_scale": 2.0**-14, "bias_scale": 2.0**-16, "out_scale": 0.03, "epsilon": 1e-12}
-# Name, inputs, attributes, and for each input that has a gradient the longest step.
+# Name, inputs, attributes, and the longest step for each input with a gradient.
 CASES: dict[str, tuple[str, tuple[Any, ...], dict[str, Any], dict[int, float]]] = {
     "requantize": ("Requantize", (normal(2000, 64, 48), *factor(0.02)), {"bits": 8}, {0: 500}),
     "add": (

@@ -1,4 +1,4 @@
-"""Freed memory serves the next array."""
+"""The next array reuses freed memory."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ FIELDS = ("arena", "ordblks", "smblks", "hblks", "hblkhd", "usmblks", "fsmblks",
 
 
 class Use(ctypes.Structure):
-    """What malloc holds, in bytes and blocks: `hblkhd` bytes are mapped for one array each, `fordblks` are free."""
+    """The memory of malloc, in bytes and blocks: `hblkhd` bytes are mapped for single arrays, `fordblks` are free."""
 
     _fields_ = [(name, ctypes.c_size_t) for name in FIELDS]
 
@@ -31,12 +31,12 @@ def use() -> Use:
 
 
 def resident() -> int:
-    """Bytes of this process in main memory."""
+    """Resident bytes of this process."""
     return int(Path("/proc/self/statm").read_text().split()[1]) * resource.getpagesize()
 
 
 def mapped() -> int:
-    """Bytes mapped anew for an array of `BYTES`."""
+    """Newly mapped bytes for an array of `BYTES`."""
     before = use().hblkhd
     array = torch.ones(BYTES, dtype=torch.uint8)
     after = use().hblkhd
@@ -48,16 +48,16 @@ def check_reuse() -> None:
     assert mapped() >= BYTES
     with memory_reused():
         assert mapped() == 0
-        assert use().fordblks >= BYTES  # kept, for the next array
+        assert use().fordblks >= BYTES  # kept for the next array
         kept = resident()
-    assert kept - resident() > BYTES / 2  # given back to the system
+    assert kept - resident() > BYTES / 2  # returned to the system
     assert mapped() >= BYTES
 
 
 @pytest.mark.skipif(not hasattr(ctypes.CDLL(None), "mallinfo2"), reason="needs mallinfo2 of glibc 2.33")
 def test_next_array_reuses_the_memory_of_the_last_one() -> None:
-    # In a process of its own: where an allocation failed before, as other tests want, glibc has moved the thread to an
-    # arena of at most 64 MiB, for good, and maps larger arrays whatever it was told.
+    # In a separate process: after a failed allocation, as in other tests, glibc moves the thread permanently to an
+    # arena of at most 64 MiB, and maps larger arrays regardless of its settings.
     run = subprocess.run([sys.executable, __file__], capture_output=True, text=True, check=False)
     assert run.returncode == 0, run.stderr
 

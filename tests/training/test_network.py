@@ -1,4 +1,4 @@
-"""The torch network against ONNX Runtime: every integer inside, as it is and after its weights were moved."""
+"""The torch network against ONNX Runtime: every inner integer, before and after its weights change."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ RunAll = Callable[[ir.Model, dict[str, Any]], dict[str, Any]]
 
 
 def check(model: ir.Model, network: IntegerNetwork, bundle: Path, run_all: RunAll) -> None:
-    """Integers are equal; floating point, which begins after the encoder, to rounding."""
+    """Assert that integers are equal, and floats, which follow the encoder, up to rounding."""
     feeds = Tokenizer.open(Bundle.open(bundle)).feeds(TEXTS)
     made = network.intermediate({name: torch.from_numpy(array) for name, array in feeds.items()})
     expected = run_all(model, feeds)

@@ -1,4 +1,4 @@
-"""The torch operators: the integers of the references to the bit, and the gradients of the functions they stand for."""
+"""The torch operators: the integers of the references bit for bit, and the gradients of the real functions."""
 
 from __future__ import annotations
 

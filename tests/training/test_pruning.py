@@ -1,4 +1,4 @@
-"""Pruning while fine-tuning: masks hold, schedules end where they should, and what is written can be exported."""
+"""Pruning while fine-tuning: masks are kept, schedules reach their fraction, and checkpoints are exportable."""
 
 from __future__ import annotations
 
@@ -129,7 +129,7 @@ def test_masks_never_shrink(checkpoint: Path) -> None:
     weight = network.transformer.h[0].attn.c_attn.weight
     first = weight == 0
     with torch.no_grad():
-        weight[first] = 5.0  # as if the optimiser had moved them
+        weight[first] = 5.0  # as if the optimiser had changed them
     masks.tighten(0.3)
     masks.tighten(0.5)
     masks.apply()

@@ -1,4 +1,4 @@
-"""Sensitivities are the mean squared gradients that torch's own autograd finds in the checkpoint."""
+"""Sensitivities are the mean squared gradients of torch's autograd on the checkpoint."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from intaglio.sensitivity_file import Observed, Sensitivities, SensitivityWriter
 from intaglio.training import sensitivity
 
 TEXT = "The quick brown fox jumps over the lazy dog; pack my box with five dozen liquor jugs. " * 3
-LENGTH = 48  # tokens of a piece
+LENGTH = 48  # tokens per piece
 
 
 @pytest.fixture(scope="module")
@@ -32,7 +32,7 @@ def text(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="module")
 def exported(tmp_path_factory: pytest.TempPathFactory) -> Callable[..., tuple[Path, Path]]:
-    """A function: a family to its checkpoint and its bundle."""
+    """A function: a family -> its checkpoint and its bundle."""
     made: dict[tuple[str, str], tuple[Path, Path]] = {}
 
     def make(family: str, dtype: str = "float32") -> tuple[Path, Path]:
@@ -47,7 +47,7 @@ def exported(tmp_path_factory: pytest.TempPathFactory) -> Callable[..., tuple[Pa
 
 
 def expected(checkpoint: Path, pieces: int) -> dict[str, np.ndarray]:
-    """The mean squared gradient of each parameter of two axes, by its name, shaped as the graph stores it."""
+    """The mean squared gradient of each matrix by its name, shaped as the graph stores it."""
     import torch
     from transformers import AutoModelForCausalLM
 

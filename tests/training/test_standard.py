@@ -24,7 +24,7 @@ def numbers(*values: int) -> Any:
     return np.array(values, np.int64)
 
 
-# The node, and what it takes: a, b, c, ...
+# The node and its inputs: a, b, c, ...
 CASES: list[tuple[str, tuple[Any, ...]]] = [
     ("Add(a, b)", (REAL, ROW)),
     ("Sub(a, b)", (REAL, ROW)),

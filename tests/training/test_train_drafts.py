@@ -1,4 +1,4 @@
-"""Training drafts: the model stays as it is, each step learns on its own, and predicts what the graph will predict."""
+"""Training drafts: the model is unchanged, steps are independent, and training predicts the graph's outputs."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Training an early exit: what is lowered, what is measured, and what is written."""
+"""Training an early exit: losses, metrics, and output files."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ def checkpoint(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.mark.parametrize("family", FAMILIES)
 def test_exit_is_a_shorter_model_with_the_same_norm_and_head(family: str, tmp_path: Path) -> None:
-    """The loss is the mean of those that transformers computes for the two models."""
+    """The loss is the mean of the losses of transformers for the two models."""
     import torch
 
     from intaglio.training.exit_tuner import ExitTuner, every
@@ -73,7 +73,7 @@ def test_loss_weights_equal_the_appendix(depth: int, data: st.DataObject) -> Non
 
 @pytest.mark.parametrize("weights", [{1: 0.5, 2: 0.5}, {1: 1 / 3, 2: 2 / 3}])
 def test_every_loss_has_its_weight(weights: dict[int, float], checkpoint: Path) -> None:
-    """Without a warm-up's scale and Adam's, a step is along the sum of both gradients: their mean's direction."""
+    """Without warm-up and Adam, a step follows the sum of both gradients: the direction of their mean."""
     import torch
 
     from intaglio.training.exit_tuner import ExitTuner
@@ -82,7 +82,7 @@ def test_every_loss_has_its_weight(weights: dict[int, float], checkpoint: Path) 
     windows = np.random.default_rng(0).integers(0, 250, (2, 20))
     network, _ = open_network(checkpoint)
     ids = torch.from_numpy(windows)
-    tuner = ExitTuner(network, weights, 1e-9)  # the weights stay, the gradients are left in them
+    tuner = ExitTuner(network, weights, 1e-9)  # the weights stay, the gradients remain in them
     tuner.step(windows)
     found = network.model.layers[0].mlp.up_proj.weight.grad
     models = (shortened(checkpoint, 1), open_network(checkpoint)[0])
@@ -90,7 +90,7 @@ def test_every_loss_has_its_weight(weights: dict[int, float], checkpoint: Path) 
     for weight, model in zip(weights.values(), models, strict=True):
         model(ids, labels=ids).loss.backward()
         expected += weight * model.model.layers[0].mlp.up_proj.weight.grad
-    scale = (found * expected).sum() / (expected * expected).sum()  # long gradients were shortened
+    scale = (found * expected).sum() / (expected * expected).sum()  # long gradients were clipped
     torch.testing.assert_close(found, scale * expected, rtol=1e-3, atol=1e-6)
 
 

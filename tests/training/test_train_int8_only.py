@@ -1,4 +1,4 @@
-"""Fine-tuning brings a bundle closer to its teacher, writes what it trained, and leaves nothing behind on a failure."""
+"""Fine-tuning brings a bundle closer to its teacher, stores the trained weights, and leaves no files on failure."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ FEW: dict[str, Any] = {"steps": 20, "batch_size": 4, "learning_rate": 1.0, "bias
 
 @pytest.fixture(scope="module")
 def rough_bundle(integer_bundle: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """An integer-only bundle with much to recover: its weights lie 16 units apart."""
+    """An integer-only bundle with much to recover: its weights are 16 units apart."""
     folder = tmp_path_factory.mktemp("rough")
     shutil.copytree(integer_bundle, folder / "rough")
     model = load(integer_bundle / "model.onnx")

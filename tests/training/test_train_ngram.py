@@ -1,4 +1,4 @@
-"""`intaglio train ngram`: the file is the one that a beam search reads."""
+"""`intaglio train ngram`: beam search reads its file."""
 
 from __future__ import annotations
 

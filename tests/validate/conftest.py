@@ -1,4 +1,4 @@
-"""Small graphs and bundles made by hand."""
+"""Small handmade graphs and bundles."""
 
 from __future__ import annotations
 
@@ -17,17 +17,17 @@ WIDTH = 8
 
 
 def build_chain(
-    layers: int, planted: int | None = None, mended: int | None = None, size: float = 0.1
+    layers: int, planted: int | None = None, compensated: int | None = None, size: float = 0.1
 ) -> onnx.ModelProto:
     """`layers` residual layers y = y + tanh(y @ w), with values `layer_0`, `layer_1`, ... and the output `y`.
 
-    Layer `planted` returns `size` too much; layer `mended` takes it out again.
+    Layer `planted` returns `size` too much; layer `compensated` subtracts it again.
     """
     random = np.random.default_rng(0)
     nodes, weights, value = [], [], "x"
     for index in range(layers):
         weight = random.normal(size=(WIDTH, WIDTH)).astype(np.float32)
-        fault = np.float32({planted: size, mended: -size}.get(index, 0.0))
+        fault = np.float32({planted: size, compensated: -size}.get(index, 0.0))
         weights += [numpy_helper.from_array(weight, f"w{index}"), numpy_helper.from_array(fault, f"fault{index}")]
         nodes += [
             helper.make_node("MatMul", [value, f"w{index}"], [f"matmul_{index}"]),
@@ -51,7 +51,7 @@ def chain() -> Callable[..., onnx.ModelProto]:
 
 @pytest.fixture(scope="session")
 def make_bundle(tmp_path_factory: pytest.TempPathFactory) -> Callable[..., Path]:
-    """A function that puts a model with the input `x` and the output `y` into a new bundle, and returns its path."""
+    """A function that stores a model with the input `x` and the output `y` as a new bundle, and returns its path."""
 
     def make(model: onnx.ModelProto, dtype: str = "float32") -> Path:
         layers = [value for node in model.graph.node for value in node.output if value.startswith("layer_")]

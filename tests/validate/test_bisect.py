@@ -1,4 +1,4 @@
-"""Finding the first layer beyond its bound."""
+"""Finding the first layer that exceeds its bound."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ SMALL, LARGE = Difference(max_abs=1e-9, largest=1.0), Difference(max_abs=1.0, la
 
 
 class Layers:
-    """Layers that are within their bound (True), beyond it (False) or not comparable (None), and what was asked."""
+    """Layers that are within their bound (True), exceed it (False) or are not comparable (None), and the probes."""
 
     def __init__(self, within: Sequence[bool | None]):
         self.within = {f"layer {index}": state for index, state in enumerate(within)}
@@ -56,7 +56,7 @@ def test_found_layer_exceeds_the_bound_and_its_predecessor_does_not(within: list
     found = first_beyond(layers.names, layers.measure, BOUND)
     if False not in within:
         assert found is None
-        assert layers.measured() == set(layers.names)  # nothing was taken on trust
+        assert layers.measured() == set(layers.names)  # every conclusion was probed
         return
     assert found is not None
     name, _ = found
@@ -109,8 +109,8 @@ def test_planted_error_is_found_in_a_graph(
     data: st.DataObject,
 ) -> None:
     planted = data.draw(st.integers(0, layers - 1), label="planted")
-    mended = data.draw(st.none() | st.integers(planted + 1, layers), label="mended")
-    faulty = make_bundle(chain(layers, planted, mended))
+    compensated = data.draw(st.none() | st.integers(planted + 1, layers), label="compensated")
+    faulty = make_bundle(chain(layers, planted, compensated))
     found = search(faulty, make_bundle(chain(layers)), rows)
     assert found is not None
     assert found[0] == f"layer_{planted}"

@@ -1,4 +1,4 @@
-"""What validation takes a bundle's passes for, by which it chooses its bounds."""
+"""The effect of a bundle's passes, by which validation chooses its bounds."""
 
 from __future__ import annotations
 
@@ -64,7 +64,7 @@ def test_bits_determine_the_effect_of_rounding(bits: int, effect: str) -> None:
 
 
 def test_every_pass_declares_its_effect() -> None:
-    required = {"function": "module:function"}  # the option of surgeon that has no default
+    required = {"function": "module:function"}  # the option of surgeon without a default
     made = {name: msgspec.convert(required, kind) for name, kind in PASSES.items()}
     assert {name for name, each in made.items() if not isinstance(each.effect, Effect)} == set()
 

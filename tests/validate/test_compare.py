@@ -1,4 +1,4 @@
-"""What is measured, added up and judged."""
+"""Metrics of outputs, their sums, and their verdicts."""
 
 from __future__ import annotations
 
@@ -129,7 +129,7 @@ def test_errors_outside_the_histogram_count_in_its_end_bins() -> None:
 
 
 class Given(Runner):
-    """A runner that returns the arrays it was made with, one batch after the other."""
+    """A runner that returns the given arrays, one batch after the other."""
 
     def __init__(self, name: str, results: Sequence[Mapping[str, Array]]):
         super().__init__(name)

@@ -1,4 +1,4 @@
-"""The work of texts: operations and bytes of the passes that were run, and of those of the large model alone."""
+"""The work of texts: operations and bytes of their forward passes, and of those of the target model alone."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ def test_work_of_an_early_exit_counts_its_blocks(exiting: Path, trained_pair: tu
     (bild,) = generate(exiting, "The import statement", strategy="bild", early_exit=True, fallback=0.0, **options)
     assert decoding_work(bundle, None)([whole]) == decoding_work(Bundle.open(large), None)([plain])
     small, large_calls = bild.calls.small, bild.calls.large
-    table = 1536 * 256 * 4  # bytes of the head's matrix, float32, which both read; a block is 12 · 256²
+    table = 1536 * 256 * 4  # bytes of the head's float32 matrix, which both use; a block is 12 · 256²
     read = decoding_work(bundle, None)([bild]).bytes * 8
     blocks = 12 * 256 * 256 * 4
     assert read == pytest.approx(small * (blocks + table) + large_calls * (3 * blocks + table), rel=0.05)
@@ -64,7 +64,7 @@ def test_work_is_relative_to_the_target_model_alone(strategy: str, trained_pair:
 
 @pytest.mark.parametrize("kind", ["hidden-transfer", "medusa"])
 def test_self_drafts_count_as_work(kind: str, make_decoder: Callable[..., tuple[Path, Path]], tmp_path: Path) -> None:
-    """Of two tokens that are drafted after, and of two of their drafts, a pass takes what they add, each the same."""
+    """Each token that is drafted after, and each of its drafts, adds the same work to a forward pass."""
     checkpoint, plain = make_decoder("llama")
     export(str(save_drafts(checkpoint, tmp_path / "checkpoint", kind)), tmp_path / "bundle", check=False)
     bundle = Bundle.open(tmp_path / "bundle")

@@ -1,4 +1,4 @@
-"""Outputs without any value: there is nothing to compare, and nothing differs."""
+"""Outputs without elements: there is nothing to compare, and no difference."""
 
 from __future__ import annotations
 

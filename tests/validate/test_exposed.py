@@ -1,4 +1,4 @@
-"""Values from inside a graph as further outputs."""
+"""Inner values of a graph as additional outputs."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ def test_exposed_values_equal_the_computed_ones(
         with OnnxRuntimeEngine(copy) as engine:
             outputs = engine.run({"x": rows})
         folder = copy.parent
-    assert list(outputs) == ["y", "layer_2", "sum_0"]  # an output that was one already comes once
+    assert list(outputs) == ["y", "layer_2", "sum_0"]  # a value that was an output already occurs once
     np.testing.assert_array_equal(outputs["layer_2"], outputs["y"])
     assert np.abs(outputs["sum_0"] - rows).max() <= 1  # x + tanh(...)
     assert path.read_bytes() == before

@@ -1,4 +1,4 @@
-"""The measures of what a model is for, against formulas of other libraries and by hand."""
+"""The metrics of tasks, against formulas of other libraries and by hand."""
 
 from __future__ import annotations
 
@@ -66,7 +66,7 @@ def test_diverging_embeddings_lower_the_smallest_cosine() -> None:
 
 def test_text_embeddings_exclude_padding_tokens() -> None:
     mask = np.array([[1, 1, 0], [1, 1, 1]])
-    tokens = RANDOM.normal(size=(5, 4))  # those of padding are left out already
+    tokens = RANDOM.normal(size=(5, 4))  # padding is removed already
     measure = Embeddings("last_hidden_state")
     vectors = measure._vectors({"attention_mask": mask}, tokens)
     assert_allclose(vectors, [tokens[:2].mean(0), tokens[2:].mean(0)])

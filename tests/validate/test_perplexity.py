@@ -1,4 +1,4 @@
-"""Perplexity: the figure of a plain torch computation, each token scored once, and what it cannot be measured on."""
+"""Perplexity: equal to a plain torch computation, each token scored once; unsupported inputs are refused."""
 
 from __future__ import annotations
 
@@ -76,7 +76,7 @@ def torch_figures(checkpoints: list[Path], tokens: list[int], context: int, stri
 
 @pytest.fixture(scope="module")
 def pair(make_decoder: Make) -> list[tuple[Path, Path]]:
-    """Two decoders with the same tokens, neither of them far from even odds."""
+    """Two decoders with the same tokens, neither of them near uniform probabilities."""
     return [make_decoder("gpt2", n_layer=layers, initializer_range=0.01) for layers in (1, 2)]
 
 
@@ -92,8 +92,8 @@ def test_perplexities_equal_transformers(
     context: int | None, stride: int | None, pair: list[tuple[Path, Path]], text: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     (checkpoint, bundle), (other_checkpoint, other) = pair
-    monkeypatch.setattr(subject, "PIECE_TOKENS", 13)  # windows are run in several pieces
-    monkeypatch.setattr(distributions, "SCORED_VALUES", 3 * 272)  # and scored three tokens at a time
+    monkeypatch.setattr(subject, "PIECE_TOKENS", 13)  # windows run in several pieces
+    monkeypatch.setattr(distributions, "SCORED_VALUES", 3 * 272)  # and three tokens at a time are scored
     found = perplexity(Bundle.open(bundle), text, Bundle.open(other), context=context, stride=stride)
     tokens = read_backend(Bundle.open(bundle)).encode(TEXT).ids
     expected, divergence = torch_figures([checkpoint, other_checkpoint], tokens, context or 64, stride or 32)
@@ -192,7 +192,7 @@ def test_incompatible_options_are_refused(
 
 @pytest.fixture
 def pairs(tmp_path: Path) -> Path:
-    """Sources of several lengths, and what is to be written from them."""
+    """Sources of several lengths, and their references."""
     path = tmp_path / "pairs.jsonl"
     texts = [("A source.", TEXT), ("é", "Zürich"), (TEXT, "a")]
     path.write_text("".join(json.dumps({"prompt": one, "reference": other}) + "\n" for one, other in texts))

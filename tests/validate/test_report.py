@@ -1,4 +1,4 @@
-"""The report: complete, self-contained, well-formed, whatever the names in it are."""
+"""The report: complete, self-contained, and well-formed for any names."""
 
 from __future__ import annotations
 

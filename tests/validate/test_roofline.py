@@ -1,4 +1,4 @@
-"""The roofline: bytes and operations against counts by hand, limits that are real, and a picture that is SVG."""
+"""The roofline: bytes and operations against counts by hand, plausible limits, and a valid SVG plot."""
 
 import json
 import os
@@ -99,7 +99,7 @@ def test_predicted_and_measured_times_are_positive(tiny_decoder):
         assert row.ratio == pytest.approx(row.predicted_ms / row.measured_ms)
         assert row.above_memory == (row.measured_ms / 1e3 < row.bytes / found.bandwidth)
     drawn = ElementTree.fromstring(picture(found))  # noqa: S314
-    assert sum(1 for each in drawn.iter() if each.tag.endswith("circle")) == 3  # two rows, and the legend
+    assert sum(1 for each in drawn.iter() if each.tag.endswith("circle")) == 3  # two rows and the legend
 
 
 def test_encoder_has_a_roofline(tiny_bundle, intaglio):

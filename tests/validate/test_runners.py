@@ -1,4 +1,4 @@
-"""The three kinds of runners, alone and against each other."""
+"""The three kinds of runners, alone and compared with each other."""
 
 from __future__ import annotations
 
@@ -73,7 +73,7 @@ def test_runner_is_reusable_after_closing(chain: Chain, rows: npt.NDArray[np.flo
     runner = PyTorchRunner(lambda: module, [x], [y], "pytorch", {"layers.0": "a"})
     first, second = run(runner, {"x": rows}), run(runner, {"x": rows})
     np.testing.assert_array_equal(first["a"], second["a"])
-    assert not module.layers[0]._forward_hooks  # the module is shared: no hook stays behind
+    assert not module.layers[0]._forward_hooks  # the module is shared: no hook remains
 
 
 def test_layer_outputs_are_copied_before_in_place_changes(rows: npt.NDArray[np.float32]) -> None:
@@ -93,7 +93,7 @@ def test_layer_outputs_are_copied_before_in_place_changes(rows: npt.NDArray[np.f
 
 
 class Scaled:
-    """y = x · factor + offset, with the offset left out at times."""
+    """y = x · factor + offset, where the offset is optional."""
 
     name = "Scaled"
 

@@ -14,9 +14,9 @@ def test_equal_texts_score_100_and_unrelated_ones_0() -> None:
     equal = text_quality(TEXTS, TEXTS)
     assert (equal.rouge_1, equal.rouge_2, equal.rouge_l) == (100, 100, 100)
     assert equal.bleu == pytest.approx(100)
-    strange = text_quality(["xyz"] * 2, TEXTS)
-    assert (strange.rouge_1, strange.rouge_l) == (0, 0)
-    assert strange.bleu < 1
+    unrelated = text_quality(["xyz"] * 2, TEXTS)
+    assert (unrelated.rouge_1, unrelated.rouge_l) == (0, 0)
+    assert unrelated.bleu < 1
 
 
 def test_word_order_counts_for_bleu_and_rouge_l_but_not_rouge_1() -> None:

@@ -1,4 +1,4 @@
-"""Tuning: what is picked is the fastest that loses no more than allowed, of settings that were really run."""
+"""Tuning: the fastest measured setting within the allowed degradation is chosen."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ def test_every_setting_is_run_and_compared_with_greedy_decoding(tuned: TunedDeco
     ]
     plain, speculative, *bild = tuned.settings
     assert (plain.speedup, plain.large_calls, plain.small_calls) == (1.0, 1.0, 0.0)
-    assert plain.quality.bleu == speculative.quality.bleu == pytest.approx(100)  # exact, whatever the draft model says
+    assert plain.quality.bleu == speculative.quality.bleu == pytest.approx(100)  # exact for any draft model
     assert tuned.reference == "the large model"
     assert all(each.quality.bleu == pytest.approx(100) for each in bild if each.rollback == 0)
     assert bild[1].large_calls < bild[0].large_calls
@@ -58,7 +58,7 @@ def test_fastest_setting_within_the_allowed_degradation_is_chosen(tuned: TunedDe
     assert [fastest(settings, "bleu", loss).seconds for loss in (0.0, 1.0, 2.0)] == [2.2, 2.0, 1.0]
     assert tuned.best == fastest(tuned.settings, "bleu", tuned.loss)
     assert tuned.options.startswith(f"--strategy {tuned.best.strategy}")
-    assert tuned.options.endswith("--threads 1")  # as it was measured
+    assert tuned.options.endswith("--threads 1")  # as in the measurement
 
 
 def test_drafting_needs_fewer_bytes_and_more_operations(tuned: TunedDecoding) -> None:

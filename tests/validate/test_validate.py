@@ -23,7 +23,7 @@ MakeBundle = Callable[..., Path]
 
 
 def npy() -> bytes:
-    """One array alone, which is no archive of named ones."""
+    """A single array, which is not an archive of named ones."""
     file = io.BytesIO()
     np.save(file, np.ones(3), allow_pickle=False)
     return file.getvalue()
@@ -84,7 +84,7 @@ def test_report_folder_that_is_a_file_is_refused(chain: Chain, make_bundle: Make
 def test_unwritable_bundle_is_refused_before_the_work(
     chain: Chain, make_bundle: MakeBundle, data: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(os, "access", lambda path, mode: False)  # the tests may run as root, whom nothing stops
+    monkeypatch.setattr(os, "access", lambda path, mode: False)  # tests may run as root, which ignores permissions
     with pytest.raises(StorageError, match="--report DIR"):
         validate(make_bundle(chain(1)), "reference", data)
 
@@ -204,7 +204,7 @@ def test_empty_text_file_is_refused(content: bytes, message: str, tiny_bundle: P
 
 
 def test_changed_weight_is_traced_to_its_layer(tiny_bundle: Path, make_bundle: MakeBundle, tmp_path: Path) -> None:
-    """A weight of the second block is changed in the graph; the source is right."""
+    """A weight of the second block is changed in the graph; the source is correct."""
     path = tmp_path / "changed"
     shutil.copytree(tiny_bundle, path)
     opened = Bundle.open(path)
@@ -234,13 +234,13 @@ def test_missing_source_is_refused(tiny_bundle_copy: Path, tmp_path: Path) -> No
         validate(tiny_bundle_copy, samples=2)
 
 
-@pytest.mark.proof  # test_export.py exports a small one in float16, test_verdicts.py judges the trained one in float16
+@pytest.mark.proof  # float16: test_export.py exports a small model, test_verdicts.py judges the trained one
 def test_trained_model_in_float16_is_within_its_bounds(minilm: Path, tmp_path: Path) -> None:
     export(str(minilm), tmp_path / "half", dtype="float16", check=False)
     found = validate(tmp_path / "half", samples=16, bisect=True)
     assert found.passed
     assert found.first_layer_beyond is None
-    assert 1e-4 < found.outputs["last_hidden_state"].relative < 5e-3  # it is float16 indeed
+    assert 1e-4 < found.outputs["last_hidden_state"].relative < 5e-3  # the graph is float16
 
 
 def test_trained_model_is_far_within_its_bound(minilm_bundle: Path, tmp_path: Path) -> None:

@@ -1,6 +1,6 @@
-"""Whether verdicts tell good compressed models from damaged ones; benchmarks/verdicts.py has every recipe.
+"""Verdicts separate good compressed models from damaged ones; benchmarks/verdicts.py has every recipe.
 
-Each model takes one kind of damage, each kind is taken by some; the proofs do every kind to every model.
+Each model gets one kind of damage, and each kind is applied to some; the proofs apply every kind to every model.
 """
 
 from __future__ import annotations
@@ -32,14 +32,14 @@ def text(language_models: Path, tmp_path_factory: pytest.TempPathFactory) -> Pat
 
 @pytest.fixture(scope="session")
 def t5(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The trained T5 exported in float32. Not to be changed."""
+    """The trained T5 exported in float32. Read-only."""
     path = tmp_path_factory.mktemp("t5") / "t5"
     export(str(ROOT / "examples" / "text_to_text" / "small"), path, check=False)
     return path
 
 
 def check(original: Path, recipe: str, kinds: Iterable[str], folder: Path, text: Path | None = None) -> Validated:
-    """Hold the bundle that `recipe` makes of `original` to it, and see each damaged copy of it fail."""
+    """Validate the bundle that `recipe` makes of `original`, and assert that each damaged copy fails."""
     if recipe.startswith("passes"):
         (folder / "recipe.yaml").write_text(recipe)
         recipe = str(folder / "recipe.yaml")
@@ -108,7 +108,7 @@ def test_single_model_gets_no_verdict(
 
 
 def test_logits_of_large_magnitude_pass(make_encoder_decoder: Callable[..., tuple[Path, Path]], tmp_path: Path) -> None:
-    """mT5's head is not scaled: its logits are large, and so are the absolute errors of float32."""
+    """The head of mT5 is not scaled: its logits are large, and so are the absolute errors of float32."""
     checkpoint, _ = make_encoder_decoder("mt5", initializer_factor=20.0)
     found = export(str(checkpoint), tmp_path / "bundle")
     assert found.passed

@@ -1,4 +1,4 @@
-"""Word error rates: how texts are compared, what is counted, and what is judged."""
+"""Word error rates: normalisation of texts, counts, and verdicts."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ NAMES = ["sentence-2.flac", "sentence-5.flac"]
 
 @pytest.fixture(scope="module")
 def transcripts(recogniser: Path) -> list[str]:
-    """What the small recogniser writes for `NAMES`."""
+    """The transcripts of the small recogniser for `NAMES`."""
     with SpeechRecognizer(Bundle.open(recogniser)) as opened:
         return [opened.transcribe(RECORDINGS / name).text for name in NAMES]
 
@@ -48,7 +48,7 @@ def listed(tmp_path: Path) -> Callable[..., Path]:
 
 @pytest.fixture
 def copy(recogniser: Path, tmp_path: Path) -> Path:
-    """The small recogniser, which reports are written to."""
+    """The small recogniser, into which reports are written."""
     return Path(shutil.copytree(recogniser, tmp_path / "recogniser"))
 
 
@@ -94,7 +94,7 @@ def test_rates_over_the_list_equal_jiwer(recogniser: Path, transcripts: list[str
     found = word_errors(Bundle.open(recogniser), listed(*texts)).actual
     assert found.wer == pytest.approx(100 * jiwer.wer(texts, transcripts))
     assert found.cer == pytest.approx(100 * jiwer.cer(texts, transcripts))
-    assert found.wer > 100  # more words inserted than there are
+    assert found.wer > 100  # more inserted words than reference words
 
 
 def test_silence_may_have_an_empty_reference(

@@ -1,4 +1,4 @@
-"""Exporting decoders: what the check compares, what the bundle holds, and what is refused."""
+"""Exporting decoders: the check, the bundle, and refused checkpoints."""
 
 from __future__ import annotations
 
@@ -62,7 +62,7 @@ def test_check_covers_every_token_and_step_size(lengths: list[int]) -> None:
 
 
 def tables(bundle: Path) -> list[str]:
-    """The names of the weights that have a row or a column for every token."""
+    """The names of the weights with a row or a column per token."""
     weights = load(bundle / "model.onnx").graph.initializers.items()
     return [name for name, value in weights if value.shape is not None and VOCABULARY in tuple(value.shape)]
 

@@ -1,4 +1,4 @@
-"""Graphs that draft: what they predict is what the source model's own blocks make of the pseudo states."""
+"""Graphs with drafts: their predictions equal those of the source model's blocks on the pseudo states."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ KINDS = ("hidden-transfer", "medusa")
 
 
 def assert_expected_drafts(folder: Path, bundle: Path) -> None:
-    """Drafts of a padded batch, in steps through the cache, are the source's: of first, middle and last tokens."""
+    """Drafts of a padded batch, in decode steps, equal the source for first, middle and last tokens."""
     opened = Bundle.open(bundle)
     found = stepwise_drafts(opened.model_path, decoder_of(opened), TEXTS, pieces([len(text) for text in TEXTS]))
     for text, (_, drafts) in zip(TEXTS, found, strict=True):

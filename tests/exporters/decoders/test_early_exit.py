@@ -1,4 +1,4 @@
-"""Graphs with an early exit: what it predicts is what a model of the first blocks alone predicts."""
+"""Graphs with an early exit: its prediction equals that of a model of the first blocks alone."""
 
 from __future__ import annotations
 
@@ -84,7 +84,7 @@ def test_graph_without_exit_has_no_exit_nodes(make_decoder: MakeDecoder) -> None
 
 @pytest.mark.parametrize("family", ["opt", "llama"])
 def test_validation_compares_the_exit_and_every_layer(make_decoder: MakeDecoder, tmp_path: Path, family: str) -> None:
-    """The final norm runs twice; what is compared of it is what it makes of the last states, on both sides."""
+    """The final norm runs twice; both models compare its output on the last states."""
     folder = save_early_exit(make_decoder(family)[0], tmp_path / "exiting")
     export(str(folder), tmp_path / "bundle", check=False)
     result = validate(tmp_path / "bundle", bisect=True, samples=2, report=tmp_path)
@@ -92,7 +92,7 @@ def test_validation_compares_the_exit_and_every_layer(make_decoder: MakeDecoder,
 
 
 def test_compressed_graphs_keep_the_exit(make_decoder: MakeDecoder, tmp_path: Path) -> None:
-    """The head's weights, which two products read, are compressed and stored once."""
+    """The weights of the head, used by two products, are compressed and stored once."""
     wide = {"num_hidden_layers": 3, "hidden_size": 128, "intermediate_size": 128}
     folder = save_early_exit(make_decoder("llama", **wide)[0], tmp_path / "exiting")
     export(str(folder), tmp_path / "bundle", check=False)

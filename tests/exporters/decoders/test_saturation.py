@@ -1,4 +1,4 @@
-"""Graphs that stop computing saturated tokens: what they are made of, and that every stage takes or refuses them."""
+"""Graphs that stop computing saturated tokens: their structure, and their support in every stage."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ VARIANTS: dict[str, tuple[str, dict[str, Any]]] = {
 
 @pytest.fixture(scope="module")
 def make_saturating(make_decoder: MakeDecoder, tmp_path_factory: pytest.TempPathFactory) -> Callable[..., Path]:
-    """A function that makes a small random decoder with an exit after every block: (family) -> bundle."""
+    """A function that creates a small random decoder with an exit after every block: (family) -> bundle."""
 
     def make(family: str, dtype: str = "float32", **options: Any) -> Path:
         folder = tmp_path_factory.mktemp("saturating")
@@ -53,7 +53,7 @@ def make_saturating(make_decoder: MakeDecoder, tmp_path_factory: pytest.TempPath
 
 @pytest.fixture(scope="module")
 def wide(make_decoder: MakeDecoder, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """One whose rows are wide enough for compression, unchecked. Not to be changed."""
+    """A decoder with rows wide enough for compression, unchecked. Read-only."""
     folder = tmp_path_factory.mktemp("wide")
     checkpoint = save_early_exit(make_decoder("llama", **WIDE)[0], folder / "checkpoint", "every")
     export(str(checkpoint), folder / "bundle", check=False)
@@ -64,7 +64,7 @@ def wide(make_decoder: MakeDecoder, tmp_path_factory: pytest.TempPathFactory) ->
 def test_graph_equals_the_source_and_can_skip_all_blocks_but_the_first(
     variant: str, make_saturating: Callable[..., Path]
 ) -> None:
-    """Attention and both products after it stand in a branch; keys and values are made and written outside."""
+    """Attention and both products after it are in a branch; keys and values are computed and stored outside."""
     family, options = VARIANTS[variant]
     bundle = Bundle.open(make_saturating(family, **options))
     decoder = decoder_of(bundle)

@@ -1,4 +1,4 @@
-"""Every family and every shape of it that config.json can ask for: logits and texts are the source model's."""
+"""Every family in every shape that config.json allows: logits and texts equal the source model."""
 
 from __future__ import annotations
 
@@ -94,7 +94,7 @@ def test_logits_equal_the_source_for_every_shape(make_decoder: MakeDecoder, vari
 
 @pytest.mark.parametrize("family", FAMILIES)
 def test_every_bias_and_norm_is_applied(make_decoder: MakeDecoder, tmp_path: Path, family: str) -> None:
-    """In a fresh model all biases are 0 and all scales 1, so that one may stand for another."""
+    """In a fresh model all biases are 0 and all scales 1, so a swapped one would not be noticed."""
     import torch
 
     torch.manual_seed(1)
@@ -154,6 +154,6 @@ def test_rotary_frequencies_equal_transformers(
         tensor, scale = ROPE_INIT_FUNCTIONS[kind](config, "cpu")
         expected = tensor.numpy()
     found, found_scale = frequencies(rope, head_dim, 8192)
-    # Theirs are sums of scaled and unscaled ones in float32: with a large factor, rounding is relative to the unscaled.
+    # transformers adds scaled and unscaled terms in float32: rounding is relative to the unscaled ones.
     assert (np.abs(found - expected) <= 2e-6 * expected + np.finfo(np.float32).eps * unscaled).all()
     assert found_scale == pytest.approx(scale)

@@ -1,4 +1,4 @@
-"""Exported encoder-decoders: what they read and write is the source model's, whatever the family, shape and dtype."""
+"""Exported encoder-decoders: inputs and outputs equal the source model for every family, shape and dtype."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ PAIRS = [
 
 
 def source_outputs(checkpoint: Path, pairs: list[Pair]) -> list[dict[str, npt.NDArray[np.float32]]]:
-    """What transformers computes in float32, each pair alone and without a cache."""
+    """The outputs of transformers in float32, for each pair alone and without a cache."""
     import torch
     import transformers
 
@@ -65,7 +65,7 @@ def graph_outputs(bundle: Path, pairs: list[Pair]) -> list[dict[str, npt.NDArray
 
 
 def assert_same_outputs(checkpoint: Path, bundle: Path) -> None:
-    """The graphs' outputs, in a batch padded on both sides and in steps through the cache, are the source's."""
+    """The outputs of the graphs, in a batch padded on both sides and in decode steps, equal the source."""
     found, expected = graph_outputs(bundle, PAIRS), source_outputs(checkpoint, PAIRS)
     for name in OUTPUTS:
         actual, wanted = joined(found, name), joined(expected, name)
@@ -112,7 +112,7 @@ def test_position_buckets_equal_transformers_at_every_distance(buckets: int, fur
     from transformers.models.t5.modeling_t5 import T5Attention
 
     assume(furthest > buckets // 2)
-    reach = 2 * furthest + 3  # those beyond the furthest are in its bucket
+    reach = 2 * furthest + 3  # distances beyond the maximum share its bucket
     distances = np.arange(-reach if both_ways else 0, reach + 1)
     relative = torch.from_numpy(distances if both_ways else -distances)
     expected = T5Attention._relative_position_bucket(relative, both_ways, buckets, furthest).numpy()
@@ -138,7 +138,7 @@ def test_greedy_output_equals_transformers_token_for_token(make_encoder_decoder:
 
 
 def branches(engine: Any, decoder: Decoder, crossed: dict[str, Any], start: int) -> npt.NDArray[np.float32]:
-    """The logits of the branches [7, 8] and [9] after the tokens [PADDING, 5, 6], drafted as a tree in one step."""
+    """The logits of the branches [7, 8] and [9] after the tokens [PADDING, 5, 6], verified as a tree in one step."""
     dtypes = {spec.name: spec.dtype for spec in engine.inputs}
     shape = (1, decoder.kv_heads, 16, decoder.head_dim)
     past = {name: np.zeros(shape, dtype) for name, dtype in dtypes.items() if name.startswith("past_")}
@@ -341,7 +341,7 @@ def test_cpu_engine_gives_the_same_logits(make_encoder_decoder: Make, tmp_path: 
 @pytest.mark.parametrize("family", FAMILIES)
 def test_both_graphs_build_for_t4_and_a100(make_encoder_decoder: Make, tmp_path: Path, family: str) -> None:
     pytest.importorskip("tensorrt_rtx")
-    checkpoint, _ = make_encoder_decoder(family, d_kv=16)  # TensorRT-RTX 1.7 fails at heads of 12 numbers
+    checkpoint, _ = make_encoder_decoder(family, d_kv=16)  # TensorRT-RTX 1.7 fails at heads of 12 values
     bundle = tmp_path / "bundle"
     export(str(checkpoint), bundle, dtype="float16")
     lengths = {"capacity": "48", "source": "1:16:40"}
@@ -362,7 +362,7 @@ def test_both_graphs_build_for_t4_and_a100(make_encoder_decoder: Make, tmp_path:
 
 
 def test_sums_beyond_float16_stay_exact(make_encoder_decoder: Make, tmp_path: Path) -> None:
-    """Feed-forwards of a trained T5 give more than 65504."""
+    """The feed-forward layers of a trained T5 exceed 65504."""
     from safetensors.numpy import load_file, save_file
 
     checkpoint, _ = make_encoder_decoder("t5")

@@ -14,7 +14,7 @@ from intaglio.bundle import Bundle
 from intaglio.runtime.engines.opening import open_engine
 
 LENGTHS = [9000, 6111, 3000]
-FLIPPED = 0.05  # log-probability by which a feature at the border of two float16 numbers may change
+FLIPPED = 0.05  # log-probability that changes if a feature rounds to the other neighbouring float16 value
 
 
 def audio_of(rate: int = 16000) -> np.ndarray[tuple[int, int], np.dtype[np.float32]]:

@@ -1,4 +1,4 @@
-"""The recogniser of the package hama: its weights in our network give what its own library gives."""
+"""The recogniser of the package hama: its weights in our network give the results of its library."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ def recognizer(bundle: Path) -> Iterator[SpeechRecognizer]:
 
 @pytest.mark.parametrize("recording", SAMPLES, ids=lambda recording: recording.name)
 def test_transcripts_equal_the_library(recording: Recording, recognizer: SpeechRecognizer) -> None:
-    """Features are rounded to float16. One at the border of two numbers becomes the one or the other by the order of
+    """Features are rounded to float16. One halfway between two values is rounded up or down by the order of
     summation, so a few frames differ by more than the others."""
     library, samples = ASRModel(), recording.samples[None]
     feeds = {"waveform": samples, "waveform_lengths": np.array([samples.shape[1]])}
@@ -61,7 +61,7 @@ def test_transcripts_equal_the_library(recording: Recording, recognizer: SpeechR
 def test_run_prints_word_timestamps(bundle: Path) -> None:
     path = Path(str(resources.files("intaglio").joinpath("recordings", "sentence-5.flac")))
     (result,) = intaglio.run(bundle, [str(path)])
-    assert result.transcript.split()[:2] == ["hi", "maɪt"]  # he might
+    assert result.transcript.split()[:2] == ["hi", "maɪt"]  # the recogniser might
     assert result.seconds == pytest.approx(3.29, abs=0.01)
     starts = [word.start for word in result.words]
     assert starts == sorted(starts) and result.words[-1].end <= result.seconds
@@ -106,7 +106,7 @@ def test_missing_vocabulary_file_is_named(tmp_path: Path) -> None:
 
 
 def test_the_network_is_exported_without_its_front_end(tmp_path: Path) -> None:
-    """Its features are rounded to float16 in the graph, where float32 ones arrive."""
+    """The float32 features are rounded to float16 in the graph."""
     intaglio.convert(CONTAINER, tmp_path / "checkpoint")
     assert intaglio.export(tmp_path / "checkpoint", tmp_path / "bundle", features=True).passed
     manifest = Bundle.open(tmp_path / "bundle").manifest

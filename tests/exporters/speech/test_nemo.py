@@ -1,4 +1,4 @@
-"""NeMo's archives: the networks are NeMo's own, and nothing of a hostile archive is trusted."""
+"""NeMo archives: the networks equal those of NeMo, and the content of an archive is untrusted."""
 
 from __future__ import annotations
 

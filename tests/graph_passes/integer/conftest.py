@@ -1,4 +1,4 @@
-"""A small encoder layer as a float graph, written in ONNX's text form so that each test can vary a part of it."""
+"""A small encoder layer as a float graph in ONNX text form, so that each test can vary a part of it."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ Array = npt.NDArray[Any]
 
 @pytest.fixture
 def encoder(parse: Callable[..., ir.Model]) -> Callable[..., ir.Model]:
-    """A function: parts of the graph's text that differ, to the encoder."""
+    """A function: changed parts of the graph text -> the encoder."""
 
     def make(attention: str = ATTENTION, mask: str = WHERE, output: str = OUTPUT, head: str = "z = Identity(y)") -> Any:
         random = np.random.default_rng(1)

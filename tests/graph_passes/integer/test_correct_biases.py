@@ -1,4 +1,4 @@
-"""Biases are corrected to the mean of the floating-point layer, each on what the corrected layers before it give."""
+"""Biases are corrected to the mean of the float layer, each on the outputs of the corrected layers before it."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ SECOND = "y = intaglio.IntLinear <bits = 32> (h, w2, b2)"
 
 
 class Batches:
-    """Calibration data: two batches of different lengths, the second one with padding that must not count."""
+    """Calibration data: two batches of different lengths, the second one with padding that must be ignored."""
 
     def __init__(self) -> None:
         random = np.random.default_rng(1)
@@ -47,7 +47,9 @@ def graph(parse: Parse, text: str) -> ir.Model:
     outputs = f"int8[batch, n, {WIDTH}] h, int32[batch, n, {WIDTH}] y"
     model = parse(f"({inputs}) => ({outputs}) {{ {text} }}", weights, domains=', "intaglio": 1')
     for node in model.graph:
-        node.outputs[0].shape = ir.Shape(["batch", "n", WIDTH])  # ONNX's inference knows no operators of ours
+        node.outputs[0].shape = ir.Shape(
+            ["batch", "n", WIDTH]
+        )  # ONNX shape inference does not support custom operators
         unit = random.uniform(1e-4, 2e-4, WIDTH)
         node.meta[KEY] = FloatMeans(random.normal(0, 2, WIDTH), unit)
     return model
@@ -72,7 +74,7 @@ def test_output_means_equal_the_float_layers(parse: Parse) -> None:
     for node, mean in ((first, (x @ arrays["w1"] + arrays["b1"]).mean(axis=0)), (second, y.mean(axis=0))):
         known = node.meta[KEY]
         np.testing.assert_allclose(mean, known.mean / known.unit, rtol=0, atol=0.5 + 1e-6)
-    assert np.ptp(h) > 50 and np.abs(arrays["b1"]).min() > 100  # the second layer's inputs were others before
+    assert np.ptp(h) > 50 and np.abs(arrays["b1"]).min() > 100  # the inputs of the second layer were different before
 
 
 def test_a_bias_keeps_its_bound(parse: Parse) -> None:

@@ -1,4 +1,4 @@
-"""The layers of query, key and value become one, to the same integers, or stay three with a reason."""
+"""The query, key and value layers are fused with identical integers, or stay separate with a reason."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ def graph(parse: Parse, text: str, outputs: str = "int8[batch, n, 8] y", missing
     for index, name in enumerate("qkv"):
         weights[f"w{name}"] = random.integers(-127, 128, (INPUTS, WIDTH)).astype(np.int8)
         weights[f"b{name}"] = random.integers(-9999, 9999, WIDTH).astype(np.int32)
-        size = 1 if name == "k" else WIDTH  # one factor for all columns of the keys
+        size = 1 if name == "k" else WIDTH  # one scale for all columns of the keys
         weights[f"m{name}"] = random.integers(2**29, 2**30, size).astype(np.int32)
         weights[f"s{name}"] = np.full(size, 37 + index, np.int32)
     given = f", int8[{INPUTS}, {WIDTH}] {missing}" if missing else ""
@@ -40,7 +40,7 @@ def graph(parse: Parse, text: str, outputs: str = "int8[batch, n, 8] y", missing
     inputs = f"int8[batch, n, {INPUTS}] x, int8[batch, n, {INPUTS}] other, bool[batch, 1, 1, n] mask{given}"
     model = parse(f"({inputs}) => ({outputs}) {{ {text} }}", used, domains=', "intaglio": 1')
     for node in model.graph:
-        value = node.outputs[0]  # ONNX's inference knows no operators of ours
+        value = node.outputs[0]  # ONNX shape inference does not support custom operators
         value.dtype, value.shape = ir.DataType.INT8, ir.Shape(["batch", "n", WIDTH])
     return model
 

@@ -1,4 +1,4 @@
-"""A residual sum goes into the normalisation that takes it, to the same integers, or stays with a reason."""
+"""A residual sum is fused into the following normalisation with identical integers, or stays with a reason."""
 
 from __future__ import annotations
 

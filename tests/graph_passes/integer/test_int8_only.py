@@ -1,4 +1,4 @@
-"""The recipe int8-only as users run it: on bundles, with real text, by every way to compute the result."""
+"""The recipe int8-only as users run it: on bundles, with real text, in every engine."""
 
 from __future__ import annotations
 
@@ -71,7 +71,7 @@ def test_manifest_records_the_passes(tiny_int8: Path) -> None:
 def test_kernels_function_bodies_and_references_agree_bit_for_bit(
     tiny_int8: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The last hidden state is the last integers times one scale, so equal integers are equal numbers."""
+    """The last hidden state is the last integers times one scale, so equal integers give equal values."""
     assert ort.library() is not None, "make kernels"
     with open_engine(tiny_int8) as engine:
         compiled = engine.run(feeds(tiny_int8))
@@ -99,7 +99,7 @@ def test_engine_built_without_kernels_is_skipped_if_kernels_exist(
     assert not custom_operators(parse(bundle / built.path).graph.node)
     opened = []
     monkeypatch.setattr("onnxruntime.InferenceSession", lambda path, *_, **__: opened.append(path))
-    with pytest.raises(AttributeError):  # of the session that is none
+    with pytest.raises(AttributeError):  # of the session without kernels
         open_engine(bundle)
     assert opened == [str(bundle / "model.onnx")]
 
@@ -206,9 +206,9 @@ def paragraphs() -> list[str]:
     return [block for block in blocks if 60 < len(block) < 600]
 
 
-@pytest.mark.proof  # the README's session makes the same of the same model, and validates it
+@pytest.mark.proof  # the session of the README compresses and validates the same model
 def test_real_model_keeps_its_accuracy_in_a_quarter_of_the_bytes(minilm_bundle: Path, tmp_path: Path) -> None:
-    """Calibrated on paragraphs of Python's manual, judged on other sentences; no training."""
+    """Calibrated on paragraphs of Python's manual, evaluated on other sentences; no training."""
     calibration, held_out = tmp_path / "texts.txt", sentences()
     calibration.write_text("\n".join(paragraphs()[:640:10]))
     result = compress(minilm_bundle, tmp_path / "int8", "int8-only", calibration=calibration)

@@ -136,7 +136,7 @@ def test_table_tied_to_the_head_is_stored_once(parse: Callable[..., ir.Model]) -
     model, counts = IntegerEmbedding(where="everywhere")(with_table(parse, TIED, 20, table))
     assert (counts.rewritten, counts.reasons) == ({}, ["t is used by Transpose too"])
     assert tables(model) == ["t"]
-    model, counts = IntegerEmbedding()(model)  # an integer-only encoder cannot do without
+    model, counts = IntegerEmbedding()(model)  # required by integer-only encoders
     assert (counts.rewritten, counts.reasons) == ({"tables": 1}, ["t is used by Transpose too"])
     assert tables(model) == ["t", "t_int8"]
 
@@ -203,9 +203,9 @@ def test_float16_after_int8_qdq_builds_for_t4_with_int8_tables(tiny_qdq: Path, t
     assert (engine.sm, (tmp_path / "half" / engine.path).stat().st_size) == (75, engine.bytes)
 
 
-@pytest.mark.proof  # tiny models go the same way in the tests above
+@pytest.mark.proof  # the tests above cover tiny models
 def test_real_model_in_int8_and_float16_keeps_its_accuracy(minilm_bundle: Path, tmp_path: Path) -> None:
-    """The README's way to a T4; calibrated on prose, judged on other sentences."""
+    """The README's way to a T4; calibrated on prose, evaluated on other sentences."""
     prose = (Path(__file__).parents[3] / "examples" / "language_models" / "calibration.txt").read_text()
     paragraphs = [" ".join(block.split()) for block in prose.split("\n\n")]
     (tmp_path / "texts.txt").write_text("\n".join([each for each in paragraphs if 60 < len(each) < 600][:256:4]))
@@ -220,7 +220,7 @@ def test_real_model_in_int8_and_float16_keeps_its_accuracy(minilm_bundle: Path, 
     assert cosines(*found).mean() >= 0.995 and cosines(*found).min() >= 0.985, cosines(*found)
 
 
-# Graphs that are no encoder of text
+# Graphs other than text encoders
 
 
 def test_vision_transformer_stays_accurate_in_int8(vision_transformer: Path, images: Path, tmp_path: Path) -> None:
@@ -248,7 +248,7 @@ def test_int8_only_names_recipes_for_image_models(
 
 @pytest.mark.parametrize("norm", ["LayerNormalization(h, g)", "RMSNormalization(h, g)", "Relu(h)"])
 def test_matrix_products_of_graph_inputs_are_found(norm: str, tmp_path: Path) -> None:
-    """A product that takes an input of the graph, and a graph that ends with another norm, or with none."""
+    """A product that uses an input of the graph, and a graph that ends with another norm or with none."""
     random = np.random.default_rng(3)
     weights = {"w": random.normal(size=(8, 8)).astype(np.float32), "g": np.ones(8, np.float32)}
     used = {name: array for name, array in weights.items() if name == "w" or "g)" in norm}

@@ -1,4 +1,4 @@
-"""A float encoder becomes integer operators that compute the same within what eight bits can hold."""
+"""A float encoder is lowered to integer operators that compute the same within the precision of 8 bits."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ INTEGER = {
     "IntAttention": 1,
     "IntLinear": 6,
     "IntLayerNorm": 3,  # two of them with the residual sum before them
-    "Requantize": 1,  # of the embedding, whose channels have scales of their own
+    "Requantize": 1,  # of the embedding, whose channels have their own scales
 }
 
 
@@ -33,7 +33,7 @@ def count(model: ir.Model) -> dict[str, int]:
 
 
 def close(model: ir.Model, feeds: Feeds, expected: Array, tolerance: float = 0.15) -> None:
-    """Where there are tokens: padding's own queries mean nothing."""
+    """Positions of tokens: the queries of padding are undefined."""
     (got,) = run_integer(model, feeds)
     tokens = feeds["m"] == 1
     difference = np.abs(got - expected)[tokens]

@@ -1,4 +1,4 @@
-"""GPTQ and AWQ: layers see what the rounded layers before them give, and lose less than by rounding alone."""
+"""GPTQ and AWQ: layers see the outputs of the rounded layers before them; the error is below that of rounding."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ def text(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def first_layer_error(bundle: Path, graph_pass: Any, data: CalibrationData, folder: Path) -> float:
-    """The mean squared error of what the layers of the first input give, after the pass, on the calibration text."""
+    """The mean squared error of the layers of the first input after the pass, on the calibration text."""
     model = load(Bundle.open(bundle).model_path)
     layers = linear_layers(model, Counts())
     names = [str(layer.node.outputs[0].name) for layer in layers if layer.x is layers[0].x]

@@ -1,4 +1,4 @@
-"""Errors that are made good by later columns change the outputs less, and what is kept exact takes up the most."""
+"""Later columns compensate errors of earlier ones: outputs change less, and exact values compensate most."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""GPTQ's rounding is that of the algorithm as it is written down, and its outputs are nearer than those of rounding."""
+"""The GPTQ solver equals the published algorithm, and its outputs are nearer than those of rounding."""
 
 from __future__ import annotations
 

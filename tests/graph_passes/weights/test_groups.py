@@ -1,4 +1,4 @@
-"""Round-to-nearest and the two of 8 bits on graphs: what the nodes compute, and what is left."""
+"""Round-to-nearest and both 8-bit recipes on graphs: results of the nodes, and skipped layers."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Linear layers are found in every form, with their weights the right way round, and nothing else is."""
+"""Linear layers are found in every form with correctly oriented weights; similar nodes are not."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Layers with lookup tables compute with the nearest centroids, and a bundle is made of a bundle and a text."""
+"""Layers with lookup tables compute with the nearest centroids; a bundle and a text give a compressed bundle."""
 
 from __future__ import annotations
 
@@ -59,7 +59,7 @@ def weighting(tmp_path: Path) -> Sensitivities:
 
 
 def weights_of(model: ir.Model) -> dict[str, np.ndarray]:
-    """Name of a layer -> the weight [N, K] that its operators stand for."""
+    """Name of a layer -> the weight [N, K] that its operators represent."""
     found: dict[str, np.ndarray] = {}
     for node in model.graph:
         if node.domain != "intaglio":
@@ -180,7 +180,7 @@ def test_mixed_keeps_its_budget_and_reports_the_minimum(model: ir.Model, weighti
 
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A decoder's bundle, a text, and the sensitivities on it."""
+    """The bundle of a decoder, a text, and the sensitivities on it."""
     folder = tmp_path_factory.mktemp("lut")
     export(str(save_decoder(folder / "checkpoint", "gpt2")), folder / "bundle", check=False)
     (folder / "text.txt").write_text("The quick brown fox jumps over the lazy dog; sphinx of black quartz. " * 20)

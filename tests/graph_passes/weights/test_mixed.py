@@ -1,4 +1,4 @@
-"""The choice within a budget is never over it, never far from the best there is, and always the same."""
+"""The choice is within the budget, near the optimum, and reproducible."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ def test_choice_is_within_the_budget_and_near_the_optimum(choices: list[list[Cho
         return
     assert total(chosen)[0] <= budget
     assert all(each in options for each, options in zip(chosen, choices, strict=True))
-    # A convex relaxation can gain no more over it than the one step that did not fit.
+    # The convex relaxation is better by at most the one step that did not fit.
     best = min(total(each)[1] for each in fitting)
     step = max(max(each.error for each in options) - min(each.error for each in options) for options in choices)
     assert total(chosen)[1] <= best + step + 1e-9

@@ -1,4 +1,4 @@
-"""Exactly the smallest weights become 0, and are stored in sparse rows only where that takes fewer bytes."""
+"""Exactly the smallest weights become 0, and are stored as sparse rows only if that needs fewer bytes."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Shapes really shrink, and the function is exactly that of the graph whose channels are set to 0."""
+"""Shapes shrink, and the outputs equal those of the graph with the channels set to 0."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ SQUARED = "p = MatMul(x, a)  q = Add(p, v)  s = Relu(q)  h = Mul(s, s)  y = MatM
 
 
 def small_integers(width: int, seed: int) -> dict[str, np.ndarray]:
-    """Weights of small whole numbers: sums of their products are exact in float32, in whatever order."""
+    """Weights of small integers: sums of their products are exact in float32 in any order."""
     random = np.random.default_rng(seed)
     shapes = {"a": (8, width), "b": (8, width), "c": (width, 4), "v": (width,)}
     return {name: random.integers(-3, 4, shape).astype(np.float32) for name, shape in shapes.items()}

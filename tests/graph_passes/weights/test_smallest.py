@@ -1,4 +1,4 @@
-"""The smallest of several matrices, found one matrix at a time, are those that sorting all numbers finds."""
+"""The smallest values of several matrices, found matrix by matrix, equal those found by sorting all values."""
 
 from __future__ import annotations
 

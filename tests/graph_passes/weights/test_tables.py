@@ -1,4 +1,4 @@
-"""Tables on a grid are what kernels read, and cost next to nothing; what is set aside is exactly what was asked for."""
+"""Codebooks on a grid have the format of the kernels and little error; the requested sparse values are exact."""
 
 from __future__ import annotations
 

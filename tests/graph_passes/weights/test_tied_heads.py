@@ -1,4 +1,4 @@
-"""A head that is tied to the embeddings is treated alike by every recipe, in float32 and after float16."""
+"""Every recipe treats a head tied to the embeddings in the same way, in float32 and after float16."""
 
 from __future__ import annotations
 
@@ -19,14 +19,14 @@ RECIPES = {
     "awq": f"{CANONICAL}awq: {GROUPS}",
     "lut": "lut: {tied: ",
     "lut-sparse": "lut_sparse: {tied: ",
-    "mixed": "mixed: {bits_per_weight: 5.8, tied: ",  # what 2 bits and the tables take, so that no layer is left
+    "mixed": "mixed: {bits_per_weight: 5.8, tied: ",  # 2 bits and the codebooks, so no layer is skipped
 }
 LEFT = "its weight is an embedding table too, left without tied: true"
 
 
 @pytest.fixture(scope="module")
 def folder(make_decoder: Callable[..., tuple[Path, Path]]) -> Path:
-    """`bundle`, whose head is tied, and `bundle16`, which float16 made of it; a text, and sensitivities of `bundle`."""
+    """`bundle` with a tied head, `bundle16` converted to float16, a text, and sensitivities of `bundle`."""
     bundle = make_decoder("llama", tie_word_embeddings=True, intermediate_size=64, num_hidden_layers=1)[1]
     folder = bundle.parent
     compress(bundle, folder / "bundle16", "float16")
@@ -36,7 +36,7 @@ def folder(make_decoder: Callable[..., tuple[Path, Path]]) -> Path:
 
 
 def compressed(folder: Path, bundle: str, recipe: str, tied: str, output: Path) -> PassRecord:
-    """What the last pass of `recipe` says of `bundle`."""
+    """The record of the last pass of `recipe` on `bundle`."""
     file = output.parent / "recipe.yaml"
     file.write_text(f"passes: [{RECIPES[recipe]}{tied}}}]")
     by_sensitivity = recipe.startswith(("lut", "mixed"))

@@ -1,4 +1,4 @@
-"""A grid holds what its group holds, to half a step, whatever the numbers."""
+"""A grid represents any group within half a step."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ def matrices(draw: st.DrawFn) -> tuple[Floats, int]:
 
 
 def steps(grid: Grid, columns: int) -> Floats:
-    """[N, K], the distance between the numbers that each weight could become."""
+    """[N, K], the distance between the representable values of each weight."""
     return np.repeat(np.abs(grid.scales), columns // grid.scales.shape[1], axis=1)
 
 
@@ -38,7 +38,7 @@ def test_error_of_asymmetric_groups_is_at_most_half_a_step(matrix_and_size: tupl
     codes = grid.encode(matrix)
     assert codes.max() < 2**bits
     step = steps(grid, matrix.shape[1])
-    # The zero point is a whole number too, so the ends of the range may lie half a step off the grid's.
+    # The zero point is an integer too, so the ends of the range may be half a step off the grid.
     assert (np.abs(grid.decode(codes) - matrix) <= 1.001 * step).all()
     inside = (codes > 0) & (codes < 2**bits - 1)
     assert (np.abs(grid.decode(codes) - matrix) <= 0.501 * step)[inside].all()

@@ -1,4 +1,4 @@
-"""The front end: its definition, and rows of a batch that do not depend on each other."""
+"""The front end: its definition, and independent rows of a batch."""
 
 from __future__ import annotations
 

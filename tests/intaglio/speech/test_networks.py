@@ -1,4 +1,4 @@
-"""The networks in torch: sizes, positions, and rows of a batch that do not depend on each other."""
+"""The networks in torch: sizes, positions, and independent rows of a batch."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ def test_row_of_a_padded_batch_equals_the_single_row(name: str) -> None:
     network = random_network(NETWORKS[name])
     random = np.random.default_rng(0)
     lengths = [9000, 6111, 3000]
-    audio = torch.from_numpy(random.normal(0, 0.1, (3, 9000)).astype(np.float32))  # what lies beyond is not 0
+    audio = torch.from_numpy(random.normal(0, 0.1, (3, 9000)).astype(np.float32))  # values beyond the row are not 0
     log_probs, frames = network(audio, torch.tensor(lengths))
     for row, length in enumerate(lengths):
         alone, count = network(audio[row : row + 1, :length], torch.tensor([length]))

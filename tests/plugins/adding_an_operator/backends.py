@@ -1,6 +1,6 @@
-"""What the operator of the folder scaled_clamp does in every backend; run in a copy of the sources that has it.
+"""The operator of the folder scaled_clamp in every backend; run in a copy of the sources that contains it.
 
-`test_adding_an_operator.py` makes the copy, and says how each of these tests ended.
+`test_adding_an_operator.py` creates the copy and reports the outcome of each of these tests.
 """
 
 import numpy as np
@@ -37,7 +37,7 @@ each_case = pytest.mark.parametrize("case", CASES, ids=list(FACTORS))
 
 
 def expected(case: Case) -> np.ndarray:
-    """Written a second time, with other functions than the reference."""
+    """A second implementation, with other functions than the reference."""
     factor = np.float32(1) if case.inputs[1] is None else case.inputs[1]
     return np.minimum(np.maximum(case.inputs[0] * factor, np.float32(-1.5)), np.float32(2.25))
 

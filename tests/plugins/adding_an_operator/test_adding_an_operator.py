@@ -1,4 +1,4 @@
-"""A made-up operator comes into all backends by its folder and one line, in a copy of the sources."""
+"""A new operator reaches all backends by its folder and one line, in a copy of the sources."""
 
 from __future__ import annotations
 
@@ -17,14 +17,14 @@ from intaglio.plugins.ort import build
 HERE = Path(__file__).parent
 ROOT = build.ROOT
 FOLDER = "scaled_clamp"
-PAGE = ROOT / "docs" / "extending.md"  # has the line of the registry as a difference
+PAGE = ROOT / "docs" / "extending.md"  # includes the registry line as a diff
 STAGES = ("intaglio", "plugins", "runtime", "exporters", "graph_passes", "training", "validate")
 TESTS = re.findall(r"^def (test_\w+)", (HERE / "backends.py").read_text(), re.MULTILINE)
 
 
 @pytest.fixture(scope="module")
 def compiled() -> None:
-    """What the library of this checkout is linked from: the copy has to compile its own part alone."""
+    """The object files of this checkout's library: the copy compiles only its own part."""
     try:
         build.compiler()
     except build.CompileError as error:
@@ -34,7 +34,7 @@ def compiled() -> None:
 
 @pytest.fixture(scope="module")
 def copy(tmp_path_factory: pytest.TempPathFactory, compiled: None) -> Path:
-    """The sources with the operator's folder, and its line in the registry."""
+    """The sources with the folder of the operator and its line in the registry."""
     copy = tmp_path_factory.mktemp("copy")
     ignored = shutil.ignore_patterns("__pycache__", build.LIBRARY.name)
     for folder in (*STAGES, "tests/support"):
@@ -53,7 +53,7 @@ def copy(tmp_path_factory: pytest.TempPathFactory, compiled: None) -> Path:
 
 
 def run(copy: Path, *command: str) -> subprocess.CompletedProcess[str]:
-    """Python in the copy, which finds none but its sources, and keeps what it compiles there."""
+    """Run Python in the copy, with only its sources on the path and its own compiler cache."""
     environment = {**os.environ, "PYTHONPATH": str(copy), "XDG_CACHE_HOME": str(copy / "cache")}
     return subprocess.run(
         [sys.executable, *command], cwd=copy, env=environment, capture_output=True, text=True, check=False
@@ -62,7 +62,7 @@ def run(copy: Path, *command: str) -> subprocess.CompletedProcess[str]:
 
 @pytest.fixture(scope="module")
 def built(copy: Path) -> set[str]:
-    """The library in the copy; what of it was not there before."""
+    """The library in the copy, and its newly compiled files."""
     objects = copy / "build" / "kernels"
     before = {path.name for path in objects.iterdir()}
     done = run(copy, "plugins/ort/build.py")

@@ -1,4 +1,4 @@
-"""The clusters are the best that there are, and every value is assigned to the nearest."""
+"""The clusters are optimal, and every value is assigned to the nearest."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ def backend(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> 
 
 
 def error(values: np.ndarray, weights: np.ndarray, centroids: np.ndarray) -> float:
-    """Σ weight·(value - nearest centroid)², looked for among all of them."""
+    """Σ weight·(value - nearest centroid)², by comparing with all centroids."""
     distances = np.abs(values.astype(np.float64)[:, None] - centroids.astype(np.float64)).min(axis=1)
     return float(weights.astype(np.float64) @ distances**2)
 
@@ -46,7 +46,7 @@ def scatter(values: np.ndarray, weights: np.ndarray) -> float:
 
 
 def least_error(values: np.ndarray, weights: np.ndarray, count: int) -> float:
-    """The error of the best of all ways to cut the sorted values into `count` pieces."""
+    """The error of the best partition of the sorted values into `count` pieces."""
     order = np.argsort(values, kind="stable")
     values, weights = values[order].astype(np.float64), weights[order].astype(np.float64)
     errors = []
@@ -95,7 +95,7 @@ def test_each_value_is_assigned_to_its_nearest_centroid(backend: str) -> None:
     random = np.random.default_rng(5)
     values = random.standard_normal((2, 333)).astype(np.float32)
     centroids = np.sort(random.standard_normal((2, 7)).astype(np.float32), axis=1)
-    values[:, :6] = (centroids[:, :-1] + centroids[:, 1:]) / 2  # as near to two as a float can be
+    values[:, :6] = (centroids[:, :-1] + centroids[:, 1:]) / 2  # the largest float below two
     chosen = np.take_along_axis(centroids, assign(values, centroids).astype(np.int64), axis=1)
     distances = np.abs(values[:, :, None].astype(np.float64) - centroids[:, None].astype(np.float64))
     np.testing.assert_array_equal(np.abs(values.astype(np.float64) - chosen), distances.min(axis=2))
@@ -175,7 +175,7 @@ def test_negative_weights_and_wrong_shapes_are_refused() -> None:
 
 
 def test_too_many_centroids_and_unequal_rows_are_refused() -> None:
-    """The kernel has room for 256 of them, and reads as many rows of both."""
+    """The kernel has space for 256 centroids, and reads the same number of rows of both."""
     values = np.ones((2, 3), np.float32)
     for shape in ((2, 257), (2, 0), (1, 4), (4,)):
         with pytest.raises(GraphError, match="1 to 256 centroids"):

@@ -1,4 +1,4 @@
-"""Every kernel compiled for every GPU, without one: what TensorRT embeds, and what a kernel uses of a GPU."""
+"""Every kernel compiled for every GPU without a GPU: the code for TensorRT, and the resources of a kernel."""
 
 import re
 import struct
@@ -33,7 +33,7 @@ def sections(cubin: bytes) -> dict[str, bytes]:
 
 
 def values_in_cubin(cubin: bytes, attribute: int) -> dict[str, int]:
-    """The value of an attribute for every kernel, read from the cubin itself; not for functions that they call."""
+    """The value of an attribute for every kernel, read from the cubin; device functions are excluded."""
     found = sections(cubin)
     info, values, at = found[".nv.info"], {}, 0
     while at < len(info):

@@ -1,4 +1,4 @@
-"""The emulation finds what a GPU would let pass in silence, and computes what a GPU does."""
+"""The emulator finds errors that a GPU would ignore, and computes what a GPU computes."""
 
 import numpy as np
 import pytest

@@ -1,4 +1,4 @@
-"""Launches are made of operations that TensorRT's symbols have, and come out as they do for numbers."""
+"""Launch geometry uses only operations of TensorRT's symbolic dimensions, and gives the numeric results."""
 
 import dataclasses
 
@@ -48,14 +48,14 @@ def number(value):
 
 
 def symbolic(case: Case) -> Launch:
-    """The launch when every length of the activations is a symbol that may be one."""
+    """The launch with a symbol for every activation length that may be symbolic."""
     constant = {"weight", "bias", "shift", "out_shift", "sum_shift"}
     tensors = []
     for spec, array in zip(OPS[case.operator].inputs, case.inputs, strict=False):
         if array is None:
             tensors.append(None)
             continue
-        # A length of 1 is known where it broadcasts, and so is the width of a head.
+        # A length of 1 is static where it broadcasts, and so is the width of a head.
         width = array.ndim - 1 if case.operator == "IntAttention" else None
         lengths = [
             length

@@ -1,4 +1,4 @@
-"""Every CUDA kernel against the NumPy reference, integers to the bit: emulated as a T4 and an A100, and on a GPU."""
+"""Every CUDA kernel against the NumPy reference, integers bit for bit: emulated as a T4 and an A100, and on a GPU."""
 
 from collections.abc import Callable
 from typing import Any
@@ -21,7 +21,7 @@ Run = Callable[[Case, int], list[np.ndarray]]
 
 @pytest.fixture(scope="module", params=[75, 80, "gpu"])
 def run(request) -> Run:
-    """Runs a case's kernel; the seed is the order of threads."""
+    """Runs the kernel of a case; the seed determines the order of threads."""
     if request.param != "gpu":
         return lambda case, seed: emulate(
             folder_of(case.operator), launch_of(case), case.inputs, outputs_of(case), request.param, seed
@@ -32,7 +32,7 @@ def run(request) -> Run:
 
 
 def check(run: Run, case: Case, seed: int = 0) -> None:
-    if "activation_bits" in case.attributes:  # means nothing here, so the bound is that of all bits
+    if "activation_bits" in case.attributes:  # has no meaning here, so the bound for all bits applies
         case = Case(case.operator, case.inputs, {**case.attributes, "activation_bits": 32})
     expected = OPS[case.operator].reference(case.inputs, case.attributes)
     got = run(case, seed)
@@ -57,7 +57,7 @@ def test_kernel_equals_reference_on_rows_of_4096_in_float16(run, operator):
     check(run, in_float16(longest(operator)))
 
 
-# The rows at which a grid gets more blocks, or blocks another shape; and channels around both shapes' widths.
+# Numbers of rows at which the grid gets more blocks or another block shape; channels around the widths of both.
 @pytest.mark.parametrize("bits", [2, 3, 4, 8])
 @settings(max_examples=12)
 @given(
@@ -95,8 +95,8 @@ def sparse_case(random, counts, depth, rows):
 @pytest.mark.parametrize(
     "counts",
     [
-        [0] * 1500,  # more rows than a window holds, no value
-        [0, 0, 1500, 0, 3, 0],  # a row of several windows, which one block owns
+        [0] * 1500,  # more rows than a window has, no value
+        [0, 0, 1500, 0, 3, 0],  # a row of several windows, processed by one block
         [1] * 700,
         [508, 3, 0, 0, 511, 1, 1],  # rows that end with a window
         [0] * 512 + [128] * 4 + [0] * 3,
@@ -153,7 +153,7 @@ def test_uniform_attention_over_4096_keys_keeps_its_sum(run):
 
 @pytest.mark.parametrize("operator", ["IntSoftmax", "IntAttention"])
 def test_nonzero_mask_bytes_keep_their_entries(run, operator):
-    """As a file may hold them; `bool` has no meaning for them, and the CPU's kernels keep what is not 0."""
+    """As in a file; `bool` has no such values, and the CPU kernels keep entries with a nonzero mask."""
     random = np.random.default_rng(0)
     mask = (random.integers(0, 3, (2, 1, 7, 70)) * 127).astype(np.uint8)
     if operator == "IntSoftmax":

@@ -1,4 +1,4 @@
-"""A mistake that is put into a kernel is found: the emulation fails, or its numbers are not the reference's."""
+"""A planted mistake in a kernel is detected: the emulator fails, or the results differ from the reference."""
 
 import re
 import shutil
@@ -15,7 +15,7 @@ from intaglio.plugins.cuda.geometry import PLUGINS
 
 
 def proofs_but_the_first(mutations):
-    """Parameters of a test: the first shows that mistakes are found; the others, a compilation each, are proofs."""
+    """Test parameters: the first shows that mistakes are detected; the others, one compilation each, are proofs."""
     first, *others = mutations
     return [first, *(pytest.param(each, marks=pytest.mark.proof) for each in others)]
 
@@ -44,7 +44,7 @@ def test_mutated_matrix_product_is_detected(tmp_path, mutation):
 
 
 def mutated(source, old, new):
-    """The text of a file of the plugins with `new` in the place of `old`, which stands there once."""
+    """The text of a plugin file with `old`, which occurs once, replaced by `new`."""
     text = (PLUGINS / source).read_text()
     assert text.count(old) == 1
     return text.replace(old, new)
@@ -58,7 +58,7 @@ def is_wrong(folder, k, n, seed):
 
 
 def fails_in(folder, case, seed):
-    """Whether the kernels in `folder` end with an error, or with other numbers than the reference's; sums are exact."""
+    """Whether the kernels in `folder` fail or differ from the reference; sums are exact."""
     try:
         (got,) = emulate(folder, launch_of(case), case.inputs, outputs_of(case), 80, seed)
     except EngineError as error:

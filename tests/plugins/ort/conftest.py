@@ -1,4 +1,4 @@
-"""The library of CPU kernels, compiled from the sources as they are now."""
+"""The library of CPU kernels, compiled from the current sources."""
 
 import pytest
 

@@ -1,4 +1,4 @@
-"""plugins/integer_constants.h derives from the same scales the same integers as integer_math.py, or refuses both."""
+"""plugins/integer_constants.h derives the same integers from the same scales as integer_math.py, or both refuse."""
 
 import dataclasses
 import subprocess
@@ -19,7 +19,7 @@ EXTREME = np.array([0, -1, 1e-45, 1e-38, 2.0**-27, 2.0**-24, 1, 512, 2.0**10, 3e
 
 @pytest.fixture(scope="module")
 def derive(tmp_path_factory):
-    """What the C++ derives for many lines, as text."""
+    """The results of the C++ code for many lines, as text."""
     program = tmp_path_factory.mktemp("constants") / "constants_check"
     source = Path(__file__).with_name("constants_check.cpp")
     flags = ["-std=c++17", f"-I{build.PLUGINS.parent}"]
@@ -53,7 +53,7 @@ def random_lines(seed: int) -> Iterator[Line]:
     random = np.random.default_rng(seed)
 
     def scale() -> float:
-        """Any magnitude; now and then just beside a power of two, where roundings carry over."""
+        """Any magnitude; sometimes just beside a power of two, where rounding carries over."""
         value = np.float32(np.exp(random.uniform(-25, 8)))
         if random.random() < 0.3:
             value = np.nextafter(np.float32(2.0 ** random.integers(-30, 10)), np.float32(random.choice([0, 1, 1e9])))

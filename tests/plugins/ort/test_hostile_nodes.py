@@ -1,4 +1,4 @@
-"""Nodes whose attributes or tensors no exporter writes: each ends in one line, none ends or stalls the process."""
+"""Nodes with attributes or tensors that no exporter writes: each prints one line, none crashes or stalls."""
 
 from __future__ import annotations
 
@@ -22,8 +22,8 @@ onnxruntime = pytest.importorskip("onnxruntime")
 ir = pytest.importorskip("onnx_ir")
 onnx = pytest.importorskip("onnx")
 
-SECONDS = 120  # for all of them together on a busy machine; one takes milliseconds
-MEBIBYTES = 128  # of memory that a node without elements may take; ONNX Runtime takes some to open its model
+SECONDS = 120  # for all nodes together on a busy machine; one takes milliseconds
+MEBIBYTES = 128  # limit for a node without elements; ONNX Runtime needs some to open its model
 # Opens and runs the model of each folder on an instruction set, stores the output, and prints the message of ONNX
 # Runtime and the growth of the process's peak memory in MiB; a crash of a kernel is a crash of this process.
 CHILD = """
@@ -132,7 +132,7 @@ HOSTILE = {
     ),
     "an epsilon of NaN": Hostile(norm(), "epsilon: expected 0 or a positive number", {"epsilon": float("nan")}),
 }
-# What has no elements may have axes of any length: nothing loops over those, and no memory is taken for them.
+# Tensors without elements may have axes of any length: nothing may loop over them or allocate memory for them.
 LONG = 2**27  # one int32 for each of these is 512 MiB
 EMPTY = {
     "IntGelu": Case("IntGelu", (np.zeros((2**40, 0), np.int32),), {"scale": 0.1, "out_scale": 0.1}),
@@ -203,12 +203,12 @@ EMPTY_NODES = {name: Hostile(case, "^ran$", constants=False) for name, case in E
 
 
 def bytes_of(mask: np.ndarray) -> np.ndarray:
-    """`mask` with bytes other than 0 and 1, as a file may hold them."""
+    """`mask` with bytes other than 0 and 1, as in a file."""
     return (mask * random().integers(2, 256, mask.shape)).astype(np.uint8).view(np.bool_)
 
 
 def masked() -> Iterator[Case]:
-    """Every form of the masks, with such bytes."""
+    """Every form of mask with such bytes."""
     queries, keys = 5, 600
     for shape in [(1, 1, 1, keys), (1, 2, queries, keys), (1, 2, queries, 1)]:
         inputs = (*(int8(random(), 1, length, 32) for length in (queries, keys, keys)), *factors(random(), 1, False))
@@ -219,7 +219,7 @@ def masked() -> Iterator[Case]:
         yield Case("IntSoftmax", (x, bytes_of(random().random(shape) < 0.5)), {"scale": 0.01, "out_scale": 1 / 127})
 
 
-# These run, and give what the reference gives, on every instruction set.
+# These run, and equal the reference on every instruction set.
 EXACT = {
     f"{case.operator} {index} on {isa}": Hostile(case, "^ran$", constants=False, isa=isa)
     for isa in ort.supported_instruction_sets()
@@ -252,7 +252,7 @@ def results(folders):
 
 
 def write(hostile: Hostile, folder: Path) -> None:
-    """The model of the case, its attributes changed, and its inputs."""
+    """Write the model of the case with changed attributes, and its inputs."""
     proto = ir.to_proto(node_model(hostile.case, hostile.constants))
     node = proto.graph.node[0]
     kept = [attribute for attribute in node.attribute if attribute.name not in hostile.attributes]

@@ -1,4 +1,4 @@
-"""What random small cases of the integer matrix products do not reach: whole tiles, many blocks, extremes, factors."""
+"""Integer matrix products beyond random small cases: full tiles, many blocks, extremes, scales."""
 
 import numpy as np
 import pytest

@@ -1,4 +1,4 @@
-"""What is particular to IntAttention's CPU kernel, on every instruction set that this CPU has."""
+"""Special cases of the CPU kernel of IntAttention, on every instruction set of this CPU."""
 
 import itertools
 
@@ -57,7 +57,7 @@ def test_uniform_rows_keep_their_sum(keys, value, instruction_set):
 
 
 def test_long_tail_keeps_its_probability(instruction_set):
-    # One key at exp(0) with the value 100, 4095 at exp(-8) each, together 1.37 of it, with the value -100.
+    # One key at exp(0) with the value 100; 4095 keys at exp(-8), together 1.37 of it, with the value -100.
     keys, scale = 4096, 8 / 2**14
     query, key = np.zeros((1, 1, 16), np.int8), np.zeros((1, keys, 16), np.int8)
     value = np.full((1, keys, 16), -100, np.int8)
@@ -108,7 +108,7 @@ def test_masked_keys_do_not_change_the_output(kept, random, instruction_set):
 
 
 def test_large_head_sizes_equal_the_reference(random, instruction_set):
-    # The distance between the two scores needs all of 32 bits without a sign.
+    # The distance between the two scores needs all 32 bits without a sign.
     query, key, value = (np.full((1, length, 70000), -128, np.int8) for length in (2, 3, 3))
     key[0, 1] = 127
     check(attention(query, key, value, scale=1e-8))

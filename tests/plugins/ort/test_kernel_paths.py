@@ -1,4 +1,4 @@
-"""Values on both sides of the borders between a kernel's fast and general paths, against the references, to the bit."""
+"""Values around the thresholds between a kernel's fast and general paths, against the references, bit for bit."""
 
 import re
 
@@ -18,7 +18,7 @@ INT32 = np.array([-(2**31), 2**31 - 1, -1, 0, 1], np.int64)
 
 @pytest.fixture(params=INSTRUCTION_SETS)
 def check(request, monkeypatch):
-    """Runs a case on one instruction set, and compares it."""
+    """Runs a case on one instruction set and compares it."""
     if request.param not in ort.supported_instruction_sets():
         pytest.skip(f"this CPU has no {request.param}")
     monkeypatch.setenv("INTAGLIO_ISA", request.param)
@@ -63,7 +63,7 @@ def layer_norm(x, weight=None, multiplier=None, shift=None, **attributes) -> Cas
 
 @pytest.mark.parametrize("channels", [2, 33, 768, 4096, 65536])
 def test_layer_norm_where_deviations_outgrow_32_bits(check, channels):
-    """Rows whose deviations have 28 to 33 bits, and rows of any int32, side by side."""
+    """Rows whose deviations have 28 to 33 bits, and rows of any int32, together."""
     random = np.random.default_rng(channels)
     largest = [2**bits // channels + more for bits in range(27, 32) for more in (0, 1)]
     rows = [np.where(random.random(channels) < 0.5, -value, value) for value in (*largest, 2**31 - 1)]
@@ -73,7 +73,7 @@ def test_layer_norm_where_deviations_outgrow_32_bits(check, channels):
 
 
 def test_layer_norm_whose_largest_deviation_rounds_up_to_16_bits(check):
-    """-32768 would be one more than the positive side's 32767, and rows with few or many of it would differ."""
+    """-32768 would exceed the positive limit of 32767 by one, and rows with few or many of it would differ."""
     pairs = np.arange(1, 33)[:, None] > np.arange(32)
     check(layer_norm((2**23 - 1) * np.concatenate([pairs, -1 * pairs], axis=1), np.full(64, 2**14)))
 
@@ -92,7 +92,7 @@ def test_layer_norm_with_weights_of_more_than_16_bits(check, largest, sign):
 
 @pytest.mark.parametrize("exponent", range(-4, 8))
 def test_layer_norm_whose_weights_are_large_at_the_wide_scale(check, exponent):
-    """The weight's factor passes 2^-2, beyond which a normalised outlier has no room to move left."""
+    """The weight scale exceeds 2^-2, beyond which a normalised outlier has no bits left to shift."""
     x = np.random.default_rng(exponent + 9).integers(-9999, 9999, (3, 70)) ** 5
     check(layer_norm(x // 10**14, wide_scale=2.0**-24, weight_scale=2.0 ** (exponent - 17), bias_scale=2.0**-24))
 
@@ -107,7 +107,7 @@ def test_layer_norm_with_every_output_shift(check):
 
 
 def test_layer_norm_with_scales_at_the_limits_of_32_bits(check):
-    """Multipliers of up to 15 bits and shifts of up to 30 take a path of their own, with weights that need a shift."""
+    """Multipliers of up to 15 bits and shifts of up to 30 have their own path, with weights that need a shift."""
     x = np.random.default_rng(0).integers(-9999, 9999, (3, 63)) ** 3
     for multiplier in (2**15 - 1, 2**15, 1, 0, -1):
         for most in (30, 31):
@@ -118,7 +118,7 @@ def test_layer_norm_with_scales_at_the_limits_of_32_bits(check):
 @pytest.mark.parametrize("ratio", [0.75, 1.0, 1.0 + 2.0**-15, 1.0 + 2.0**-16])
 @pytest.mark.parametrize("exponent", range(-18, 15))
 def test_layer_norm_with_weights_at_every_distance_from_the_wide_scale(check, exponent, ratio):
-    """From one where they are moved left to one beyond 32 bits; only some ratios are powers of two."""
+    """From a left shift to one beyond 32 bits; only some ratios are powers of two."""
     random = np.random.default_rng(exponent + 20)
     x, weight = random.integers(-9999, 9999, (3, 70)), random.choice([-(2**15), 2**15, 2**15 - 1, 77], 70)
     short = {"multiplier": int32([2**14 + 1]), "shift": int32([22])}
@@ -136,7 +136,7 @@ def with_residual(case: Case, residual, factors=(2**29 + 1, 2**28 + 1, 29)) -> C
 def test_layer_norm_with_a_residual_on_rows_of_every_length(check, channels, dtype):
     random = np.random.default_rng(channels)
     x = random.integers(-(2**15), 2**15, (3, channels))
-    x[0] = 2**31 - 1  # a sum that is clipped all along the row
+    x[0] = 2**31 - 1  # a sum that is clipped in the complete row
     limit = 128 if dtype is np.int8 else 2**15
     check(with_residual(layer_norm(x), random.integers(-limit, limit, x.shape).astype(dtype)))
 
@@ -258,7 +258,7 @@ def test_add_broadcasts_like_numpy(check, x_shape, y_shape):
 
 
 def test_add_of_extremes_that_cancel_or_saturate(check):
-    """Every shift, the largest factors, and sums near the ends of 64 bits."""
+    """Every shift, the largest scales, and sums near the limits of 64 bits."""
     random = np.random.default_rng(0)
     x, y = (int32(random.choice(INT32, (40, 63))) for _ in range(2))
     largest = 2**30 - 1
@@ -285,7 +285,7 @@ def test_add_refuses_a_multiplier_that_could_overflow():
 
 @pytest.mark.parametrize("out_scale", [1e-6, 0.02, 0.05, 1.0, 512.0])
 def test_gelu_of_every_16_bit_value(check, out_scale):
-    """At scales where the first requantisation narrows, keeps, and widens the values."""
+    """Scales at which the first requantisation narrows, keeps, and widens the values."""
     x = int32(np.arange(-32768, 32768)).reshape(64, 1024)
     for scale in (1e-5, 1e-3, 0.3):
         check(Case("IntGelu", (x, None, None), {"scale": scale, "out_scale": out_scale}))

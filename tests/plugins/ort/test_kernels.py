@@ -1,4 +1,4 @@
-"""Every CPU kernel against its operator's NumPy reference, to the bit, for every instruction set that this CPU has."""
+"""Every CPU kernel against the NumPy reference of its operator, bit for bit, on every instruction set of this CPU."""
 
 import numpy as np
 import pytest

@@ -1,4 +1,4 @@
-"""What goes wrong in the library comes back as one clear line, and never as a crash."""
+"""Errors in the library give one clear line, never a crash."""
 
 import threading
 
@@ -23,7 +23,7 @@ def requantize(channels: int = 8, rows: int = 3, bits: int = 8) -> Case:
 
 
 def open_session(model, **options):
-    """A session on a model (a ModelProto, or an ir.Model) with our operators."""
+    """A session on a model (a ModelProto or an ir.Model) with custom operators."""
     settings = onnxruntime.SessionOptions()
     settings.log_severity_level = 4
     for name, value in options.items():
@@ -34,7 +34,7 @@ def open_session(model, **options):
 
 
 def symbolic(case: Case) -> onnx.ModelProto:
-    """The case's model with every axis of its inputs and outputs free."""
+    """The model of the case with dynamic axes in all inputs and outputs."""
     proto = ir.to_proto(node_model(case))
     for value in [*proto.graph.input, *proto.graph.output]:
         for axis in value.type.tensor_type.shape.dim:

@@ -14,13 +14,13 @@ from intaglio.plugins.ort import build
 
 HERE = Path(__file__).parent
 TESTS = ("test_hostile_nodes.py", "test_int_attention.py")
-# Its library compiles for a minute, and `make sanitize` runs all the tests that these are some of.
+# Compiling the library takes a minute, and `make sanitize` runs all tests, including these.
 pytestmark = pytest.mark.proof
 REPORT = ("AddressSanitizer", "runtime error")
 
 
 def preloaded() -> str:
-    """The libraries that have to be loaded before Python."""
+    """The libraries that must be loaded before Python."""
     cxx = build.compiler()
     names = ("libasan.so", "libstdc++.so")
     found = [subprocess.run([cxx, f"-print-file-name={name}"], capture_output=True, text=True).stdout for name in names]
@@ -48,7 +48,7 @@ def run(sanitized: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
 
 def test_invalid_nodes_and_masks_give_no_sanitizer_report(sanitized: Path) -> None:
     tests = [str(HERE / name) for name in TESTS]
-    settings = ("-c", str(build.ROOT / "pyproject.toml"))  # a file beside the library would be taken for them
+    settings = ("-c", str(build.ROOT / "pyproject.toml"))  # a file beside the library would be used instead
     options = (*settings, "-q", "-p", "no:cacheprovider", "--kernels", str(sanitized))
     done = run(sanitized, "-m", "pytest", *options, *tests)
     assert not any(word in done.stdout + done.stderr for word in REPORT)
@@ -56,7 +56,7 @@ def test_invalid_nodes_and_masks_give_no_sanitizer_report(sanitized: Path) -> No
 
 
 def test_sanitizer_reports_a_planted_error(sanitized: Path) -> None:
-    """Reading beyond a block of memory, as a kernel would whose shapes were not checked."""
+    """Reads beyond an allocation, like a kernel without shape checks."""
     code = f"""if True:
         import ctypes
         library = ctypes.CDLL({str(sanitized)!r})

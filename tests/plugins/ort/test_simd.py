@@ -1,4 +1,4 @@
-"""The vector functions of plugins/simd.h against their definitions, on the bare CPU."""
+"""The vector functions of plugins/simd.h against their definitions."""
 
 import subprocess
 from pathlib import Path

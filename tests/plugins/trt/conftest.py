@@ -7,6 +7,6 @@ from full_tensorrt import full_tensorrt
 
 @pytest.fixture(scope="module")
 def tensorrt(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ModuleType]:
-    """The module `tensorrt`, which is there for these tests only."""
+    """The module `tensorrt`, present only for these tests."""
     with full_tensorrt(tmp_path_factory.mktemp("tensorrt")) as module:
         yield module

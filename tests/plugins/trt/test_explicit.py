@@ -1,4 +1,4 @@
-"""The explicit form of a graph: what plugins need is on the nodes, and nodes that no kernel takes are refused."""
+"""The explicit form of a graph: nodes carry everything that plugins need, and unsupported nodes are refused."""
 
 from __future__ import annotations
 

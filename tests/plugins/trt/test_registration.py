@@ -1,4 +1,4 @@
-"""The plugins as TensorRT's own Python layer takes them, against the references and the compiled kernels."""
+"""The plugins in TensorRT's Python layer, against the references and the compiled kernels."""
 
 from __future__ import annotations
 
@@ -22,11 +22,11 @@ from intaglio.plugins.trt.explicit import forms, plugin_name
 
 pytest.importorskip("cuda.bindings.nvrtc")
 
-CONSTANT = ("weight", "bias", "shift", "multiplier")  # what names of inputs end with that are no activations
+CONSTANT = ("weight", "bias", "shift", "multiplier")  # suffixes of input names that are not activations
 
 
 def explicit_node(case: Case, symbolic: bool = False) -> ir.Node:
-    """The case's node in its explicit form; with `symbolic`, activations have lengths that a builder does not know."""
+    """The node of the case in explicit form; with `symbolic`, the builder does not know the activation lengths."""
     model = node_model(case)
     node = explicit(model).graph.node(-1)
     for value in node.inputs:
@@ -112,7 +112,9 @@ def test_missing_tensorrt_names_the_extra(monkeypatch: pytest.MonkeyPatch) -> No
     from intaglio.plugins.trt import registration
 
     monkeypatch.setitem(sys.modules, "tensorrt", None)
-    monkeypatch.setattr(registration, "_plugins", registration._plugins.__wrapped__)  # the process keeps what it has
+    monkeypatch.setattr(
+        registration, "_plugins", registration._plugins.__wrapped__
+    )  # the process keeps its registrations
     with pytest.raises(MissingExtraError, match=r"intaglio\[gpu\]"):
         register(75)
 
@@ -125,6 +127,8 @@ def test_too_old_tensorrt_is_reported(monkeypatch: pytest.MonkeyPatch, plugin: A
     old.__version__ = "10.3.0"  # type: ignore[attr-defined]
     monkeypatch.setitem(sys.modules, "tensorrt", old)
     monkeypatch.setitem(sys.modules, "tensorrt.plugin", plugin)
-    monkeypatch.setattr(registration, "_plugins", registration._plugins.__wrapped__)  # the process keeps what it has
+    monkeypatch.setattr(
+        registration, "_plugins", registration._plugins.__wrapped__
+    )  # the process keeps its registrations
     with pytest.raises(EngineError, match=r"tensorrt 10\.3\.0: no ahead-of-time plugins .* expected 10\.9"):
         register(75)

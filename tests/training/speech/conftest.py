@@ -1,4 +1,4 @@
-"""A stand-in for espeak-ng, where what surrounds the program is tested and not its speech."""
+"""A stand-in for espeak-ng, for tests that do not depend on its speech."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ else:
 
 @pytest.fixture
 def tones(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """The folder of a program espeak-ng, first on the PATH, that says every word as a tone of 0.1 s."""
+    """The folder of a program espeak-ng, first on the PATH, that renders every word as a tone of 0.1 s."""
     variants = [name for voices in VOICES.values() for name in (*voices.men, *voices.women) if name]
     accents = [accent for voices in VOICES.values() for accent in voices.accents]
     folder = tmp_path / "bin"

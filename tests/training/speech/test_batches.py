@@ -9,7 +9,7 @@ BANDS = 4
 
 
 def examples(lengths: list[int]) -> list[Example]:
-    """Every feature of example i is i + 1, its tokens are i of the token i."""
+    """Every feature of example i is i + 1, its tokens are i times the token i."""
     return [
         Example(np.full((length, BANDS), index + 1, np.float16), (index,) * index)
         for index, length in enumerate(lengths)

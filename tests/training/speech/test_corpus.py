@@ -63,7 +63,7 @@ def test_corpus_round_trips(tmp_path: Path) -> None:
         assert audio.dtype == np.float32
         assert (
             len(audio) == each.samples == pytest.approx(1600 * len(each.text.split()), abs=2)
-        )  # a tone of 0.1 s a word
+        )  # a tone of 0.1 s per word
         assert np.abs(audio).max() == pytest.approx(8000 / 2**15, rel=0.03)
     assert made.hours("train") == pytest.approx(sum(u.samples for u in made.part("train")) / 16000 / 3600)
 

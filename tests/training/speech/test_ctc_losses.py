@@ -54,7 +54,7 @@ def test_utterance_with_more_tokens_than_frames_is_ignored() -> None:
 def test_letter_loss_is_available_after_any_block(
     architecture: Architecture, ablation: Ablation | None, block: int
 ) -> None:
-    """The loss equals torch's CTC of each row alone, on the output of `block`."""
+    """Assert that the loss equals torch's CTC of each row alone, on the output of `block`."""
     trained = network(architecture, ablation)
     batch = collate([example((1, 2), 96, "ab"), example((3,), 61, "c a")])
     loss = TrainingLoss(trained, 0.25, block)
@@ -90,7 +90,7 @@ def test_zero_letter_share_uses_only_the_main_loss_and_adds_no_weight() -> None:
 def test_letter_loss_trains_the_earlier_blocks_and_its_head() -> None:
     trained = network()
     loss = TrainingLoss(trained, 1 - 1e-9, 0)
-    assert len(list(loss.parameters())) == 2  # the network's are not among them
+    assert len(list(loss.parameters())) == 2  # those of the network are not among them
     batch = collate([example((1, 2), 60, "ab")])
     loss(batch.features, batch).minimised.backward()
     for name, parameter in trained.named_parameters():

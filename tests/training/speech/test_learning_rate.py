@@ -28,7 +28,7 @@ def test_learning_rate_is_continuous() -> None:
 def test_final_decay_reaches_zero_for_any_step_count() -> None:
     rate = LearningRate(1.0, warm_up=10, hold=1000, cool_down=0.25)
     assert [rate.at(500, progress) for progress in (0.0, 0.75, 0.875, 1.0)] == pytest.approx([1.0, 1.0, 0.5, 0.0])
-    assert rate.at(5, 0.875) == pytest.approx(0.25)  # on top of the other schedule
+    assert rate.at(5, 0.875) == pytest.approx(0.25)  # in addition to the other schedule
 
 
 def test_schedule_without_hold_and_decay_of_one_half_is_noam() -> None:

@@ -88,7 +88,7 @@ def test_babble_has_several_equally_loud_speakers_of_any_length() -> None:
     noise = babble([loud, quiet], 3 * SAMPLE_RATE, generator(1))
     spectrum = np.abs(np.fft.rfft(noise)) ** 2
     assert len(noise) == 3 * SAMPLE_RATE
-    assert 0.1 < spectrum[3 * 1000] / spectrum[3 * 2000] < 10  # 10^4 if they were as loud as they came
+    assert 0.1 < spectrum[3 * 1000] / spectrum[3 * 2000] < 10  # 10^4 if their levels were not normalised
 
 
 def test_reverberation_decays_and_keeps_length_and_power() -> None:
@@ -97,7 +97,7 @@ def test_reverberation_decays_and_keeps_length_and_power() -> None:
     echoed = in_room(click, 0.4, generator())
     assert len(echoed) == len(click)
     assert power(echoed) == pytest.approx(power(click), rel=1e-4)
-    assert np.abs(echoed[:100]).max() < 1e-6  # nothing is heard before it sounds
+    assert np.abs(echoed[:100]).max() < 1e-6  # no echo precedes the sound
     assert np.abs(echoed).argmax() == 100
     early, late = power(echoed[140:1700]), power(echoed[4900:6500])  # 0.3 s apart: 45 of the 60 dB
     assert 10 * np.log10(early / late) == pytest.approx(45, abs=3)

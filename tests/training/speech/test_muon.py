@@ -1,4 +1,4 @@
-"""Our Muon takes the steps of torch's, in float32."""
+"""Our Muon takes the same steps as torch's, in float32."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from torch import nn
 
 from intaglio.training.speech.muon import QUINTIC, Muon, orthogonalised
 
-# Singular values stay between these once they are near 1, as the iteration does not converge.
+# Range of singular values near 1, as the iteration does not converge.
 NEAR_ONE = 0.65, 1.25
 
 
@@ -22,7 +22,7 @@ def test_matrices_of_every_shape_become_orthogonal(rows: int, columns: int, numb
     right = torch.linalg.qr(torch.randn(number, columns, size, generator=random)).Q
     values = 0.5 + torch.rand(number, 1, size, generator=random)
     found = orthogonalised((left * values) @ right.mT)
-    between = left.mT @ found @ right  # the singular values, if the vectors are the same
+    between = left.mT @ found @ right  # the singular values, if the vectors are unchanged
     diagonal = torch.diagonal(between, dim1=1, dim2=2)
     assert (diagonal >= NEAR_ONE[0]).all() and (diagonal <= NEAR_ONE[1]).all()
     assert (between - torch.diag_embed(diagonal)).abs().max() < 1e-4

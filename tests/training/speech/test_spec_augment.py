@@ -11,7 +11,7 @@ LENGTHS = torch.arange(ROWS) * 3 + 8  # 8 to 197
 
 
 def masked(augment: SpecAugment, seed: int = 0) -> Tensor:
-    """Where features of 1 became 0, bool [rows, frames, bands]."""
+    """Positions where features of 1 became 0, bool [rows, frames, bands]."""
     changed = augment(torch.ones(ROWS, FRAMES, BANDS), LENGTHS, torch.Generator().manual_seed(seed))
     assert set(changed.unique().tolist()) <= {0.0, 1.0}
     return changed == 0

@@ -1,4 +1,4 @@
-"""What benchmarks/speech_accuracy.py compares is comparable, and its picture shows what the networks compute."""
+"""The compared models of benchmarks/speech_accuracy.py have equal size, and its plot shows the similarities."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ def test_similarities_are_computed_from_the_block_outputs(tmp_path: Path) -> Non
         pairs = []
         for audio in recordings:
             features, frames = network.front_end(torch.from_numpy(audio)[None], torch.tensor([len(audio)]))  # type: ignore[misc]
-            last = network.encoder(features, frames)[0][0].numpy()  # the last block's output
+            last = network.encoder(features, frames)[0][0].numpy()  # the output of the last block
             last /= np.linalg.norm(last, axis=1, keepdims=True)
             pairs += (last[2:] * last[:-2]).sum(1).tolist()
     assert found[2][-1] == pytest.approx(np.mean(pairs), abs=1e-5)
@@ -79,7 +79,7 @@ def test_confidence_interval_covers_the_true_difference() -> None:
         first, second = ([wrong(text, rate, random) for text in references] for rate in rates)
         found = difference(references, first, second, seed)
         covered += found.low <= 100 * (rates[1] - rates[0]) <= found.high
-    assert covered >= 16  # 19 expected; with 15 or fewer, the interval would be too short with 99.7 %
+    assert covered >= 16  # 19 expected; 15 or fewer would mean a too narrow interval with 99.7 %
 
 
 def test_bootstrap_resamples_sentences_instead_of_voices() -> None:

@@ -28,7 +28,7 @@ def network(architecture: Architecture = "squeezeformer", dropout: float = 0.0) 
 
 
 def example(tokens: tuple[int, ...], frames: int, seed: int) -> Example:
-    """Each token sounds in bands of its own, one after the other."""
+    """Each token has its own frequency bands, one after the other."""
     features = np.random.default_rng(seed).normal(0, 0.3, (frames, MELS))
     for place, token in enumerate(tokens):
         features[place * frames // len(tokens) : (place + 1) * frames // len(tokens), token * 12 : token * 12 + 12] += 2
@@ -80,7 +80,7 @@ def test_muon_trains_the_matrices_and_adamw_everything_else() -> None:
     before = {name: each.clone() for name, each in trained.named_parameters() if each.ndim == 2}
     trainer.step(EXAMPLES)
     for name, each in trained.named_parameters():
-        if name in before:  # the largest change is that of an orthogonal matrix, whatever the gradient's size
+        if name in before:  # the largest change equals an orthogonal matrix for any gradient size
             rows, columns = each.shape
             size = 1e-3 * MUON_RATE * max(1, rows / columns) ** 0.5
             assert 0.5 * size <= torch.linalg.matrix_norm((each - before[name]).detach(), 2) <= 1.5 * size, name
@@ -124,7 +124,7 @@ def test_gradient_norm_is_clipped() -> None:
 def test_greedy_tokens_keep_the_example_order_for_any_batches() -> None:
     examples = [example((1 + index % 4, 2), 40 + 7 * (index * 5 % 8), index) for index in range(8)]
     trained = network()
-    torch.nn.init.normal_(trained.head.weight)  # so that frames differ in what they are
+    torch.nn.init.normal_(trained.head.weight)  # so that frames differ
     alone = [greedy_tokens(trained, [each], 1)[0] for each in examples]
     assert len({tuple(each) for each in alone}) > 4
     assert greedy_tokens(trained, examples, 200) == alone

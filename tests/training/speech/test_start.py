@@ -1,4 +1,4 @@
-"""Training on from a checkpoint: what fits, and what is refused."""
+"""Continuing training from a checkpoint: compatible and refused checkpoints."""
 
 from __future__ import annotations
 

@@ -17,7 +17,7 @@ def tokens(request: pytest.FixtureRequest) -> Tokens:
 
 def test_tokens_round_trip_every_sentence(tokens: Tokens) -> None:
     for kind in KINDS:
-        for text in sentences(kind)[::7]:  # most of them the pieces were not trained on
+        for text in sentences(kind)[::7]:  # most of them are not in the training data of the pieces
             encoded = tokens.encode(text)
             assert tokens.vocabulary.text(encoded) == text
             assert tokens.vocabulary.blank not in encoded and max(encoded) < len(tokens.vocabulary)

@@ -1,4 +1,4 @@
-"""The verb, at a tiny size, on a corpus that a stand-in for espeak-ng speaks."""
+"""The verb, at a tiny size, on a corpus from a stand-in for espeak-ng."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ def spoken_once(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture
 def corpora(tones: Path, spoken_once: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """A folder of corpora; there is a program to fill it, and of recordings, only those that come with the project."""
+    """A folder of corpora with a program to fill it, and only the recordings that come with the project."""
     assert (tones / "espeak-ng").is_file()
     monkeypatch.setattr(recordings, "SETS", ())  # packages with hundreds of them may be installed here
     return spoken_once
@@ -65,7 +65,7 @@ def test_checkpoint_is_exported_with_complete_results(corpora: Path, tmp_path: P
     result = trained(tmp_path / "made", corpora, report=lambda each: seen.append(each.step))
     assert seen == [2, 4] == [each.step for each in result.evaluations]
     rates = [each.learning_rate for each in result.evaluations]
-    cooled = 0.25 / TINY.cool_down  # three of four steps are over before the last
+    cooled = 0.25 / TINY.cool_down  # three of four steps are complete before the last
     assert rates[1] == pytest.approx(rates[0] * 2 / 3 * cooled)
     assert result.utterances == {"train": 8, "validation": 4, "test": 4}
     assert (result.steps, result.tokens) == (4, 128)
@@ -91,7 +91,7 @@ def test_checkpoint_is_exported_with_complete_results(corpora: Path, tmp_path: P
 
 def test_weights_depend_on_the_seed_alone(corpora: Path, tmp_path: Path) -> None:
     for name, seed in (("one", 3), ("two", 3), ("other", 4)):
-        torch.rand(1)  # what others draw changes nothing
+        torch.rand(1)  # other random draws have no effect
         state = torch.random.get_rng_state()
         trained(tmp_path / name, corpora, replace(TINY, seed=seed, dropout=0.2))
         assert torch.equal(torch.random.get_rng_state(), state)
@@ -121,7 +121,7 @@ def test_run_continues_from_the_weights_of_another(corpora: Path, tmp_path: Path
     trained(tmp_path / "second", corpora, still, start=tmp_path / "first")
     first, second = (load_file(tmp_path / name / "model.safetensors") for name in ("first", "second"))
     for name, array in first.items():
-        if "running" not in name:  # statistics of the batch
+        if "running" not in name:  # batch statistics
             np.testing.assert_allclose(second[name], array, rtol=0, atol=1e-9, err_msg=name)
 
 
@@ -139,7 +139,7 @@ def test_diverging_run_leaves_no_files(corpora: Path, tmp_path: Path) -> None:
 
 @pytest.fixture
 def signals(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
-    """Ctrl-C as the program takes it; forgotten afterwards."""
+    """Ctrl-C as the program handles it; cleared afterwards."""
     monkeypatch.setattr(interrupts, "_asked", False)
     before = [(number, signal.getsignal(number)) for number in interrupts.SIGNALS]
     interrupts.install()
@@ -157,7 +157,7 @@ def test_interrupt_after_an_evaluation_ends_only_the_training(corpora: Path, tmp
     result = trained(tmp_path / "made", corpora, replace(TINY, steps=10**9), report=interrupt)
     assert result.steps == 4 and set(result.kept_steps) <= {2, 4}
     assert (tmp_path / "made" / RESULTS).is_file()
-    trained(tmp_path / "again", corpora)  # the interrupt is forgotten
+    trained(tmp_path / "again", corpora)  # the interrupt is cleared
 
 
 @pytest.mark.usefixtures("signals")

@@ -1,4 +1,4 @@
-"""Which options of a training are possible, and the networks that they describe."""
+"""Valid training options, and the networks that they describe."""
 
 from __future__ import annotations
 

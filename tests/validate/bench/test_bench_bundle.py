@@ -1,4 +1,4 @@
-"""bench of bundles: each in its own process, on real models, with what the other verbs measure of them."""
+"""bench of bundles: each in its own process, on real models, consistent with the other verbs."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ def test_decoder_is_compared_with_a_baseline(trained_pair: tuple[Path, Path], in
     result = json.loads(out)
     assert result.keys() >= {"median_ms", "p90_ms", "p99_ms", "throughput", "peak_bytes", "baseline", "ratio"}
     assert (result["kind"], result["unit"]) == ("decoder", "tokens")
-    assert result["ratio"] > 1.5  # 11 times fewer weights
+    assert result["ratio"] > 1.5  # a factor of 11 fewer weights
     assert [row["prompt_tokens"] for row in result["rows"]] == [32, 100]
     for row in (*result["rows"], *result["baseline"]["rows"]):
         assert row["requests"] == 8
@@ -47,7 +47,7 @@ def test_decoder_is_compared_with_a_baseline(trained_pair: tuple[Path, Path], in
     assert result["baseline"]["peak_bytes"] > result["peak_bytes"] + weights / 4
     drawn = plot.read_text()
     ElementTree.fromstring(drawn)  # noqa: S314  our own
-    assert drawn.count("<circle") >= 12  # two rows of two sides: throughput, median, 99th percentile
+    assert drawn.count("<circle") >= 12  # two rows of two models: throughput, median, 99th percentile
 
 
 @pytest.mark.parametrize("rows", [1, 4])
@@ -65,7 +65,9 @@ def test_strategy_applies_only_to_the_subject(trained_pair: tuple[Path, Path]) -
     found = bench(small, small, draft=large, strategy="speculative", window=3, **FEW)  # type: ignore[arg-type]
     assert found.baseline is not None
     assert found.peak_bytes is not None and found.baseline.peak_bytes is not None
-    weights = (large / "model.onnx").stat().st_size  # the larger one drafts, so that its memory is beyond all noise
+    weights = (
+        (large / "model.onnx").stat().st_size
+    )  # the draft model is the larger one, so that its memory exceeds all noise
     assert found.peak_bytes > found.baseline.peak_bytes + weights / 4
 
 

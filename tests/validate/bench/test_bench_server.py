@@ -1,4 +1,4 @@
-"""bench at a URL: what is measured of a real HTTP server, and how its failures are counted."""
+"""bench at a URL: measurements of a real HTTP server, and its counted failures."""
 
 from __future__ import annotations
 
@@ -88,7 +88,7 @@ def test_requests_arrive_at_the_rate_and_queueing_counts_as_latency(server: Stre
     apart = [later - earlier for earlier, later in itertools.pairwise(arrived)]
     assert 0.25 <= arrived[-1] - arrived[0] <= 5  # 20 requests at 40 per second
     assert max(apart) > 3 * min(apart)  # random, not regular
-    late = measured(server, rate=200.0, requests=8, concurrency=(1,))  # one client: the others wait for it
+    late = measured(server, rate=200.0, requests=8, concurrency=(1,))  # one client: the others queue for it
     assert late.p99_ms > 5e3 * (PAUSE + 6 * APART)
 
 

@@ -1,4 +1,4 @@
-"""`bench` of a speech recogniser: seconds of audio a second, and what does not apply to it."""
+"""`bench` of a speech recogniser: seconds of audio per second, and unsupported options."""
 
 from __future__ import annotations
 

@@ -13,7 +13,7 @@ THREADS = 128  # as in kernel.cu
 
 
 def launch(inputs: Sequence[Tensor | None], attributes: Mapping[str, Any]) -> Launch:
-    """Rows are all axes but the last; the limits travel as the bits of float32, since all scalars are int32."""
+    """Rows are all axes but the last; the limits are passed as the bits of float32, since all scalars are int32."""
     x, *factor = (tensor for tensor in inputs if tensor)
     limits = (int(np.float32(attributes[name]).view(np.int32)) for name in ("low", "high"))
     lengths = (x.shape[-1], *(each.shape[0] for each in factor))

@@ -20,12 +20,12 @@ if TYPE_CHECKING:
 
 
 class ScaledClamp(Operator):
-    """min(max(x·factor, low), high), the factor being 1 where it is left out."""
+    """min(max(x·factor, low), high); an omitted factor is 1."""
 
     signature = SIGNATURE
 
     def complete(self, attributes: Mapping[str, Any]) -> dict[str, Any]:
-        """Checked: the limits are in order."""
+        """Check that the limits are in order."""
         complete = super().complete(attributes)
         if not complete["low"] <= complete["high"]:
             raise GraphError(f"{self.name}: low={complete['low']} is above high={complete['high']}. Swap them.")
@@ -43,7 +43,7 @@ class ScaledClamp(Operator):
         return [inputs[0] or ()]
 
     def operations(self, shapes: Sequence[Shape | None], attributes: Mapping[str, Any]) -> int:
-        """One multiplication for each element, where there is a factor."""
+        """One multiplication per element if there is a factor."""
         x, factor = shapes
         return 0 if x is None or factor is None else math.prod(length for length in x if isinstance(length, int))
 

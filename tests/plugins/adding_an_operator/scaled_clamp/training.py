@@ -1,4 +1,4 @@
-"""ScaledClamp with a gradient, 0 where the output is cut off."""
+"""ScaledClamp with a gradient, which is 0 for clamped outputs."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ if TYPE_CHECKING:
 
 
 def straight_through(arithmetic: TrainingArithmetic, inputs: Inputs, attributes: Attributes) -> list[Tensor]:
-    """[y]: nothing is rounded, so torch's own gradient is right."""
+    """[y]: without rounding, so torch's own gradient is correct."""
     x, factor = inputs
     assert x is not None
     scaled = x if factor is None else x * factor
