@@ -188,13 +188,13 @@ PROMPTS = ("Return the number of", "The value is", "If the list is")
 def test_trace_in_a_pipe_is_a_word_diff(
     strategy: str, batch: int, intaglio: Run, trained_pair: tuple[Path, Path]
 ) -> None:
-    small, large = trained_pair
+    draft, target = trained_pair
     thresholds = ("--fallback", 0.2, "--rollback", 0.5) if strategy == "bild" else ()
-    options = ("--strategy", strategy, *thresholds, "--draft", small, "-n", 25, "--batch", batch, "--stop", " of ")
-    code, out, err = intaglio("generate", large, *PROMPTS, *options, "--json")
+    options = ("--strategy", strategy, *thresholds, "--draft", draft, "-n", 25, "--batch", batch, "--stop", " of ")
+    code, out, err = intaglio("generate", target, *PROMPTS, *options, "--json")
     assert (code, err) == (0, "")
     results = [json.loads(line) for line in out.splitlines()]
-    code, out, err = intaglio("generate", large, *PROMPTS, *options, "--trace")
+    code, out, err = intaglio("generate", target, *PROMPTS, *options, "--trace")
     assert code == 0
     assert "[-" in out and "{+" in out
     kept = re.sub(r"\{\+(.*?)\+\}", r"\1", re.sub(r"\[-.*?-\]", "", out, flags=re.DOTALL), flags=re.DOTALL)
@@ -309,18 +309,18 @@ def test_trace_of_an_encoder_decoder_is_its_text(
 def test_forward_passes_of_a_draft_model_are_reported_if_there_is_one(
     options: list[str], message: str, absent: str, intaglio: Run, trained_pair: tuple[Path, Path]
 ) -> None:
-    small, large = trained_pair
+    draft, target = trained_pair
     prompt = "return a\nreturn b\nreturn c\nreturn"
-    given = [str(small) if each == "SMALL" else each for each in options]
-    code, _, err = intaglio("generate", large, prompt, "-n", 30, "--ignore-eos", *given)
+    given = [str(draft) if each == "SMALL" else each for each in options]
+    code, _, err = intaglio("generate", target, prompt, "-n", 30, "--ignore-eos", *given)
     assert code == 0
     assert message in err and absent not in err
 
 
 @pytest.mark.parametrize("options", [[], ["--temperature", "0.8", "--seed", "1"]])
 def test_draft_length_defaults_to_auto(options: list[str], intaglio: Run, trained_pair: tuple[Path, Path]) -> None:
-    small, large = trained_pair
-    code, out, err = intaglio("generate", large, PROMPTS[0], "--draft", small, "-n", 12, "--json", *options)
+    draft, target = trained_pair
+    code, out, err = intaglio("generate", target, PROMPTS[0], "--draft", draft, "-n", 12, "--json", *options)
     assert code == 0
     assert json.loads(out)["strategy"] == "auto"
     assert err.startswith("Drafting can")

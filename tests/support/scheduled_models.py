@@ -49,15 +49,15 @@ class Models:
 
     def scheduler(self, rows: int = 3, **options: int) -> Scheduler:
         """A scheduler with empty caches."""
-        large, draft = self.sessions(rows)
-        return Scheduler(self.bundle, large, draft, SchedulerOptions(**options))
+        target, draft = self.sessions(rows)
+        return Scheduler(self.bundle, target, draft, SchedulerOptions(**options))
 
 
 def make_bundles(
     make_decoder: Callable[..., tuple[Path, Path]], make_encoder_decoder: Callable[..., tuple[Path, Path]], folder: Path
 ) -> Made:
     """The bundles, by name."""
-    checkpoint, large = make_decoder("llama", **SIZES)
+    checkpoint, target = make_decoder("llama", **SIZES)
     calm, _ = make_decoder("gpt2", n_layer=4, initializer_range=0.015, n_positions=POSITIONS)
     exiting, _ = make_decoder("llama", **SIZES, num_hidden_layers=3)
     checkpoints = {
@@ -67,11 +67,11 @@ def make_bundles(
         "calm": save_early_exit(calm, folder / "calm", "every"),
         "exit": save_early_exit(exiting, folder / "exit", 1),
     }
-    bundles = {"large": large, "four": folder / "four-bits"}
+    bundles = {"large": target, "four": folder / "four-bits"}
     for name, each in checkpoints.items():
         bundles[name] = folder / f"{name}-bundle"
         export(str(each), bundles[name], check=False)
-    compress(large, bundles["four"], "rtn")
+    compress(target, bundles["four"], "rtn")
     for name, layers in ("t5", 2), ("small t5", 1):
         bundles[name] = make_encoder_decoder("mt5", num_layers=layers, num_decoder_layers=layers)[1]
     for name in COMPRESSED:
@@ -119,11 +119,11 @@ def open_models(made: Made) -> Iterator[dict[str, Models]]:
             given = OnnxRuntimeEngine(Bundle.open(made[name]), threads=1, spinning=False, **options)
             return opened.enter_context(given)
 
-        def pair(large: str, small: str | None, kind: Callable[[Engine], Engine] = lambda engine: engine) -> Any:
-            engines = [(engine(name), decoder(made[name])) for name in (large, small) if name]
+        def pair(target: str, draft: str | None, kind: Callable[[Engine], Engine] = lambda engine: engine) -> Any:
+            engines = [(engine(name), decoder(made[name])) for name in (target, draft) if name]
             return lambda rows: (
                 *(DecoderSession(kind(each), of, rows) for each, of in engines),
-                *([] if small else [None]),
+                *([] if draft else [None]),
             )
 
         yield {
@@ -163,8 +163,8 @@ def exits(made: Made, name: str, engine: Callable[..., OnnxRuntimeEngine]) -> An
     first, whole = engine(name, outputs=exit_outputs(of)), engine(name, outputs=whole_outputs(of))
 
     def sessions(rows: int) -> tuple[DecoderSession, DecoderSession]:
-        large = DecoderSession(whole, of, rows)
-        return large, EarlyExitSession(first, large)
+        target = DecoderSession(whole, of, rows)
+        return target, EarlyExitSession(first, target)
 
     return sessions
 

@@ -20,10 +20,10 @@ from intaglio.validate.work import work
 
 
 def test_work_of_a_text_is_the_sum_of_its_forward_passes(trained_pair: tuple[Path, Path]) -> None:
-    _, large = trained_pair
-    (result,) = generate(large, "The import statement", max_new_tokens=1)
-    model, tokens = load(Bundle.open(large).model_path), result.prompt_tokens
-    found = decoding_work(Bundle.open(large), None)([result])
+    _, target = trained_pair
+    (result,) = generate(target, "The import statement", max_new_tokens=1)
+    model, tokens = load(Bundle.open(target).model_path), result.prompt_tokens
+    found = decoding_work(Bundle.open(target), None)([result])
     lengths = {"batch": 1, "tokens": tokens, "positions_wanted": tokens}
     short, long = (work(model, {**lengths, "capacity": tokens + more}) for more in (0, 1))
     assert found.operations == pytest.approx((short.operations + long.operations) / 2)
@@ -31,12 +31,12 @@ def test_work_of_a_text_is_the_sum_of_its_forward_passes(trained_pair: tuple[Pat
 
 
 def test_work_of_an_early_exit_counts_its_blocks(exiting: Path, trained_pair: tuple[Path, Path]) -> None:
-    _, large = trained_pair
+    _, target = trained_pair
     bundle = Bundle.open(exiting)
     options: dict[str, Any] = {"max_new_tokens": 8, "ignore_eos": True}
-    plain, whole = (next(generate(path, "The import statement", **options)) for path in (large, exiting))
+    plain, whole = (next(generate(path, "The import statement", **options)) for path in (target, exiting))
     (bild,) = generate(exiting, "The import statement", strategy="bild", early_exit=True, fallback=0.0, **options)
-    assert decoding_work(bundle, None)([whole]) == decoding_work(Bundle.open(large), None)([plain])
+    assert decoding_work(bundle, None)([whole]) == decoding_work(Bundle.open(target), None)([plain])
     small, large_calls = bild.calls.small, bild.calls.large
     table = 1536 * 256 * 4  # bytes of the head's float32 matrix, which both use; a block is 12 · 256²
     read = decoding_work(bundle, None)([bild]).bytes * 8
@@ -46,15 +46,15 @@ def test_work_of_an_early_exit_counts_its_blocks(exiting: Path, trained_pair: tu
 
 @pytest.mark.parametrize("strategy", ["greedy", "ngram", "speculative", "bild"])
 def test_work_is_relative_to_the_target_model_alone(strategy: str, trained_pair: tuple[Path, Path]) -> None:
-    small, large = trained_pair
+    small, target = trained_pair
     draft = small if strategy in ("speculative", "bild") else None
     prompts = ["The import statement", "Return the"]
     options: dict[str, Any] = {"max_new_tokens": 24, "ignore_eos": True}
-    plain = list(generate(large, prompts, **options))
+    plain = list(generate(target, prompts, **options))
     trusted = {"fallback": 0.0, "rollback": math.inf} if strategy == "bild" else {}
-    found = list(generate(large, prompts, strategy=strategy, draft=draft, **options, **trusted))
-    compared = compared_work(Bundle.open(large), Bundle.open(draft) if draft else None)(found)
-    assert compared.alone == decoding_work(Bundle.open(large), None)(plain)
+    found = list(generate(target, prompts, strategy=strategy, draft=draft, **options, **trusted))
+    compared = compared_work(Bundle.open(target), Bundle.open(draft) if draft else None)(found)
+    assert compared.alone == decoding_work(Bundle.open(target), None)(plain)
     if strategy == "greedy":
         assert compared.run == compared.alone
     else:

@@ -29,9 +29,17 @@ def data(language_models: Path, tmp_path_factory: pytest.TempPathFactory) -> Pat
 
 @pytest.fixture(scope="module")
 def tuned(trained_pair: tuple[Path, Path], data: Path) -> TunedDecoding:
-    small, large = trained_pair
+    draft, target = trained_pair
     return tune_decoding(
-        large, small, data, 5.0, fallbacks=[0.3, 0.9], rollbacks=[0.0, 4.0], max_new_tokens=24, max_samples=4, threads=1
+        target,
+        draft,
+        data,
+        5.0,
+        fallbacks=[0.3, 0.9],
+        rollbacks=[0.0, 4.0],
+        max_new_tokens=24,
+        max_samples=4,
+        threads=1,
     )
 
 
@@ -93,12 +101,12 @@ def test_plot_shows_every_setting(tuned: TunedDecoding) -> None:
 def test_references_of_the_file_determine_the_score(
     trained_pair: tuple[Path, Path], tmp_path: Path, intaglio: Callable[..., tuple[int, str, str]]
 ) -> None:
-    small, large = trained_pair
-    (written,) = generate(small, "The import statement", max_new_tokens=16)
+    draft, target = trained_pair
+    (written,) = generate(draft, "The import statement", max_new_tokens=16)
     path = tmp_path / "data.jsonl"
     path.write_text(json.dumps({"prompt": "The import statement", "reference": written.text}) + "\n")
-    arguments = ["--draft", small, "--data", path, "-n", "16", "--fallback", "0", "--rollback", "inf", "--json"]
-    code, out, _ = intaglio("tune-decoding", large, *arguments)
+    arguments = ["--draft", draft, "--data", path, "-n", "16", "--fallback", "0", "--rollback", "inf", "--json"]
+    code, out, _ = intaglio("tune-decoding", target, *arguments)
     result = json.loads(out)
     assert code == 0
     assert result["reference"] == "the file"
@@ -124,17 +132,17 @@ def test_references_of_the_file_determine_the_score(
 def test_errors_are_reported_before_any_run(
     options: dict[str, Any], message: str, trained_pair: tuple[Path, Path], data: Path
 ) -> None:
-    small, large = trained_pair
+    draft, target = trained_pair
     with pytest.raises(UsageError, match=message):
-        tune_decoding(large, small, **{"data": data, **options})
+        tune_decoding(target, draft, **{"data": data, **options})
 
 
 def test_too_long_prompt_is_named_before_any_text_is_generated(trained_pair: tuple[Path, Path], tmp_path: Path) -> None:
-    small, large = trained_pair
+    draft, target = trained_pair
     long = tmp_path / "long.jsonl"
     long.write_text(f'{{"prompt": "a"}}\n{{"prompt": "{"word " * 2000}"}}\n')
     with pytest.raises(UsageError, match=rf"--data {re.escape(str(long))}, text 2: prompt of \d+ tokens"):
-        tune_decoding(large, small, long)
+        tune_decoding(target, draft, long)
 
 
 def test_existing_plot_is_refused_before_any_run(
