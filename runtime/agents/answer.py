@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
 from pathlib import Path
-from typing import Any
+from typing import Unpack
 
 from intaglio import async_run
 from intaglio.runtime.agents.agent import Agent, AgentLimits
@@ -15,12 +15,33 @@ from intaglio.runtime.agents.open_model import is_url, open_model
 from intaglio.runtime.agents.open_tools import open_tools
 from intaglio.runtime.agents.planners import Planner, agent_of
 from intaglio.runtime.agents.run_report import AgentRun, run_report
+from intaglio.runtime.generation.generator_options import DecodingOptions, GeneratorOptions, StrategyOptions
 from intaglio.targets import DEFAULT
 
 LIMITS = AgentLimits()
 
 
-def agent(question: str, tools: Sequence[str], model: str | Path, **options: Any) -> AgentRun:
+class AgentOptions(DecodingOptions, total=False):
+    """The options of `open_agent` as types, for the functions that pass them on."""
+
+    planner: Planner
+    model_name: str | None
+    grammar: bool | None
+    streaming: bool
+    examples: str | Path | None
+    max_replans: int
+    max_model_calls: int
+    max_calls: int
+    max_tokens: int
+    max_request_tokens: int
+    max_result_characters: int
+    max_string_characters: int
+    max_seconds: float
+    tool_timeout: float
+    parallel: int
+
+
+def agent(question: str, tools: Sequence[str], model: str | Path, **options: Unpack[AgentOptions]) -> AgentRun:
     """Answer `question` with the tools of `tools` and the model `model`; the options are those of `open_agent`.
 
     In an event loop, use `answer`. Raises `UsageError`, `ToolError`, `ModelError`, `BundleError` for tools and models
@@ -30,7 +51,12 @@ def agent(question: str, tools: Sequence[str], model: str | Path, **options: Any
 
 
 async def answer(
-    question: str, tools: Sequence[str], model: str | Path, *, observer: Observer | None = None, **options: Any
+    question: str,
+    tools: Sequence[str],
+    model: str | Path,
+    *,
+    observer: Observer | None = None,
+    **options: Unpack[AgentOptions],
 ) -> AgentRun:
     """Do what `agent` does, in the running event loop; `observer` gets each event as it happens.
 
@@ -73,7 +99,7 @@ async def open_agent(
     early_exit: bool = False,
     target: str = DEFAULT,
     threads: int | None = None,
-    **strategy_options: float | None,
+    **strategy_options: Unpack[StrategyOptions],
 ) -> AsyncIterator[Agent]:
     """Open an agent, which answers questions until the context is left.
 
@@ -95,13 +121,17 @@ async def open_agent(
         tool_seconds=tool_timeout,
         parallel=parallel,
     )
-    opening: dict[str, Any] = {"strategy": strategy, "draft": draft, "early_exit": early_exit, "threads": threads}
-    opening |= strategy_options
-    if is_url(model):
-        opening |= {"constrained": grammar, "target": None if target == DEFAULT else target}
-    else:
-        opening |= {"target": target}
+    opening: GeneratorOptions = {
+        "strategy": strategy,
+        "draft": draft,
+        "early_exit": early_exit,
+        "threads": threads,
+        **strategy_options,
+    }
+    server = is_url(model)
+    if not server or target != DEFAULT:
+        opening["target"] = target
     async with open_tools(tools, call_seconds=tool_timeout) as opened:
         shown = read_examples(Path(examples), opened, "--examples") if examples is not None else ()
-        async with open_model(model, model=model_name, **opening) as writing:
+        async with open_model(model, model=model_name, constrained=grammar if server else None, **opening) as writing:
             yield agent_of(planner, writing, opened, limits, shown, streaming, grammar)

@@ -6,13 +6,14 @@ import asyncio
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from pathlib import Path
-from typing import Any
+from typing import Any, Unpack
 
 from intaglio.errors import UsageError
 from intaglio.runtime.agents.engine_model import EngineModel
 from intaglio.runtime.agents.model import Model
 from intaglio.runtime.agents.server_model import ServerModel
 from intaglio.runtime.generation.generate import TextGenerator
+from intaglio.runtime.generation.generator_options import GeneratorOptions
 
 SCHEMES = ("http://", "https://")
 ROWS = 2  # of the batch: the joiner may begin before the planner's row is free
@@ -31,7 +32,7 @@ async def open_model(
     api_key: str | None = None,
     constrained: bool | None = None,
     timeout: float | None = None,
-    **options: Any,
+    **options: Unpack[GeneratorOptions],
 ) -> AsyncIterator[Model]:
     """Open a bundle, or the server at an http(s) URL.
 
@@ -44,7 +45,8 @@ async def open_model(
     if not is_url(source):
         if given:
             raise UsageError(f"{next(iter(given))}: only for a server, got the bundle {source}. Leave it out.")
-        generator = await asyncio.to_thread(lambda: TextGenerator(source, **{"batch": ROWS, **options}))
+        opening: GeneratorOptions = {"batch": ROWS, **options}
+        generator = await asyncio.to_thread(lambda: TextGenerator(source, **opening))
         with generator:
             async with EngineModel(generator, Path(source).resolve().name) as engine:
                 yield engine

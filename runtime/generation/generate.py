@@ -6,7 +6,7 @@ import sys
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Any, Literal, Unpack, cast
 
 from intaglio.bundle import Bundle
 from intaglio.closing import Closing
@@ -14,6 +14,7 @@ from intaglio.errors import UsageError
 from intaglio.runtime.generation.chat import ChatTemplate
 from intaglio.runtime.generation.draft_model import check_draft
 from intaglio.runtime.generation.generated import Generated
+from intaglio.runtime.generation.generator_options import GeneratorOptions, StrategyOptions
 from intaglio.runtime.generation.grammar import GrammarConstraint, grammar_of
 from intaglio.runtime.generation.prompt_encoder import EncodedPrompt, Prompt
 from intaglio.runtime.generation.request import GenerationRequest
@@ -32,7 +33,9 @@ if TYPE_CHECKING:
     from tokenizers import Tokenizer
 
 
-def generate(bundle: str | Path, prompts: str | Iterable[Prompt], **options: Any) -> Iterator[Generated]:
+def generate(
+    bundle: str | Path, prompts: str | Iterable[Prompt], **options: Unpack[GeneratorOptions]
+) -> Iterator[Generated]:
     """Generate text after the prompt, or after each of the prompts, and yield a `Generated` for each, in order.
 
     A prompt is a text, or a list of `Message` that the bundle's chat template renders. The options are those of
@@ -77,7 +80,7 @@ class TextGenerator(Closing):
         target: str = "ort-cpu",
         threads: int | None = None,
         scheduling: SchedulerOptions | None = None,
-        **options: float | None,
+        **options: Unpack[StrategyOptions],
     ):
         """Open `bundle`, and the smaller decoder `draft` where the strategy needs one.
 
@@ -108,7 +111,7 @@ class TextGenerator(Closing):
             "frequency_penalty": frequency_penalty,
         }
         self.strategy, self._sampling = sampling_of(strategy, default, filters, penalties)
-        self.method = method_of(self.strategy, options, drafting)
+        self.method = method_of(self.strategy, cast("Mapping[str, float | None]", options), drafting)
         self._seed, self._texts = seed, 0
         self.batch, self.max_new_tokens, self.stop = batch, max_new_tokens, tuple(stop)
         self._bundle = Bundle.open(bundle)

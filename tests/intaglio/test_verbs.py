@@ -18,8 +18,9 @@ import pytest
 import intaglio
 from intaglio import errors, training
 from intaglio.cli import VERBS, cli
-from intaglio.runtime.agents.answer import open_agent
+from intaglio.runtime.agents.answer import AgentOptions, open_agent
 from intaglio.runtime.generation.generate import TextGenerator
+from intaglio.runtime.generation.generator_options import GeneratorOptions, StrategyOptions, WritingOptions
 from intaglio.runtime.strategies import STRATEGIES
 from intaglio.runtime.strategies.options import options_by_name
 from intaglio.targets import summary
@@ -151,6 +152,26 @@ def test_function_has_no_option_that_its_command_lacks(name: str) -> None:
     command = dict(commands())[name]
     known = parameters_of(name)
     assert set(known) == {python_name(each, known) for each in command.params} & set(known)
+
+
+def annotations_of(function: Callable[..., Any]) -> dict[str, Any]:
+    """Keyword parameter -> its annotation, as text."""
+    parameters = inspect.signature(function).parameters.values()
+    return {each.name: each.annotation for each in parameters if each.kind is inspect.Parameter.KEYWORD_ONLY}
+
+
+def as_texts(options: type) -> dict[str, str]:
+    return {name: each.__forward_arg__ for name, each in options.__annotations__.items()}
+
+
+def test_types_of_passed_options_equal_the_signatures() -> None:
+    strategies = as_texts(StrategyOptions)
+    assert strategies.keys() == options_by_name(STRATEGIES).keys()
+    for name, found in options_by_name(STRATEGIES).items():
+        assert {f"{each.kind.__name__} | None" for each in found.values()} == {strategies[name]}
+    assert as_texts(GeneratorOptions) == annotations_of(TextGenerator) | strategies
+    assert as_texts(AgentOptions) == annotations_of(open_agent) | strategies
+    assert as_texts(GeneratorOptions).keys() - as_texts(WritingOptions).keys() == set(NOT_TAKEN) - {"bundle", "options"}
 
 
 def test_every_option_for_a_target_lists_the_targets() -> None:

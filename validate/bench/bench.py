@@ -8,7 +8,7 @@ import statistics
 from collections.abc import Mapping, Sequence
 from contextlib import ExitStack
 from pathlib import Path
-from typing import Any, Protocol, TypeGuard
+from typing import Any, Protocol, TypeGuard, Unpack
 
 import msgspec
 
@@ -16,6 +16,7 @@ from intaglio.errors import EngineError, UsageError, one_line
 from intaglio.input_files import read_text
 from intaglio.progress import step, track
 from intaglio.runtime.generation.generate import TextGenerator
+from intaglio.runtime.generation.generator_options import WritingOptions
 from intaglio.runtime.strategies import STRATEGIES
 from intaglio.runtime.strategies.options import options_by_name
 from intaglio.validate.bench import prompts
@@ -57,7 +58,7 @@ def bench(
     model: str | None = None,
     api_key_env: str | None = None,
     timeout: float = 600.0,
-    **options: Any,
+    **options: Unpack[WritingOptions],
 ) -> Bench:
     """Measure latency, throughput and peak memory of `bundle`, a bundle or the URL of a server.
 
