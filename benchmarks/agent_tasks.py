@@ -29,8 +29,8 @@ import msgspec
 
 from intaglio.progress import step
 from intaglio.runtime.agents.agent import AgentLimits
+from intaglio.runtime.agents.call_scheduler import CallScheduler
 from intaglio.runtime.agents.plan import Call, Reference
-from intaglio.runtime.agents.task_fetching import TaskFetchingUnit
 from intaglio.runtime.agents.tool import Tool
 from intaglio.validate.report import processor
 
@@ -128,7 +128,7 @@ async def ours(plan: Sequence[Call], function: Callable[..., Any], streamed: boo
     """Run a plan with the unit; `streamed`: the loop runs between its calls, as while a model writes it."""
     limits = AgentLimits(tasks=len(plan), parallel=SLEEPING)
     tools = {"tool": Tool("tool", "", PARAMETERS, function)}
-    async with TaskFetchingUnit(tools, limits, lambda event: None, time.monotonic) as unit:
+    async with CallScheduler(tools, limits, lambda event: None, time.monotonic) as unit:
         for call in plan:
             unit.add(call)
             if streamed:

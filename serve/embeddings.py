@@ -37,7 +37,7 @@ class Embedding(msgspec.Struct):
     object: str = "embedding"
 
 
-class Usage(msgspec.Struct):
+class EmbeddingUsage(msgspec.Struct):
     """The tokens that the model read, special tokens included, without padding."""
 
     prompt_tokens: int
@@ -49,7 +49,7 @@ class EmbeddingsResponse(msgspec.Struct):
 
     data: list[Embedding]
     model: str
-    usage: Usage
+    usage: EmbeddingUsage
     object: str = "list"
 
 
@@ -95,10 +95,10 @@ def inputs(given: str | list[str | int | list[int]]) -> Sequence[Text]:
     return texts
 
 
-def usage(results: Sequence[Ran]) -> Usage:
+def usage(results: Sequence[Ran]) -> EmbeddingUsage:
     """Count the tokens of `results`."""
     tokens = sum(result.tokens for result in results)
-    return Usage(tokens, tokens)
+    return EmbeddingUsage(tokens, tokens)
 
 
 def _vector(result: Ran) -> npt.NDArray[np.float32]:

@@ -1,4 +1,4 @@
 """Agent loops over the engines: LLMCompiler (thesis, chapter 6), ReAct, and function calling.
 
-Read in this order: `tool`, `plan`, `plan_parser`, `task_fetching`, `llm_compiler`.
+Read in this order: `tool`, `plan`, `plan_parser`, `call_scheduler`, `llm_compiler`.
 """

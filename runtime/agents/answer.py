@@ -42,10 +42,10 @@ class AgentOptions(DecodingOptions, total=False):
 
 
 def agent(question: str, tools: Sequence[str], model: str | Path, **options: Unpack[AgentOptions]) -> AgentRun:
-    """Answer `question` with the tools of `tools` and the model `model`; the options are those of `open_agent`.
+    """Answer `question` with the tools of `tools` and the model `model`; the options: see `open_agent`.
 
     In an event loop, use `answer`. Raises `UsageError`, `ToolError`, `ModelError`, `BundleError` for tools and models
-    that cannot be opened. What goes wrong later is in the result: `complete` is False, and the answer says why.
+    that cannot be opened. Later failures are in the result: `complete` is False, and the answer states the reason.
     """
     return async_run.run(answer(question, tools, model, **options))
 
@@ -106,8 +106,8 @@ async def open_agent(
     `tools`: sources as of `open_tools`. `model`: a bundle, or the URL of a server; `model_name`: which of the server's
     models. `planner`: one of `PLANNERS`. `grammar`: constrain plans and calls to those that can be run; by default with
     a bundle, as few servers can. `streaming`: start calls while the plan is written. `examples`: a file as of
-    `read_examples`. `strategy`, `draft`, `early_exit`, `target`, `threads` and the options of the strategy are those of
-    `TextGenerator`. The limits are those of `AgentLimits`.
+    `read_examples`. `strategy`, `draft`, `early_exit`, `target`, `threads` and the options of the strategy: see
+    `TextGenerator`. The limits: see `AgentLimits`.
     """
     limits = AgentLimits(
         replans=max_replans,

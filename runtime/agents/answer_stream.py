@@ -1,4 +1,4 @@
-"""The answer of an agent while it is written: what is certain of it after each event."""
+"""The streamed answer of an agent: the part that is certain after each event."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ import re
 from intaglio.runtime.agents.events import AnyEvent, Ended, ModelBegan, ModelWrote
 from intaglio.runtime.agents.planners import Planner
 
-# Of an answer in its plain form, after nothing but a thought: what is certain while it is written.
+# Of an answer in its plain form, after at most a thought: the part that can be streamed.
 PLAIN = re.compile(
     r"(?:\s*Thought:[^<\[◁\n]*\n(?:(?!\s*(?:Answer|Final|Replan|Action))[^<\[◁\n]*\n)*)?\s*Answer:(?=[^*_`\n])"
 )
@@ -17,11 +17,11 @@ MOST_HELD = 1024  # characters at the end that are held back; a longer row of ma
 
 
 class AnswerStream:
-    """Takes the events of a run and returns the pieces of its answer, which together are that of `Ended`.
+    """Takes the events of a run and returns the pieces of its answer, which add up to that of `Ended`.
 
     Of LLMCompiler and ReAct, what follows "Answer:" is the answer; the text of function calling is one if no call
     follows, so it comes with the end, as does an answer in any other form. An answer that was cut off by a limit, or a
-    failure, is followed by an empty line and the text that says so.
+    failure, is followed by an empty line and the reason.
     """
 
     def __init__(self, planner: Planner):
@@ -51,7 +51,7 @@ class AnswerStream:
 
 
 class AnswerReader:
-    """Reads the answer of a joiner while it is written: what is certain of the whole text's answer."""
+    """Parses the answer of a joiner while it streams: the certain part of the full answer."""
 
     def __init__(self) -> None:
         self._text = ""  # read so far; once the answer has begun, what was not returned

@@ -11,7 +11,7 @@ from intaglio.runtime.agents.model import End, ModelPiece, Usage
 from intaglio.runtime.generation.message import FunctionCall, ToolCall
 from intaglio.runtime.generation.tool_calls.tool_format import long_id
 
-# The reasons of the API -> ours. An answer that ends for another one, such as a filter, is not complete.
+# The API's finish reasons -> ours. An answer with another one, such as a filter, is incomplete.
 REASONS = {"stop": "stop", "length": "length", "tool_calls": "tool_calls", "function_call": "tool_calls"}
 
 
@@ -27,7 +27,7 @@ class FunctionDelta(msgspec.Struct):
 
 
 class CallDelta(msgspec.Struct):
-    """What a tool call gains."""
+    """The next part of a tool call."""
 
     index: int | None = None
     id: str | None = None
@@ -35,7 +35,7 @@ class CallDelta(msgspec.Struct):
 
 
 class Delta(msgspec.Struct):
-    """What an answer gains."""
+    """The next part of an answer's message."""
 
     content: str | None = None
     refusal: str | None = None
@@ -65,8 +65,8 @@ class TokenCounts(msgspec.Struct):
     prompt_tokens_details: TokensDetails | None = None
 
 
-class Chunk(msgspec.Struct):
-    """An event of the stream; only what is read of it."""
+class StreamChunk(msgspec.Struct):
+    """An event of the stream; only the fields that are used."""
 
     choices: list[Choice] | None = None
     usage: TokenCounts | None = None
@@ -109,7 +109,7 @@ class _Call:
 
 
 class ChatStreamReader:
-    """Turns the chunks of one answer into pieces. Raises `MalformedChunkError` for what is not a chunk."""
+    """Turns the chunks of one answer into pieces. Raises `MalformedChunkError` for anything else."""
 
     def __init__(self) -> None:
         self.finish_reason: str | None = None  # the API's, once there is one
@@ -121,7 +121,7 @@ class ChatStreamReader:
         """Return the text of a chunk of the client, and the calls that are complete as another one begins."""
         try:
             plain = chunk.model_dump(exclude_unset=True, warnings=False) if hasattr(chunk, "model_dump") else chunk
-            read = msgspec.convert(plain, Chunk)
+            read = msgspec.convert(plain, StreamChunk)
         except (msgspec.ValidationError, TypeError, ValueError, RecursionError) as error:
             raise MalformedChunkError(f"sent a malformed chunk ({one_line(error, 200)})") from error
         self._counts = read.usage or self._counts

@@ -1,4 +1,4 @@
-"""A model of ours as the model of an agent: requests share the rows of one batch, and the caches of their prompts."""
+"""A bundle as the model of an agent: requests share the rows of one batch, and the caches of their prompts."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from typing import Self
 
 from intaglio.errors import IntaglioError, UsageError, one_line
 from intaglio.runtime.agents.model import End, ModelError, ModelPiece, ModelRequest, Usage
-from intaglio.runtime.generation.answer import Answer, Call
+from intaglio.runtime.generation.answer import Answer, PartialCall
 from intaglio.runtime.generation.chat import ChatPrompt
 from intaglio.runtime.generation.generate import TextGenerator
 from intaglio.runtime.generation.grammar import GrammarConstraint
@@ -32,8 +32,8 @@ class EngineModel:
             async for piece in pieces:
                 ...
 
-    The generator has as many requests at a time as its batch, the others wait; a prompt that begins as one before it
-    is not read again. Nothing else may use the generator meanwhile, but through `worker`. Afterwards, another
+    The generator runs as many requests at a time as its batch, the others wait; a shared prefix of prompts is not
+    prefilled again. Nothing else may use the generator meanwhile, but through `worker`. Afterwards, another
     `EngineModel` may.
     """
 
@@ -113,16 +113,16 @@ class EngineModel:
         yield End(Usage(result.prompt_tokens, result.reused_tokens, len(result.tokens), 1), answer.finish_reason)
 
     def _known(self, error: Exception) -> IntaglioError:
-        """Return an error of the request as it is, and any other as a `ModelError`."""
+        """Return an error of the request unchanged, and any other as a `ModelError`."""
         if isinstance(error, UsageError | ModelError):
             return error
-        said = one_line(error) or repr(error)
+        cause = one_line(error) or repr(error)
         if not isinstance(error, IntaglioError):
-            said = f"a bug in intaglio: {type(error).__name__}: {said}"
-        return ModelError(f"model {self.name!r}: {said}")
+            cause = f"a bug in intaglio: {type(error).__name__}: {cause}"
+        return ModelError(f"model {self.name!r}: {cause}")
 
 
-def _pieces_of(events: Sequence[ToolEvent], calls: Sequence[Call]) -> list[ModelPiece]:
+def _pieces_of(events: Sequence[ToolEvent], calls: Sequence[PartialCall]) -> list[ModelPiece]:
     """Return the text of `events`, and the calls that are complete with them; `calls`: those so far."""
     pieces: list[ModelPiece] = []
     for event in events:

@@ -1,4 +1,4 @@
-"""What happens while an agent runs: for the progress in the terminal, the trace, and the timeline."""
+"""The events of an agent's run: for the progress in the terminal, the trace, and the timeline."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ Status = Literal["done", "failed", "skipped"]  # "skipped": never started, as a 
 
 
 class Event(msgspec.Struct, frozen=True, tag=True, kw_only=True):
-    """Something that happened."""
+    """An event of a run."""
 
     seconds: float  # since the beginning of the run
 
@@ -25,14 +25,14 @@ class ModelBegan(Event, frozen=True, tag=True, kw_only=True):
 
 
 class ModelWrote(Event, frozen=True, tag=True, kw_only=True):
-    """A model wrote text."""
+    """A model generated text."""
 
     request: int
     text: str
 
 
 class ModelEnded(Event, frozen=True, tag=True, kw_only=True):
-    """The answer of a model is complete, or broke off."""
+    """The answer of a model is complete, or was interrupted."""
 
     request: int
     prompt_tokens: int
@@ -60,7 +60,7 @@ class TaskStarted(Event, frozen=True, tag=True, kw_only=True):
 
 
 class TaskEnded(Event, frozen=True, tag=True, kw_only=True):
-    """A task is over."""
+    """A call ended, or was skipped."""
 
     number: int
     status: Status

@@ -10,7 +10,7 @@ from intaglio.errors import UsageError
 from intaglio.input_files import read_text
 from intaglio.runtime.agents.plan import PlanError
 from intaglio.runtime.agents.plan_parser import PlanParser
-from intaglio.runtime.agents.prompts import Example
+from intaglio.runtime.agents.prompts import PlanExample
 from intaglio.runtime.agents.tool import Tool
 
 BETWEEN = re.compile(r"^[ \t]*###[ \t]*$", re.MULTILINE)
@@ -19,7 +19,7 @@ PLAN = re.compile(r"^[ \t]*(?:Thought:|[0-9]+\.|\$[0-9]+[ \t]*=)", re.MULTILINE)
 FORM = "Write `Question: ...`, the lines of the plan below it, and ### between two examples."
 
 
-def read_examples(path: Path, tools: Mapping[str, Tool], option: str) -> list[Example]:
+def read_examples(path: Path, tools: Mapping[str, Tool], option: str) -> list[PlanExample]:
     """Read the examples of a file; `option` is the option that named it.
 
     An example is a question, of one or more lines, and its plan; a line of ### ends it:
@@ -42,7 +42,7 @@ def read_examples(path: Path, tools: Mapping[str, Tool], option: str) -> list[Ex
     return examples
 
 
-def _read(block: str, tools: Mapping[str, Tool], where: str) -> Example:
+def _read(block: str, tools: Mapping[str, Tool], where: str) -> PlanExample:
     if not block.startswith(QUESTION):
         raise UsageError(f"{where}: begins with {block.splitlines()[0]!r:.80}, expected {QUESTION!r}. {FORM}")
     found = PLAN.search(block)
@@ -57,4 +57,4 @@ def _read(block: str, tools: Mapping[str, Tool], where: str) -> Example:
         parser.finish()
     except PlanError as error:
         raise UsageError(f"{where}: {error}") from error
-    return Example(question, plan)
+    return PlanExample(question, plan)

@@ -57,10 +57,10 @@ class FunctionCalling:
         while True:
             may_call = run.may_call and (self._rounds is None or rounds < self._rounds)
             text, calls = await self._turn(run, messages, may_call)
-            said = without_reasoning(text)[0].strip()
-            if said and not (calls and may_call):
-                if not calls_as_text(said, self._tools):
-                    return said
+            answer = without_reasoning(text)[0].strip()
+            if answer and not (calls and may_call):
+                if not calls_as_text(answer, self._tools):
+                    return answer
                 messages += [Message("assistant", text), Message("user", CALL_AS_TEXT)]
                 unread += 1
                 if unread > UNREAD:
@@ -102,19 +102,19 @@ class FunctionCalling:
 
     async def _run(self, run: Run, calls: Sequence[_Asked]) -> None:
         """Run the calls of a turn in parallel."""
-        async with run.fetching(self._tools) as unit:
+        async with run.scheduling(self._tools) as scheduler:
             number = run.next_number()
             for each in calls:
                 if each.error:
                     continue
                 try:
-                    unit.add(Call(number, each.call.function.name, keywords=each.arguments))
+                    scheduler.add(Call(number, each.call.function.name, keywords=each.arguments))
                 except PlanError as error:
                     each.error = str(error)
                 else:
                     each.number = number
                     number += 1
-            await unit.wait()
+            await scheduler.wait()
 
 
 @dataclass

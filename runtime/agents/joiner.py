@@ -49,7 +49,7 @@ _CLOSES = {"“": "”", "„": "“”", "«": "»"}  # quotation marks that ar
 
 
 class Decision(NamedTuple):
-    """What a joiner wrote."""
+    """The decision of a joiner."""
 
     answer: str | None
     reason: str = ""  # for another plan, if there is no answer
@@ -62,7 +62,7 @@ def joiner_grammar(may_replan: bool) -> str:
 
 
 def read_decision(text: str) -> Decision | None:
-    """Read what a joiner wrote, after its reasoning; None for text without a decision that can be read.
+    """Parse a joiner's text, after its reasoning; None for text without a valid decision.
 
     A decision is a line that begins with "Answer:" or "Replan:", in any decoration, or one of the other forms that
     models write: `Final Answer: ...`, `Action: Finish(...)`, `<answer>...</answer>`, `{"answer": ...}`.
@@ -71,10 +71,10 @@ def read_decision(text: str) -> Decision | None:
 
 
 def read_joined(text: str, tools: Collection[str]) -> Decision:
-    """Read all that a joiner wrote: text without a decision is the answer, as models forget the form.
+    """Parse a joiner's text: text without a decision is the answer, as models forget the form.
 
-    Unless it is something else, such as a call, a thought alone, or reasoning without an end: then it is the reason for
-    another plan. An answer is empty where the joiner wrote nothing.
+    Other text, such as a call, a thought alone, or reasoning without an end, is the reason for another plan. An answer
+    is empty if the joiner's text is.
     """
     found = read_decision(text)
     if found is not None:
@@ -92,18 +92,18 @@ def partial_answer(text: str, tools: Collection[str]) -> str | None:
 
 def not_an_answer(text: str, tools: Collection[str]) -> str:
     """Return why a text without a decision is no answer; empty if it is one, or nothing at all."""
-    said, before = without_reasoning(text)
-    if not said.strip():
+    rest, before = without_reasoning(text)
+    if not rest.strip():
         return "reasoning alone" if text.strip() else ""
     if before and _decision(before) is not None:
         return "a decision within its reasoning"
-    if THOUGHTS.match(said):
+    if THOUGHTS.match(rest):
         return "a thought alone"
-    if calls_as_text(said, tools):
+    if calls_as_text(rest, tools):
         return "a call"
-    if PLACEHOLDER.fullmatch(LABEL.sub("", said)):
+    if PLACEHOLDER.fullmatch(LABEL.sub("", rest)):
         return "a placeholder"
-    return "a wish for another plan" if WISH.match(said) else ""
+    return "a wish for another plan" if WISH.match(rest) else ""
 
 
 def calls_as_text(text: str, tools: Collection[str]) -> bool:
@@ -141,8 +141,8 @@ def _in_a_thought(text: str) -> Decision | None:
     """Read a decision behind a thought on its line, if there is one alone."""
     if not THOUGHTS.match(text):
         return None
-    if said := THE_ANSWER.search(text):
-        return Decision(text[said.start() :].strip())
+    if found := THE_ANSWER.search(text):
+        return Decision(text[found.start() :].strip())
     found = list(IN_A_THOUGHT.finditer(text))
     if len(found) != 1:
         return None

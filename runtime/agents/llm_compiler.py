@@ -8,6 +8,7 @@ from functools import partial
 
 from intaglio.errors import one_line
 from intaglio.runtime.agents.agent import AgentLimits, AgentResult
+from intaglio.runtime.agents.call_scheduler import CallScheduler
 from intaglio.runtime.agents.events import Observer, PlanFailed, Replanned
 from intaglio.runtime.agents.joiner import UNREAD, Decision, joiner_grammar, partial_answer, read_joined
 from intaglio.runtime.agents.model import Model, ModelRequest
@@ -17,7 +18,7 @@ from intaglio.runtime.agents.plan_grammar import plan_grammar
 from intaglio.runtime.agents.plan_parser import PlanParser
 from intaglio.runtime.agents.prompts import (
     PLAN_RULES,
-    Example,
+    PlanExample,
     continue_prompt,
     question_prompt,
     replan_prompt,
@@ -25,7 +26,6 @@ from intaglio.runtime.agents.prompts import (
     system_prompt,
 )
 from intaglio.runtime.agents.run_state import BrokenStream, CutOff, LimitReached, Run, read_end
-from intaglio.runtime.agents.task_fetching import TaskFetchingUnit
 from intaglio.runtime.agents.tool import Tool
 from intaglio.runtime.generation.message import Message
 
@@ -49,7 +49,7 @@ class LLMCompiler:
         model: Model,
         tools: Mapping[str, Tool],
         limits: AgentLimits | None = None,
-        examples: Sequence[Example] = (),
+        examples: Sequence[PlanExample] = (),
         instructions: str | None = None,
         streaming: bool = True,
         constrained: bool = True,
@@ -108,8 +108,8 @@ class LLMCompiler:
         broken, lost = None, False
         written: list[str] = []
         late: list[Call] = []
-        async with run.fetching(self._tools) as unit:
-            start = partial(_add, unit)
+        async with run.scheduling(self._tools) as scheduler:
+            start = partial(_add, scheduler)
 
             async def read() -> None:
                 written.clear()
@@ -117,11 +117,11 @@ class LLMCompiler:
                 await self._read(run, messages, start if self._streaming else late.extend, written)
 
             try:
-                await run.retried(read, lambda: unit.added > 0)
+                await run.retried(read, lambda: scheduler.added > 0)
             except (PlanError, CutOff) as error:
                 broken = str(error)
             except BrokenStream as error:
-                if not unit.added or not run.may_retry():
+                if not scheduler.added or not run.may_retry():
                     raise
                 broken, lost = one_line(error), True
             finally:
@@ -132,7 +132,7 @@ class LLMCompiler:
                 broken = broken or str(error)
             if broken is not None:
                 run.emit(PlanFailed, reason=broken)
-            await unit.wait()
+            await scheduler.wait()
         return broken, lost
 
     async def _read(
@@ -174,6 +174,6 @@ class LLMCompiler:
         return ModelRequest(list(messages), self.limits.request_tokens, grammar)
 
 
-def _add(unit: TaskFetchingUnit, calls: Iterable[Call]) -> None:
+def _add(scheduler: CallScheduler, calls: Iterable[Call]) -> None:
     for call in calls:
-        unit.add(call)
+        scheduler.add(call)

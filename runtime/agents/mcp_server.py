@@ -11,8 +11,8 @@ from typing import Any, Literal
 
 from intaglio.errors import UsageError, one_line
 from intaglio.extras import load
-from intaglio.runtime.agents.executor import call_tool
 from intaglio.runtime.agents.tool import Tool, ToolError
+from intaglio.runtime.agents.tool_caller import call_tool
 from intaglio.version import __version__
 
 Transport = Literal["stdio", "http"]

@@ -1,4 +1,4 @@
-"""The language model of an agent, as the agent sees it: messages in, pieces of text and tool calls out."""
+"""The language model of an agent, as an agent uses it: messages in, pieces of text and tool calls out."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What came of a call: its value, or why it has none."""
+"""The observation of a call: its value, or the reason why it has none."""
 
 from __future__ import annotations
 
@@ -38,5 +38,5 @@ class Observation:
 
 
 def as_text(value: Any) -> str:
-    """A value of a tool as text: a string as it is, anything else as JSON."""
+    """A value of a tool as text: a string unchanged, anything else as JSON."""
     return value if isinstance(value, str) else _JSON.encode(value)

@@ -37,7 +37,7 @@ async def open_model(
     """Open a bundle, or the server at an http(s) URL.
 
     Of a server: `model` is its name there, by default that of its only model; `api_key`, `constrained` and `timeout`
-    are those of `ServerModel`. Of a bundle: `options` are those of `TextGenerator`, such as `draft` and `strategy`; by
+    as in `ServerModel`. Of a bundle: `options` as in `TextGenerator`, such as `draft` and `strategy`; by
     default two requests run at a time. Raises `UsageError` for options of the other kind, and as both do.
     """
     server = {"model": model, "api_key": api_key, "constrained": constrained, "timeout": timeout}

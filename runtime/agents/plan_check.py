@@ -1,7 +1,7 @@
 """Checks of a call against the signature of its tool, and of values against its schema.
 
 The schemas of tools are checked as far as plans need it: types, enumerations, properties, items, unions, references and
-bounds. Keywords such as `pattern` and `format` are left to the tool: patterns of others can take exponential time, and
+bounds. Keywords such as `pattern` and `format` are left to the tool: untrusted patterns can take exponential time, and
 references have no value yet.
 """
 
@@ -64,7 +64,7 @@ def by_parameter(call: Call, tool: Tool) -> dict[str, Value]:
     for name, value in call.keywords.items():
         if name in arguments:
             raise PlanError(f"{place}: the argument {name} is given twice, by its place and by its name.")
-        # A JSON schema without additionalProperties allows any; here they are taken for errors of the model.
+        # A JSON schema without additionalProperties allows any; here they are errors of the model.
         if name not in names and tool.parameters.get("additionalProperties", False) is False:
             raise PlanError(f"{place}: no parameter is named {name[:SHOWN]}, expected {signature}.")
         arguments[name] = value
@@ -89,8 +89,8 @@ def by_name(call: Call, tool: Tool) -> Call:
 def check_call(call: Call, tool: Tool, earlier: Sequence[int]) -> None:
     """Check a call of a plan; `earlier`: the numbers of the calls before it.
 
-    Raises `PlanError` for arguments that do not fit the signature or the schema, as far as they are known, and for
-    references to calls that are not before it.
+    Raises `PlanError` for known arguments that do not fit the signature or the schema, and for references to calls that
+    are not before it.
     """
     for name, value in by_parameter(call, tool).items():
         place = f"call {call.number}, {tool.name}: {name}"

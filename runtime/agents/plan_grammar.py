@@ -14,7 +14,7 @@ from intaglio.runtime.agents.plan_check import check_names
 from intaglio.runtime.agents.plan_value_grammar import (
     MOST_STRING_CHARACTERS,
     STRING_CHARACTERS,
-    Entry,
+    NamedValue,
     ValueGrammar,
     literal,
 )
@@ -124,7 +124,9 @@ class ArgumentGrammar:
         """
         values = {name: self.values.value(schema, tool.parameters) for name, schema in tool.properties.items()}
         entries = [
-            Entry(f"{literal(f'{name}=')} {value}" if value and KEYWORD.fullmatch(name) else "", name in tool.required)
+            NamedValue(
+                f"{literal(f'{name}=')} {value}" if value and KEYWORD.fullmatch(name) else "", name in tool.required
+            )
             for name, value in values.items()
         ]
         places = list(values.values())

@@ -1,4 +1,4 @@
-"""The lines of a plan that are no calls: thoughts, reasoning, prose, comments; and those that are more than that."""
+"""The lines of a plan that are not calls: thoughts, reasoning, prose, comments; and lines that may be calls."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from intaglio.runtime.agents.plan_reader import SHOWN, PlanText
 UP_TO_TAG = re.compile(rf"[^\n{re.escape(LAST_CHARACTERS)}]*")  # the last character of a tag, or the end of the line
 UP_TO_TAG_ANYWHERE = re.compile(rf"[^{re.escape(LAST_CHARACTERS)}]*")
 THOUGHT = re.compile(r"[\W_]*thoughts?\s*\d*[\s*_`]*[:\uff1a][\s*_`]*(.*?)\s*", re.IGNORECASE | re.DOTALL)
-# Lines of another kind of text: a result or an answer that the model makes up, and another question.
+# Lines of another kind of text: an invented result or answer, and another question.
 OBSERVATION = re.compile(r"[\W_]*observations?\s*\d*[\s*_`]*[:\uff1a]", re.IGNORECASE)
 ANSWER = re.compile(r"[\W_]*(?:final[\s_]*)?answer[\s*_`]*[:\uff1a]", re.IGNORECASE)
 QUESTION = re.compile(r"[\W_]*question\s*\d*[\s*_`]*[:\uff1a]", re.IGNORECASE)
@@ -55,7 +55,7 @@ class ProseReader:
     def read(self, before: str, line: int, after_calls: bool) -> Generator[None, None, PlanError | None]:
         """Read the rest of a line of which `before` was read, or reasoning up to its closing tag.
 
-        Returns what to say of it if no call follows. Raises `PlanError` for a line that may be a call.
+        Returns the error to report if no call follows. Raises `PlanError` for a line that may be a call.
         """
         text = before
         while True:
@@ -93,18 +93,18 @@ class ProseReader:
                 self.mentioned[int((call[1] or call[2])[:SHOWN])] = PlanError(message)
             return None
         self.ended = self.ended or self.ends(text)
-        said = MARK.sub("", text).strip()
-        shown = f"{said[:SHOWN]!r}"
-        if ANSWER.match(said):
+        line_text = MARK.sub("", text).strip()
+        shown = f"{line_text[:SHOWN]!r}"
+        if ANSWER.match(line_text):
             self._text.fail(f"got {shown}, expected calls: a plan has no answer", line)
-        if OBSERVATION.match(said):
+        if OBSERVATION.match(line_text):
             self._text.fail(f"got {shown}, expected calls: their results come after the plan", line)
-        if after_calls and QUESTION.match(said):
+        if after_calls and QUESTION.match(line_text):
             self._text.fail(f"got {shown}, expected the end of the plan: join()", line)
         expected = "expected a line such as Thought: text, or 1. tool(arguments)"
-        if self._numbered.search(said) or LIKE_A_CALL.fullmatch(said) or self._alone.fullmatch(said):
+        if self._numbered.search(line_text) or LIKE_A_CALL.fullmatch(line_text) or self._alone.fullmatch(line_text):
             self._text.fail(f"got {shown}, {expected}", line)
-        if not any(map(str.isalnum, said)):
+        if not any(map(str.isalnum, line_text)):
             return None
         return PlanError(f"line {line}: got {shown}, {expected}.")
 

@@ -1,4 +1,4 @@
-"""The text of a plan, read while it arrives: what the parser takes from it, and the line for its messages."""
+"""The text of a plan, read while it arrives: the parser's input, and the line for its messages."""
 
 from __future__ import annotations
 
@@ -19,11 +19,11 @@ class PlanText:
 
     def __init__(self) -> None:
         self.line = 1
-        self.ended = False  # whether no piece comes any more
+        self.ended = False  # whether the text is complete
         self._text, self._place = "", 0
 
     def append(self, text: str) -> None:
-        """Go on with `text`, after all before it was read."""
+        """Append `text`, after all text before it was read."""
         self._text, self._place = text, 0
 
     def shown(self, before: str = "") -> Reading:

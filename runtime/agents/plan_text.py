@@ -32,7 +32,7 @@ def reference_of(digits: str) -> Reference:
 def decoded(body: str) -> Value:
     """Return the value of a string from what is between its quotes: a str, a `Reference` or a `Template`.
 
-    Escapes are those of JSON and of Python; a backslash before anything else stays, and so does a dollar sign that is
+    Escapes follow JSON and Python; a backslash before anything else stays, and so does a dollar sign that is
     neither a reference nor doubled. Raises `PlanError` for control characters, halves of surrogate pairs, references
     that no call can have, and for parts of results, such as "$1.name".
     """

@@ -34,7 +34,7 @@ TERMINALS = [
 ]
 
 
-class Entry(NamedTuple):
+class NamedValue(NamedTuple):
     """A value with a name: a property, or an argument given by its name."""
 
     text: str  # in the grammar
@@ -89,7 +89,7 @@ class ValueGrammar:
         # The library refuses a parameter that a rule does not need.
         return self._rules.setdefault(text, f"rule_{len(self._rules)}{'::_' if '::_' in text else ''}")
 
-    def chain(self, entries: Sequence[Entry], first: bool) -> str | None:
+    def chain(self, entries: Sequence[NamedValue], first: bool) -> str | None:
         """Return a rule for `entries` in order, with commas between them; optional ones may be left out.
 
         `first`: whether nothing was written before them. None if something required has no text.
@@ -172,7 +172,7 @@ class ValueGrammar:
                 return
             values = {name: self.value(property_schema(schema, name), root, depth) for name in names}
             entries = [
-                Entry(f"{literal(f'{literal(name)}: ')} {value}" if value else "", name in required)
+                NamedValue(f"{literal(f'{literal(name)}: ')} {value}" if value else "", name in required)
                 for name, value in values.items()
             ]
             if inner := self.chain(entries, first=True):

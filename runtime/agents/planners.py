@@ -10,7 +10,7 @@ from intaglio.runtime.agents.agent import Agent, AgentLimits
 from intaglio.runtime.agents.function_calling import FunctionCalling
 from intaglio.runtime.agents.llm_compiler import LLMCompiler
 from intaglio.runtime.agents.model import Model
-from intaglio.runtime.agents.prompts import Example
+from intaglio.runtime.agents.prompts import PlanExample
 from intaglio.runtime.agents.react import ReAct
 from intaglio.runtime.agents.tool import Tool
 
@@ -23,7 +23,7 @@ def agent_of(
     model: Model,
     tools: Mapping[str, Tool],
     limits: AgentLimits,
-    examples: Sequence[Example] = (),
+    examples: Sequence[PlanExample] = (),
     streaming: bool = True,
     grammar: bool | None = None,
 ) -> Agent:

@@ -1,4 +1,4 @@
-"""What the models of agents are told: the rules of a plan, the tools, and what came of the calls so far."""
+"""The prompts of agents: the rules of a plan, the tools, and the results of the calls so far."""
 
 from __future__ import annotations
 
@@ -42,14 +42,14 @@ MORE_RULES = (
 LAST_RULE = 'Answer the question with "Answer: ..." from these results.'
 
 
-class Example(NamedTuple):
+class PlanExample(NamedTuple):
     """A question and the plan for it, to show the planner."""
 
     question: str
     plan: str
 
 
-def system_prompt(rules: str, tools: Sequence[Tool], examples: Sequence[Example] = ()) -> str:
+def system_prompt(rules: str, tools: Sequence[Tool], examples: Sequence[PlanExample] = ()) -> str:
     """Return the rules with the signatures of the tools, and examples."""
     parts = [rules, "Tools:\n" + "\n".join(f"- {signature(tool)}" for tool in tools)]
     parts += [f"Example:\nQuestion: {each.question}\n{each.plan.strip()}" for each in examples]
@@ -90,9 +90,9 @@ def question_prompt(question: str) -> str:
 
 
 def results_prompt(observations: Mapping[int, Observation], most: int, broken: str | None, may_replan: bool) -> str:
-    """Return the message to the joiner: what came of the calls of a plan.
+    """Return the message to the joiner: the results of a plan's calls.
 
-    `most`: characters of each result; `broken`: what is wrong with the plan, if it could not be read to its end.
+    `most`: characters of each result; `broken`: the error of the plan, if it could not be parsed to its end.
     """
     lines = [result_line(observations[number], most) for number in sorted(observations)]
     if broken is not None:

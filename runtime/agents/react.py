@@ -76,19 +76,19 @@ class ReAct:
                         continue
                     if not run.may_call:
                         raise run.out_of_calls()
-                    unit.add(call)
+                    scheduler.add(call)
                     await read_end(pieces)
             return turn
 
-        async with run.fetching(self._tools) as unit:
-            turn = await run.retried(read, lambda: bool(unit.added or run.partial()))
-            await unit.wait()
+        async with run.scheduling(self._tools) as scheduler:
+            turn = await run.retried(read, lambda: bool(scheduler.added or run.partial()))
+            await scheduler.wait()
         run.partial = lambda: None
         return turn
 
 
 class _Turn:
-    """A turn, read up to the end of its call: a model may write on as if it knew the result."""
+    """A turn, read up to the end of its call: a model may continue as if it knew the result."""
 
     def __init__(self, parser: PlanParser):
         self.text = ""
@@ -113,7 +113,7 @@ class _Turn:
         return self.call
 
     def answer(self) -> str | None:
-        """Return the answer, as far as it is there; None if there is none."""
+        """Return the answer so far; None if there is none."""
         decision = read_decision(self.text)
         return None if decision is None else decision.answer or None
 

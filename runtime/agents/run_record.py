@@ -1,4 +1,4 @@
-"""A run of an agent, put together from its events: what the report, the timeline and the latency model read."""
+"""A run of an agent, put together from its events, for the report, the timeline and the latency model."""
 
 from __future__ import annotations
 

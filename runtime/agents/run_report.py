@@ -1,4 +1,4 @@
-"""What a run of an agent brought, and what it took: the result of the verb `agent`."""
+"""Results and cost of an agent's run: the report of the verb `agent`."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""One run of an agent: its clock, its observer, and what it has used of its limits."""
+"""One run of an agent: its clock, its observer, and its use of the limits."""
 
 from __future__ import annotations
 
@@ -14,11 +14,11 @@ import msgspec
 
 from intaglio.errors import IntaglioError, one_line
 from intaglio.runtime.agents.agent import AgentLimits, AgentResult
+from intaglio.runtime.agents.call_scheduler import CallScheduler
 from intaglio.runtime.agents.events import AnyEvent, Ended, ModelBegan, ModelEnded, ModelWrote, Observer, Role
 from intaglio.runtime.agents.model import End, Model, ModelError, ModelRequest, Usage, exceeds
 from intaglio.runtime.agents.model_text import encodable
 from intaglio.runtime.agents.observation import Observation
-from intaglio.runtime.agents.task_fetching import TaskFetchingUnit
 from intaglio.runtime.agents.tool import Tool
 from intaglio.runtime.agents.tool_result import raised
 from intaglio.runtime.generation.message import FunctionCall, Message, ToolCall
@@ -71,7 +71,7 @@ class Run:
             _log.warning("the observer of a run raised %s", one_line(error) or repr(error))
 
     async def finish(self, answering: Callable[[], Awaitable[str]]) -> AgentResult:
-        """Await the answer within the limit of time. A limit, or a model that fails, ends it with a text that says so.
+        """Await the answer within the limit of time. A limit, or a failing model, ends it with a text of the reason.
 
         What `answering` has not finished is cancelled.
         """
@@ -145,8 +145,8 @@ class Run:
             failure = "cancelled"
             raise
         except Exception as error:  # a model that breaks its contract ends the run with an answer, too
-            said = one_line(error)
-            failure = f"model {model.name!r}: {type(error).__name__}{f': {said}' if said else ''}"
+            cause = one_line(error)
+            failure = f"model {model.name!r}: {type(error).__name__}{f': {cause}' if cause else ''}"
             raise (BrokenStream if opened else ModelError)(failure) from error
         finally:
             # Of an answer that was left early nothing is known but its pieces, mostly a token each.
@@ -199,14 +199,14 @@ class Run:
         return self._retries >= 0
 
     @asynccontextmanager
-    async def fetching(self, tools: Mapping[str, Tool]) -> AsyncIterator[TaskFetchingUnit]:
+    async def scheduling(self, tools: Mapping[str, Tool]) -> AsyncIterator[CallScheduler]:
         """Run calls of tools. Those that have ended are in `observations` afterwards, even if the run ends early."""
-        async with TaskFetchingUnit(tools, self.limits, self.observer, self.clock, self.observations) as unit:
+        async with CallScheduler(tools, self.limits, self.observer, self.clock, self.observations) as scheduler:
             try:
-                yield unit
+                yield scheduler
             finally:
-                self.observations.update(unit.observations)
-                self._calls += unit.added
+                self.observations.update(scheduler.observations)
+                self._calls += scheduler.added
 
     @property
     def may_call(self) -> bool:

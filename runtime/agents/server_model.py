@@ -112,11 +112,11 @@ class ServerModel:
                 if error.status_code not in (400, 422) or not self._adapts(str(error)):
                     raise
 
-    def _adapts(self, said: str) -> bool:
+    def _adapts(self, message: str) -> bool:
         """Leave out, or rename, the field that a server refuses; return whether there was one."""
-        if self._reports_usage and "stream_options" in said:
+        if self._reports_usage and "stream_options" in message:
             self._reports_usage = False
-        elif self._limit == "max_tokens" and "max_completion_tokens" in said:
+        elif self._limit == "max_tokens" and "max_completion_tokens" in message:
             self._limit = "max_completion_tokens"
         else:
             return False
@@ -170,8 +170,8 @@ class ServerModel:
         """Return any error of a request as one of ours, without the key."""
         if isinstance(error, IntaglioError):
             return error
-        kind, said = described(error, f"model server {self._shown}", self.name, self._timeout)
-        return kind(said.replace(self._key, "***") if self._key else said)
+        kind, message = described(error, f"model server {self._shown}", self.name, self._timeout)
+        return kind(message.replace(self._key, "***") if self._key else message)
 
 
 def _addresses(url: str) -> tuple[str, str]:

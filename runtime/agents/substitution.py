@@ -1,4 +1,4 @@
-"""The arguments of a call with the results that they refer to."""
+"""The arguments of a call with the results they refer to."""
 
 from __future__ import annotations
 

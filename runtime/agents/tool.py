@@ -1,4 +1,4 @@
-"""What a tool is: a function that a model may call, with a name, a description, and a JSON schema of its arguments."""
+"""A tool: a function that a model may call, with a name, a description, and a JSON schema of its arguments."""
 
 from __future__ import annotations
 
@@ -25,15 +25,15 @@ class Tool:
 
     name: str
     description: str  # for the model: what it does, and what it returns
-    parameters: Mapping[
-        str, Any
-    ]  # JSON schema of an object; the order of its properties is that of positional arguments
+    parameters: Mapping[str, Any]  # JSON schema of an object; its properties are in the order of positional arguments
     function: Callable[..., Awaitable[Any] | Any]
-    timeout: float | None = None  # seconds for one call; None: the executor's
+    timeout: float | None = None  # seconds for one call; None: the limit of the run
     limit: int | None = None  # calls at a time; None: any number
     attempts: int = 1  # calls of a task until one succeeds; above 1 only for a tool that may safely be repeated
     shown: int | None = None  # characters of a result that models read, at most; None: the limit of the run
-    refuses: Callable[[str], str | None] | None = None  # why a question is none for this tool, which ends the run
+    refuses: Callable[[str], str | None] | None = (
+        None  # returns why this tool cannot answer a question, which ends the run
+    )
 
     def __post_init__(self) -> None:
         if not NAME.fullmatch(self.name):

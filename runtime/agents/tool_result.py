@@ -1,4 +1,4 @@
-"""What one call of a tool brought: a value that can be written as text, or an error on one line."""
+"""The result of one call of a tool: a value with a text form, or an error on one line."""
 
 from __future__ import annotations
 

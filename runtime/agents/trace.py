@@ -1,4 +1,4 @@
-"""The trace of a run: its events as JSON lines, for `timeline`, `latency_of`, and programs of others."""
+"""The trace of a run: its events as JSON lines, for `timeline`, `latency_of`, and other programs."""
 
 from __future__ import annotations
 

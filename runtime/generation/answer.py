@@ -19,7 +19,7 @@ from intaglio.runtime.generation.tool_calls.parser import (
 
 
 @dataclass
-class Call:
+class PartialCall:
     """A tool call so far."""
 
     id: str
@@ -34,7 +34,7 @@ class Answer:
     parser: ToolCallParser | None  # None: all of the text is content
     checks: Mapping[str, ArgumentCheck] = field(default_factory=dict)  # of the arguments of a finished call, by tool
     content: str = ""
-    calls: list[Call] = field(default_factory=list)
+    calls: list[PartialCall] = field(default_factory=list)
     result: Generated | None = None  # after the end of the text
 
     def take(self, part: Part) -> Sequence[ToolEvent]:
@@ -54,7 +54,7 @@ class Answer:
             if isinstance(event, ContentPiece):
                 self.content += event.text
             elif isinstance(event, CallStarted):
-                self.calls.append(Call(event.id, event.name))
+                self.calls.append(PartialCall(event.id, event.name))
             elif isinstance(event, ArgumentsPiece):
                 self.calls[event.index].arguments += event.text
             elif (check := self.checks.get(self.calls[event.index].name)) is not None:

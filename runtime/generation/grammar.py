@@ -133,7 +133,7 @@ class Grammar:
             raise UsageError(f"the {self._kind} cannot be used: {cause}. Fix or simplify it.")
 
 
-class Mask(NamedTuple):
+class TokenMask(NamedTuple):
     """What may follow a text."""
 
     octets: Octets  # the allowed tokens
@@ -160,7 +160,7 @@ class GrammarConstraint(LogitConstraint):
         self._ends = frozenset(end_tokens)
         self._width = max(self._size, *(end + 1 for end in end_tokens), 0)
         self._written: list[int] = []  # the tokens that the matcher has consumed
-        self._masks: dict[int, Mask] = {}  # number of the first tokens of `_written` -> the mask after them
+        self._masks: dict[int, TokenMask] = {}  # number of the first tokens of `_written` -> the mask after them
 
     def allowed(self, written: Sequence[int]) -> Booleans:
         """See `LogitConstraint`. A text that does not match the grammar allows no token."""
@@ -193,7 +193,7 @@ class GrammarConstraint(LogitConstraint):
             count += before.allows(draft[count])
         return count
 
-    def _mask(self, written: list[int]) -> Mask:
+    def _mask(self, written: list[int]) -> TokenMask:
         count = len(written)
         if count in self._masks and self._written[:count] == written:
             return self._masks[count]
@@ -206,11 +206,11 @@ class GrammarConstraint(LogitConstraint):
         self._masks[count] = mask = read_mask(bits, self._size, self._width, self._ends)
         return mask
 
-    def _after_the_end(self, written: list[int]) -> Mask:
+    def _after_the_end(self, written: list[int]) -> TokenMask:
         """Return the mask after a text that the matcher could not follow: with an end token, or one that breaks it."""
         place = len(self._written)
         ended = written[place] in self._ends and self._mask(written[:place]).allows(written[place])
-        return Mask(_with_ends(np.zeros(-(-self._width // BITS), np.uint8), self._ends, ended), ended)
+        return TokenMask(_with_ends(np.zeros(-(-self._width // BITS), np.uint8), self._ends, ended), ended)
 
     def _follow(self, written: list[int]) -> bool:
         """Move the matcher to the end of `written`, or of its longest prefix that the grammar allows.
@@ -236,7 +236,7 @@ class GrammarConstraint(LogitConstraint):
         return list(tokens[: next(beyond, len(tokens))])
 
 
-def read_mask(bits: Octets, size: int, width: int, ends: Collection[int]) -> Mask:
+def read_mask(bits: Octets, size: int, width: int, ends: Collection[int]) -> TokenMask:
     """Return the mask of `width` tokens that the library's `bits` stand for.
 
     `size`: the number of the library's end token; what stands for it are the tokens `ends`.
@@ -247,7 +247,7 @@ def read_mask(bits: Octets, size: int, width: int, ends: Collection[int]) -> Mas
     if rest := size % BITS:
         octets[size // BITS] = bits[size // BITS] & (1 << rest) - 1
     finished = may_end and not np.count_nonzero(_with_ends(octets, ends, False))
-    return Mask(_with_ends(octets, ends, may_end), finished)
+    return TokenMask(_with_ends(octets, ends, may_end), finished)
 
 
 def _with_ends(octets: Octets, ends: Collection[int], allowed: bool) -> Octets:

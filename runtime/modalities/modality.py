@@ -51,7 +51,7 @@ class RunOptions:
     threads: int | None = None  # of ONNX Runtime
 
 
-class Run(Protocol):
+class RunInputs(Protocol):
     """Runs an opened bundle on inputs, texts or paths of files, and yields one result for each, in order."""
 
     def __call__(self, bundle: Bundle, inputs: Iterable[str], options: RunOptions) -> Iterator[object]: ...  # noqa: D102
@@ -61,7 +61,7 @@ class Run(Protocol):
 class Modality:
     """A modality.
 
-    items       what inputs are called
+    items       name of the inputs
     load        inputs for validation, and for comparison with the source model
     calibration inputs for calibration, where padding would be observed too if it cannot be told from what is real
     mask        which positions of the outputs are compared
@@ -72,4 +72,4 @@ class Modality:
     load: LoadInputs
     calibration: LoadInputs
     mask: Mask
-    run: Run
+    run: RunInputs

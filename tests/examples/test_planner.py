@@ -30,13 +30,13 @@ from transformers import AutoTokenizer
 
 from intaglio.exporters import export
 from intaglio.runtime.agents.agent import AgentLimits
+from intaglio.runtime.agents.call_scheduler import CallScheduler
 from intaglio.runtime.agents.function_calling import FunctionCalling
 from intaglio.runtime.agents.llm_compiler import LLMCompiler
 from intaglio.runtime.agents.model import End, ModelPiece, ModelRequest, Usage
 from intaglio.runtime.agents.observation import Observation
 from intaglio.runtime.agents.plan_parser import PlanParser
 from intaglio.runtime.agents.react import ReAct
-from intaglio.runtime.agents.task_fetching import TaskFetchingUnit
 from intaglio.runtime.generation.message import Message
 
 TOOLS_BY_NAME = {tool.name: tool for tool in TOOLS}
@@ -89,7 +89,7 @@ def test_test_split_plans_lead_to_the_reference_answers(split: list[UnseenQuesti
 
     async def ran(plan: str) -> list[Observation]:
         parser = PlanParser(TOOLS_BY_NAME)
-        async with TaskFetchingUnit(TOOLS_BY_NAME, AgentLimits(), None, lambda: 0.0) as unit:
+        async with CallScheduler(TOOLS_BY_NAME, AgentLimits(), None, lambda: 0.0) as unit:
             for call in [*parser.push(plan), *parser.finish()]:
                 unit.add(call)
             return [each for _, each in sorted((await unit.wait()).items())]

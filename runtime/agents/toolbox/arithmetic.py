@@ -67,7 +67,7 @@ FIELD: dict[str, Callable[[Number, Number], Number]] = {
 HELP = f"Expected numbers, + - * / // % ** ( ), pi, e, and one of {', '.join(FUNCTIONS)}."
 
 
-class Token(NamedTuple):
+class Lexeme(NamedTuple):
     """A piece of an expression; the kind "end" follows the last one."""
 
     kind: str  # "number", "name", "sign" or "end"
@@ -101,7 +101,7 @@ def evaluate(expression: str) -> Number | bool:
         raise ToolError(f"calculate: {expression.strip()!r:.200} has a number above 1.8e308.") from None
 
 
-def _tokens(expression: str) -> list[Token]:
+def _tokens(expression: str) -> list[Lexeme]:
     text, tokens, position = expression.translate(SIGNS).rstrip(), [], 0
     while position < len(text):
         found = TOKEN.match(text, position)
@@ -109,15 +109,15 @@ def _tokens(expression: str) -> list[Token]:
             rest = text[position:].strip()
             raise ToolError(f"calculate: unexpected {rest[0]!r} before {rest[1:21]!r}. {HELP}")
         kind = found.lastgroup or ""
-        tokens.append(Token(kind, found[kind]))
+        tokens.append(Lexeme(kind, found[kind]))
         position = found.end()
-    return [*tokens, Token("end", "")]
+    return [*tokens, Lexeme("end", "")]
 
 
 class _Parser:
     """A Pratt parser that computes as it reads: operators bind as in Python, % without a right side is percent."""
 
-    def __init__(self, tokens: Sequence[Token]):
+    def __init__(self, tokens: Sequence[Lexeme]):
         self._tokens = tokens
         self._next = 0
         self._depth = 0
@@ -161,15 +161,15 @@ class _Parser:
     def _operand(self) -> Number:
         token = self._advance()
         match token:
-            case Token("number"):
+            case Lexeme("number"):
                 return self._number(token.text)
-            case Token("name"):
+            case Lexeme("name"):
                 return self._named(token.text)
-            case Token("sign", "-"):
+            case Lexeme("sign", "-"):
                 return -self._expression(SIGN_BINDING)
-            case Token("sign", "+"):
+            case Lexeme("sign", "+"):
                 return self._expression(SIGN_BINDING)
-            case Token("sign", "("):
+            case Lexeme("sign", "("):
                 value = self._expression(0)
                 self._expect(")")
                 return value
@@ -240,10 +240,10 @@ class _Parser:
         self._advance()
         return values
 
-    def _peek(self) -> Token:
+    def _peek(self) -> Lexeme:
         return self._tokens[self._next]
 
-    def _advance(self) -> Token:
+    def _advance(self) -> Lexeme:
         token = self._tokens[self._next]
         self._next += 1
         return token

@@ -9,7 +9,7 @@ from typing import Any, NamedTuple
 MAX_RULES = 50_000
 
 
-class Call(NamedTuple):
+class RuleCall(NamedTuple):
     """A rule that is referred to."""
 
     name: str
@@ -30,12 +30,12 @@ def literal(text: str) -> str:
     return json.dumps(text, ensure_ascii=False)
 
 
-def sequence(*parts: str | Call | Alternative) -> Alternative:
+def sequence(*parts: str | RuleCall | Alternative) -> Alternative:
     """Return what is written one part after another; a string is text of the grammar."""
     calls: set[str] = set()
     texts = []
     for part in parts:
-        if isinstance(part, Call):
+        if isinstance(part, RuleCall):
             calls.add(part.name)
             texts.append(part.name)
         elif isinstance(part, Alternative):
@@ -89,19 +89,19 @@ class Rules:
         )
         return sequence(f"%json {json.dumps({**schema, 'x-guidance': skipped})}")
 
-    def rule(self, alternatives: Iterable[Alternative]) -> Call:
+    def rule(self, alternatives: Iterable[Alternative]) -> RuleCall:
         """Return the rule of some alternatives; the same one for the same."""
         found = tuple(dict.fromkeys(alternatives))
         if found not in self._names:
             self._names[found] = self.reserve()
             self.define(self._names[found], found)
-        return Call(self._names[found])
+        return RuleCall(self._names[found])
 
     def terminal(self, expression: str) -> str:
         """Return the name of the terminal of an expression."""
         return self._terminals.setdefault(expression, f"{self._prefix.upper()}T{len(self._terminals)}")
 
-    def optional(self, alternative: Alternative, most: int | None) -> Call:
+    def optional(self, alternative: Alternative, most: int | None) -> RuleCall:
         """Return a rule for an alternative from 0 to `most` times."""
         if most is None:
             return self.rule([EMPTY, Alternative(f"({alternative.text})+", alternative.calls)])
@@ -109,7 +109,7 @@ class Rules:
             return self.rule([EMPTY])
         return self.rule([EMPTY, Alternative(f"({alternative.text}){{1,{most}}}", alternative.calls)])
 
-    def text(self, start: Call) -> str | None:
+    def text(self, start: RuleCall) -> str | None:
         """Return the grammar's text, without rules whose texts never end; None if `start` is one of them."""
         ends = self._ending()
         if start.name not in ends:

@@ -8,11 +8,11 @@ from intaglio.runtime.generation.json_schema.containers import Arrays, Contained
 from intaglio.runtime.generation.json_schema.document import UnsupportedError
 from intaglio.runtime.generation.json_schema.expand import Expander
 from intaglio.runtime.generation.json_schema.nodes import Constant, Node, all_of, constant, negate
-from intaglio.runtime.generation.json_schema.rules import EMPTY, Alternative, Call, Rules, sequence
+from intaglio.runtime.generation.json_schema.rules import EMPTY, Alternative, RuleCall, Rules, sequence
 
 MAX_STATES = 2000  # of an array whose items are counted
 MAX_UNIQUE = 64  # different values of the items of an array without equal ones
-ValueRule = Callable[[Node, str], Call]
+ValueRule = Callable[[Node, str], RuleCall]
 
 
 class ArrayRules:
@@ -36,14 +36,14 @@ class ArrayRules:
             return self._unique(self._arrays.unique)
         return self._counted() if self._arrays.contains else self._plain()
 
-    def _item(self, place: int, *others: Node) -> Call:
+    def _item(self, place: int, *others: Node) -> RuleCall:
         return self._value(all_of(self._arrays.item(place), *others), f"{self._where}[]")
 
     def _plain(self) -> list[Alternative]:
         """Arrays by their length: the first items one by one, the others repeated."""
         first, least, most = len(self._arrays.prefix), self._arrays.least, self._most
         if most is not None and most <= first:
-            after: Call | None = None
+            after: RuleCall | None = None
             first = most
         else:
             after = self._tail(max(least - first, 0), None if most is None else most - first, first > 0)
@@ -53,7 +53,7 @@ class ArrayRules:
             after = self._rules.rule([going] if place < least else [EMPTY, going])
         return [sequence('"["', *([after] if after else []), '"]"')]
 
-    def _tail(self, least: int, most: int | None, after: bool) -> Call:
+    def _tail(self, least: int, most: int | None, after: bool) -> RuleCall:
         """Return the rule for items without a place of their own; `after`: whether others stand before them."""
         item = self._item(len(self._arrays.prefix))
         again = sequence(self._rules.comma, item)
@@ -63,7 +63,7 @@ class ArrayRules:
         going = sequence(item, following)
         return self._rules.rule([going] if least else [EMPTY, going])
 
-    def _repeated(self, item: Alternative, least: int, most: int | None) -> Call:
+    def _repeated(self, item: Alternative, least: int, most: int | None) -> RuleCall:
         if not least:
             return self._rules.optional(item, most)
         bounds = f"{{{least},{'' if most is None else most}}}"
@@ -81,7 +81,7 @@ class ArrayRules:
         states = {(place, count): self._rules.reserve() for place in range(places + 1) for count in range(counts + 1)}
         for (place, count), name in states.items():
             self._rules.define(name, self._state(place, count, places, counts, contained, states))
-        return [sequence('"["', Call(states[0, 0]), '"]"')]
+        return [sequence('"["', RuleCall(states[0, 0]), '"]"')]
 
     def _state(
         self,
@@ -100,10 +100,10 @@ class ArrayRules:
         comma = self._rules.comma if place else ""
         start = (further, min(count + 1, counts)), (further, count)
         if contained.most is None or count < contained.most:
-            found.append(sequence(comma, self._item(place, contained.node), Call(states[start[0]])))
+            found.append(sequence(comma, self._item(place, contained.node), RuleCall(states[start[0]])))
         rest = () if contained.most is None else (negate(contained.node),)
         if contained.most is None or self._expander.possible(all_of(self._arrays.item(place), *rest)):
-            found.append(sequence(comma, self._item(place, *rest), Call(states[start[1]])))
+            found.append(sequence(comma, self._item(place, *rest), RuleCall(states[start[1]])))
         return found
 
     def _unique(self, path: str) -> list[Alternative]:

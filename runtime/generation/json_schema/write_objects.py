@@ -16,12 +16,12 @@ from intaglio.runtime.generation.json_schema.containers import Objects
 from intaglio.runtime.generation.json_schema.document import UnsupportedError
 from intaglio.runtime.generation.json_schema.expand import Expander
 from intaglio.runtime.generation.json_schema.nodes import NOTHING, Node, all_of
-from intaglio.runtime.generation.json_schema.rules import EMPTY, Alternative, Call, Rules, literal, sequence
+from intaglio.runtime.generation.json_schema.rules import EMPTY, Alternative, RuleCall, Rules, literal, sequence
 from intaglio.runtime.generation.json_schema.texts import Texts
 
 MAX_PATTERNS = 6
 MAX_COUNTED = 4000  # states of an object whose properties are counted
-ValueRule = Callable[[Node, str], Call]
+ValueRule = Callable[[Node, str], RuleCall]
 
 
 @dataclass(frozen=True)
@@ -78,7 +78,7 @@ class ObjectRules:
             for each in keys
         ]
         self._pair = sequence(rules.rule(pairs)) if pairs else None
-        self._rest: dict[tuple[int, int, bool], Call] = {}
+        self._rest: dict[tuple[int, int, bool], RuleCall] = {}
         needed = sum(each.required for each in self._entries)
         most = objects.most
         self._least = objects.least if objects.least > needed else 0

@@ -11,7 +11,7 @@ from intaglio.runtime.generation.json_schema.expand import CircularError, Expand
 from intaglio.runtime.generation.json_schema.nodes import Node
 from intaglio.runtime.generation.json_schema.numbers import DIGITS, Numbers
 from intaglio.runtime.generation.json_schema.patterns import PatternError
-from intaglio.runtime.generation.json_schema.rules import Alternative, Call, Rules, sequence
+from intaglio.runtime.generation.json_schema.rules import Alternative, RuleCall, Rules, sequence
 from intaglio.runtime.generation.json_schema.values import TooManyError, Values
 from intaglio.runtime.generation.json_schema.write_arrays import ArrayRules
 from intaglio.runtime.generation.json_schema.write_objects import ObjectRules
@@ -42,7 +42,7 @@ def schema_grammar(schema: str, whitespace: str) -> str:
     return f'%llguidance {{"ignore_once": true}}\nstart: {start}\n{rules}\n%ignore /{whitespace}/\n'
 
 
-def write_schema(schema: Schema, rules: Rules) -> Call:
+def write_schema(schema: Schema, rules: Rules) -> RuleCall:
     """Add the rules of a schema; return the one of its values.
 
     Raises `UnsupportedError` for a schema that is not valid, has references to elsewhere, or cannot be enforced.
@@ -66,7 +66,7 @@ class _Writer:
         self._names: dict[Node, str] = {}
         self._waiting: deque[tuple[Node, str]] = deque()
 
-    def write(self) -> Call:
+    def write(self) -> RuleCall:
         start = self._value(self._start, "$")
         while self._waiting:
             node, where = self._waiting.popleft()
@@ -79,12 +79,12 @@ class _Writer:
                 raise UnsupportedError(where, "has too many combinations. Simplify its anyOf, oneOf, if and not.")
         return start
 
-    def _value(self, node: Node, where: str) -> Call:
+    def _value(self, node: Node, where: str) -> RuleCall:
         """Return the rule of a node's values. `where`: a place in the value, such as $.items[], for messages."""
         if node not in self._names:
             self._names[node] = self._rules.reserve()
             self._waiting.append((node, where))
-        return Call(self._names[node])
+        return RuleCall(self._names[node])
 
     def _alternatives(self, values: Values, where: str) -> list[Alternative]:
         found = [sequence('"null"')] if values.null else []

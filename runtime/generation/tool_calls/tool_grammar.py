@@ -13,7 +13,7 @@ from intaglio.runtime.generation.json_schema.document import UnsupportedError
 from intaglio.runtime.generation.json_schema.relax import Relaxed, relaxed
 from intaglio.runtime.generation.json_schema.writer import schema_rules
 from intaglio.runtime.generation.tool_calls.tool_format import ToolCallFormat
-from intaglio.runtime.generation.tool_calls.tools import Tool, ToolChoice
+from intaglio.runtime.generation.tool_calls.tools import ToolChoice, ToolDefinition
 
 if TYPE_CHECKING:
     from tokenizers import Tokenizer
@@ -90,7 +90,7 @@ def _calls(style: ToolCallFormat, choice: ToolChoice, special: Mapping[str, int]
     return rules
 
 
-def relaxed_tool(tool: Tool, number: int) -> Relaxed:
+def relaxed_tool(tool: ToolDefinition, number: int) -> Relaxed:
     """Return the parameters of the tool with this number, without what its grammar leaves to a check."""
     if not _is_json(tool):
         return Relaxed(tool.parameters, ())  # the grammar will say so
@@ -101,7 +101,7 @@ def _schema_rules(schema: str, number: int) -> tuple[str, str]:
     return schema_rules(schema, COMMA, COLON, prefix=f"call_{number}_")
 
 
-def _is_json(tool: Tool) -> bool:
+def _is_json(tool: ToolDefinition) -> bool:
     try:
         json.dumps(tool.parameters, ensure_ascii=False, allow_nan=False).encode()
     except ValueError:  # NaN, half of a surrogate pair
@@ -109,7 +109,7 @@ def _is_json(tool: Tool) -> bool:
     return True
 
 
-def _arguments(tool: Tool, number: int) -> tuple[str, str]:
+def _arguments(tool: ToolDefinition, number: int) -> tuple[str, str]:
     """Return the rule of a tool's arguments, and all rules that it needs."""
     if not _is_json(tool):
         raise UsageError(f"tool {tool.name!r}: parameters are not valid JSON, such as NaN. Fix them.")

@@ -18,7 +18,7 @@ Mode = Literal["none", "auto", "required"]
 Choice = Mode | Mapping[str, Any]  # OpenAI's `tool_choice`; the mapping names a tool
 
 
-class Tool(NamedTuple):
+class ToolDefinition(NamedTuple):
     """A tool that the model may call."""
 
     name: str
@@ -29,11 +29,11 @@ class ToolChoice(NamedTuple):
     """Which tools may be called, and whether one of them must be."""
 
     mode: Mode
-    tools: Sequence[Tool]
+    tools: Sequence[ToolDefinition]
     most_calls: int | None  # None: any number
 
 
-def read_tools(tools: Sequence[Mapping[str, Any]]) -> list[Tool]:
+def read_tools(tools: Sequence[Mapping[str, Any]]) -> list[ToolDefinition]:
     """Read OpenAI's list of {"type": "function", "function": {"name", "description", "parameters"}}.
 
     A tool without parameters takes none. Raises `UsageError` for another structure or other keys, for names that occur
@@ -41,7 +41,7 @@ def read_tools(tools: Sequence[Mapping[str, Any]]) -> list[Tool]:
     """
     if len(tools) > MOST_TOOLS:
         raise UsageError(f"{len(tools)} tools: expected at most {MOST_TOOLS}. Leave some out.")
-    read: dict[str, Tool] = {}
+    read: dict[str, ToolDefinition] = {}
     for number, tool in enumerate(tools, 1):
         function = tool.get("function")
         if tool.get("type") != "function" or not isinstance(function, Mapping):
@@ -57,11 +57,11 @@ def read_tools(tools: Sequence[Mapping[str, Any]]) -> list[Tool]:
             parameters = NO_PARAMETERS
         if not isinstance(parameters, Mapping) or parameters.get("type", "object") != "object":
             raise UsageError(f"tool {name!r}: expected parameters that are a JSON schema of type object.")
-        read[name] = Tool(name, {"type": "object", **parameters})
+        read[name] = ToolDefinition(name, {"type": "object", **parameters})
     return list(read.values())
 
 
-def read_choice(choice: Choice, tools: Sequence[Tool], parallel: bool) -> ToolChoice:
+def read_choice(choice: Choice, tools: Sequence[ToolDefinition], parallel: bool) -> ToolChoice:
     """Read OpenAI's `tool_choice`: "none", "auto", "required", or {"type": "function", "function": {"name": ...}}.
 
     `parallel`: whether several calls are allowed; of a named tool there is one. Raises `UsageError` for another value,

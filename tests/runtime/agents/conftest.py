@@ -1,4 +1,4 @@
-"""A time limit for every test of this folder: what they guard against is waiting without an end."""
+"""A time limit for every test of this folder: hangs fail."""
 
 from __future__ import annotations
 

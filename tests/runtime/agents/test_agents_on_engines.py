@@ -1,4 +1,4 @@
-"""The agents on our own engines and server, whose random models write what the grammars allow."""
+"""Agents on real engines and a real server, whose random models generate under the grammars."""
 
 from __future__ import annotations
 
@@ -55,7 +55,7 @@ def server(bundle: Path) -> Iterator[Served]:
 
 
 class Forced:
-    """Writes the given texts, one for each request: their grammars allow nothing else."""
+    """Generates the given texts, one for each request: the grammars allow nothing else."""
 
     def __init__(self, model: Model, grammars: list[str]):
         self.name, self.constrained = model.name, True
@@ -67,7 +67,7 @@ class Forced:
 
 
 @pytest.mark.parametrize("seed", range(20))
-def test_a_random_model_under_the_grammar_writes_plans_that_run(generator: TextGenerator, seed: int) -> None:
+def test_random_model_under_the_grammar_generates_valid_plans(generator: TextGenerator, seed: int) -> None:
     async def main() -> tuple[AgentResult, Changed, Events]:
         events = Events()
         async with EngineModel(generator) as engine:
@@ -85,7 +85,7 @@ def test_a_random_model_under_the_grammar_writes_plans_that_run(generator: TextG
 
 
 @pytest.mark.parametrize("seed", range(6))
-def test_a_random_model_under_the_grammar_of_turns_calls_or_answers(generator: TextGenerator, seed: int) -> None:
+def test_random_model_under_the_turn_grammar_calls_or_answers(generator: TextGenerator, seed: int) -> None:
     async def main() -> AgentResult:
         async with EngineModel(generator) as engine:
             return await answered(ReAct(Changed(engine, temperature=1.0, seed=seed), small_tools(), LIMITS))
@@ -96,7 +96,7 @@ def test_a_random_model_under_the_grammar_of_turns_calls_or_answers(generator: T
     assert result.complete or "limit" in result.answer
 
 
-def test_the_joiner_reads_only_what_the_planner_did_not(generator: TextGenerator) -> None:
+def test_joiner_prefills_only_new_tokens(generator: TextGenerator) -> None:
     async def main() -> tuple[AgentResult, Events]:
         events = Events()
         async with EngineModel(generator) as engine:
@@ -106,13 +106,13 @@ def test_the_joiner_reads_only_what_the_planner_did_not(generator: TextGenerator
     assert (result.answer, result.complete, result.plans) == ("by 14 million", True, (PLAN,))
     planner, joiner = events.of(ModelEnded)
     assert planner.completion_tokens >= len(PLAN)
-    # The planner's last tokens were written, and not read: those that the grammar forces are read with the next one.
+    # The planner's last tokens are not in the cache: forced tokens are processed with the next one.
     assert joiner.cached_tokens >= planner.prompt_tokens + len(PLAN) - 1 - MAX_FORCED
     assert result.usage.prompt == planner.prompt_tokens + joiner.prompt_tokens
 
 
-def test_a_template_that_adds_to_the_plan_costs_the_plan_but_not_the_prompt(tmp_path: Path) -> None:
-    """`TEMPLATE` writes a space before what an assistant wrote, where generation had none."""
+def test_template_that_changes_the_plan_keeps_the_prompts_prefix(tmp_path: Path) -> None:
+    """`TEMPLATE` writes a space before the assistant's text, generation does not."""
     long_chat_bundle(tmp_path / "llama", TEMPLATE)
 
     async def main(generator: TextGenerator) -> Events:
@@ -126,7 +126,7 @@ def test_a_template_that_adds_to_the_plan_costs_the_plan_but_not_the_prompt(tmp_
     assert planner.prompt_tokens <= joiner.cached_tokens < planner.prompt_tokens + len(PLAN)
 
 
-def test_the_first_tool_starts_before_a_real_plan_ends(generator: TextGenerator) -> None:
+def test_first_tool_starts_before_the_plan_ends(generator: TextGenerator) -> None:
     async def main(streaming: bool) -> Events:
         events = Events()
         async with EngineModel(generator) as engine:
@@ -139,7 +139,7 @@ def test_the_first_tool_starts_before_a_real_plan_ends(generator: TextGenerator)
         assert (started < ended) == streaming
 
 
-def test_two_runs_share_the_engine(generator: TextGenerator) -> None:
+def test_two_runs_share_an_engine(generator: TextGenerator) -> None:
     async def main() -> list[AgentResult]:
         async with EngineModel(generator) as engine:
             return await asyncio.gather(
@@ -149,7 +149,7 @@ def test_two_runs_share_the_engine(generator: TextGenerator) -> None:
     assert [each.answer for each in run(main(), SECONDS)] == ["by 14 million"] * 3
 
 
-def test_a_run_that_is_cancelled_or_out_of_time_frees_the_engine(generator: TextGenerator) -> None:
+def test_cancelled_or_timed_out_run_frees_the_engine(generator: TextGenerator) -> None:
     async def main() -> None:
         async with EngineModel(generator) as engine:
             model = Changed(engine, grammar='start: "Thought: " /[ab]{2000}/')
@@ -171,7 +171,7 @@ def test_a_run_that_is_cancelled_or_out_of_time_frees_the_engine(generator: Text
         run(main(), SECONDS)
 
 
-def test_a_context_that_is_too_short_ends_the_run_with_the_reason(chat_models: tuple[Path, Path]) -> None:
+def test_too_short_context_ends_the_run_with_the_reason(chat_models: tuple[Path, Path]) -> None:
     async def main(generator: TextGenerator) -> list[AgentResult]:
         async with EngineModel(generator) as engine:
             agents: list[Agent] = [LLMCompiler(engine, small_tools()), ReAct(engine, small_tools())]
@@ -200,7 +200,7 @@ def test_function_calling_on_the_engine_ends_with_an_answer(chat_models: tuple[P
 
 
 @pytest.mark.parametrize("seed", range(3))
-def test_the_real_server_under_grammars_writes_plans_that_run(server: Served, seed: int) -> None:
+def test_server_with_grammars_generates_valid_plans(server: Served, seed: int) -> None:
     async def main() -> tuple[AgentResult, Changed, Events]:
         events = Events()
         async with ServerModel(server.url, "lm", constrained=True) as opened:
@@ -214,7 +214,7 @@ def test_the_real_server_under_grammars_writes_plans_that_run(server: Served, se
     assert result.complete or "limit" in result.answer
 
 
-def test_the_real_server_without_grammars_ends_the_run_with_an_answer(server: Served) -> None:
+def test_server_without_grammars_ends_the_run_with_an_answer(server: Served) -> None:
     async def main() -> list[AgentResult]:
         async with ServerModel(server.url, "lm") as model:
             limits = AgentLimits(replans=1, request_tokens=50, model_calls=3)
@@ -225,7 +225,7 @@ def test_the_real_server_without_grammars_ends_the_run_with_an_answer(server: Se
         assert not result.complete and "limit of" in result.answer
 
 
-def test_a_server_that_is_killed_in_mid_stream_ends_the_run_with_the_reason(bundle: Path) -> None:
+def test_server_killed_during_a_stream_ends_the_run_with_the_reason(bundle: Path) -> None:
     with served(f"lm={bundle}") as doomed:
 
         def observer(event: Any) -> None:
@@ -248,5 +248,5 @@ def test_a_server_that_is_killed_in_mid_stream_ends_the_run_with_the_reason(bund
     assert result.answer.startswith(f"No answer: model server {doomed.url}/v1")
     assert result.answer.endswith("tool calls have a result.") and not result.complete
     assert result.seconds < 20
-    assert len(events.of(ModelBegan)) == len(events.of(ModelEnded)) == 2  # the plan is asked for once more
+    assert len(events.of(ModelBegan)) == len(events.of(ModelEnded)) == 2  # the plan is requested once more
     assert all(ended.error is not None for ended in events.of(ModelEnded))

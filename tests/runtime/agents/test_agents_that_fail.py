@@ -1,4 +1,4 @@
-"""Tools and servers that hang, raise, and die while an agent runs: it ends with a clear answer, and leaves nothing."""
+"""Tools and servers that hang, raise, and exit while an agent runs: it ends with a clear answer and no tasks."""
 
 from __future__ import annotations
 
@@ -83,7 +83,7 @@ def leave_thread() -> None:
         (lambda: {}["missing"], "KeyError: 'missing'"),  # type: ignore[typeddict-item]
     ],
 )
-def test_a_tool_that_hangs_or_raises_fails_alone(function: Callable[[], Any], message: str) -> None:
+def test_hanging_or_raising_tool_fails_alone(function: Callable[[], Any], message: str) -> None:
     for agent in agents(tool_of(function, "bad"))[: 1 if function is stubborn else None]:  # it takes 2 s to end
         result = run(answered(agent))
         assert (result.answer, result.complete) == ("over", True)
@@ -93,7 +93,7 @@ def test_a_tool_that_hangs_or_raises_fails_alone(function: Callable[[], Any], me
 
 
 @pytest.mark.parametrize("function", [hang, stubborn])
-def test_a_run_that_is_cancelled_ends_its_async_tools(function: Callable[[], Any]) -> None:
+def test_cancelled_run_cancels_its_async_tools(function: Callable[[], Any]) -> None:
     async def main() -> None:
         for agent in agents(tool_of(function, "bad"), AgentLimits())[: 1 if function is stubborn else None]:
             task = asyncio.create_task(agent.run("Why?"))
@@ -107,7 +107,7 @@ def test_a_run_that_is_cancelled_ends_its_async_tools(function: Callable[[], Any
         run(main(), 40)
 
 
-def test_a_run_that_is_cancelled_does_not_wait_for_a_blocking_tool() -> None:
+def test_cancelled_run_does_not_wait_for_a_blocking_tool() -> None:
     gate = threading.Event()
 
     async def main() -> float:
@@ -126,14 +126,14 @@ def test_a_run_that_is_cancelled_does_not_wait_for_a_blocking_tool() -> None:
     before = set(threading.enumerate())
     assert run(main()) < 2
     left = set(threading.enumerate()) - before
-    assert {(each.name, each.daemon) for each in left} == {("tool bad", True)}  # they hold up no exit
+    assert {(each.name, each.daemon) for each in left} == {("tool bad", True)}  # they do not block the exit
     gate.set()
     for each in left:
         each.join(5)
         assert not each.is_alive()
 
 
-def test_the_time_of_a_run_ends_with_a_blocking_tool_in_it() -> None:
+def test_time_limit_ends_a_run_with_a_blocking_tool() -> None:
     gate = threading.Event()
     for agent in agents(tool_of(lambda: gate.wait(30), "bad"), AgentLimits(seconds=0.5)):
         result = run(answered(agent))
@@ -142,7 +142,7 @@ def test_the_time_of_a_run_ends_with_a_blocking_tool_in_it() -> None:
     gate.set()
 
 
-def test_an_mcp_server_that_dies_in_the_middle_of_a_run(tmp_path: Path) -> None:
+def test_mcp_server_exit_during_a_run(tmp_path: Path) -> None:
     plan = '1. echo("a")\n2. die()\n3. echo("$1")\n4. echo($2)\n5. join()'
 
     async def main() -> AgentResult:
@@ -160,7 +160,7 @@ def test_an_mcp_server_that_dies_in_the_middle_of_a_run(tmp_path: Path) -> None:
     assert result.seconds < 20
 
 
-def test_an_mcp_server_that_is_killed_while_its_tools_run(tmp_path: Path) -> None:
+def test_mcp_server_killed_during_tool_calls(tmp_path: Path) -> None:
     async def main(url: str, process: Any) -> AgentResult:
         async def kill() -> str:
             await asyncio.sleep(0.3)
@@ -207,7 +207,7 @@ def on_server(
     return run(main(), 40), events
 
 
-def test_a_server_answers() -> None:
+def test_server_answers() -> None:
     result, _ = on_server(
         stream(*REAL_PLAN, chunk(reason="stop"), USED), stream(chunk("Answer: by 14"), chunk(reason="stop"), USED)
     )
@@ -224,7 +224,7 @@ def test_a_server_answers() -> None:
         ([STREAM, chunk('1. search("Asia")\n'), 0.3, event(b"{{{")], "No answer: model server http://127.0.0.1"),
     ],
 )
-def test_a_server_that_goes_away_in_the_middle_of_a_plan(answer: Any, message: str) -> None:
+def test_server_disconnect_during_a_plan(answer: Any, message: str) -> None:
     result, events = on_server(answer)
     assert result.answer.startswith(message) and not result.complete
     assert len(events.of(TaskStarted)) == 1
@@ -233,7 +233,7 @@ def test_a_server_that_goes_away_in_the_middle_of_a_plan(answer: Any, message: s
 
 @pytest.mark.parametrize("answer", [error(500, "out of memory"), status(200, {}), [SILENCE], [CUT], error(401, "no")])
 @pytest.mark.parametrize("place", [0, 1])
-def test_a_server_that_does_not_answer(answer: Any, place: int) -> None:
+def test_unresponsive_server(answer: Any, place: int) -> None:
     plan = stream(*REAL_PLAN, chunk(reason="stop"))
     result, _ = on_server(*[plan, answer][1 - place :])
     assert result.answer.startswith("No answer: model server http://127.0.0.1") and not result.complete
@@ -250,7 +250,7 @@ TURNS: dict[Callable[..., Agent], Any] = {
 
 @pytest.mark.parametrize("kind", TURNS)
 @pytest.mark.parametrize("answer", [[STREAM, chunk("1. sea"), 0.3, CUT], [STREAM, chunk("1. sea"), SILENCE], [SILENCE]])
-def test_a_server_that_goes_away_ends_the_other_agents_too(kind: Callable[..., Agent], answer: Any) -> None:
+def test_server_exit_ends_other_agents_too(kind: Callable[..., Agent], answer: Any) -> None:
     result, events = on_server(TURNS[kind], answer, kind=kind)
     assert "model server http://127.0.0.1" in result.answer and not result.complete
     assert statuses(result) == {1: "done"} and len(events.of(TaskStarted)) == 1
@@ -258,7 +258,7 @@ def test_a_server_that_goes_away_ends_the_other_agents_too(kind: Callable[..., A
     assert result.answer.startswith("1. sea [The answer is not" if cut_off else "No answer: ") and result.seconds < 10
 
 
-def test_a_server_that_streams_without_end_is_stopped_after_the_plan_or_by_time() -> None:
+def test_endless_stream_is_stopped_after_the_plan_or_by_timeout() -> None:
     result, _ = on_server([STREAM, *REAL_PLAN, *[chunk("more ")] * 50, SILENCE], stream(chunk("Answer: 1", "stop")))
     assert (result.answer, result.complete) == ("1", True)
     began = time.perf_counter()

@@ -1,4 +1,4 @@
-"""The grammars of agents under the strategies that draft: a draft that a grammar forbids never becomes text."""
+"""The grammars of agents under the strategies that draft: forbidden draft tokens are never accepted."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ GRAMMARS = {
 
 @pytest.fixture(scope="module")
 def bundles(tmp_path_factory: pytest.TempPathFactory) -> Mapping[str, Path]:
-    """A random decoder; one of the same weights but for some noise, which often says the same; one with drafts."""
+    """A random decoder; a noisy copy, which often chooses the same tokens; one with drafts."""
     folder = tmp_path_factory.mktemp("drafting")
     checkpoint = save_decoder(folder / "checkpoint", "llama", max_position_embeddings=4096)
     write_byte_tokenizer(checkpoint, CHATML)
@@ -55,7 +55,7 @@ def bundles(tmp_path_factory: pytest.TempPathFactory) -> Mapping[str, Path]:
 
 
 def opened(bundles: Mapping[str, Path], drafting: str, **options: Any) -> TextGenerator:
-    """A generator that drafts so."""
+    """A generator with these drafts."""
     model = bundles["medusa" if drafting == "medusa" else "large"]
     draft = bundles["small"] if drafting in ("auto", "speculative") else None
     return TextGenerator(model, draft=draft, threads=1, **DRAFTING[drafting], **options)
@@ -63,9 +63,7 @@ def opened(bundles: Mapping[str, Path], drafting: str, **options: Any) -> TextGe
 
 @pytest.mark.parametrize("drafting", DRAFTING)
 @pytest.mark.parametrize("seed", range(3))
-def test_a_random_model_that_drafts_writes_plans_that_run(
-    bundles: Mapping[str, Path], drafting: str, seed: int
-) -> None:
+def test_random_drafting_model_generates_valid_plans(bundles: Mapping[str, Path], drafting: str, seed: int) -> None:
     async def main(generator: TextGenerator) -> tuple[AgentResult, Changed, Events]:
         events = Events()
         async with EngineModel(generator) as engine:
@@ -80,9 +78,7 @@ def test_a_random_model_that_drafts_writes_plans_that_run(
 
 
 @pytest.mark.parametrize("name", GRAMMARS)
-def test_greedy_text_under_the_grammars_of_agents_is_that_without_drafts(
-    bundles: Mapping[str, Path], name: str
-) -> None:
+def test_greedy_text_under_agent_grammars_equals_text_without_drafts(bundles: Mapping[str, Path], name: str) -> None:
     options: dict[str, Any] = {"grammar": GRAMMARS[name], "max_new_tokens": 80, "batch": len(PROMPTS)}
     plain = {}
     for model in ("large", "medusa"):

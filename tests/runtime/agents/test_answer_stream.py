@@ -1,4 +1,4 @@
-"""The answer of an agent while it is written: nothing else is sent, however the text is cut."""
+"""The streamed answer of an agent: only the answer is sent, for any piece boundaries."""
 
 from __future__ import annotations
 
@@ -23,14 +23,14 @@ def sent(
 
 
 @pytest.mark.parametrize("size", [1, 3, 100])
-def test_the_pieces_are_the_answer_without_the_thought_and_blanks_around_it(size: int) -> None:
+def test_pieces_are_the_answer_without_thought_and_whitespace(size: int) -> None:
     text = "Thought: I know.\n Answer:  It is\n\nAnswer: 43. \n"
     pieces, rest = sent([("planner", "1. join()"), ("joiner", text)], "It is\n\nAnswer: 43.", size=size)
     assert ("".join(pieces), rest) == ("It is\n\nAnswer: 43.", "")
     assert len(pieces) > 5 or size > 1
 
 
-def test_a_plan_and_a_wish_for_another_are_no_answer() -> None:
+def test_plan_and_replan_are_not_streamed() -> None:
     texts: list[tuple[Role, str]] = [
         ("planner", "Thought: Answer: no\nAnswer: no"),
         ("joiner", "Replan: more\nAnswer: no"),
@@ -39,16 +39,16 @@ def test_a_plan_and_a_wish_for_another_are_no_answer() -> None:
     assert sent(texts, "yes") == (["y", "e", "s"], "")
 
 
-def test_an_answer_without_its_word_comes_with_the_end() -> None:
+def test_unlabelled_answer_is_sent_at_the_end() -> None:
     assert sent([("joiner", "It is 43.")], "It is 43.") == ([], "It is 43.")
 
 
-def test_function_calling_sends_its_answer_at_the_end() -> None:
+def test_function_calling_sends_the_answer_at_the_end() -> None:
     texts: list[tuple[Role, str]] = [("agent", "Answer: I look it up"), ("agent", "Answer: 43")]
     assert sent(texts, "Answer: 43", planner="function-calling") == ([], "Answer: 43")
 
 
-def test_what_cut_an_answer_off_follows_it() -> None:
+def test_truncated_answer_is_followed_by_the_reason() -> None:
     pieces, rest = sent([("joiner", "Answer: It is")], "No answer: the server went away.", complete=False)
     assert ("".join(pieces), rest) == ("It is", "\n\nNo answer: the server went away.")
     texts: list[tuple[Role, str]] = [("agent", 'Thought: a\n1. calculate("1")')]

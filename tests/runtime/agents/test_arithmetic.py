@@ -38,7 +38,7 @@ def python_value(expression: str) -> Fraction | type[Exception]:
 
 @given(EXPRESSIONS.filter(lambda text: not re.search(r"% *-", text)))
 @settings(deadline=None)
-def test_every_expression_has_the_value_that_python_gives_it(expression: str) -> None:
+def test_expressions_equal_pythons_values(expression: str) -> None:
     expected = python_value(expression)
     if isinstance(expected, Fraction):
         value = evaluate(expression)
@@ -50,7 +50,7 @@ def test_every_expression_has_the_value_that_python_gives_it(expression: str) ->
 
 @given(st.text(max_size=60) | st.text("0123456789.,+-*/%^()[] e$<=", max_size=60))
 @settings(deadline=None)
-def test_any_text_is_calculated_or_refused_on_one_line(text: str) -> None:
+def test_any_text_has_a_value_or_a_one_line_error(text: str) -> None:
     try:
         calculate(text)
     except ToolError as error:
@@ -98,7 +98,7 @@ def test_any_text_is_calculated_or_refused_on_one_line(text: str) -> None:
         ("(-1)**(10**300)", "1"),
     ],
 )
-def test_a_value_is_written_as_people_write_it(expression: str, expected: str) -> None:
+def test_values_are_formatted_for_people(expression: str, expected: str) -> None:
     assert as_text(calculate(expression)) == expected
 
 
@@ -129,7 +129,7 @@ def test_a_value_is_written_as_people_write_it(expression: str, expected: str) -
         ("1 < 2 < 3", "got '<'"),
     ],
 )
-def test_an_error_says_what_was_expected(expression: str, message: str) -> None:
+def test_errors_state_what_was_expected(expression: str, message: str) -> None:
     with pytest.raises(ToolError, match=message):
         calculate(expression)
 
@@ -153,17 +153,17 @@ def test_an_error_says_what_was_expected(expression: str, message: str) -> None:
         "*".join(["9999999"] * 500),
     ],
 )
-def test_a_large_expression_is_refused_quickly(expression: str) -> None:
+def test_large_expression_is_rejected_quickly(expression: str) -> None:
     began = time.perf_counter()
     with pytest.raises(ToolError):
         calculate(expression)
     assert time.perf_counter() - began < 1.0
 
 
-def test_sums_of_many_fractions_stay_cheap() -> None:
+def test_sum_of_many_fractions_is_fast() -> None:
     expression = "+".join(f"1/{each}" for each in range(1, 600))
     assert calculate(expression) == pytest.approx(sum(1 / each for each in range(1, 600)), rel=1e-12)
 
 
-def test_the_schema_names_the_parameter_of_the_function() -> None:
+def test_schema_names_the_functions_parameter() -> None:
     assert CALCULATE.function(**{next(iter(CALCULATE.properties)): "1 + 1"}) == 2

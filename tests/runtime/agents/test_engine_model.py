@@ -1,4 +1,4 @@
-"""Our engines as the model of an agent: texts, tool calls, shared rows and caches, cancellation, failures."""
+"""A bundle as the model of an agent: texts, tool calls, shared rows and caches, cancellation, failures."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ TOOLS = [Tool("weather", "Forecast.", PLACE, print), Tool("now", "The time.", {"
 
 @pytest.fixture(scope="module")
 def generator(chat_models: tuple[Path, Path]) -> Iterator[TextGenerator]:
-    """Two rows of the large language model."""
+    """Two rows of the trained language model."""
     with TextGenerator(chat_models[1], batch=2) as opened:
         yield opened
 
@@ -81,7 +81,7 @@ def alone(bundle: Path, messages: Sequence[Message] = QUESTION, most: int = 12, 
         return generator.write(messages).whole()
 
 
-def test_the_pieces_add_up_to_the_text_of_generate(generator: TextGenerator, chat_models: tuple[Path, Path]) -> None:
+def test_pieces_add_up_to_the_text_of_generate(generator: TextGenerator, chat_models: tuple[Path, Path]) -> None:
     async def main() -> Any:
         async with opened(generator) as model:
             return await ask(model)
@@ -93,7 +93,7 @@ def test_the_pieces_add_up_to_the_text_of_generate(generator: TextGenerator, cha
     assert end == End(Usage(expected.prompt_tokens, 0, 12, 1), "length")
 
 
-def test_the_second_prompt_of_a_conversation_is_read_from_where_the_first_ended(
+def test_second_turn_prefills_only_new_tokens(
     chat_models: tuple[Path, Path],
 ) -> None:
     async def main(generator: TextGenerator) -> Any:
@@ -109,7 +109,7 @@ def test_the_second_prompt_of_a_conversation_is_read_from_where_the_first_ended(
         assert planner.prompt <= joiner.cached < joiner.prompt  # at least the planner's prompt, and mostly its text
 
 
-def test_two_requests_share_the_batch_and_each_is_as_if_alone(generator: TextGenerator) -> None:
+def test_two_batched_requests_equal_single_requests(generator: TextGenerator) -> None:
     other = [Message("user", "And a class?")]
     order: list[int] = []
 
@@ -129,11 +129,11 @@ def test_two_requests_share_the_batch_and_each_is_as_if_alone(generator: TextGen
 
     together, turns, each = asyncio.run(main())
     assert together == each
-    assert turns > 10  # they ran side by side, not one after the other
+    assert turns > 10  # they ran concurrently
 
 
 @pytest.mark.parametrize("options", [{}, {"temperature": 1.3, "seed": 3}])
-def test_a_grammar_holds_under_a_speculative_strategy(chat_models: tuple[Path, Path], options: dict[str, Any]) -> None:
+def test_speculative_strategy_obeys_the_grammar(chat_models: tuple[Path, Path], options: dict[str, Any]) -> None:
     async def main() -> Any:
         async with opened(generator) as model:
             return await ask(model, most=60, grammar=DIGITS, **options)
@@ -146,7 +146,7 @@ def test_a_grammar_holds_under_a_speculative_strategy(chat_models: tuple[Path, P
         assert text == alone(chat_models[1], most=60, grammar=DIGITS).text
 
 
-def test_the_same_seed_gives_the_same_text_and_another_one_another(generator: TextGenerator) -> None:
+def test_seed_determines_the_text(generator: TextGenerator) -> None:
     async def main() -> list[str]:
         async with opened(generator) as model:
             return [(await ask(model, temperature=1.0, seed=seed))[0] for seed in (1, 1, 2)]
@@ -155,7 +155,7 @@ def test_the_same_seed_gives_the_same_text_and_another_one_another(generator: Te
     assert first == again != other
 
 
-def test_a_stop_string_ends_the_text_and_is_not_part_of_it(generator: TextGenerator) -> None:
+def test_stop_string_ends_the_text_and_is_removed(generator: TextGenerator) -> None:
     async def main() -> Any:
         async with opened(generator) as model:
             whole = (await ask(model))[0]
@@ -167,7 +167,7 @@ def test_a_stop_string_ends_the_text_and_is_not_part_of_it(generator: TextGenera
     assert end.finish_reason == "stop"
 
 
-def test_a_text_ends_where_the_context_does(chat_models: tuple[Path, Path]) -> None:
+def test_text_stops_at_the_context_limit(chat_models: tuple[Path, Path]) -> None:
     async def main() -> Any:
         async with opened(generator) as model:
             return await ask(model, [Message("user", "Why?")], most=100_000)
@@ -178,7 +178,7 @@ def test_a_text_ends_where_the_context_does(chat_models: tuple[Path, Path]) -> N
 
 
 @pytest.mark.parametrize("seed", range(3))
-def test_required_calls_come_whole_and_keep_to_the_schema(generator: TextGenerator, seed: int) -> None:
+def test_required_calls_are_complete_and_match_the_schema(generator: TextGenerator, seed: int) -> None:
     async def main() -> Any:
         async with opened(generator) as model:
             return await ask(model, most=200, tools=TOOLS, tool_choice="required", temperature=1.2, seed=seed)
@@ -195,7 +195,7 @@ def test_required_calls_come_whole_and_keep_to_the_schema(generator: TextGenerat
     assert calls or end.finish_reason == "length"
 
 
-def test_a_call_that_is_cut_off_is_not_given(generator: TextGenerator) -> None:
+def test_truncated_call_is_dropped(generator: TextGenerator) -> None:
     async def main() -> Any:
         async with opened(generator) as model:
             return await ask(model, most=30, tools=TOOLS[:1], tool_choice="required")
@@ -204,7 +204,7 @@ def test_a_call_that_is_cut_off_is_not_given(generator: TextGenerator) -> None:
     assert (text, calls, end.finish_reason, end.usage.completion) == ("", [], "length", 30)
 
 
-def test_no_call_is_written_where_the_answer_is_asked_for(generator: TextGenerator) -> None:
+def test_tool_choice_none_generates_no_call(generator: TextGenerator) -> None:
     async def main() -> Any:
         async with opened(generator) as model:
             await ask(model, tools=TOOLS, tool_choice="required")
@@ -215,7 +215,7 @@ def test_no_call_is_written_where_the_answer_is_asked_for(generator: TextGenerat
     assert end.usage.cached > 0  # the prompt is the same
 
 
-def test_leaving_the_context_frees_the_row_at_once(chat_models: tuple[Path, Path]) -> None:
+def test_leaving_the_context_frees_the_row(chat_models: tuple[Path, Path]) -> None:
     async def main(generator: TextGenerator) -> Any:
         async with opened(generator) as model:
             async with model.stream(ModelRequest(QUESTION, 200)) as pieces:
@@ -233,7 +233,7 @@ def test_leaving_the_context_frees_the_row_at_once(chat_models: tuple[Path, Path
     assert ends.reasons == ["interrupted", "length"]
 
 
-def test_a_cancelled_task_frees_the_row_and_a_request_that_waits_gets_it(chat_models: tuple[Path, Path]) -> None:
+def test_cancelled_task_frees_the_row_for_a_waiting_request(chat_models: tuple[Path, Path]) -> None:
     async def read(model: EngineModel) -> list[ModelPiece]:
         async with model.stream(ModelRequest(QUESTION, 200)) as pieces:
             return [piece async for piece in pieces]
@@ -258,7 +258,7 @@ def test_a_cancelled_task_frees_the_row_and_a_request_that_waits_gets_it(chat_mo
     assert ends.reasons == ["interrupted", "length"]
 
 
-def test_an_engine_that_fails_ends_the_request_and_the_next_one_works(
+def test_engine_error_fails_the_request_and_the_next_succeeds(
     chat_models: tuple[Path, Path], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     real = decoder_session.open_engine
@@ -278,7 +278,7 @@ def test_an_engine_that_fails_ends_the_request_and_the_next_one_works(
     assert end.usage.cached == 0
 
 
-def test_a_thread_that_dies_ends_every_request_and_refuses_others(
+def test_dead_worker_thread_fails_every_request(
     chat_models: tuple[Path, Path], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     async def main(generator: TextGenerator) -> None:
@@ -302,7 +302,7 @@ def test_a_thread_that_dies_ends_every_request_and_refuses_others(
         asyncio.run(main(generator))
 
 
-def test_closing_the_model_ends_a_stream_and_another_may_take_the_generator(generator: TextGenerator) -> None:
+def test_closing_the_model_ends_its_stream_and_frees_the_generator(generator: TextGenerator) -> None:
     async def main() -> Any:
         async with asyncio.timeout(SECONDS):
             model = EngineModel(generator, "lm")
@@ -337,7 +337,7 @@ def test_closing_the_model_ends_a_stream_and_another_may_take_the_generator(gene
         ([Message("user")], {}, "has no content"),
     ],
 )
-def test_an_invalid_request_is_refused_and_takes_no_row(
+def test_invalid_request_is_rejected_without_a_row(
     generator: TextGenerator, messages: Sequence[Message], options: dict[str, Any], expected_error: str
 ) -> None:
     async def main() -> None:
@@ -349,7 +349,7 @@ def test_an_invalid_request_is_refused_and_takes_no_row(
     asyncio.run(main())
 
 
-def test_a_model_without_a_chat_template_is_refused_by_name(trained_pair: tuple[Path, Path]) -> None:
+def test_model_without_chat_template_is_rejected_by_name(trained_pair: tuple[Path, Path]) -> None:
     with TextGenerator(trained_pair[0]) as generator, pytest.raises(BundleError) as raised:
         EngineModel(generator)
     assert str(raised.value) == (

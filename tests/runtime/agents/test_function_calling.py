@@ -33,17 +33,17 @@ def ran(*answers: Answer, **options: Any) -> Ran:
     return run_in_virtual_time(main()), scripted, events
 
 
-def told(model: ScriptedModel, request: int) -> dict[str | None, str | None]:
+def results_in(model: ScriptedModel, request: int) -> dict[str | None, str | None]:
     """The results that a request has, by the calls' ids."""
     return {each.tool_call_id: each.content for each in model.requests[request - 1].messages if each.role == "tool"}
 
 
-def test_the_calls_of_a_turn_run_in_parallel_and_their_results_go_back_by_id() -> None:
+def test_calls_of_a_turn_run_in_parallel_and_return_by_id() -> None:
     result, model, events = ran(["Let me look.", *BOTH], " 14 million. ")
     assert (result.answer, result.complete) == ("14 million.", True)
     assert result.seconds == pytest.approx(0.2)
     assert len(events.of(TaskStarted)) == len(events.of(TaskEnded)) == 2
-    assert told(model, 2) == {"a": "found Asia", "b": "found Africa"}
+    assert results_in(model, 2) == {"a": "found Asia", "b": "found Africa"}
     asked = model.requests[1].messages[2]
     assert (asked.role, asked.content, asked.tool_calls) == ("assistant", "Let me look.", BOTH)
     assert model.requests[0].tools and model.requests[0].tool_choice == "auto"
@@ -64,11 +64,9 @@ def test_the_calls_of_a_turn_run_in_parallel_and_their_results_go_back_by_id() -
         ("fail", "{}", "the disk is full"),
     ],
 )
-def test_a_call_that_cannot_be_made_is_told_to_the_model_and_the_others_run(
-    name: str, arguments: str, message: str
-) -> None:
+def test_invalid_call_is_reported_to_the_model_and_others_run(name: str, arguments: str, message: str) -> None:
     result, model, _ = ran([call(name, arguments, "x"), BOTH[1]], "sorry")
-    results = told(model, 2)
+    results = results_in(model, 2)
     assert message in str(results["x"]) and len(str(results["x"])) < 500
     assert results["b"] == "found Africa"
     assert (result.answer, result.complete) == ("sorry", True)
@@ -81,7 +79,7 @@ def test_text_in_arguments_is_never_a_reference() -> None:
     assert result.observations[3].value == "$1 ${2} $$"
 
 
-def test_one_round_of_calls_and_then_the_answer() -> None:
+def test_one_round_allows_calls_once() -> None:
     result, model, _ = ran(BOTH, "14", rounds=1)
     assert [each.tool_choice for each in model.requests] == ["auto", "none"]
     assert result.answer == "14"
@@ -89,7 +87,7 @@ def test_one_round_of_calls_and_then_the_answer() -> None:
     assert model.requests[0].tool_choice == "none" and result.answer == "14"
 
 
-def test_calls_after_the_last_round_are_not_made() -> None:
+def test_calls_after_the_last_round_are_not_run() -> None:
     result, _, _ = ran(BOTH, BOTH, rounds=1)
     assert result.answer == (
         "No answer: the run reached its limit of 1 rounds of tool calls. 2 of 2 tool calls have a result."
@@ -116,38 +114,36 @@ def test_calls_after_the_last_round_are_not_made() -> None:
         ([BOTH, 'Action: search("Asia")'], {}, "the model wrote its calls as text"),
     ],
 )
-def test_a_limit_or_a_failure_ends_the_run_with_an_answer_that_names_it(
-    answers: list[Any], limits: dict[str, Any], reason: str
-) -> None:
+def test_limit_or_failure_is_named_in_the_answer(answers: list[Any], limits: dict[str, Any], reason: str) -> None:
     result, _, _ = ran(*answers, **limits)
     assert reason in result.answer and not result.complete
     assert {1: "done", 2: "done"}.items() <= statuses(result).items()
 
 
 @pytest.mark.parametrize("text", ["<think>a</think>\n4", "a\n</think>\n\n4", "4<|im_end|>"])
-def test_reasoning_and_marks_are_no_part_of_an_answer(text: str) -> None:
+def test_reasoning_and_markers_are_removed_from_the_answer(text: str) -> None:
     result, _, _ = ran(BOTH, text)
     assert (result.answer, result.complete) == ("4", True)
 
 
-def test_calls_as_text_are_asked_for_as_calls() -> None:
+def test_calls_in_text_are_requested_as_tool_calls() -> None:
     result, model, _ = ran('{"name": "search", "arguments": {"text": "Asia"}}', BOTH, "4")
     assert (result.answer, result.complete, statuses(result)) == ("4", True, {1: "done", 2: "done"})
     assert "it has a call as text" in model.asked(2)
 
 
-def test_a_text_that_is_cut_off_is_given_with_the_limit() -> None:
+def test_truncated_answer_is_returned_with_the_limit() -> None:
     result, _, _ = ran(cut("a long story", 1), request_tokens=6)
     assert result.answer.startswith("a long [The answer is not complete: ")
 
 
-def test_long_results_are_shortened_in_the_conversation_alone() -> None:
+def test_long_results_are_truncated_only_in_the_conversation() -> None:
     result, model, _ = ran([call("echo", f'{{"value": "{"a" * 900}"}}')], "ok", observation_characters=100)
-    assert told(model, 2) == {"c1": f"{'a' * 100}… (800 characters more)"}
+    assert results_in(model, 2) == {"c1": f"{'a' * 100}… (800 characters more)"}
     assert result.observations[1].value == "a" * 900
 
 
-def test_a_cancelled_run_leaves_nothing() -> None:
+def test_cancelled_run_leaves_no_tasks() -> None:
     async def main() -> None:
         scripted = ScriptedModel([BOTH, [SILENCE]])
         for moment in (0.1, 0.5):

@@ -13,7 +13,7 @@ def numbers(found: Latency) -> tuple[float, float, float]:
     return found.predicted.react, found.predicted.llmcompiler, found.predicted.streaming
 
 
-def test_independent_calls_have_the_numbers_of_the_thesis_equations() -> None:
+def test_independent_calls_match_the_thesis_equations() -> None:
     found = latency_of(INDEPENDENT)
     assert [call.plan_seconds for call in found.calls] == [1.0, 0.5, 1.0]  # T_P
     assert [call.tool_seconds for call in found.calls] == [3.0, 1.0, 2.0]  # T_E
@@ -29,7 +29,7 @@ def test_independent_calls_have_the_numbers_of_the_thesis_equations() -> None:
     assert found.min_speedup == 1.0  # D.6
 
 
-def test_a_slow_first_call_is_not_hidden_by_the_last_one() -> None:
+def test_slow_first_call_is_not_hidden_by_the_last() -> None:
     """D.3 as it stands would give 2 + 1 s, and the first call alone takes 1 + 5 s."""
     found = latency_of(
         run_of(
@@ -44,7 +44,7 @@ def test_a_slow_first_call_is_not_hidden_by_the_last_one() -> None:
     assert found.measured == 6.0
 
 
-def test_calls_that_need_each_other_take_the_time_of_their_chain() -> None:
+def test_dependent_calls_take_the_time_of_their_chain() -> None:
     found = latency_of(
         run_of(
             8.0,
@@ -59,7 +59,7 @@ def test_calls_that_need_each_other_take_the_time_of_their_chain() -> None:
     assert found.max_speedup == 7.0 / 6.0
 
 
-def test_writing_the_end_of_the_plan_counts_where_no_call_hides_it() -> None:
+def test_plan_ending_counts_unless_a_call_overlaps() -> None:
     found = latency_of(
         run_of(3.0, request(1, "planner", 0.0, 2.0), task(1, 0.5, 0.5, 1.0), request(2, "joiner", 2.0, 3.0))
     )
@@ -67,7 +67,7 @@ def test_writing_the_end_of_the_plan_counts_where_no_call_hides_it() -> None:
     assert (found.min_speedup, found.speedup, found.max_speedup) == (0.25, 0.4, 1.0)
 
 
-def test_a_plan_after_another_adds_its_time_and_finds_the_earlier_results() -> None:
+def test_later_plans_add_time_and_reuse_results() -> None:
     found = latency_of(
         run_of(
             8.0,
@@ -85,7 +85,7 @@ def test_a_plan_after_another_adds_its_time_and_finds_the_earlier_results() -> N
     assert (found.answer_seconds, found.measured) == (1.5, 6.5)
 
 
-def test_a_run_of_react_is_its_own_prediction() -> None:
+def test_react_run_equals_its_prediction() -> None:
     """A call is planned right after its request has ended; the last request answers."""
     react = run_of(
         7.0,
@@ -102,7 +102,7 @@ def test_a_run_of_react_is_its_own_prediction() -> None:
     assert (other.predicted.react, other.min_speedup) == (12.0, 6.0 / 2.5)
 
 
-def test_calls_that_never_started_take_no_time() -> None:
+def test_skipped_calls_take_no_time() -> None:
     found = latency_of(
         run_of(
             3.0,
@@ -115,12 +115,12 @@ def test_calls_that_never_started_take_no_time() -> None:
     assert [call.tool_seconds for call in found.calls] == [1.5, 0.0]
 
 
-def test_a_run_without_calls_has_no_speedup() -> None:
+def test_run_without_calls_has_no_speedup() -> None:
     found = latency_of(run_of(2.0, request(1, "planner", 0.0, 1.0), request(2, "joiner", 1.0, 2.0)))
     assert (numbers(found), found.speedup, found.max_speedup, found.min_speedup) == ((0.0, 0.0, 0.0), None, None, None)
     assert (found.measured, found.answer_seconds) == (0.0, 2.0)
 
 
-def test_a_run_without_an_end_is_refused() -> None:
+def test_run_without_end_is_rejected() -> None:
     with pytest.raises(UsageError, match="the run has no end"):
         latency_of(INDEPENDENT[:-1])

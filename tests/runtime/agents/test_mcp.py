@@ -1,4 +1,4 @@
-"""The MCP client against our own server, as a real process over stdio and HTTP, and against broken servers."""
+"""The MCP client against Intaglio's server, as a real process over stdio and HTTP, and against broken servers."""
 
 from __future__ import annotations
 
@@ -28,14 +28,14 @@ Use = Callable[[dict[str, Tool]], Awaitable[None]]
 
 @pytest.fixture(autouse=True)
 def impatient(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A server that does not end is waited for, told and killed as ever, but not seconds later."""
+    """A server that does not end is terminated and killed without the usual delays."""
     for limit in ("PROCESS_TERMINATION_TIMEOUT", "FORCE_KILL_TIMEOUT"):
         monkeypatch.setattr(f"mcp.client.stdio.{limit}", 0.3)
     monkeypatch.setattr(mcp_client, "CLOSE_SECONDS", 2.0)
 
 
 def use(source: str, body: Use, start: float = 30.0, call: float = 30.0) -> None:
-    """Open the tools of a server for `body`, and see that no process and no task are left."""
+    """Open the tools of a server for `body`, and check that no process and no task are left."""
 
     async def opened() -> None:
         before = asyncio.all_tasks()
@@ -88,25 +88,25 @@ async def check_all(tools: dict[str, Tool]) -> None:
     assert answers == ["awake"] * 10 and time.perf_counter() - began < 3
 
 
-def test_our_tools_over_stdio_are_the_same_tools(tmp_path: Path) -> None:
+def test_tools_are_equal_over_stdio(tmp_path: Path) -> None:
     use(script(tmp_path, "ours.py", OURS), check_all)
 
 
-def test_our_tools_over_http_are_the_same_tools(tmp_path: Path) -> None:
+def test_tools_are_equal_over_http(tmp_path: Path) -> None:
     with http_server(tmp_path) as (url, _):
         use(url, check_all)
 
 
-def test_a_server_that_dies_in_a_call_is_an_error_at_once(tmp_path: Path) -> None:
+def test_server_exit_during_a_call_raises_immediately(tmp_path: Path) -> None:
     async def body(tools: dict[str, Tool]) -> None:
-        for name in ("die", "fail"):  # the second call finds nobody
+        for name in ("die", "fail"):  # the second call finds no server
             with pytest.raises(ToolError, match=f"^{name}: .*[Cc]losed"):
                 await tools[name].function()
 
     use(script(tmp_path, "ours.py", OURS), body)
 
 
-def test_an_http_server_that_dies_in_a_call_is_an_error_at_once(tmp_path: Path) -> None:
+def test_http_server_exit_during_a_call_raises_immediately(tmp_path: Path) -> None:
     async def body(tools: dict[str, Tool]) -> None:
         for name in ("die", "fail"):
             with pytest.raises(ToolError, match=f"^{name}: "):
@@ -118,7 +118,7 @@ def test_an_http_server_that_dies_in_a_call_is_an_error_at_once(tmp_path: Path) 
         assert process.wait(5) == 7 and time.perf_counter() - began < 15
 
 
-def test_a_call_without_an_answer_ends_at_its_limit(tmp_path: Path) -> None:
+def test_unanswered_call_ends_at_its_timeout(tmp_path: Path) -> None:
     async def body(tools: dict[str, Tool]) -> None:
         with pytest.raises(ToolError, match=r"sleep: no result within 1 s"):
             await tools["sleep"].function(seconds=600)
@@ -127,7 +127,7 @@ def test_a_call_without_an_answer_ends_at_its_limit(tmp_path: Path) -> None:
     use(script(tmp_path, "ours.py", OURS), body, call=1.0)
 
 
-def test_a_server_that_stopped_reading_is_left_in_time(tmp_path: Path) -> None:
+def test_closing_a_server_that_stopped_reading_is_bounded(tmp_path: Path) -> None:
     before = servers()
 
     async def body(tools: dict[str, Tool]) -> None:
@@ -139,7 +139,7 @@ def test_a_server_that_stopped_reading_is_left_in_time(tmp_path: Path) -> None:
     use(script(tmp_path, "ours.py", OURS), body, call=0.5)
 
 
-def test_an_http_server_that_hangs_is_left_in_time(tmp_path: Path) -> None:
+def test_closing_a_hanging_http_server_is_bounded(tmp_path: Path) -> None:
     async def body(tools: dict[str, Tool]) -> None:
         process.send_signal(signal.SIGSTOP)
         with pytest.raises(ToolError, match=r"echo: no result within 0\.5 s"):
@@ -151,7 +151,7 @@ def test_an_http_server_that_hangs_is_left_in_time(tmp_path: Path) -> None:
         assert time.perf_counter() - began < 15
 
 
-def test_a_cancelled_agent_leaves_no_server(tmp_path: Path) -> None:
+def test_cancelled_agent_leaves_no_server(tmp_path: Path) -> None:
     before = servers()
     source = script(tmp_path, "ours.py", OURS)
 
@@ -177,7 +177,7 @@ def test_a_cancelled_agent_leaves_no_server(tmp_path: Path) -> None:
     assert servers() <= before
 
 
-def test_cancelling_while_a_server_starts_leaves_no_server(tmp_path: Path) -> None:
+def test_cancelling_during_server_start_leaves_no_server(tmp_path: Path) -> None:
     before = servers()
 
     async def cancelled() -> None:
@@ -213,7 +213,7 @@ NONSENSE = 'print(\'{"jsonrpc": "2.0", "id": 1, "result": 5}\', flush=True); imp
         (STUBBORN, "no answer within 1 s"),
     ],
 )
-def test_a_server_that_does_not_answer_correctly_is_an_error_in_time(tmp_path: Path, code: str, message: str) -> None:
+def test_invalid_server_answers_raise_within_the_timeout(tmp_path: Path, code: str, message: str) -> None:
     async def body(tools: dict[str, Tool]) -> None:
         raise AssertionError(f"opened: {tools}")
 
@@ -224,7 +224,7 @@ def test_a_server_that_does_not_answer_correctly_is_an_error_in_time(tmp_path: P
     assert time.perf_counter() - began < 20
 
 
-def test_a_command_that_does_not_exist_is_an_error() -> None:
+def test_missing_command_raises() -> None:
     async def body(tools: dict[str, Tool]) -> None:
         raise AssertionError(f"opened: {tools}")
 
@@ -232,7 +232,7 @@ def test_a_command_that_does_not_exist_is_an_error() -> None:
         use("mcp:/nowhere/server --flag", body)
 
 
-def test_an_address_without_a_server_is_an_error(tmp_path: Path) -> None:
+def test_address_without_server_raises(tmp_path: Path) -> None:
     async def body(tools: dict[str, Tool]) -> None:
         raise AssertionError(f"opened: {tools}")
 
@@ -247,9 +247,7 @@ def test_an_address_without_a_server_is_an_error(tmp_path: Path) -> None:
         use(f"http://127.0.0.1:{mute.getsockname()[1]}/mcp", body, start=1.0)
 
 
-def test_the_environment_of_a_server_is_what_the_command_gives_it(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_server_environment_is_set_by_the_command(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("SECRET_OF_THE_USER", "1")
     (tmp_path / "dump.py").write_text("import os, sys; sys.exit(','.join(sorted(os.environ)))")
     with pytest.raises(ToolError) as raised:
@@ -259,7 +257,7 @@ def test_the_environment_of_a_server_is_what_the_command_gives_it(
     assert "SECRET_OF_THE_USER" not in str(raised.value)
 
 
-def test_a_command_is_divided_as_a_shell_divides_it() -> None:
+def test_command_is_split_like_in_a_shell() -> None:
     assert read_command("mcp:KEY='a b' OTHER= run --x='1 2' KEY=3") == (
         {"KEY": "a b", "OTHER": ""},
         ["run", "--x=1 2", "KEY=3"],
@@ -269,7 +267,7 @@ def test_a_command_is_divided_as_a_shell_divides_it() -> None:
             read_command(source)
 
 
-def test_every_kind_of_content_has_a_text() -> None:
+def test_every_content_type_has_a_text() -> None:
     from mcp import types
 
     blocks: list[Any] = [
@@ -285,7 +283,7 @@ def test_every_kind_of_content_has_a_text() -> None:
         result_value(types.CallToolResult(content=[], is_error=True))
 
 
-def test_a_cancelled_http_server_lets_go_of_its_port() -> None:
+def test_cancelled_server_releases_its_port() -> None:
     async def served() -> None:
         addresses: asyncio.Queue[str] = asyncio.Queue()
         serving = asyncio.create_task(serve_tools([CALCULATE], "http", port=0, listening=addresses.put_nowait))
@@ -301,12 +299,12 @@ def test_a_cancelled_http_server_lets_go_of_its_port() -> None:
     asyncio.run(served())
 
 
-def test_a_port_in_use_is_an_error() -> None:
+def test_port_in_use_raises() -> None:
     with socket.create_server(("127.0.0.1", 0)) as taken, pytest.raises(UsageError, match="cannot listen on 127"):
         asyncio.run(serve_tools([CALCULATE], "http", port=taken.getsockname()[1]))
 
 
-def test_a_tool_that_hangs_does_not_keep_the_server_from_ending(tmp_path: Path) -> None:
+def test_hanging_tool_does_not_block_shutdown(tmp_path: Path) -> None:
     async def body(tools: dict[str, Tool]) -> None:
         with pytest.raises(ToolError, match="no result"):
             await tools["sleep"].function(seconds=600)
@@ -341,7 +339,7 @@ server.run()
 '''
 
 
-def test_tools_of_a_server_written_with_the_library(tmp_path: Path) -> None:
+def test_tools_of_a_server_built_with_the_mcp_library(tmp_path: Path) -> None:
     async def body(tools: dict[str, Tool]) -> None:
         forecast = tools["get_the_forecast"]
         assert (list(forecast.properties), forecast.required) == (["city", "days"], {"city"})
@@ -356,7 +354,7 @@ def test_tools_of_a_server_written_with_the_library(tmp_path: Path) -> None:
     use(script(tmp_path, "library.py", LIBRARY), body)
 
 
-def test_requests_of_a_browser_for_another_site_are_refused(tmp_path: Path) -> None:
+def test_cross_site_browser_requests_are_rejected(tmp_path: Path) -> None:
     with http_server(tmp_path) as (url, _):
         answers = [
             httpx2.post(url, json={"jsonrpc": "2.0", "id": 1, "method": "ping"}, headers=headers).status_code
@@ -382,7 +380,7 @@ asyncio.run(main())
 """
 
 
-def test_an_invalid_schema_is_an_error_when_the_server_is_opened(tmp_path: Path) -> None:
+def test_invalid_schema_raises_on_open(tmp_path: Path) -> None:
     async def body(tools: dict[str, Tool]) -> None:
         raise AssertionError(f"opened: {tools}")
 

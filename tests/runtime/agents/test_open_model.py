@@ -25,12 +25,12 @@ async def read(source: str | Path, **options: Any) -> tuple[str, bool, End]:
     return model.name, model.constrained, end
 
 
-def test_a_bundle_is_an_engine_with_its_options(chat_models: tuple[Path, Path]) -> None:
+def test_bundle_opens_an_engine_with_its_options(chat_models: tuple[Path, Path]) -> None:
     name, constrained, end = asyncio.run(read(chat_models[1], draft=chat_models[0], strategy="speculative"))
     assert (name, constrained, end.usage.completion) == ("large", True, 3)
 
 
-def test_a_url_is_a_server_with_its_only_model() -> None:
+def test_url_opens_a_server_with_its_only_model() -> None:
     async def main(*names: str, **options: Any) -> Any:
         listed = status(200, {"object": "list", "data": [{"id": name, "object": "model"} for name in names]})
         answer = stream(chunk("a", "stop"))
@@ -46,13 +46,13 @@ def test_a_url_is_a_server_with_its_only_model() -> None:
         asyncio.run(main())
 
 
-def test_options_of_the_other_kind_are_refused(chat_models: tuple[Path, Path]) -> None:
+def test_options_of_the_other_kind_are_rejected(chat_models: tuple[Path, Path]) -> None:
     with pytest.raises(UsageError, match=r"^model: only for a server, got the bundle .*large\. Leave it out\.$"):
         asyncio.run(read(chat_models[1], model="x"))
     with pytest.raises(UsageError, match=r"^draft: only for a bundle"):
         asyncio.run(read("http://127.0.0.1:9", draft="x"))
 
 
-def test_a_bundle_without_a_template_is_refused(trained_pair: tuple[Path, Path]) -> None:
+def test_bundle_without_template_is_rejected(trained_pair: tuple[Path, Path]) -> None:
     with pytest.raises(BundleError, match="has no chat template"):
         asyncio.run(read(trained_pair[0]))

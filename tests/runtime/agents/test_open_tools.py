@@ -1,4 +1,4 @@
-"""Where tools come from: names, a user's Python file, servers."""
+"""Sources of tools: names, a user's Python file, servers."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ def folder(tmp_path: Path) -> Path:
     return tmp_path
 
 
-def test_every_kind_of_source_brings_its_tools(folder: Path) -> None:
+def test_every_kind_of_source_opens_its_tools(folder: Path) -> None:
     sources = ["calculate", f"search:{folder}/docs", "pages", f"pages:{folder}", f"{folder}/mine.py"]
     tools, found = opened(*sources, search="search")
     assert list(tools) == ["calculate", "search", "read_page", "read_file", "hello", "world"]
@@ -59,7 +59,7 @@ def test_every_kind_of_source_brings_its_tools(folder: Path) -> None:
     assert tools["hello"].function() == "hello"
 
 
-def test_tools_of_a_server_stand_beside_our_own(folder: Path) -> None:
+def test_server_tools_and_local_tools_open_together(folder: Path) -> None:
     async def call() -> None:
         async with open_tools([script(folder, "ours.py", OURS), "calculate"]) as tools:
             assert await tools["intaglio_calculate"].function(expression="2 * 3") == 6
@@ -69,7 +69,7 @@ def test_tools_of_a_server_stand_beside_our_own(folder: Path) -> None:
     asyncio.run(call())
 
 
-def test_two_searches_are_told_apart_by_their_folders(folder: Path) -> None:
+def test_two_searches_are_named_after_their_folders(folder: Path) -> None:
     sources = [f"search:{folder}/docs", f"search:{folder}/notes", "calculate", "calculate"]
     tools, found = opened(*sources, search="notes_search")
     assert list(tools) == ["docs_search", "notes_search", "calculate"]
@@ -78,20 +78,20 @@ def test_two_searches_are_told_apart_by_their_folders(folder: Path) -> None:
 
 
 @pytest.mark.parametrize("names", [["s", "s", "s"], ["", "", ""], ["ü §", "ü §"], ["x" * 100] * 3])
-def test_any_names_of_servers_make_valid_and_distinct_names_of_tools(names: Sequence[str]) -> None:
+def test_any_server_names_make_valid_distinct_tool_names(names: Sequence[str]) -> None:
     tools = unique([Server(name, [CALCULATE, CALCULATE]) for name in names])
     assert len(tools) == 2 * len(names)
     assert all(name == tool.name for name, tool in tools.items())
 
 
-def test_a_name_that_is_made_does_not_take_that_of_another_tool() -> None:
+def test_generated_name_does_not_collide_with_another_tool() -> None:
     taken = Tool("b_calculate", "", {"type": "object"}, int)
     tools = unique([Server("a", [CALCULATE, taken]), Server("b", [CALCULATE])])
     assert list(tools) == ["a_calculate", "b_calculate", "b_calculate_2"]
 
 
-def test_a_name_that_ends_a_plan_gets_another_one() -> None:
-    """The tools of a server cannot be renamed by the one who uses them."""
+def test_plan_ending_name_is_prefixed() -> None:
+    """The user of a server cannot rename its tools."""
     join, finish = (Tool(name, "", {"type": "object"}, int) for name in ("join", "finish"))
     tools = unique([Server("sql", [join, CALCULATE]), Server("", [finish])])
     assert list(tools) == ["sql_join", "calculate", "finish_2"]
@@ -99,7 +99,7 @@ def test_a_name_that_ends_a_plan_gets_another_one() -> None:
 
 
 @pytest.mark.parametrize("source", ["", "calc", "search", "search:", "calculate:x", "ftp://host", "mcp:", "mcp:'open"])
-def test_an_unknown_source_is_refused_before_anything_is_opened(folder: Path, source: str) -> None:
+def test_unknown_source_is_rejected_before_opening(folder: Path, source: str) -> None:
     touch = f"mcp:touch {folder}/started"
     with pytest.raises(UsageError, match=r"[Ee]xpected .*mcp:COMMAND"):
         opened(touch, source)
@@ -124,7 +124,7 @@ def test_an_unknown_source_is_refused_before_anything_is_opened(folder: Path, so
         ),
     ],
 )
-def test_an_error_in_a_file_is_one_line_with_its_place(folder: Path, code: str | bytes, message: str) -> None:
+def test_file_error_is_one_line_with_its_location(folder: Path, code: str | bytes, message: str) -> None:
     (folder / "helper.py").write_text("broken")
     sys.modules.pop("helper", None)
     (folder / "mine.py").write_bytes(code.encode() if isinstance(code, str) else code)
@@ -134,13 +134,13 @@ def test_an_error_in_a_file_is_one_line_with_its_place(folder: Path, code: str |
     assert str(folder) not in sys.path
 
 
-def test_files_and_folders_that_are_missing_are_named(folder: Path) -> None:
+def test_missing_files_and_folders_are_named(folder: Path) -> None:
     for source in (f"{folder}/none.py", f"search:{folder}/none", f"pages:{folder}/none"):
         with pytest.raises(UsageError, match="none"):
             opened(source)
 
 
-def test_importing_agents_loads_no_library_of_an_extra() -> None:
+def test_importing_agents_loads_no_optional_library() -> None:
     code = (
         "import sys, intaglio.runtime.agents.open_tools, intaglio.runtime.agents.mcp_server;"
         "print([name for name in ('mcp', 'httpx2', 'anyio', 'uvicorn', 'jsonschema') if name in sys.modules])"
@@ -149,7 +149,7 @@ def test_importing_agents_loads_no_library_of_an_extra() -> None:
     assert found.stdout.strip() == "[]"
 
 
-def test_the_tools_in_the_documentation_work(tmp_path: Path) -> None:
+def test_documented_tools_work(tmp_path: Path) -> None:
     page = Path(__file__).parents[3] / "docs" / "agent_tools.md"
     section = page.read_text().split("## Your own tools")[1].split("\n## ")[0]
     decorated, described = re.findall(r"```python\n(.*?)```", section, re.DOTALL)

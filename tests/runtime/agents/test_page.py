@@ -84,11 +84,11 @@ def read(url: str, allow: bool = True, **arguments: Any) -> str:
     return asyncio.run(asyncio.wait_for(tool.function(url=url, **arguments), 15))
 
 
-def test_a_page_is_its_title_and_text(site: str) -> None:
+def test_page_returns_title_and_text(site: str) -> None:
     assert read(f"{site}/") == "Alps\n\n# Mont Blanc\n\nIt is high."
 
 
-def test_a_long_page_is_continued_where_it_stopped(site: str) -> None:
+def test_long_page_continues_at_the_offset(site: str) -> None:
     first = read(f"{site}/long")
     assert first.endswith(f"\n\n[characters 0 to {WINDOW} of 10400; continue with offset {WINDOW}]")
     rest, offset = first.split("\n\n")[0], WINDOW
@@ -100,13 +100,13 @@ def test_a_long_page_is_continued_where_it_stopped(site: str) -> None:
         read(f"{site}/long", offset=10400)
 
 
-def test_a_huge_page_is_read_up_to_the_limit(site: str) -> None:
+def test_huge_page_is_truncated_at_the_limit(site: str) -> None:
     assert read(f"{site}/huge", offset=MOST_BYTES - 10).endswith(
         "[the page is longer than 2 MiB; the rest was not read]"
     )
 
 
-def test_the_charset_of_the_page_is_used(site: str) -> None:
+def test_page_charset_is_used(site: str) -> None:
     assert read(f"{site}/latin") == "café"
 
 
@@ -115,14 +115,14 @@ def test_links_are_shown_on_request(site: str) -> None:
     assert read(f"{site}/links", links=True) == f"Next ({site}/next#x) top none"
 
 
-def test_other_text_is_as_it_is_and_other_files_are_refused(site: str) -> None:
+def test_plain_text_is_unchanged_and_other_types_are_rejected(site: str) -> None:
     assert read(f"{site}/json") == '{"a": 1}'
     with pytest.raises(ToolError, match="application/pdf, expected a page of text"):
         read(f"{site}/pdf")
     assert read(f"{site}/empty") == "(no text)"
 
 
-def test_redirects_are_followed_a_few_times(site: str) -> None:
+def test_redirects_are_followed_up_to_a_limit(site: str) -> None:
     assert read(f"{site}/moved").startswith("Alps")
     with pytest.raises(ToolError, match="more than 5 redirects"):
         read(f"{site}/circle")
@@ -130,34 +130,34 @@ def test_redirects_are_followed_a_few_times(site: str) -> None:
         read(f"{site}/to-file")
 
 
-def test_the_server_gets_the_name_of_the_host(site: str) -> None:
+def test_server_receives_the_host_name(site: str) -> None:
     assert read(f"{site}/host") == site.removeprefix("http://")
 
 
-def test_errors_of_the_server_are_named(site: str) -> None:
+def test_server_errors_are_named(site: str) -> None:
     with pytest.raises(ToolError, match="/missing: the server answered 404 Not Found"):
         read(f"{site}/missing")
 
 
-def test_a_server_that_does_not_answer_is_given_up(site: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_unresponsive_server_times_out(site: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(public_web, "SECONDS", 0.5)
     with pytest.raises(ToolError, match=r"no complete answer within 0\.5 seconds|ReadTimeout"):
         read(f"{site}/slow")
 
 
-def test_a_port_without_a_server_is_an_error() -> None:
+def test_port_without_server_raises() -> None:
     with pytest.raises(ToolError, match="ConnectError"):
         read("http://localhost:1/")
 
 
-def test_private_addresses_are_refused_also_after_a_redirect(site: str) -> None:
+def test_private_addresses_are_refused_even_after_a_redirect(site: str) -> None:
     with pytest.raises(ToolError, match=r"localhost: .* is an address of a private network"):
         read(f"{site}/", allow=False)
     with pytest.raises(ToolError, match=r"127\.0\.0\.1: .* private network"):
         read(f"{site}/to-private")
 
 
-def test_a_name_cannot_resolve_to_another_address_after_the_check(site: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_dns_rebinding_is_prevented(site: str, monkeypatch: pytest.MonkeyPatch) -> None:
     looked_up: list[Any] = []
     lookup = socket.getaddrinfo
 
@@ -213,13 +213,13 @@ def test_only_public_addresses_are_public(address: str, public: bool) -> None:
     "url",
     ["file:///etc/passwd", "ftp://localhost/", "/etc/passwd", "", "http://", "http://[", "http://a b", "http://\0"],
 )
-def test_other_schemes_and_broken_addresses_are_refused(url: str) -> None:
+def test_other_schemes_and_invalid_urls_are_refused(url: str) -> None:
     with pytest.raises(ToolError) as raised:
         read(url)
     assert len(str(raised.value).splitlines()) == 1
 
 
-def test_passwords_in_addresses_are_refused(site: str) -> None:
+def test_passwords_in_urls_are_refused(site: str) -> None:
     with pytest.raises(ToolError, match="without a user name"):
         read(site.replace("http://", "http://me:secret@"))
 
@@ -236,7 +236,7 @@ def test_html_becomes_readable_text() -> None:
 @pytest.mark.parametrize(
     "piece", ["<!--x>", "<a", "<!", "<a b='", "</", "<![CDATA[", "&#", "<?", "<script>", "<svg>", "<b>"]
 )
-def test_a_broken_page_ends_within_the_limit(piece: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_broken_page_is_parsed_within_the_time_limit(piece: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(html_module, "PARSE_SECONDS", 0.5)
     began = time.perf_counter()
     try:
@@ -261,7 +261,7 @@ def test_files_of_the_folder_are_read(folder: Path) -> None:
     assert tool.function(path="deep/../deep/b.html") == "B\n\ntext of b"
 
 
-def test_no_path_leaves_the_folder(folder: Path) -> None:
+def test_paths_cannot_leave_the_folder(folder: Path) -> None:
     (folder / "link.txt").symlink_to(folder.parent / "secret.txt")
     (folder / "up").symlink_to(folder.parent)
     read_file = file_tool(folder).function
@@ -270,7 +270,7 @@ def test_no_path_leaves_the_folder(folder: Path) -> None:
             read_file(path=path)
 
 
-def test_what_is_not_a_text_file_is_refused_with_a_reason(folder: Path) -> None:
+def test_other_files_are_refused_with_a_reason(folder: Path) -> None:
     os.mkfifo(folder / "pipe")
     (folder / "binary").write_bytes(b"\0\1")
     (folder / "circle").symlink_to(folder / "circle")
@@ -289,14 +289,12 @@ def test_what_is_not_a_text_file_is_refused_with_a_reason(folder: Path) -> None:
             read_file(path=path)
 
 
-def test_a_path_that_is_not_a_folder_is_refused(folder: Path) -> None:
+def test_path_that_is_not_a_folder_is_rejected(folder: Path) -> None:
     with pytest.raises(UsageError, match="is not a folder"):
         file_tool(folder / "a.txt")
 
 
-def test_the_certificate_is_checked_against_the_name_though_an_address_is_connected_to(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_certificate_is_checked_against_the_host_name(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     certificate, key = tmp_path / "certificate.pem", tmp_path / "key.pem"
     command = ["openssl", "req", "-x509", "-newkey", "rsa:2048", "-nodes", "-days", "2", "-subj", "/CN=localhost"]
     names = ["-addext", "subjectAltName=DNS:localhost", "-keyout", str(key), "-out", str(certificate)]
@@ -310,7 +308,7 @@ def test_the_certificate_is_checked_against_the_name_though_an_address_is_connec
         thread.start()
         port = server.server_address[1]
         try:
-            with pytest.raises(ToolError, match="CERTIFICATE_VERIFY_FAILED"):  # nobody vouches for it
+            with pytest.raises(ToolError, match="CERTIFICATE_VERIFY_FAILED"):  # self-signed
                 read(f"https://localhost:{port}/")
             monkeypatch.setattr(httpx2, "AsyncClient", trusting)
             assert read(f"https://localhost:{port}/").startswith("Alps")
@@ -321,7 +319,7 @@ def test_the_certificate_is_checked_against_the_name_though_an_address_is_connec
             thread.join()
 
 
-def test_a_host_of_the_sixth_version_is_read() -> None:
+def test_ipv6_host_is_fetched() -> None:
     class Sixth(ThreadingHTTPServer):
         address_family = socket.AF_INET6
 

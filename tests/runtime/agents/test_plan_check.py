@@ -1,4 +1,4 @@
-"""Checks of values against schemas: as jsonschema does, bounded, and with references."""
+"""Checks of values against schemas: like jsonschema, bounded, and with references."""
 
 from __future__ import annotations
 
@@ -71,7 +71,7 @@ VALUES = JSON.filter(lambda value: not has_whole_float(value)) | st.recursive(
 
 @settings(deadline=None, max_examples=300)
 @given(schema=SCHEMAS, value=VALUES)
-def test_values_are_judged_as_jsonschema_judges_them(schema: Any, value: Any) -> None:
+def test_value_checks_match_jsonschema(schema: Any, value: Any) -> None:
     root = {"$defs": DEFINITIONS}
     whole = {**root, "properties": {"it": schema}}
     cause = problem(value, schema, root)
@@ -79,7 +79,7 @@ def test_values_are_judged_as_jsonschema_judges_them(schema: Any, value: Any) ->
     assert cause is None or "\n" not in cause
 
 
-def test_a_float_is_no_integer_as_functions_of_python_take_it() -> None:
+def test_float_is_not_an_integer() -> None:
     assert problem(3.0, {"type": "integer"}, {}) == "is 3.0, expected integer"
 
 
@@ -95,7 +95,7 @@ def test_a_float_is_no_integer_as_functions_of_python_take_it() -> None:
         (False, False, False),
     ],
 )
-def test_what_is_not_known_yet_passes_where_some_result_could(schema: Any, reference: bool, template: bool) -> None:
+def test_references_match_if_some_result_could(schema: Any, reference: bool, template: bool) -> None:
     assert (problem(Reference(1), schema, {}) is None) == reference
     assert (problem(Template(("a", Reference(1))), schema, {}) is None) == template
 
@@ -109,7 +109,7 @@ def test_what_is_not_known_yet_passes_where_some_result_could(schema: Any, refer
         {"type": "array", "items": {"anyOf": [{"$ref": "#"}, {"$ref": "#"}, {"const": 1}]}},
     ],
 )
-def test_a_schema_that_refers_to_itself_takes_a_bounded_time(schema: Any) -> None:
+def test_recursive_schema_takes_bounded_time(schema: Any) -> None:
     value: Any = 0
     for _ in range(30):
         value = [value]
@@ -118,7 +118,7 @@ def test_a_schema_that_refers_to_itself_takes_a_bounded_time(schema: Any) -> Non
     assert time.process_time() - started < 5
 
 
-def test_items_that_are_not_known_yet_pass_where_a_choice_has_any() -> None:
+def test_item_references_match_if_an_alternative_has_items() -> None:
     schema = {"enum": [["a", 1], {"b": "x"}]}
     assert problem([Template(("a", Reference(1))), Reference(2)], schema, {}) is None
     assert problem({"b": Reference(2)}, schema, {}) is None
@@ -143,12 +143,12 @@ def test_items_that_are_not_known_yet_pass_where_a_choice_has_any() -> None:
         ({"$ref": 3}, "a reference such as"),
     ],
 )
-def test_parameters_that_are_no_schema_are_refused_in_one_line(schema: Any, cause: str) -> None:
+def test_invalid_parameter_schemas_are_rejected_in_one_line(schema: Any, cause: str) -> None:
     with pytest.raises(UsageError, match=rf"^tool 'take': parameters: [^\n]*{cause}[^\n]*$"):
         made("take", {"it": schema}, [])
 
 
-def test_a_schema_nested_too_deep_is_refused() -> None:
+def test_too_deeply_nested_schema_is_rejected() -> None:
     schema: dict[str, Any] = {}
     for _ in range(5000):
         schema = {"items": schema}

@@ -1,4 +1,4 @@
-"""Plans in the forms that models write: read as they are meant, or refused, and the same wherever the text is cut."""
+"""Plans in the forms that models write: parsed as intended or rejected, for any piece boundaries."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ def read(pieces: Iterable[str]) -> tuple[list[str], bool, str]:
 
 
 @pytest.mark.parametrize("form", FORMS, ids=[form.name for form in FORMS])
-def test_a_form_is_read_as_it_is_meant_or_refused(form: Form) -> None:
+def test_form_is_parsed_as_intended_or_rejected(form: Form) -> None:
     found = read([form.text])
     calls, joined, error = found
     meant, ended, problem = read([form.calls]) if form.calls else ([], False, "")
@@ -41,11 +41,11 @@ def test_a_form_is_read_as_it_is_meant_or_refused(form: Form) -> None:
 
 @settings(deadline=None)
 @given(form=st.sampled_from(FORMS), data=st.data())
-def test_a_form_is_read_alike_wherever_it_is_cut(form: Form, data: st.DataObject) -> None:
+def test_form_is_parsed_equally_for_any_pieces(form: Form, data: st.DataObject) -> None:
     places = sorted(data.draw(st.lists(st.integers(0, len(form.text)), max_size=8)))
     pieces = [form.text[a:b] for a, b in zip([0, *places], [*places, len(form.text)], strict=True)]
     assert read(pieces) == read([form.text])
 
 
-def test_there_are_enough_forms() -> None:
+def test_enough_forms_are_tested() -> None:
     assert len(FORMS) >= 120

@@ -1,4 +1,4 @@
-"""The grammar of plans: all that it allows is read without an error, and it allows every plan as it is rendered."""
+"""The grammar of plans: its texts are valid plans, and it allows every rendered plan."""
 
 from __future__ import annotations
 
@@ -83,7 +83,7 @@ def walk(grammar: llguidance.LLMatcher, seed: int, most: int = 1500) -> str:
 
 @settings(deadline=None, max_examples=150)
 @given(seed=st.integers(0, 10**9), known=st.sampled_from([(), (1, 2), (1, 3, 11)]), more=st.booleans())
-def test_any_text_of_the_grammar_is_a_plan_without_errors(seed: int, known: tuple[int, ...], more: bool) -> None:
+def test_texts_of_the_grammar_are_valid_plans(seed: int, known: tuple[int, ...], more: bool) -> None:
     text = walk(compiled(frozenset(known), 4, more), seed)
     parser = PlanParser({tool.name: tool for tool in (MORE if more else TOOLS.values())}, known)
     calls = parser.push(text) + parser.finish()
@@ -95,7 +95,7 @@ def test_any_text_of_the_grammar_is_a_plan_without_errors(seed: int, known: tupl
 
 @settings(deadline=None, max_examples=150)
 @given(data=st.data(), known=st.sampled_from([(), (1, 2), (1, 3, 11)]))
-def test_every_plan_is_allowed_as_it_is_rendered(data: st.DataObject, known: tuple[int, ...]) -> None:
+def test_rendered_plans_are_allowed(data: st.DataObject, known: tuple[int, ...]) -> None:
     calls = data.draw(plans(known, 4))
     assert accepts(compiled(frozenset(known), 4, False), rendered_plan(calls))
 
@@ -137,11 +137,11 @@ def test_every_plan_is_allowed_as_it_is_rendered(data: st.DataObject, known: tup
         ('1. code("$$$$")\n2. join()', True),
     ],
 )
-def test_what_a_plan_may_be(text: str, allowed: bool) -> None:
+def test_grammar_of_plans_allows_and_rejects(text: str, allowed: bool) -> None:
     assert accepts(compiled(frozenset(), 4, False), text) == allowed
 
 
-def test_known_calls_may_be_referred_to_and_gaps_between_them_may_not() -> None:
+def test_references_to_known_calls_are_allowed_and_gaps_are_not() -> None:
     grammar = compiled(frozenset({1, 3, 11}), 4, False)
     for reference, allowed in {"$1": True, "$3": True, "$11": True, "${11}1": True, "$2": False, "$12": False}.items():
         assert accepts(grammar, f'12. search("{reference}")\n13. join()') == allowed
@@ -149,14 +149,14 @@ def test_known_calls_may_be_referred_to_and_gaps_between_them_may_not() -> None:
     assert accepts(grammar, '12. now()\n13. search("$12")\n14. join()')
 
 
-def test_thoughts_can_be_left_out_of_the_grammar() -> None:
+def test_thoughts_can_be_disabled() -> None:
     grammar = matcher(plan_grammar(list(TOOLS.values()), thoughts=False))
     assert accepts(grammar, "1. now()\n2. join()")
     assert not accepts(grammar, "Thought: a\n1. now()\n2. join()")
 
 
 @pytest.mark.parametrize("tools", [[], [TOOLS["now"]], [TOOLS["search"]]], ids=["none", "without parameters", "one"])
-def test_few_tools(tools: list[Tool]) -> None:
+def test_grammar_of_few_tools(tools: list[Tool]) -> None:
     grammar = matcher(plan_grammar(tools, most=1))
     assert accepts(grammar, "1. join()")
     assert accepts(grammar, "1. now()\n2. join()") == (tools == [TOOLS["now"]])
@@ -167,7 +167,7 @@ def many_calls() -> str:
     return "\n".join(["1. now()", *calls, "33. join()"])
 
 
-def test_the_grammar_of_thirty_two_calls_is_small_and_passes_the_check_of_grammars() -> None:
+def test_grammar_of_32_calls_is_small_and_passes_the_check() -> None:
     text = plan_grammar(list(TOOLS.values()), most=32)
     assert len(text) < 16_000
     grammar = Grammar.from_lark(text, TOKENIZER)
@@ -190,11 +190,11 @@ def test_the_grammar_of_thirty_two_calls_is_small_and_passes_the_check_of_gramma
     ],
     ids=["1000 known", "1000 calls", "64 tools", "parameters", "bounds"],
 )
-def test_large_grammars_pass_the_check_of_grammars(text: str) -> None:
+def test_large_grammars_pass_the_check(text: str) -> None:
     assert Grammar.from_lark(text, TOKENIZER).bytes < 32 << 20
 
 
-def test_an_optional_parameter_that_no_plan_can_write_is_left_out() -> None:
+def test_inexpressible_optional_parameter_is_omitted() -> None:
     grammar = compiled(frozenset(), 4, True)
     assert accepts(grammar, '1. never(last="a")\n2. join()') and not accepts(grammar, '1. never("a")\n2. join()')
     assert accepts(grammar, '1. odd("a", 3, other=2)\n2. join()') and not accepts(grammar, "1. odd()\n2. join()")
@@ -210,7 +210,7 @@ def test_an_optional_parameter_that_no_plan_can_write_is_left_out() -> None:
         (made("bad", {"it": {"allOf": [{"type": "string"}, {"type": "null"}]}}, ["it"]), 3, "no plan can write it"),
     ],
 )
-def test_a_tool_that_cannot_be_called_is_refused(tool: Tool, most: int, cause: str) -> None:
+def test_uncallable_tool_is_rejected(tool: Tool, most: int, cause: str) -> None:
     with pytest.raises(UsageError, match=cause):
         plan_grammar([tool], most=most)
 
@@ -229,14 +229,14 @@ def test_a_tool_that_cannot_be_called_is_refused(tool: Tool, most: int, cause: s
         ("$1" * 65, False),
     ],
 )
-def test_a_string_is_bounded_between_its_references(text: str, allowed: bool) -> None:
+def test_text_between_references_is_bounded(text: str, allowed: bool) -> None:
     """A model that repeats itself has to end the string at some time."""
     search = TOOLS["search"]
     assert accepts(matcher(plan_grammar([search], {1}, characters=5)), f'2. search("{text}")\n3. join()') == allowed
     assert accepts(matcher(turn_grammar([search], {1}, characters=5)), f'2. search("{text}")') == allowed
 
 
-def test_a_list_and_an_object_without_a_bound_are_bounded() -> None:
+def test_unbounded_lists_and_objects_get_a_bound() -> None:
     tool = made("many", {"items": {"type": "array", "items": INTEGER}, "map": {"type": "object"}}, [])
     grammar = matcher(plan_grammar([tool]))
     for count, allowed in {256: True, 257: False}.items():
@@ -247,14 +247,14 @@ def test_a_list_and_an_object_without_a_bound_are_bounded() -> None:
 
 
 @pytest.mark.parametrize("characters", [0, 100_001])
-def test_a_bound_out_of_range_is_refused(characters: int) -> None:
+def test_out_of_range_bounds_are_rejected(characters: int) -> None:
     for grammar in (plan_grammar, turn_grammar):
         with pytest.raises(UsageError, match=f"{characters} characters in a string of a plan: expected 1 to 100000"):
             grammar([TOOLS["now"]], characters=characters)
 
 
-def test_calls_with_what_the_text_may_not_have_are_not_dead_ends() -> None:
-    """An argument that only a reference could be has no rule, as the first call has nothing to refer to."""
+def test_forbidden_characters_leave_no_dead_ends() -> None:
+    """An argument that can only be a reference has no rule: the first call has nothing to refer to."""
     loop = {"type": "object", "properties": {"next": {"$ref": "#/$defs/loop"}}, "required": ["next"]}
     tool = made("loop", {"it": {"$ref": "#/$defs/loop"}}, [], **{"$defs": {"loop": loop}})
     grammar = matcher(plan_grammar([tool]))
@@ -269,9 +269,7 @@ def compiled_turn(known: frozenset[int], more: bool) -> llguidance.LLMatcher:
 
 @settings(deadline=None, max_examples=150)
 @given(seed=st.integers(0, 10**9), known=st.sampled_from([(), (1, 2), (1, 3, 11)]), more=st.booleans())
-def test_any_text_of_the_grammar_of_a_turn_is_a_call_or_an_answer(
-    seed: int, known: tuple[int, ...], more: bool
-) -> None:
+def test_texts_of_the_turn_grammar_are_calls_or_answers(seed: int, known: tuple[int, ...], more: bool) -> None:
     text = walk(compiled_turn(frozenset(known), more), seed)
     decision = read_decision(text)
     if decision is not None:
@@ -284,7 +282,7 @@ def test_any_text_of_the_grammar_of_a_turn_is_a_call_or_an_answer(
 
 @settings(deadline=None, max_examples=150)
 @given(data=st.data(), known=st.sampled_from([(), (1, 2), (1, 3, 11)]))
-def test_every_call_is_allowed_in_a_turn_as_it_is_rendered(data: st.DataObject, known: tuple[int, ...]) -> None:
+def test_rendered_calls_are_allowed_in_a_turn(data: st.DataObject, known: tuple[int, ...]) -> None:
     (call,) = data.draw(plans(known, 1))
     thought = "" if call.thought is None else f"Thought: {call.thought}\n"
     assert accepts(compiled_turn(frozenset(known), False), thought + rendered(call))
@@ -311,11 +309,11 @@ def test_every_call_is_allowed_in_a_turn_as_it_is_rendered(data: st.DataObject, 
         ("", False),
     ],
 )
-def test_what_a_turn_may_be(text: str, allowed: bool) -> None:
+def test_grammar_of_turns_allows_and_rejects(text: str, allowed: bool) -> None:
     assert accepts(matcher(turn_grammar(list(TOOLS.values()), {1, 3})), text) == allowed
 
 
-def test_a_turn_without_tools_is_an_answer() -> None:
+def test_turn_without_tools_is_an_answer() -> None:
     grammar = matcher(turn_grammar([], {1}))
     assert accepts(grammar, "Thought: a\nAnswer: 7") and not accepts(grammar, "2. now()")
 
@@ -323,7 +321,7 @@ def test_a_turn_without_tools_is_an_answer() -> None:
 @pytest.mark.parametrize("may_replan", [True, False])
 @settings(deadline=None, max_examples=60)
 @given(seed=st.integers(0, 10**9))
-def test_any_text_of_the_grammar_of_a_joiner_is_a_decision(may_replan: bool, seed: int) -> None:
+def test_texts_of_the_joiner_grammar_are_decisions(may_replan: bool, seed: int) -> None:
     decision = read_decision(walk(matcher(joiner_grammar(may_replan)), seed))
     assert decision is not None
     assert decision.answer or (may_replan and decision.answer is None and decision.reason is not None)

@@ -1,4 +1,4 @@
-"""The page docs/plan_language.md: its plans, its errors and its example are what the parser does."""
+"""The page docs/plan_language.md: its plans, errors and example match the parser."""
 
 from __future__ import annotations
 
@@ -34,22 +34,22 @@ def parsed(text: str) -> PlanParser:
     return parser
 
 
-def test_the_first_plan_of_the_page_is_read() -> None:
+def test_first_plan_of_the_page_is_parsed() -> None:
     plan = "\n".join(line[4:] for line in PAGE.splitlines() if line.startswith("    ") and "(" in line)
     assert parsed(plan.partition("join()")[0] + "join()").join == Join()
 
 
 @pytest.mark.parametrize(("lines", "error"), ERRORS)
-def test_errors_are_those_of_the_page(lines: str, error: str) -> None:
+def test_errors_match_the_page(lines: str, error: str) -> None:
     with pytest.raises(PlanError, match=f"^{re.escape(error)}$"):
         parsed("\n".join(re.findall("`([^`]*)`", lines)))
 
 
-def test_the_page_has_errors() -> None:
+def test_page_lists_errors() -> None:
     assert len(ERRORS) == 10
 
 
-def test_the_example_of_the_page_runs(capsys: pytest.CaptureFixture[str]) -> None:
+def test_example_of_the_page_runs(capsys: pytest.CaptureFixture[str]) -> None:
     (code,) = re.findall(r"```python\n(.*?)```", PAGE, re.DOTALL)
     exec(code, {})  # noqa: S102  # the page's own text
     assert "market cap of Apple" in capsys.readouterr().out

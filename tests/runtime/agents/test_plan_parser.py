@@ -1,4 +1,4 @@
-"""Reading plans: the same calls and the same error wherever the text is cut, and what is refused."""
+"""Parsing plans: equal calls and errors for any piece boundaries, and invalid plans."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ def cut(text: str, seed: int) -> list[str]:
 
 @settings(deadline=None)
 @given(calls=plans(), seed=st.integers(0, 10**6), ending=st.sampled_from(["join", "finish"]))
-def test_a_plan_is_read_as_it_was_rendered_wherever_it_is_cut(calls: list[Call], seed: int, ending: str) -> None:
+def test_rendered_plan_is_parsed_back_for_any_pieces(calls: list[Call], seed: int, ending: str) -> None:
     text = f"{rendered_plan(calls).removesuffix('join()')}{ending}()\n"
     for pieces in ([text], list(text), cut(text, seed)):
         assert read(pieces) == Read(calls, Join(), None)
@@ -57,7 +57,7 @@ def test_a_plan_is_read_as_it_was_rendered_wherever_it_is_cut(calls: list[Call],
 
 @settings(deadline=None)
 @given(calls=plans(), seed=st.integers(0, 10**6), data=st.data())
-def test_a_damaged_plan_gives_the_same_calls_and_the_same_error_wherever_it_is_cut(
+def test_damaged_plan_gives_equal_calls_and_errors_for_any_pieces(
     calls: list[Call], seed: int, data: st.DataObject
 ) -> None:
     text = rendered_plan(calls)
@@ -74,12 +74,12 @@ def test_a_damaged_plan_gives_the_same_calls_and_the_same_error_wherever_it_is_c
 
 @settings(deadline=None)
 @given(text=st.text(), seed=st.integers(0, 10**6))
-def test_any_text_is_read_or_refused(text: str, seed: int) -> None:
+def test_any_text_is_parsed_or_raises_plan_error(text: str, seed: int) -> None:
     for before in ("", "1. store(", '1. store("', "1. "):
         assert read([before + text]) == read(cut(before + text, seed))
 
 
-def test_a_call_is_complete_at_its_parenthesis() -> None:
+def test_call_is_complete_at_its_parenthesis() -> None:
     parser = PlanParser(TOOLS)
     assert parser.push('Thought: both.\n1. search("a", limit=2') == []
     assert parser.push(")") == [Call(1, "search", ("a",), {"limit": 2}, "both.")]
@@ -88,7 +88,7 @@ def test_a_call_is_complete_at_its_parenthesis() -> None:
     assert parser.push(")") == [] and parser.join == Join() and parser.finish() == []
 
 
-def test_an_error_behind_completed_calls_does_not_lose_them() -> None:
+def test_error_after_completed_calls_keeps_them() -> None:
     parser = PlanParser(TOOLS)
     assert parser.push("1. now()\n2. nope()") == [Call(1, "now")]
     for _ in range(2):
@@ -120,7 +120,7 @@ def test_an_error_behind_completed_calls_does_not_lose_them() -> None:
         ("{}", {}),
     ],
 )
-def test_values(text: str, value: object) -> None:
+def test_argument_values_are_parsed(text: str, value: object) -> None:
     assert repr(argument(text)) == repr(value)
 
 
@@ -188,13 +188,13 @@ def test_values(text: str, value: object) -> None:
         ),
     ],
 )
-def test_an_error_names_the_line_and_the_cause(text: str, error: str) -> None:
+def test_error_names_line_and_cause(text: str, error: str) -> None:
     whole = read([text])
     assert whole.error is not None and whole.error.startswith(error)
     assert whole == read(text) and len(whole.error) < 400
 
 
-def test_plans_go_on_from_the_numbers_of_earlier_ones() -> None:
+def test_plans_continue_the_numbers_of_earlier_ones() -> None:
     text = '4. search("$2")\n6. store([$4, $2])\n7. join()'
     assert read([text], [1, 2, 3]).error is None
     assert (
@@ -203,12 +203,12 @@ def test_plans_go_on_from_the_numbers_of_earlier_ones() -> None:
     assert "refers to $2, which does not exist, expected one of $1, $3" in str(read([text], [1, 3]).error)
 
 
-def test_a_list_as_deep_as_allowed_is_read_and_rendered() -> None:
+def test_list_of_maximum_depth_is_parsed_and_rendered() -> None:
     text = "[" * MAX_DEPTH + "]" * MAX_DEPTH
     assert rendered(Call(13, "store", [argument(text)])) == f"13. store({text})"
 
 
-def test_a_tool_with_the_name_of_an_ending_is_refused() -> None:
+def test_tool_named_like_a_plan_ending_is_rejected() -> None:
     with pytest.raises(UsageError, match="tool 'join': this name ends a plan"):
         PlanParser({"join": made("join", {}, [])})
 
@@ -218,7 +218,7 @@ def test_a_tool_with_the_name_of_an_ending_is_refused() -> None:
     ['1. store("{}")', "1. store('{}", "Thought: {}", "1. store({}"],
     ids=["string", "open string", "thought", "word"],
 )
-def test_the_time_grows_with_the_length_and_not_with_its_square(text: str) -> None:
+def test_parsing_time_is_linear(text: str) -> None:
     def seconds(count: int) -> float:
         started = time.process_time()
         read(text.format("$$" * count))

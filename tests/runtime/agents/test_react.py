@@ -1,4 +1,4 @@
-"""ReAct with a scripted model: turns, calls that are not valid, answers, limits."""
+"""ReAct with a scripted model: turns, invalid calls, answers, limits."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ def values(result: AgentResult) -> dict[int, Any]:
 
 
 @pytest.mark.parametrize("size", [3, 10_000])
-def test_each_call_comes_after_the_result_of_the_one_before(size: int) -> None:
+def test_each_call_follows_the_previous_result(size: int) -> None:
     result, model, events = ran(*(cut(turn, size, 0.01) for turn in TURNS))
     assert (result.answer, result.complete) == ("14", True)
     assert values(result) == {1: "found Asia", 2: "found Africa", 3: "found Asia, found Africa"}
@@ -55,7 +55,7 @@ def test_each_call_comes_after_the_result_of_the_one_before(size: int) -> None:
     assert result.usage.calls == 4
 
 
-def test_the_model_is_told_the_rules_the_tools_and_the_question() -> None:
+def test_prompt_has_rules_tools_and_question() -> None:
     _, model, _ = ran("Answer: 1")
     assert "one at a time" in model.asked(1) and "- search(text: string): The tool search." in model.asked(1)
     assert model.asked(1).endswith(f"Question: {QUESTION}")
@@ -76,7 +76,7 @@ def test_the_model_is_told_the_rules_the_tools_and_the_question() -> None:
         ("Thought: hm", "the plan has no call"),
     ],
 )
-def test_a_turn_that_is_neither_a_call_nor_an_answer_is_told_to_the_model(turn: str, told: str) -> None:
+def test_invalid_turn_is_reported_to_the_model(turn: str, told: str) -> None:
     result, model, _ = ran(turn, "1. search('a')", "1. search('b')", "2. search('c')", "Answer: ok")
     messages = model.requests[1].messages
     assert messages[-2].content == turn
@@ -100,7 +100,7 @@ def test_a_turn_that_is_neither_a_call_nor_an_answer_is_told_to_the_model(turn: 
         ("Thought: 1. search('x')\nAnswer: 7", "7"),
     ],
 )
-def test_an_answer_ends_the_run_without_a_call(turn: str, answer: str) -> None:
+def test_answer_ends_the_run_without_a_call(turn: str, answer: str) -> None:
     for size in (1, 1000):
         result, model, _ = ran(cut(turn, size))
         assert (result.answer, result.complete, result.observations) == (answer, True, {})
@@ -111,7 +111,7 @@ def test_an_answer_ends_the_run_without_a_call(turn: str, answer: str) -> None:
     "tail",
     [["\n$1 = invented\nAnswer: 3"], ["\n2. search('b')\n3. echo(1)"], ["x "] * 5000, [SILENCE], [ModelError("")]],
 )
-def test_what_a_model_writes_after_its_call_is_left_out(tail: list[Any]) -> None:
+def test_text_after_a_call_is_dropped(tail: list[Any]) -> None:
     result, model, events = ran(
         ["1. search('a')", *tail], ["2. search('b')" + "".join(map(str, tail[:1]))], "Answer: 1"
     )
@@ -122,7 +122,7 @@ def test_what_a_model_writes_after_its_call_is_left_out(tail: list[Any]) -> None
     assert events.one(ModelEnded, request=1).completion_tokens < 20 and result.seconds < 2.5
 
 
-def test_a_tool_that_fails_is_told_to_the_model() -> None:
+def test_tool_error_is_reported_to_the_model() -> None:
     result, model, _ = ran("1. fail()", "2. echo($1)", "Answer: it failed")
     assert statuses(result) == {1: "failed", 2: "skipped"}
     assert "$1 = error: fail: the disk is full" in model.asked(2) or "$1 = error: the disk is full" in model.asked(2)
@@ -141,9 +141,7 @@ def test_a_tool_that_fails_is_told_to_the_model() -> None:
         ([*TURNS[:2], [SILENCE]], {"seconds": 4.0}, "the run reached its limit of 4 s"),
     ],
 )
-def test_a_limit_ends_the_run_with_an_answer_that_names_it(
-    answers: list[Any], limits: dict[str, Any], reason: str
-) -> None:
+def test_limit_is_named_in_the_answer(answers: list[Any], limits: dict[str, Any], reason: str) -> None:
     result, _, events = ran(*answers, **limits)
     assert reason in result.answer and not result.complete
     assert events.one(Ended).answer == result.answer
@@ -152,19 +150,19 @@ def test_a_limit_ends_the_run_with_an_answer_that_names_it(
         assert values(result) == {1: "found Asia", 2: "found Africa"}
 
 
-def test_an_answer_that_is_cut_off_is_given_with_the_limit() -> None:
+def test_truncated_answer_is_returned_with_the_limit() -> None:
     result, _, _ = ran(cut("Answer: a long story", 1), request_tokens=14)
     assert result.answer.startswith("a long [The answer is not complete: the model reached its limit of 14 tokens")
 
 
-def test_no_call_is_asked_for_after_the_last_one() -> None:
+def test_no_call_is_requested_after_the_last_one() -> None:
     _, model, _ = ran(TURNS[0], "Answer: 1", model={"constrained": True}, tasks=1)
     assert "search" in str(model.requests[0].grammar) and "search" not in str(model.requests[1].grammar)
     _, model, _ = ran(TURNS[0], "Answer: 1", model={"constrained": True}, constrained=False)
     assert model.requests[0].grammar is None
 
 
-def test_a_cancelled_run_leaves_nothing() -> None:
+def test_cancelled_run_leaves_no_tasks() -> None:
     async def main() -> None:
         scripted = ScriptedModel([TURNS[0], [SILENCE]])
         for moment in (0.1, 0.5):
@@ -178,6 +176,6 @@ def test_a_cancelled_run_leaves_nothing() -> None:
     run_in_virtual_time(main())
 
 
-def test_a_tool_with_the_name_of_a_plan_s_ending_is_refused() -> None:
+def test_tool_named_like_a_plan_ending_is_rejected() -> None:
     with pytest.raises(UsageError, match="this name ends a plan"):
         ReAct(ScriptedModel([""]), {"finish": tool_of(print, "finish")})

@@ -39,7 +39,7 @@ DONE = [chunk("Hello"), chunk(" you", "stop")]
 
 @pytest.fixture(scope="module")
 def server(chat_models: tuple[Path, Path], tmp_path_factory: pytest.TempPathFactory) -> Iterator[Served]:
-    """`intaglio serve` with the large language model in two rows, and a key."""
+    """`intaglio serve` with the trained language model in two rows, and a key."""
     keys = tmp_path_factory.mktemp("keys") / "keys.txt"
     keys.write_text(f"{KEY}\n")
     with served(f"lm={chat_models[1]}", "--rows", 2, "--api-key-file", keys) as running:
@@ -82,7 +82,7 @@ def answered(*answers: Sequence[bytes | float], **options: Any) -> tuple[Answer,
     return asyncio.run(main())
 
 
-def test_the_text_and_the_tokens_are_those_of_generate(server: Served, chat_models: tuple[Path, Path]) -> None:
+def test_text_and_usage_equal_generate(server: Served, chat_models: tuple[Path, Path]) -> None:
     with TextGenerator(chat_models[1], max_new_tokens=12) as generator:
         expected = generator.write(QUESTION).whole()
     text, calls, end = asked(server)
@@ -91,21 +91,21 @@ def test_the_text_and_the_tokens_are_those_of_generate(server: Served, chat_mode
     assert asked(server)[2].usage.cached == expected.prompt_tokens - 1  # the same prompt again
 
 
-def test_a_grammar_holds_where_the_server_takes_one_and_is_ignored_elsewhere(server: Served) -> None:
+def test_grammar_is_enforced_if_supported_and_ignored_otherwise(server: Served) -> None:
     text, _, end = asked(server, constrained=True, most=60, grammar=DIGITS)
     assert re.fullmatch("[0-9]{3}-[0-9]{4}", text)
     assert end.finish_reason == "stop"
     assert asked(server, grammar=DIGITS)[0] == asked(server)[0]
 
 
-def test_required_calls_of_the_real_server_come_whole(server: Served) -> None:
+def test_required_calls_of_the_server_are_complete(server: Served) -> None:
     text, calls, end = asked(server, most=200, tools=TOOLS[:1], tool_choice="required", temperature=1.0, seed=2)
     assert calls or end.finish_reason == "length"
     assert text == "" or end.finish_reason == "length"
     assert all(call.id and json.loads(call.function.arguments).keys() == {"place"} for call in calls)
 
 
-def test_a_conversation_with_calls_and_results_is_sent_as_the_api_has_it(server: Served) -> None:
+def test_conversation_with_calls_is_sent_in_api_format(server: Served) -> None:
     call = ToolCall(FunctionCall("weather", {"place": "Ulm"}), "call_1")
     messages = [*QUESTION, Message("assistant", tool_calls=[call]), Message("tool", "sunny", tool_call_id="call_1")]
     text, _, end = asked(server, messages, tools=TOOLS, tool_choice="none")
@@ -113,7 +113,7 @@ def test_a_conversation_with_calls_and_results_is_sent_as_the_api_has_it(server:
     assert end.usage.prompt > asked(server)[2].usage.prompt
 
 
-def test_two_streams_of_one_client_run_at_a_time(server: Served) -> None:
+def test_client_runs_two_streams_concurrently(server: Served) -> None:
     async def main() -> Any:
         async with asyncio.timeout(SECONDS), ServerModel(server.url, "lm", KEY) as model:
             other = [Message("user", "And a class?")]
@@ -124,7 +124,7 @@ def test_two_streams_of_one_client_run_at_a_time(server: Served) -> None:
     assert together == alone
 
 
-def test_leaving_the_context_ends_the_request_on_the_server(server: Served) -> None:
+def test_leaving_the_context_aborts_the_request_on_the_server(server: Served) -> None:
     async def main() -> None:
         async with asyncio.timeout(SECONDS), ServerModel(server.url, "lm", KEY, constrained=True) as model:
             async with model.stream(ModelRequest(QUESTION, 200, "start: /[0-9]{400}/")) as pieces:
@@ -136,7 +136,7 @@ def test_leaving_the_context_ends_the_request_on_the_server(server: Served) -> N
     assert server.metric("vllm:generation_tokens_total") - before < 200
 
 
-def test_cancelling_a_request_that_is_not_answered_closes_its_connection() -> None:
+def test_cancelling_an_unanswered_request_closes_its_connection() -> None:
     async def main() -> None:
         async with asyncio.timeout(SECONDS), scripted([SILENCE]) as running, ServerModel(running.url, "m") as model:
             with pytest.raises(TimeoutError):
@@ -157,7 +157,7 @@ def test_cancelling_a_request_that_is_not_answered_closes_its_connection() -> No
         ("lm", KEY, [], UsageError, r"refuses the request \(400: messages: the list is empty"),
     ],
 )
-def test_what_the_real_server_refuses_is_one_line_without_the_key(
+def test_server_rejection_is_one_line_without_the_key(
     server: Served, model: str, key: str, messages: Sequence[Message], kind: type[Exception], expected_error: str
 ) -> None:
     async def main() -> None:
@@ -182,7 +182,7 @@ ULM, ROME = '{"place": "Ulm"}', '{"place": "Rome"}'
 @pytest.mark.parametrize(
     "parts",
     [
-        [  # as OpenAI sends them
+        [  # in OpenAI's format
             [call(0, "weather", "", "a")], [call(0, None, '{"place"')], [call(0, None, ': "Ulm"}')],
             [call(1, "weather", "", "b")], [call(1, None, ROME)],
         ],
@@ -198,7 +198,7 @@ ULM, ROME = '{"place": "Ulm"}', '{"place": "Rome"}'
         [[call(0, "weather", ULM, "a")], [call(0, None, "", "a")], [call(1, "weather", ROME, "b")]],  # id repeated
     ],
 )  # fmt: skip
-def test_calls_are_assembled_from_every_kind_of_parts(parts: list[list[dict[str, Any]]]) -> None:
+def test_calls_are_assembled_from_any_deltas(parts: list[list[dict[str, Any]]]) -> None:
     chunks = [chunk(tool_calls=each) for each in parts]
     (text, calls, end), _ = answered(stream(*chunks, chunk(reason="tool_calls")), tools=TOOLS)
     assert [(each.id, each.function.name, json.loads(str(each.function.arguments))) for each in calls] == [
@@ -208,7 +208,7 @@ def test_calls_are_assembled_from_every_kind_of_parts(parts: list[list[dict[str,
     assert (text, end.finish_reason) == ("", "tool_calls")
 
 
-def test_a_call_is_given_as_soon_as_the_next_one_begins() -> None:
+def test_call_is_complete_when_the_next_one_begins() -> None:
     async def main() -> Any:
         sent = [STREAM, chunk(tool_calls=[call(0, "now", "{}", "a")]), chunk(tool_calls=[call(1, "now", "", "b")])]
         async with asyncio.timeout(SECONDS), scripted([*sent, SILENCE]) as running:
@@ -221,14 +221,14 @@ def test_a_call_is_given_as_soon_as_the_next_one_begins() -> None:
     assert asyncio.run(main()) == ToolCall(FunctionCall("now", "{}"), "a", "function")
 
 
-def test_a_call_that_is_cut_off_is_not_given_and_one_without_id_gets_one() -> None:
+def test_truncated_call_is_dropped_and_missing_id_is_generated() -> None:
     parts = [chunk("Let me see."), chunk(tool_calls=[call(0, "now", "{}"), call(1, "weather", '{"pl')])]
     (text, calls, end), _ = answered(stream(*parts, chunk(reason="length")), tools=TOOLS)
     assert (text, [each.function.name for each in calls], end.finish_reason) == ("Let me see.", ["now"], "length")
     assert calls[0].id
 
 
-def test_usage_is_the_servers_or_a_token_for_each_piece() -> None:
+def test_usage_is_the_servers_or_one_token_per_piece() -> None:
     counts = {"prompt_tokens": 30, "completion_tokens": 5, "prompt_tokens_details": {"cached_tokens": 20}}
     (_, _, end), running = answered(stream(*DONE, event({"choices": [], "usage": counts})))
     assert end == End(Usage(30, 20, 5, 1), "stop")
@@ -239,7 +239,7 @@ def test_usage_is_the_servers_or_a_token_for_each_piece() -> None:
     assert end.usage == Usage(30, 0, 5, 1)
 
 
-def test_fields_that_a_server_refuses_are_left_out_or_renamed() -> None:
+def test_fields_rejected_by_a_server_are_dropped_or_renamed() -> None:
     refused = [
         error(400, "Unrecognized request argument supplied: stream_options"),
         error(400, "Unsupported parameter: 'max_tokens'. Use 'max_completion_tokens' instead."),
@@ -250,7 +250,7 @@ def test_fields_that_a_server_refuses_are_left_out_or_renamed() -> None:
     assert (running.bodies[-1].get("max_tokens"), running.bodies[-1]["max_completion_tokens"]) == (None, 12)
 
 
-def test_a_server_that_is_busy_or_fails_is_asked_again() -> None:
+def test_busy_or_failing_server_is_retried() -> None:
     soon = "retry-after-ms: 20"
     (text, _, _), running = answered(error(429, "busy", soon), error(500, "broke", soon), stream(*DONE), retries=2)
     assert (text, len(running.bodies)) == ("Hello you", 3)
@@ -291,7 +291,7 @@ GONE = r"the connection failed \(.+\)\. Check the address"
         ([STREAM, chunk("a"), SILENCE], r"no answer within 0\.3 seconds"),
     ],
 )
-def test_a_server_that_fails_ends_in_one_line(answer: Sequence[bytes | float], expected_error: str) -> None:
+def test_server_failure_is_one_line(answer: Sequence[bytes | float], expected_error: str) -> None:
     with pytest.raises(ModelError, match=rf"^model server http://127\.0\.0\.1:\d+/v1: {expected_error}") as raised:
         answered(answer, timeout=0.3, api_key=KEY)
     assert KEY not in str(raised.value)
@@ -302,18 +302,18 @@ REASONING = {"index": 0, "delta": {"reasoning_content": "so "}, "finish_reason":
 
 
 @pytest.mark.parametrize("sent", [chunk("word "), chunk("x" * 3000), event({"id": "c", "choices": [REASONING]})])
-def test_a_server_that_does_not_obey_max_tokens_is_read_no_further(sent: bytes) -> None:
+def test_stream_beyond_max_tokens_is_cut_off(sent: bytes) -> None:
     (text, _, end), _ = answered([STREAM, *[sent] * 5000, SILENCE], most=50)
     assert len(text) <= 51 * len("word ") or text == "x" * 3000
     assert (end.finish_reason, end.usage.completion >= 50) == ("length", True)
 
 
-def test_an_answer_is_complete_even_if_the_server_goes_away_right_after_it() -> None:
+def test_answer_is_complete_if_the_server_disconnects_after_it() -> None:
     (text, _, end), _ = answered([STREAM, *DONE, CUT])
     assert (text, end.finish_reason) == ("Hello you", "stop")
 
 
-def test_a_server_that_is_not_there_is_named_without_its_password() -> None:
+def test_unreachable_server_is_named_without_its_password() -> None:
     async def main() -> None:
         async with asyncio.timeout(SECONDS), scripted([CUT]) as running:
             url = running.url
@@ -325,12 +325,12 @@ def test_a_server_that_is_not_there_is_named_without_its_password() -> None:
     assert "hidden" not in str(raised.value)
 
 
-def test_a_model_that_is_not_open_says_so() -> None:
+def test_closed_model_raises() -> None:
     with pytest.raises(ModelError, match="is not open"):
         asyncio.run(ask(ServerModel("http://127.0.0.1:9", "m")))
 
 
-def test_the_key_is_the_options_or_else_the_environments(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_key_option_precedes_the_environment(monkeypatch: pytest.MonkeyPatch) -> None:
     def sent(key: str | None) -> str:
         head = answered(stream(*DONE), api_key=key)[1].heads[0].lower()
         return next(line.partition(": ")[2] for line in head.split("\r\n") if line.startswith("authorization"))
@@ -343,18 +343,18 @@ def test_the_key_is_the_options_or_else_the_environments(monkeypatch: pytest.Mon
 
 
 @pytest.mark.parametrize("url", ["ftp://host", "http://", "http://host:port", "http://[::1", "host:8000"])
-def test_an_invalid_url_is_refused(url: str) -> None:
+def test_invalid_url_is_rejected(url: str) -> None:
     with pytest.raises(UsageError, match=r"^the URL of the model is invalid"):
         ServerModel(url, "m")
 
 
-def test_an_invalid_key_is_refused_and_not_shown() -> None:
+def test_invalid_key_is_rejected_and_not_shown() -> None:
     with pytest.raises(UsageError, match=r"^the API key: has spaces") as raised:
         ServerModel("http://host", "m", "sk-é x")
     assert "sk-" not in str(raised.value)
 
 
-def test_a_url_with_a_path_is_kept_as_it_is() -> None:
+def test_url_with_a_path_is_unchanged() -> None:
     async def main() -> str:
         async with asyncio.timeout(SECONDS), scripted(stream(*DONE)) as running:
             async with ServerModel(f"{running.url}/openai/v2/", "m") as model:

@@ -1,4 +1,4 @@
-"""Results that are for other tools: models read no more of them than their tool says."""
+"""Results for other tools: the prompt holds no more of them than their tool allows."""
 
 from __future__ import annotations
 
@@ -11,12 +11,12 @@ import pytest
 
 from intaglio.errors import UsageError
 from intaglio.runtime.agents.agent import AgentLimits
+from intaglio.runtime.agents.call_scheduler import CallScheduler
 from intaglio.runtime.agents.function_calling import FunctionCalling
 from intaglio.runtime.agents.model import End, ModelPiece, ModelRequest, Usage
 from intaglio.runtime.agents.observation import Observation
 from intaglio.runtime.agents.plan import Call
 from intaglio.runtime.agents.prompts import result_line
-from intaglio.runtime.agents.task_fetching import TaskFetchingUnit
 from intaglio.runtime.agents.tool import Tool
 from intaglio.runtime.generation.message import FunctionCall, ToolCall
 
@@ -25,14 +25,14 @@ TOOL = Tool("letters", "", {"type": "object"}, lambda: "abcdef", shown=2)
 
 def observed(tool: Tool) -> Observation:
     async def run() -> Observation:
-        async with TaskFetchingUnit({tool.name: tool}, AgentLimits(), None, lambda: 0.0) as unit:
+        async with CallScheduler({tool.name: tool}, AgentLimits(), None, lambda: 0.0) as unit:
             unit.add(Call(1, tool.name))
             return (await unit.wait())[1]
 
     return asyncio.run(run())
 
 
-def test_a_model_reads_no_more_of_a_result_than_its_tool_says() -> None:
+def test_result_in_the_prompt_is_limited_by_its_tool() -> None:
     observation = observed(TOOL)
     assert observation.value == "abcdef"
     assert result_line(observation, 100) == "$1 = ab… (4 characters more)"
@@ -42,7 +42,7 @@ def test_a_model_reads_no_more_of_a_result_than_its_tool_says() -> None:
 
 
 class CallsOnce:
-    """A model that calls the tool, and answers with what it then reads."""
+    """A model that calls the tool, and answers with the result in its prompt."""
 
     name, constrained = "scripted", False
 
@@ -56,18 +56,18 @@ class CallsOnce:
         yield pieces()
 
 
-def test_a_model_that_calls_functions_reads_no_more_either() -> None:
+def test_function_calling_limits_results_too() -> None:
     result = asyncio.run(FunctionCalling(CallsOnce(), {"letters": TOOL}).run("Which letters?"))
     assert result.answer == "ab… (4 characters more)"
 
 
-def test_errors_are_shown_though_results_are_not() -> None:
+def test_errors_are_shown_even_if_results_are_not() -> None:
     def fails() -> str:
         raise ValueError("no letters today")
 
     assert "no letters today" in result_line(observed(replace(TOOL, function=fails, shown=0)), 100)
 
 
-def test_fewer_than_no_characters_are_refused() -> None:
+def test_negative_shown_is_rejected() -> None:
     with pytest.raises(UsageError, match="shown -1, expected 0 characters or more"):
         replace(TOOL, shown=-1)

@@ -1,4 +1,4 @@
-"""Results in the place of references: by schema, once, and checked again."""
+"""Results in place of references: by schema, once, and checked again."""
 
 from __future__ import annotations
 
@@ -54,9 +54,7 @@ ITEMS = {"type": "array", "items": STRING}
         ({"type": "object", "additionalProperties": STRING}, {"$1": Reference(1)}, 3, {"$1": "3"}),
     ],
 )
-def test_the_schema_decides_between_the_value_and_its_text(
-    schema: Any, argument: Any, result: Any, expected: Any
-) -> None:
+def test_schema_selects_value_or_text(schema: Any, argument: Any, result: Any, expected: Any) -> None:
     found = one(schema, argument, result, **{"$defs": {"items": ITEMS}})
     assert found == expected and type(found) is type(expected)
 
@@ -72,12 +70,12 @@ def test_results_with_quotes_and_lines_are_not_parsed() -> None:
     assert one(STRING, Template(("x", Reference(1))), result) == f"x{result}"
 
 
-def test_arguments_get_their_names_and_literals_stay() -> None:
+def test_positional_arguments_are_named_and_literals_unchanged() -> None:
     call = Call(2, "search", ("$$",), {"tags": [Reference(1)]})
     assert substituted(call, TOOLS["search"], done("a")) == {"query": "$$", "tags": ["a"]}
 
 
-def test_a_tool_cannot_change_the_result_of_another() -> None:
+def test_tool_cannot_modify_another_tools_result() -> None:
     result = [[1]]
     found = one({}, Reference(1), result)
     found[0].append(2)
@@ -94,17 +92,17 @@ def test_a_tool_cannot_change_the_result_of_another() -> None:
         ({**STRING, "maxLength": 3}, "long" * 100, "it is 'longlong"),
     ],
 )
-def test_results_that_do_not_fit_fail_the_call_in_one_line(schema: Any, result: Any, cause: str) -> None:
+def test_mismatching_results_fail_the_call_in_one_line(schema: Any, result: Any, cause: str) -> None:
     with pytest.raises(PlanError, match=rf"^call 9, take: {cause}[^\n]{{0,120}}$"):
         one(schema, Reference(1), result)
 
 
-def test_a_list_of_a_hundred_thousand_results_is_checked() -> None:
+def test_list_of_100_000_results_is_checked() -> None:
     result = list(range(100_000))
     assert one({"type": "array", "items": INTEGER}, Reference(1), result) == result
 
 
-def test_a_result_nested_too_deep_fails_the_call() -> None:
+def test_too_deeply_nested_result_fails_the_call() -> None:
     result: Any = []
     for _ in range(100_000):
         result = [result]
@@ -112,12 +110,12 @@ def test_a_result_nested_too_deep_fails_the_call() -> None:
         one({}, Reference(1), result)
 
 
-def test_a_reference_without_a_result_fails_the_call() -> None:
+def test_reference_without_result_fails_the_call() -> None:
     failed = {1: Observation(1, "now", {}, "failed", error="x")}
     for observations in ({}, failed):
         with pytest.raises(PlanError, match=r"^\$1 has no result\.$"):
             substituted(Call(2, "search", (Reference(1),)), TOOLS["search"], observations)
 
 
-def test_objects_that_are_no_json_become_text() -> None:
+def test_objects_without_json_become_text() -> None:
     assert one(STRING, Reference(1), {1, 2}) == as_text({1, 2}) == '"{1, 2}"'

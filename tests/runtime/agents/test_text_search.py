@@ -1,4 +1,4 @@
-"""The tool `search` over folders that are small, large, and hostile."""
+"""The tool `search` over small, large, and hostile folders."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ def index(tmp_path_factory: pytest.TempPathFactory) -> Iterator[TextIndex]:
     index.close()
 
 
-def test_the_passage_that_fits_best_comes_first_with_its_file(folder: Path) -> None:
+def test_best_passage_is_first_with_its_file(folder: Path) -> None:
     search = searching(folder)
     assert search(query="How high is the highest mountain?", limit=1) == f"[mountains.md] # Mountains\n{MONT_BLANC}"
     assert search(query="the lakes of Switzerland").startswith(f"[deep/lakes.txt] {LAKE}")
@@ -55,22 +55,22 @@ def test_the_passage_that_fits_best_comes_first_with_its_file(folder: Path) -> N
 
 @given(st.text(st.characters(exclude_categories=()), max_size=80) | st.text('"*^:+-(){} ANDORNEAT,1\0', max_size=40))
 @settings(deadline=None)
-def test_no_query_is_an_error(index: TextIndex, query: str) -> None:
+def test_any_query_is_accepted(index: TextIndex, query: str) -> None:
     assert len(index.find(query, 3)) <= 1
 
 
 @pytest.mark.parametrize(
     "query", ['"', "AND", "text:", "file:x", "NEAR(a b)", "a*", "^a", "-", "x" * 10**5, "a b " * 10**5]
 )
-def test_syntax_of_the_index_is_plain_words(index: TextIndex, query: str) -> None:
+def test_query_syntax_is_plain_words(index: TextIndex, query: str) -> None:
     index.find(query, 3)
 
 
-def test_a_query_of_many_words_finds_what_its_first_words_say(index: TextIndex) -> None:
+def test_long_query_uses_its_first_words(index: TextIndex) -> None:
     assert index.find("column " + " ".join(map(str, range(5000))), 1)
 
 
-def test_links_out_of_the_folder_are_not_followed(folder: Path) -> None:
+def test_links_leaving_the_folder_are_not_followed(folder: Path) -> None:
     secret = folder.parent / "secret"
     secret.mkdir()
     (secret / "key.txt").write_text("password mountain")
@@ -82,7 +82,7 @@ def test_links_out_of_the_folder_are_not_followed(folder: Path) -> None:
     assert searching(folder)(query="password") == "no passage has any word of 'password'"
 
 
-def test_a_pipe_named_like_a_text_does_not_hang(folder: Path) -> None:
+def test_named_pipe_does_not_hang(folder: Path) -> None:
     os.mkfifo(folder / "pipe.txt")
     made: list[TextIndex] = []
     thread = threading.Thread(target=lambda: made.append(TextIndex(folder)), daemon=True)
@@ -91,7 +91,7 @@ def test_a_pipe_named_like_a_text_does_not_hang(folder: Path) -> None:
     assert made
 
 
-def test_texts_in_other_encodings_are_found_and_binaries_are_not(folder: Path) -> None:
+def test_other_encodings_are_found_and_binaries_are_not(folder: Path) -> None:
     (folder / "latin.txt").write_bytes("volcano na\xefve".encode("latin-1"))
     (folder / "wide.txt").write_bytes("crater".encode("utf-16"))
     (folder / "binary.txt").write_bytes(b"\0\1geyser\0")
@@ -103,7 +103,7 @@ def test_texts_in_other_encodings_are_found_and_binaries_are_not(folder: Path) -
     assert search(query="geyser").startswith("no passage")
 
 
-def test_only_the_beginning_of_a_huge_file_is_read(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_huge_file_is_truncated(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(text_search, "MOST_FILE_BYTES", 1000)
     (folder / "huge.txt").write_text("volcano " + "lava " * 1000 + "geyser")
     search = searching(folder)
@@ -111,32 +111,32 @@ def test_only_the_beginning_of_a_huge_file_is_read(folder: Path, monkeypatch: py
     assert search(query="geyser").startswith("no passage")
 
 
-def test_a_folder_with_too_much_text_is_refused(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_folder_with_too_much_text_is_rejected(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(text_search, "MOST_BYTES", 100)
     with pytest.raises(UsageError, match="holds more than"):
         TextIndex(folder)
 
 
-def test_a_folder_without_texts_is_refused(folder: Path) -> None:
+def test_folder_without_texts_is_rejected(folder: Path) -> None:
     with pytest.raises(UsageError, match=r"no \.rst file in .*Choose a folder"):
         TextIndex(folder, [".rst"])
     with pytest.raises(UsageError, match=r"cannot read the folder .*nowhere: No such file"):
         TextIndex(folder / "nowhere")
 
 
-def test_threads_search_at_the_same_time(folder: Path) -> None:
+def test_threads_search_concurrently(folder: Path) -> None:
     search = searching(folder)
     with ThreadPoolExecutor(16) as threads:
         found = list(threads.map(lambda _: search(query="mountain", limit=1), range(400)))
     assert set(found) == {f"[mountains.md] # Mountains\n{MONT_BLANC}"}
 
 
-def test_limits_out_of_range_are_refused(folder: Path) -> None:
+def test_out_of_range_limits_are_rejected(folder: Path) -> None:
     with pytest.raises(ToolError, match="search: limit 0, expected 1 to 20"):
         searching(folder)(query="lake", limit=0)
 
 
-def test_long_paragraphs_are_cut_and_short_ones_joined() -> None:
+def test_long_paragraphs_are_split_and_short_ones_joined() -> None:
     text = "# Title\n\n" + "word " * 1000 + "\n\nshort\n\n  \n\nend"
     found = list(passages(text))
     assert found[0].startswith("# Title word") and found[-1] == "short\nend"

@@ -50,12 +50,12 @@ class Page(HTMLParser):
         self.text += data
 
 
-def test_a_trace_is_read_as_it_was_written(tmp_path: Path) -> None:
+def test_trace_is_read_back_unchanged(tmp_path: Path) -> None:
     (tmp_path / "trace").write_bytes(trace_bytes(INDEPENDENT))
     assert list(read_trace(tmp_path / "trace")) == INDEPENDENT
 
 
-def test_odd_values_do_not_break_a_trace(tmp_path: Path) -> None:
+def test_unusual_values_do_not_break_a_trace(tmp_path: Path) -> None:
     arguments: dict[str, Any] = {"path": Path("a"), "big": 1 << 80, "odd": {(1, 2): 3, None: 4}, "half": "\ud800"}
     events = [TaskStarted(seconds=1.0, number=1, attempt=1, arguments=arguments)]
     (tmp_path / "trace").write_bytes(trace_bytes([*events, ModelWrote(seconds=2.0, request=1, text="\udcff\n")]))
@@ -65,19 +65,19 @@ def test_odd_values_do_not_break_a_trace(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("line", ["nonsense", '{"type": "Unknown", "seconds": 1}', '{"type": "Ended"}'])
-def test_a_line_that_is_no_event_is_named(line: str, tmp_path: Path) -> None:
+def test_invalid_event_line_is_named(line: str, tmp_path: Path) -> None:
     (tmp_path / "trace").write_bytes(trace_bytes(INDEPENDENT[:2]) + line.encode() + b"\n")
     with pytest.raises(UsageError, match=r"trace: line 3 is no event \("):
         list(read_trace(tmp_path / "trace"))
 
 
-def test_a_line_that_is_no_text_is_named(tmp_path: Path) -> None:
+def test_undecodable_line_is_named(tmp_path: Path) -> None:
     (tmp_path / "trace").write_bytes(trace_bytes(INDEPENDENT[:2]) + b"\xff\n")
     with pytest.raises(UsageError, match=r"trace: line 3 is not UTF-8 text \(byte 0 is 0xff\)"):
         list(read_trace(tmp_path / "trace"))
 
 
-def test_the_critical_path_goes_through_the_plan_to_the_last_call() -> None:
+def test_critical_path_runs_through_the_plan_to_the_last_call() -> None:
     assert critical_path(record_of(INDEPENDENT)) == [
         Step("request", 1, 0.0, 2.5),
         Step("task", 3, 2.5, 4.5),
@@ -85,7 +85,7 @@ def test_the_critical_path_goes_through_the_plan_to_the_last_call() -> None:
     ]
 
 
-def test_the_critical_path_follows_the_slower_input_and_the_part_of_the_plan_before_it() -> None:
+def test_critical_path_follows_the_slower_input() -> None:
     events = run_of(
         8.0,
         request(1, "planner", 0.0, 3.5),
@@ -102,7 +102,7 @@ def test_the_critical_path_follows_the_slower_input_and_the_part_of_the_plan_bef
     ]
 
 
-def test_the_critical_path_of_several_plans_has_all_of_them() -> None:
+def test_critical_path_covers_all_plans() -> None:
     events = run_of(
         6.0,
         request(1, "planner", 0.0, 2.0),
@@ -122,14 +122,14 @@ def test_the_critical_path_of_several_plans_has_all_of_them() -> None:
 
 
 @pytest.mark.parametrize("length", range(len(INDEPENDENT) + 1))
-def test_any_beginning_of_a_run_can_be_drawn(length: int) -> None:
+def test_any_prefix_of_a_run_can_be_drawn(length: int) -> None:
     record = record_of(INDEPENDENT[:length])
     assert all(step.began <= step.ended for step in critical_path(record))
     page = Page(timeline(INDEPENDENT[:length]))
     assert page.tags.count("g") == len(record.requests) + len(record.tasks)
 
 
-def test_the_page_has_a_lane_for_each_request_and_call_and_marks_the_critical_path() -> None:
+def test_page_has_lanes_and_marks_the_critical_path() -> None:
     page = timeline(INDEPENDENT, "Why?")
     parsed = Page(page)
     kinds = [value for name, value in parsed.attributes if name == "class" and value is not None]
@@ -142,7 +142,7 @@ def test_the_page_has_a_lane_for_each_request_and_call_and_marks_the_critical_pa
     assert "3.500 s in requests, 2.000 s in tools" in parsed.text
 
 
-def test_the_page_loads_nothing_and_follows_light_and_dark() -> None:
+def test_page_is_self_contained_and_supports_dark_mode() -> None:
     page = timeline(INDEPENDENT)
     parsed = Page(page)
     assert not {"script", "link", "img", "iframe"} & set(parsed.tags)
@@ -151,7 +151,7 @@ def test_the_page_loads_nothing_and_follows_light_and_dark() -> None:
     assert "default-src 'none'" in page and "prefers-color-scheme: dark" in page
 
 
-def test_nothing_that_models_and_tools_write_becomes_markup() -> None:
+def test_model_and_tool_output_is_escaped() -> None:
     events = run_of(
         3.0,
         request(1, "planner", 0.0, 1.0, text=HOSTILE),
@@ -166,7 +166,7 @@ def test_nothing_that_models_and_tools_write_becomes_markup() -> None:
     page.encode()
 
 
-def test_long_results_are_cut() -> None:
+def test_long_results_are_truncated() -> None:
     events = run_of(2.0, request(1, "planner", 0.0, 1.0), task(1, 0.5, 0.5, 1.0, result="x" * 100_000))
     page = timeline(events)
     assert "96000 characters more" in page and len(page) < 30_000

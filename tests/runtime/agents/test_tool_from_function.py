@@ -1,4 +1,4 @@
-"""The decorator `tool`: schemas, descriptions, converted arguments, and what is refused."""
+"""The decorator `tool`: schemas, descriptions, converted arguments, and invalid functions."""
 
 from __future__ import annotations
 
@@ -61,14 +61,14 @@ def search(
     return [query, limit, order, place, tags, weights, kind, page]
 
 
-def test_a_function_becomes_a_tool_with_its_documentation() -> None:
+def test_function_becomes_a_tool_with_its_documentation() -> None:
     assert (search.name, search.description) == ("search", "Search the web.\n\nReturns titles,\nbest first.")
     assert search.properties["query"] == {"type": "string", "description": "what to look for, in a few words"}
     assert search.properties["limit"] == {"type": "integer", "description": "most results: at least 1", "default": 3}
     assert (search.timeout, search.limit, search.attempts, search.shown) == (None, None, 1, None)
 
 
-def test_the_schema_has_all_types_in_the_order_of_the_parameters() -> None:
+def test_schema_has_all_types_in_parameter_order() -> None:
     Draft202012Validator.check_schema(dict(search.parameters))
     names = ["query", "limit", "order", "place", "options", "tags", "weights", "kind", "page"]
     assert list(search.properties) == names
@@ -99,7 +99,7 @@ def test_the_schema_has_all_types_in_the_order_of_the_parameters() -> None:
         assert not valid({**full, name: value}), name
 
 
-def test_arguments_arrive_as_the_types_of_the_function_and_defaults_are_not_shared() -> None:
+def test_arguments_are_converted_and_defaults_are_not_shared() -> None:
     for _ in range(2):
         result = search.function(query="q", place={"city": "Ulm"}, weights={"a": 1})
         assert result == ["q", 3, Order.BEST, Place("Ulm"), ["a", "q"], {"a": 1.0}, "page", 1]
@@ -108,7 +108,7 @@ def test_arguments_arrive_as_the_types_of_the_function_and_defaults_are_not_shar
         search.function(query="q", limit="3")
 
 
-def test_an_async_function_stays_async_and_options_are_kept() -> None:
+def test_async_function_stays_async_and_keeps_options() -> None:
     @tool(name="clock.now", timeout=2, limit=1, attempts=3, shown=0)
     async def now(zone: str) -> str:
         """The time.
@@ -125,7 +125,7 @@ def test_an_async_function_stays_async_and_options_are_kept() -> None:
     assert now.properties["zone"]["description"] == "such as UTC"
 
 
-def test_a_function_without_parameters_and_documentation() -> None:
+def test_function_without_parameters_and_documentation() -> None:
     @tool
     def empty() -> None:
         pass
@@ -156,10 +156,10 @@ def odd_default(word: Any = object()) -> None: ...  # noqa: B008
         (lambda: None, "expected a name"),
     ],
 )
-def test_what_a_model_cannot_give_is_refused_in_one_line(function: Callable[..., Any], cause: str) -> None:
+def test_unsupported_parameters_are_rejected_in_one_line(function: Callable[..., Any], cause: str) -> None:
     with pytest.raises(UsageError, match=rf"^tool '[^\n]*{cause}[^\n]*$"):
         tool(function)
 
 
-def test_the_decorator_makes_a_tool() -> None:
+def test_decorator_makes_a_tool() -> None:
     assert isinstance(search, Tool)

@@ -26,7 +26,7 @@ from intaglio.runtime.generation.constraint import LogitConstraint
 from intaglio.runtime.generation.grammar import MASKS, MAX_CHARACTERS, Grammar, GrammarConstraint, grammar_of, read_mask
 from intaglio.runtime.generation.tool_calls.hermes import HERMES
 from intaglio.runtime.generation.tool_calls.tool_grammar import tool_grammar
-from intaglio.runtime.generation.tool_calls.tools import Mode, Tool, ToolChoice
+from intaglio.runtime.generation.tool_calls.tools import Mode, ToolChoice, ToolDefinition
 
 ROOT = Path(__file__).parents[3]
 TOKENIZER = Tokenizer.from_file(str(ROOT / "examples" / "language_models" / "large" / "tokenizer.json"))
@@ -185,7 +185,7 @@ TWICE = [
 def test_escaped_key_equals_its_plain_form(schema: dict[str, Any], text: str) -> None:
     schema = {"type": "object", **schema}
     assert not matches(Grammar.from_json_schema(schema, TOKENIZER), text)
-    call = tool_grammar(HERMES, ToolChoice("required", [Tool("t", schema)], 1), TOKENIZER)
+    call = tool_grammar(HERMES, ToolChoice("required", [ToolDefinition("t", schema)], 1), TOKENIZER)
     written = f'<tool_call>\n{{"name": "t", "arguments": {text}}}\n</tool_call>'
     assert not matches(Grammar.from_lark(call, TOKENIZER), written)
 
@@ -336,7 +336,7 @@ def test_checking_process_ends_with_its_tokenizer() -> None:
 def test_ordinary_schemas_and_tools_compile() -> None:
     for each in SCHEMAS:
         assert Grammar.from_json_schema(each["schema"], TOKENIZER).bytes < 16 << 20
-    tools = [Tool(f"tool_{number}", each["schema"]) for number, each in enumerate(SCHEMAS[:20])]
+    tools = [ToolDefinition(f"tool_{number}", each["schema"]) for number, each in enumerate(SCHEMAS[:20])]
     modes: tuple[Mode, ...] = ("auto", "required")
     for mode in modes:
         source = tool_grammar(HERMES, ToolChoice(mode, tools, None), TOKENIZER)

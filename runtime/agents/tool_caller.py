@@ -1,4 +1,4 @@
-"""Calls tools: once each, within a time limit, without letting anything that a tool does stop the others."""
+"""Calls tools: once each, within a time limit; no tool can stop the others."""
 
 from __future__ import annotations
 
@@ -18,12 +18,12 @@ GRACE = 2.0  # seconds that async tools have to clean up after they were cancell
 _log = logging.getLogger(__name__)
 
 
-class Executor:
+class ToolCaller:
     """Calls tools in the running event loop.
 
     An `async def` runs as a task of the loop. Anything else runs in a daemon thread of its own: a thread cannot be
-    stopped, so one that hangs stays until the process ends, but holds up neither other calls nor that end. What it
-    returns after its time is dropped. An awaitable that it returns in time is awaited in the loop.
+    stopped, so one that hangs stays until the process ends, but blocks neither other calls nor the exit. A result after
+    the timeout is dropped. An awaitable that it returns in time is awaited in the loop.
     """
 
     def __init__(self) -> None:
@@ -37,15 +37,15 @@ class Executor:
         arguments: Mapping[str, Any],
         seconds: float,
         context: Context,
-        over: Callable[[ToolResult], None],
+        on_result: Callable[[ToolResult], None],
     ) -> None:
-        """Call `tool` in a copy of `context`. The loop calls `over` once with its result, after at most `seconds`."""
-        call = _ToolCall(self, tool, seconds, context.copy(), over)
+        """Call `tool` in a copy of `context`. The loop calls `on_result` once, within `seconds`."""
+        call = _ToolCall(self, tool, seconds, context.copy(), on_result)
         self._calls.add(call)
         call.start(arguments)
 
     async def close(self) -> None:
-        """Cancel all calls, whose `over` is not called any more, and wait until the async ones have ended."""
+        """Cancel all calls, without calling `on_result`, and wait until the async ones have ended."""
         for call in [*self._calls]:
             call.abandon()
         for _ in range(2):  # a tool may catch the first one by mistake
@@ -58,25 +58,25 @@ class Executor:
 
 
 async def call_tool(tool: Tool, arguments: Mapping[str, Any], seconds: float) -> ToolResult:
-    """Call one tool, as `Executor` does. Cancelling this cancels the call."""
-    executor = Executor()
+    """Call one tool, as `ToolCaller` does. Cancelling this cancels the call."""
+    caller = ToolCaller()
     result: asyncio.Future[ToolResult] = asyncio.get_running_loop().create_future()
-    executor.start(tool, arguments, seconds, copy_context(), result.set_result)
+    caller.start(tool, arguments, seconds, copy_context(), result.set_result)
     try:
         return await result
     finally:
-        await executor.close()
+        await caller.close()
 
 
 class _ToolCall:
     """One call of a tool."""
 
     def __init__(
-        self, executor: Executor, tool: Tool, seconds: float, context: Context, over: Callable[[ToolResult], None]
+        self, caller: ToolCaller, tool: Tool, seconds: float, context: Context, on_result: Callable[[ToolResult], None]
     ):
-        self._executor, self._tool, self._seconds, self._context = executor, tool, seconds, context
-        self._over: Callable[[ToolResult], None] | None = over
-        self._timer = executor._loop.call_later(seconds, self._timed_out)
+        self._caller, self._tool, self._seconds, self._context = caller, tool, seconds, context
+        self._on_result: Callable[[ToolResult], None] | None = on_result
+        self._timer = caller._loop.call_later(seconds, self._timed_out)
         self._task: asyncio.Task[ToolResult] | None = None
 
     def start(self, arguments: Mapping[str, Any]) -> None:
@@ -89,35 +89,35 @@ class _ToolCall:
         try:
             thread.start()
         except RuntimeError as error:  # no more threads; not ended here, as `start` has not returned yet
-            self._executor._loop.call_soon(self._end, raised(error))
+            self._caller._loop.call_soon(self._end, raised(error))
 
     def abandon(self) -> None:
         """Drop the result, and cancel what can be cancelled."""
-        self._over = None
+        self._on_result = None
         self._timer.cancel()
-        self._executor._calls.discard(self)
+        self._caller._calls.discard(self)
         if self._task is not None:
             self._task.cancel()
 
     def _end(self, result: ToolResult) -> None:
-        over = self._over
+        on_result = self._on_result
         self.abandon()
-        if over is not None:
-            over(result)
+        if on_result is not None:
+            on_result(result)
 
     def _timed_out(self) -> None:
         self._end(ToolResult(error=f"no result within {self._seconds:g} s"))
 
     def _await(self, function: Callable[..., Awaitable[Any]], arguments: Mapping[str, Any]) -> None:
-        task = self._executor._loop.create_task(
+        task = self._caller._loop.create_task(
             _awaited(function, arguments), name=f"tool {self._tool.name}", context=self._context
         )
         self._task = task
-        self._executor._tasks.add(task)  # the loop itself holds tasks weakly
+        self._caller._tasks.add(task)  # the loop itself holds tasks weakly
         task.add_done_callback(self._task_ended)
 
     def _task_ended(self, task: asyncio.Task[ToolResult]) -> None:
-        self._executor._tasks.discard(task)
+        self._caller._tasks.discard(task)
         if task.cancelled():
             self._end(ToolResult(error="CancelledError: the tool was cancelled"))
         elif (error := task.exception()) is not None:
@@ -133,12 +133,12 @@ class _ToolCall:
         except BaseException as error:  # SystemExit and KeyboardInterrupt end no more than this call
             result = raised(error)
         with contextlib.suppress(RuntimeError):  # the loop is closed: nobody waits for the result
-            self._executor._loop.call_soon_threadsafe(self._thread_ended, result)
+            self._caller._loop.call_soon_threadsafe(self._thread_ended, result)
 
     def _thread_ended(self, result: ToolResult | Awaitable[Any]) -> None:
         if isinstance(result, ToolResult):
             self._end(result)
-        elif self._over is not None:
+        elif self._on_result is not None:
             self._await(lambda: result, {})
         elif inspect.iscoroutine(result):
             result.close()

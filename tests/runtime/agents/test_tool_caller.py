@@ -1,4 +1,4 @@
-"""What tools may do to the run: nothing but fail. In real time, as threads are at work."""
+"""Tools can only fail, never affect the run. In real time, as threads are involved."""
 
 from __future__ import annotations
 
@@ -17,9 +17,9 @@ from event_loops import run
 
 from intaglio.errors import UsageError
 from intaglio.runtime.agents.agent import AgentLimits
+from intaglio.runtime.agents.call_scheduler import CallScheduler
 from intaglio.runtime.agents.observation import Observation
 from intaglio.runtime.agents.plan import Call
-from intaglio.runtime.agents.task_fetching import TaskFetchingUnit
 from intaglio.runtime.agents.tool import Tool
 from intaglio.runtime.agents.tool_result import MOST_CHARACTERS
 
@@ -34,7 +34,7 @@ async def observed(*tools: Tool, limits: AgentLimits | None = None) -> list[Obse
     """Call each tool once, at the same time."""
     named = {f"tool{number}": each for number, each in enumerate(tools, 1)}
     began = time.monotonic()
-    async with TaskFetchingUnit(named, limits or AgentLimits(), None, lambda: time.monotonic() - began) as unit:
+    async with CallScheduler(named, limits or AgentLimits(), None, lambda: time.monotonic() - began) as unit:
         for number, name in enumerate(named, 1):
             unit.add(Call(number, name))
         observations = await unit.wait()
@@ -83,7 +83,7 @@ class Base(BaseException):
     ],
     ids=lambda value: type(value).__name__ if isinstance(value, BaseException) else "",
 )
-def test_whatever_a_tool_raises_is_a_failed_observation(error: BaseException, expected_error: str) -> None:
+def test_any_exception_of_a_tool_is_a_failed_observation(error: BaseException, expected_error: str) -> None:
     def fails() -> None:
         raise error
 
@@ -94,7 +94,7 @@ def test_whatever_a_tool_raises_is_a_failed_observation(error: BaseException, ex
 
 
 @pytest.mark.parametrize("error", [StopIteration(1), KeyboardInterrupt()], ids=["StopIteration", "KeyboardInterrupt"])
-def test_a_thread_may_raise_what_futures_and_loops_do_not_take(error: BaseException) -> None:
+def test_thread_may_raise_stop_iteration_and_base_exceptions(error: BaseException) -> None:
     def fails() -> None:
         raise error
 
@@ -103,7 +103,7 @@ def test_a_thread_may_raise_what_futures_and_loops_do_not_take(error: BaseExcept
     assert (observation.error or "").startswith(type(error).__name__)
 
 
-def test_ctrl_c_while_an_async_tool_runs_ends_the_run() -> None:
+def test_ctrl_c_during_an_async_tool_ends_the_run() -> None:
     async def interrupted() -> None:
         raise KeyboardInterrupt
 
@@ -111,7 +111,7 @@ def test_ctrl_c_while_an_async_tool_runs_ends_the_run() -> None:
         run(observed(tool(interrupted)))
 
 
-def test_long_messages_are_cut() -> None:
+def test_long_messages_are_truncated() -> None:
     def fails() -> None:
         raise ValueError("word " * 100_000)
 
@@ -155,7 +155,7 @@ def nested() -> list[Any]:
     ],
     ids=["string", "shared", "range", "list", "bytes", "cycle", "deep", "str", "keys", "int", "generator", "object"],
 )
-def test_values_that_are_too_large_or_have_no_text_fail(value: Callable[[], Any], expected_error: str) -> None:
+def test_values_too_large_or_without_text_fail(value: Callable[[], Any], expected_error: str) -> None:
     for observation in run(observed(*both_ways(value))):
         if expected_error:
             assert observation.status == "failed" and expected_error in (observation.error or "")
@@ -164,12 +164,12 @@ def test_values_that_are_too_large_or_have_no_text_fail(value: Callable[[], Any]
 
 
 @pytest.mark.parametrize("value", [None, True, 1.5, "text", [1, {"a": None}], {}, ()])
-def test_values_come_as_they_are(value: Any) -> None:
+def test_values_are_returned_unchanged(value: Any) -> None:
     for observation in run(observed(*both_ways(lambda: value))):
         assert observation.status == "done" and observation.value is value
 
 
-def test_hanging_threads_take_no_place_of_others() -> None:
+def test_hanging_threads_do_not_occupy_other_slots() -> None:
     released, names = threading.Event(), set()
 
     def hangs() -> None:
@@ -198,7 +198,7 @@ def no_threads_left() -> None:
         time.sleep(0.01)
 
 
-def test_a_thread_that_hangs_may_be_tried_again() -> None:
+def test_hanging_thread_can_be_retried() -> None:
     released, calls = threading.Event(), []
 
     def hangs_first() -> str:
@@ -212,7 +212,7 @@ def test_a_thread_that_hangs_may_be_tried_again() -> None:
     assert (observation.value, observation.attempts) == ("call 2", 2)
 
 
-def test_a_cancelled_run_leaves_no_thread_of_a_tool_that_returns() -> None:
+def test_cancelled_run_leaves_no_thread_of_a_returning_tool() -> None:
     began = threading.Event()
 
     def slow() -> None:
@@ -235,13 +235,13 @@ HANGING_PROCESS = """
 import asyncio, time
 from intaglio.runtime.agents.agent import AgentLimits
 from intaglio.runtime.agents.plan import Call
-from intaglio.runtime.agents.task_fetching import TaskFetchingUnit
+from intaglio.runtime.agents.call_scheduler import CallScheduler
 from intaglio.runtime.agents.tool import Tool
 
 async def main():
     tools = {name: Tool(name, "", {"type": "object"}, lambda seconds=seconds: time.sleep(seconds), timeout=0.1)
              for name, seconds in (("hangs", 600), ("late", 0.4))}
-    async with TaskFetchingUnit(tools, AgentLimits(), None, time.monotonic) as unit:
+    async with CallScheduler(tools, AgentLimits(), None, time.monotonic) as unit:
         unit.add(Call(1, "hangs"))
         unit.add(Call(2, "late"))
         print([each.error for each in (await unit.wait()).values()])
@@ -251,13 +251,13 @@ time.sleep(0.6)  # "late" comes back to a loop that is closed
 """
 
 
-def test_the_process_ends_while_a_thread_hangs_and_another_comes_back_late() -> None:
+def test_process_exits_with_hanging_and_late_threads() -> None:
     done = subprocess.run([sys.executable, "-c", HANGING_PROCESS], capture_output=True, text=True, timeout=30)
     assert (done.returncode, done.stderr) == (0, "")
     assert done.stdout == "['no result within 0.1 s', 'no result within 0.1 s']\n"
 
 
-def test_context_variables_reach_tools_and_do_not_come_back() -> None:
+def test_context_variables_reach_tools_and_stay_local() -> None:
     user = contextvars.ContextVar("user", default="nobody")
 
     def who() -> str:
@@ -274,7 +274,7 @@ def test_context_variables_reach_tools_and_do_not_come_back() -> None:
     assert [each.value for each in run(main())] == ["ada"] * 4
 
 
-def test_an_awaitable_from_a_plain_function_is_awaited_in_the_loop() -> None:
+def test_awaitable_of_a_plain_function_is_awaited_in_the_loop() -> None:
     async def answer(seconds: float) -> str:
         await asyncio.sleep(seconds)
         return threading.current_thread().name
@@ -284,7 +284,7 @@ def test_an_awaitable_from_a_plain_function_is_awaited_in_the_loop() -> None:
     assert late.error == "no result within 0.1 s"
 
 
-def test_a_coroutine_that_comes_too_late_is_closed() -> None:
+def test_late_coroutine_is_closed() -> None:
     async def answer() -> None:
         raise AssertionError("too late to be run")
 
@@ -302,7 +302,7 @@ def test_a_coroutine_that_comes_too_late_is_closed() -> None:
     no_threads_left()
 
 
-def test_no_more_threads_is_a_failure_of_the_call(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_thread_creation_error_fails_the_call(monkeypatch: pytest.MonkeyPatch) -> None:
     def refuses(thread: threading.Thread) -> None:
         raise RuntimeError("can't start new thread")
 

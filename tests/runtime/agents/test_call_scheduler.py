@@ -1,4 +1,4 @@
-"""The task-fetching unit in simulated time: failures, retries, limits, cancelling, and what the observer sees."""
+"""The call scheduler in simulated time: failures, retries, limits, cancelling, and events."""
 
 from __future__ import annotations
 
@@ -15,12 +15,12 @@ from event_loops import run_in_virtual_time
 
 from intaglio.errors import IntaglioError
 from intaglio.runtime.agents.agent import AgentLimits
+from intaglio.runtime.agents.call_scheduler import FIRST_BACKOFF, LONGEST_BACKOFF, CallScheduler, backoff
 from intaglio.runtime.agents.events import AnyEvent, Observer, TaskEnded, TaskPlanned, TaskStarted
-from intaglio.runtime.agents.executor import GRACE
 from intaglio.runtime.agents.observation import Observation
 from intaglio.runtime.agents.plan import Call, PlanError, Reference, Template
-from intaglio.runtime.agents.task_fetching import FIRST_BACKOFF, LONGEST_BACKOFF, TaskFetchingUnit, backoff
 from intaglio.runtime.agents.tool import Tool
+from intaglio.runtime.agents.tool_caller import GRACE
 
 PARAMETERS = {"type": "object", "properties": {"value": {}, "seconds": {"type": "number"}}}
 
@@ -44,23 +44,23 @@ def tools(**functions: Callable[..., Any] | Tool) -> dict[str, Tool]:
     return {name: each if isinstance(each, Tool) else Tool(name, "", PARAMETERS, each) for name, each in named.items()}
 
 
-def unit_of(
+def scheduler_of(
     known: Mapping[str, Tool] | None = None,
     observer: Observer | None = None,
     earlier: Mapping[int, Observation] | None = None,
     **limits: Any,
-) -> TaskFetchingUnit:
-    """A unit in the running loop, whose time is the clock."""
+) -> CallScheduler:
+    """A scheduler in the running loop, whose time is the clock."""
     clock = asyncio.get_running_loop().time
-    return TaskFetchingUnit(known or tools(), AgentLimits(**limits), observer, clock, earlier or {})
+    return CallScheduler(known or tools(), AgentLimits(**limits), observer, clock, earlier or {})
 
 
 def observed(*calls: Call, **options: Any) -> Mapping[int, Observation]:
     async def main() -> Mapping[int, Observation]:
-        async with unit_of(**options) as unit:
+        async with scheduler_of(**options) as scheduler:
             for call in calls:
-                unit.add(call)
-            return await unit.wait()
+                scheduler.add(call)
+            return await scheduler.wait()
 
     return run_in_virtual_time(main())
 
@@ -69,15 +69,15 @@ def statuses(observations: Mapping[int, Observation]) -> dict[int, str]:
     return {number: observations[number].status for number in sorted(observations)}
 
 
-def test_calls_run_while_the_planner_still_writes() -> None:
+def test_calls_run_while_the_plan_streams() -> None:
     async def main() -> Mapping[int, Observation]:
-        async with unit_of() as unit:
-            unit.add(Call(1, "wait", ("a", 1.0)))
-            await asyncio.sleep(3)  # the planner writes
-            unit.add(Call(2, "wait", (Reference(1), 2.0)))
-            unit.add(Call(3, "wait", ("c", 5.0)))
-            unit.add(Call(4, "wait", (Template((Reference(2), " and ", Reference(1))),)))
-            return await unit.wait()
+        async with scheduler_of() as scheduler:
+            scheduler.add(Call(1, "wait", ("a", 1.0)))
+            await asyncio.sleep(3)  # the planner generates
+            scheduler.add(Call(2, "wait", (Reference(1), 2.0)))
+            scheduler.add(Call(3, "wait", ("c", 5.0)))
+            scheduler.add(Call(4, "wait", (Template((Reference(2), " and ", Reference(1))),)))
+            return await scheduler.wait()
 
     observations = run_in_virtual_time(main())
     assert [observations[number].value for number in (1, 2, 3, 4)] == ["a", "a", "c", "a and a"]
@@ -86,20 +86,20 @@ def test_calls_run_while_the_planner_still_writes() -> None:
     assert observations[4].arguments == {"value": "a and a"}
 
 
-def test_more_may_be_added_after_a_wait() -> None:
+def test_calls_can_be_added_after_a_wait() -> None:
     async def main() -> list[dict[int, str]]:
-        async with unit_of() as unit:
-            assert await unit.wait() == {}
-            unit.add(Call(1, "wait"))
-            first = statuses(await unit.wait())
-            unit.add(Call(2, "wait", (Reference(1),)))
-            assert dict(unit.observations).keys() == {1}
-            return [first, statuses(await unit.wait())]
+        async with scheduler_of() as scheduler:
+            assert await scheduler.wait() == {}
+            scheduler.add(Call(1, "wait"))
+            first = statuses(await scheduler.wait())
+            scheduler.add(Call(2, "wait", (Reference(1),)))
+            assert dict(scheduler.observations).keys() == {1}
+            return [first, statuses(await scheduler.wait())]
 
     assert run_in_virtual_time(main()) == [{1: "done"}, {1: "done", 2: "done"}]
 
 
-def test_a_failure_skips_all_that_need_it_and_names_the_root() -> None:
+def test_failure_skips_dependants_and_names_the_root() -> None:
     observations = observed(
         Call(1, "wait", ("a", 9.0)),
         Call(2, "fail", ("luck",)),
@@ -113,15 +113,15 @@ def test_a_failure_skips_all_that_need_it_and_names_the_root() -> None:
     assert (observations[4].ended, observations[4].began, observations[4].attempts) == (1.0, None, 0)
 
 
-def test_a_call_added_after_its_input_failed_is_skipped_at_once() -> None:
+def test_call_added_after_a_failed_input_is_skipped() -> None:
     async def main() -> Mapping[int, Observation]:
-        async with unit_of() as unit:
-            unit.add(Call(1, "fail", ("it",)))
-            unit.add(Call(2, "wait", ("b", 50.0)))
+        async with scheduler_of() as scheduler:
+            scheduler.add(Call(1, "fail", ("it",)))
+            scheduler.add(Call(2, "wait", ("b", 50.0)))
             await asyncio.sleep(5)
-            unit.add(Call(3, "wait", ([Reference(2), Reference(1)],)))
-            assert unit.observations[3].ended == 5
-            return await unit.wait()
+            scheduler.add(Call(3, "wait", ([Reference(2), Reference(1)],)))
+            assert scheduler.observations[3].ended == 5
+            return await scheduler.wait()
 
     assert statuses(run_in_virtual_time(main())) == {1: "failed", 2: "done", 3: "skipped"}
 
@@ -133,7 +133,7 @@ def test_long_chains_are_skipped_without_recursion() -> None:
     assert {each.error for each in list(observations.values())[1:]} == {"needs $1, which failed: ValueError: no None"}
 
 
-def test_hanging_tools_end_at_their_limit_or_at_that_of_the_run() -> None:
+def test_hanging_tools_end_at_their_or_the_runs_timeout() -> None:
     own = Tool("own", "", PARAMETERS, hang, timeout=2.0)
     observations = observed(Call(1, "hang"), Call(2, "own"), Call(3, "wait", (Reference(1),)), known=tools(own=own))
     assert (observations[1].ended, observations[1].error) == (60.0, "no result within 60 s")
@@ -142,7 +142,7 @@ def test_hanging_tools_end_at_their_limit_or_at_that_of_the_run() -> None:
 
 
 @pytest.mark.parametrize(("ignored", "ended"), [(1, 4 + GRACE), (2, 4 + 2 * GRACE)])
-def test_a_tool_that_ignores_its_cancellation_holds_up_nothing(
+def test_tool_ignoring_cancellation_blocks_nothing(
     ignored: int, ended: float, caplog: pytest.LogCaptureFixture
 ) -> None:
     async def stubborn(value: int) -> None:
@@ -152,10 +152,10 @@ def test_a_tool_that_ignores_its_cancellation_holds_up_nothing(
         await asyncio.sleep(1e9)
 
     async def main() -> Mapping[int, Observation]:
-        async with unit_of(tools(stubborn=stubborn), parallel=1, tool_seconds=3) as unit:
-            unit.add(Call(1, "stubborn", (ignored,)))
-            unit.add(Call(2, "wait"))
-            observations = await unit.wait()
+        async with scheduler_of(tools(stubborn=stubborn), parallel=1, tool_seconds=3) as scheduler:
+            scheduler.add(Call(1, "stubborn", (ignored,)))
+            scheduler.add(Call(2, "wait"))
+            observations = await scheduler.wait()
         assert asyncio.get_running_loop().time() == ended
         await asyncio.sleep(0)
         assert left_over()[0] == set()
@@ -167,7 +167,7 @@ def test_a_tool_that_ignores_its_cancellation_holds_up_nothing(
     assert ("tool stubborn ignores that it was cancelled" in caplog.text) == (ignored == 2)
 
 
-def test_only_tools_that_say_so_are_repeated_and_with_growing_pauses() -> None:
+def test_only_tools_with_attempts_are_retried_with_growing_backoff() -> None:
     events: list[AnyEvent] = []
     again = Tool("again", "", PARAMETERS, fail, attempts=5)
     observations = observed(Call(1, "again"), Call(2, "fail"), known=tools(again=again), observer=events.append)
@@ -182,13 +182,13 @@ def test_only_tools_that_say_so_are_repeated_and_with_growing_pauses() -> None:
     assert len(set(pauses)) == 4
 
 
-def test_pauses_are_random_and_bounded() -> None:
+def test_backoff_is_random_and_bounded() -> None:
     random.seed(0)
     assert len({backoff(1) for _ in range(10)}) == 10
     assert all(LONGEST_BACKOFF / 2 <= backoff(attempts) <= LONGEST_BACKOFF for attempts in (6, 100, 10_000))
 
 
-def test_a_timeout_counts_as_a_failed_attempt() -> None:
+def test_timeout_is_a_failed_attempt() -> None:
     calls: list[float] = []
 
     async def slow_first(value: Any = None) -> str:
@@ -202,21 +202,21 @@ def test_a_timeout_counts_as_a_failed_attempt() -> None:
     assert 4 + FIRST_BACKOFF / 2 <= calls[1] <= 4 + FIRST_BACKOFF
 
 
-def test_pauses_hold_no_place() -> None:
+def test_backoff_occupies_no_slot() -> None:
     again = Tool("again", "", PARAMETERS, fail, attempts=2, limit=1)
     calls = [Call(1, "again", (1, 0.0)), Call(2, "again", (2, 0.0)), Call(3, "wait", (3, 0.1))]
     observations = observed(*calls, known=tools(again=again), parallel=1)
     assert [observations[number].began for number in (1, 2, 3)] == [0, 0, 0]
 
 
-def test_waiting_for_a_busy_tool_holds_no_place_of_others() -> None:
+def test_waiting_for_a_busy_tool_occupies_no_other_slot() -> None:
     narrow = Tool("narrow", "", PARAMETERS, wait, limit=1)
     calls = [*(Call(number, "narrow") for number in (1, 2, 3)), *(Call(number, "wait") for number in (4, 5))]
     observations = observed(*calls, known=tools(narrow=narrow), parallel=2)
     assert [observations[number].began for number in (1, 2, 3, 4, 5)] == [0, 1, 2, 0, 1]
 
 
-def test_those_that_were_ready_first_start_first() -> None:
+def test_ready_calls_start_in_order() -> None:
     calls = [
         Call(1, "wait", (1, 0.5)),
         Call(2, "wait", (Reference(1), 0.25)),  # ready after 3 and 4
@@ -234,7 +234,7 @@ def left_over() -> tuple[set[Any], list[asyncio.TimerHandle]]:
     return asyncio.all_tasks() - {asyncio.current_task()}, timers
 
 
-def test_a_cancelled_run_leaves_no_task_and_no_timer() -> None:
+def test_cancelled_run_leaves_no_task_and_no_timer() -> None:
     cleaned: list[Any] = []
 
     async def cleaning(value: Any = None) -> None:
@@ -247,11 +247,11 @@ def test_a_cancelled_run_leaves_no_task_and_no_timer() -> None:
     events: list[AnyEvent] = []
 
     async def run() -> None:
-        async with unit_of(tools(cleaning=cleaning), events.append, parallel=3) as unit:
+        async with scheduler_of(tools(cleaning=cleaning), events.append, parallel=3) as scheduler:
             for number in range(1, 6):
-                unit.add(Call(number, "cleaning", (number,)))
-            unit.add(Call(6, "wait", (Reference(1),)))
-            await unit.wait()
+                scheduler.add(Call(number, "cleaning", (number,)))
+            scheduler.add(Call(6, "wait", (Reference(1),)))
+            await scheduler.wait()
 
     async def main() -> None:
         running = asyncio.create_task(run())
@@ -266,14 +266,14 @@ def test_a_cancelled_run_leaves_no_task_and_no_timer() -> None:
     assert not any(isinstance(each, TaskEnded) for each in events)
 
 
-def test_a_run_cancelled_in_the_pause_before_a_retry_calls_no_more() -> None:
+def test_run_cancelled_during_backoff_makes_no_more_calls() -> None:
     events: list[AnyEvent] = []
     again = Tool("again", "", PARAMETERS, fail, attempts=5)
 
     async def run() -> None:
-        async with unit_of(tools(again=again), events.append) as unit:
-            unit.add(Call(1, "again"))
-            await unit.wait()
+        async with scheduler_of(tools(again=again), events.append) as scheduler:
+            scheduler.add(Call(1, "again"))
+            await scheduler.wait()
 
     async def main() -> None:
         running = asyncio.create_task(run())
@@ -289,26 +289,26 @@ def test_a_run_cancelled_in_the_pause_before_a_retry_calls_no_more() -> None:
     assert [type(each) for each in events] == [TaskPlanned, TaskStarted]
 
 
-def test_leaving_with_an_error_cancels_what_runs() -> None:
+def test_leaving_with_an_error_cancels_running_calls() -> None:
     async def main() -> None:
         with pytest.raises(PlanError, match="unreadable"):
-            async with unit_of() as unit:
-                unit.add(Call(1, "wait", (1, 50.0)))
+            async with scheduler_of() as scheduler:
+                scheduler.add(Call(1, "wait", (1, 50.0)))
                 await asyncio.sleep(1)
                 raise PlanError("unreadable")
         assert left_over() == (set(), [])
-        assert unit.observations == {}
+        assert scheduler.observations == {}
         with pytest.raises(RuntimeError, match="left"):
-            unit.add(Call(2, "wait"))
+            scheduler.add(Call(2, "wait"))
 
     run_in_virtual_time(main())
 
 
-def test_whoever_waits_when_the_unit_is_left_does_not_hang() -> None:
+def test_waiters_return_when_the_context_is_left() -> None:
     async def main() -> None:
-        async with unit_of() as unit:
-            unit.add(Call(1, "hang"))
-            waiting = asyncio.create_task(unit.wait())
+        async with scheduler_of() as scheduler:
+            scheduler.add(Call(1, "hang"))
+            waiting = asyncio.create_task(scheduler.wait())
             await asyncio.sleep(1)
         with pytest.raises(RuntimeError, match="left"):
             await waiting
@@ -316,7 +316,7 @@ def test_whoever_waits_when_the_unit_is_left_does_not_hang() -> None:
     run_in_virtual_time(main())
 
 
-def test_the_observer_sees_each_task_in_order() -> None:
+def test_observer_gets_each_tasks_events_in_order() -> None:
     events: list[AnyEvent] = []
     observed(
         Call(1, "wait", ("a",), thought="First."),
@@ -338,7 +338,7 @@ def test_the_observer_sees_each_task_in_order() -> None:
 
 
 @pytest.mark.parametrize("error", [ValueError("full"), asyncio.CancelledError()])
-def test_an_observer_that_raises_stops_nothing(error: BaseException, caplog: pytest.LogCaptureFixture) -> None:
+def test_raising_observer_stops_nothing(error: BaseException, caplog: pytest.LogCaptureFixture) -> None:
     def observer(event: AnyEvent) -> None:
         raise error
 
@@ -348,7 +348,7 @@ def test_an_observer_that_raises_stops_nothing(error: BaseException, caplog: pyt
     assert f"the observer of a run raised {type(error).__name__}" in caplog.text
 
 
-def test_arguments_that_do_not_fit_are_a_failed_call() -> None:
+def test_invalid_arguments_fail_the_call() -> None:
     observations = observed(Call(1, "wait", (1, 2, 3)), Call(2, "wait", (Reference(1),)), Call(3, "wait"), parallel=1)
     assert statuses(observations) == {1: "failed", 2: "skipped", 3: "done"}
     assert (observations[1].began, observations[1].attempts, observations[1].arguments) == (None, 0, {})
@@ -376,35 +376,35 @@ def test_results_of_earlier_plans_are_inputs() -> None:
         (Call(4, "wate"), "call 4: no tool 'wate'. Expected one of: wait, fail, hang."),
     ],
 )
-def test_calls_that_cannot_run_are_refused_and_leave_nothing(call: Call, message: str) -> None:
+def test_invalid_calls_are_rejected_without_effect(call: Call, message: str) -> None:
     async def main() -> None:
-        async with unit_of(earlier={1: Observation(1, "wait", {}, "done")}) as unit:
-            unit.add(Call(2, "wait"))
+        async with scheduler_of(earlier={1: Observation(1, "wait", {}, "done")}) as scheduler:
+            scheduler.add(Call(2, "wait"))
             with pytest.raises(PlanError, match=message):
-                unit.add(call)
-            assert statuses(await unit.wait()) == {2: "done"}
+                scheduler.add(call)
+            assert statuses(await scheduler.wait()) == {2: "done"}
 
     run_in_virtual_time(main())
 
 
-def test_calls_beyond_the_limit_of_the_run_are_refused() -> None:
+def test_calls_beyond_the_runs_limit_are_rejected() -> None:
     async def main() -> None:
-        async with unit_of(earlier={1: Observation(1, "wait", {}, "done")}, tasks=3) as unit:
-            unit.add(Call(2, "wait"))
-            await unit.wait()
-            unit.add(Call(3, "wait"))
+        async with scheduler_of(earlier={1: Observation(1, "wait", {}, "done")}, tasks=3) as scheduler:
+            scheduler.add(Call(2, "wait"))
+            await scheduler.wait()
+            scheduler.add(Call(3, "wait"))
             with pytest.raises(IntaglioError, match=r"call 4: more than 3 calls\. Plan fewer\."):
-                unit.add(Call(4, "wait"))
-            assert statuses(await unit.wait()) == {2: "done", 3: "done"}
+                scheduler.add(Call(4, "wait"))
+            assert statuses(await scheduler.wait()) == {2: "done", 3: "done"}
 
     run_in_virtual_time(main())
 
 
-def test_a_call_that_cannot_be_written_as_text_is_not_taken_over() -> None:
+def test_call_without_text_form_is_not_added() -> None:
     async def main() -> None:
-        async with unit_of(observer=lambda event: None) as unit:
+        async with scheduler_of(observer=lambda event: None) as scheduler:
             with pytest.raises(TypeError, match="not JSON serializable"):
-                unit.add(Call(1, "wait", (object(),)))
-            assert await unit.wait() == {}
+                scheduler.add(Call(1, "wait", (object(),)))
+            assert await scheduler.wait() == {}
 
     run_in_virtual_time(main())

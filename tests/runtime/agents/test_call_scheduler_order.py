@@ -1,4 +1,4 @@
-"""Random graphs of tasks: in simulated time what runs, when, and how much at a time; in real time, with threads."""
+"""Random task graphs: order, times and concurrency in simulated time; threads in real time."""
 
 from __future__ import annotations
 
@@ -16,10 +16,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from intaglio.runtime.agents.agent import AgentLimits
+from intaglio.runtime.agents.call_scheduler import CallScheduler
 from intaglio.runtime.agents.events import AnyEvent, TaskEnded, TaskPlanned, TaskStarted
 from intaglio.runtime.agents.observation import Observation
 from intaglio.runtime.agents.plan import Call, Reference
-from intaglio.runtime.agents.task_fetching import TaskFetchingUnit
 from intaglio.runtime.agents.tool import Tool
 
 PARAMETERS = {"type": "object", "properties": {"number": {"type": "integer"}, "inputs": {"type": "array"}}}
@@ -29,7 +29,7 @@ ATTEMPTS = {"once": 1, "twice": 2, "narrow": 1}
 
 @dataclass(frozen=True)
 class Planned:
-    """A task, and what its tool will do."""
+    """A task, and the behaviour of its tool."""
 
     number: int
     tool: str
@@ -46,7 +46,7 @@ class Planned:
 
 @dataclass
 class Ran:
-    """What was seen."""
+    """The observed calls."""
 
     added: dict[int, float] = field(default_factory=dict)
     attempts: list[tuple[int, float, float]] = field(default_factory=list)  # number, began, ended
@@ -71,7 +71,7 @@ def graph(size: int, seed: int) -> list[Planned]:
 
 
 async def ran(tasks: list[Planned], parallel: int, narrow: int | None) -> Ran:
-    """Run the graph as a planner writes it."""
+    """Run the graph while a planner streams it."""
     loop, seen, by_number, tries = asyncio.get_running_loop(), Ran(), {each.number: each for each in tasks}, Counter()
 
     async def function(number: int, inputs: list[int]) -> int:
@@ -91,7 +91,7 @@ async def ran(tasks: list[Planned], parallel: int, narrow: int | None) -> Ran:
         for name, attempts in ATTEMPTS.items()
     }
     limits = AgentLimits(parallel=parallel, tool_seconds=TIMEOUT)
-    async with TaskFetchingUnit(tools, limits, seen.events.append, loop.time) as unit:
+    async with CallScheduler(tools, limits, seen.events.append, loop.time) as unit:
         for task in tasks:
             await asyncio.sleep(task.added - loop.time())
             seen.added[task.number] = loop.time()
@@ -137,7 +137,7 @@ def check_events(tasks: list[Planned], seen: Ran) -> None:
 
 @settings(max_examples=60, deadline=None)
 @given(size=st.integers(1, 200), seed=st.integers(0, 2**32))
-def test_tasks_start_the_moment_their_inputs_are_there(size: int, seed: int) -> None:
+def test_tasks_start_when_their_inputs_are_ready(size: int, seed: int) -> None:
     tasks = graph(size, seed)
     seen = run_in_virtual_time(ran(tasks, parallel=size, narrow=None))
     check_outcomes(tasks, seen)
@@ -149,7 +149,7 @@ def test_tasks_start_the_moment_their_inputs_are_there(size: int, seed: int) -> 
 
 @settings(max_examples=60, deadline=None)
 @given(size=st.integers(1, 200), seed=st.integers(0, 2**32), parallel=st.integers(1, 8), narrow=st.integers(1, 4))
-def test_limits_hold_and_leave_no_place_empty(size: int, seed: int, parallel: int, narrow: int) -> None:
+def test_limits_hold_and_no_slot_stays_idle(size: int, seed: int, parallel: int, narrow: int) -> None:
     tasks = graph(size, seed)
     seen = run_in_virtual_time(ran(tasks, parallel, narrow))
     check_outcomes(tasks, seen)
@@ -167,7 +167,7 @@ def test_limits_hold_and_leave_no_place_empty(size: int, seed: int, parallel: in
 
 @settings(max_examples=20, deadline=None)
 @given(size=st.integers(1, 30), seed=st.integers(0, 2**32))
-def test_blocking_tools_run_exactly_once_and_never_before_their_inputs(size: int, seed: int) -> None:
+def test_blocking_tools_run_once_after_their_inputs(size: int, seed: int) -> None:
     generator, numbers = random.Random(seed), range(1, size + 1)
     needs = {number: generator.sample(range(1, number), generator.randint(0, min(3, number - 1))) for number in numbers}
     seconds = {number: generator.choice([0.0, generator.uniform(0, 0.005)]) for number in numbers}
@@ -184,7 +184,7 @@ def test_blocking_tools_run_exactly_once_and_never_before_their_inputs(size: int
     async def main() -> Mapping[int, Observation]:
         tools = {"wait": Tool("wait", "", PARAMETERS, function)}
         limits = AgentLimits(parallel=generator.choice([1, 4, 64]))
-        async with TaskFetchingUnit(tools, limits, None, asyncio.get_running_loop().time) as unit:
+        async with CallScheduler(tools, limits, None, asyncio.get_running_loop().time) as unit:
             for number in numbers:
                 unit.add(Call(number, "wait", (number, [Reference(each) for each in needs[number]])))
                 await asyncio.sleep(0)

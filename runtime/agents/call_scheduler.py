@@ -1,4 +1,4 @@
-"""The task-fetching unit of LLMCompiler (thesis, section 6.2): starts each call as soon as its inputs are there."""
+"""Schedules the calls of a plan: the task-fetching unit of LLMCompiler (thesis, section 6.2)."""
 
 from __future__ import annotations
 
@@ -16,12 +16,12 @@ from typing import Any
 from intaglio.runtime.agents.admission import Admission
 from intaglio.runtime.agents.agent import AgentLimits
 from intaglio.runtime.agents.events import AnyEvent, Observer, TaskEnded, TaskPlanned, TaskStarted
-from intaglio.runtime.agents.executor import Executor
 from intaglio.runtime.agents.observation import Observation
 from intaglio.runtime.agents.plan import Call, PlanError
 from intaglio.runtime.agents.plan_text import rendered
 from intaglio.runtime.agents.substitution import substituted
 from intaglio.runtime.agents.tool import Tool
+from intaglio.runtime.agents.tool_caller import ToolCaller
 from intaglio.runtime.agents.tool_result import ToolResult, raised
 
 FIRST_BACKOFF, LONGEST_BACKOFF = 0.5, 10.0  # seconds before the second attempt, and at most; see `backoff`
@@ -42,13 +42,13 @@ class _Task:
     context: contextvars.Context = field(default_factory=contextvars.copy_context)
 
 
-class TaskFetchingUnit:
-    """Runs the calls of a plan, each as soon as its inputs are there, and while the plan is still being written.
+class CallScheduler:
+    """Runs the calls of a plan, each as soon as its inputs are ready, while the plan is still generated.
 
     `clock` returns the seconds since the run began; `earlier` are the results of earlier plans. A call whose tool
-    raises, returns what cannot be written as text, or takes too long has failed, after as many attempts as its tool
-    allows; those that need it are skipped. Use as an async context manager: leaving it cancels what still runs, but for
-    threads of plain functions, which cannot be stopped (see `Executor`).
+    raises, returns a value without a text form, or times out has failed, after as many attempts as its tool allows;
+    calls that need it are skipped. Use as an async context manager: leaving it cancels what still runs, but for
+    threads of plain functions, which cannot be stopped (see `ToolCaller`).
     """
 
     def __init__(
@@ -64,26 +64,26 @@ class TaskFetchingUnit:
         self._observations: dict[int, Observation] = {}  # of this plan
         self._live: set[int] = set()  # calls that have not ended
         self._dependants: dict[int, list[_Task]] = {}
-        self._readied = 0
+        self._ready_count = 0
         self._admission: Admission[_Task] = Admission(limits.parallel)
         self._retries: dict[int, asyncio.TimerHandle] = {}
         self._left = False
         self._idle = asyncio.Event()
         self._idle.set()
 
-    async def __aenter__(self) -> TaskFetchingUnit:
-        self._executor, self._loop = Executor(), asyncio.get_running_loop()
+    async def __aenter__(self) -> CallScheduler:
+        self._caller, self._loop = ToolCaller(), asyncio.get_running_loop()
         return self
 
     async def __aexit__(
         self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
     ) -> None:
         self._left = True
-        self._idle.set()  # whoever still waits
+        self._idle.set()  # release those that wait
         for timer in self._retries.values():
             timer.cancel()
         self._retries.clear()
-        await self._executor.close()
+        await self._caller.close()
 
     @property
     def observations(self) -> Mapping[int, Observation]:
@@ -92,14 +92,14 @@ class TaskFetchingUnit:
 
     @property
     def added(self) -> int:
-        """How many calls were taken over."""
+        """Number of added calls."""
         return len(self._observations) + len(self._live)
 
     def add(self, call: Call) -> None:
-        """Take a call over, and start it if its inputs are there.
+        """Add a call, and start it if its inputs are ready.
 
-        Raises `PlanError`, without taking it over, for a number that is taken, a reference to a call that was not added
-        before, a tool that is not there, and more calls than `AgentLimits.tasks`.
+        Raises `PlanError`, without adding it, for a number that is taken, a reference to a call that was not added
+        before, an unknown tool, and more calls than `AgentLimits.tasks`.
         """
         needs = sorted(call.references)
         task = _Task(call, self._checked(call, needs))
@@ -121,16 +121,16 @@ class TaskFetchingUnit:
         self._start_admitted()
 
     async def wait(self) -> Mapping[int, Observation]:
-        """Wait until all calls added so far have ended, and return what came of each, by number."""
+        """Wait until all calls added so far have ended, and return the observation of each, by number."""
         await self._idle.wait()
         if self._live:
             raise RuntimeError("The context was left while calls were running.")
         return self.observations
 
     def _checked(self, call: Call, needs: Collection[int]) -> Tool:
-        """The tool of a call that can be taken over."""
+        """Return the tool of a call. Raises `PlanError` for a call that cannot be added."""
         if self._left:
-            raise RuntimeError("The context of the task-fetching unit was left.")
+            raise RuntimeError("The context of the call scheduler was left.")
         if call.number in self._known or call.number in self._live:
             raise PlanError(f"call {call.number}: the number is taken. Number the calls on from the last one.")
         for number in needs:
@@ -144,9 +144,9 @@ class TaskFetchingUnit:
         return self._tools[call.tool]
 
     def _queue(self, task: _Task) -> None:
-        """Let a task whose inputs are there wait for its place."""
-        self._readied += 1
-        task.order = self._readied
+        """Queue a task whose inputs are ready."""
+        self._ready_count += 1
+        task.order = self._ready_count
         self._admission.enter(task.order, task, task.tool)
 
     def _start_admitted(self) -> None:
@@ -154,7 +154,7 @@ class TaskFetchingUnit:
             self._attempt(task)
 
     def _attempt(self, task: _Task) -> None:
-        """Call the tool of a task that has its place."""
+        """Call the tool of an admitted task."""
         call, tool = task.call, task.tool
         if task.arguments is None:
             try:
@@ -168,7 +168,7 @@ class TaskFetchingUnit:
         task.began = now if task.began is None else task.began
         self._emit(TaskStarted, now, number=call.number, attempt=task.attempts, arguments=task.arguments)
         seconds = self._limits.tool_seconds if tool.timeout is None else tool.timeout
-        self._executor.start(tool, task.arguments, seconds, task.context, partial(self._attempted, task))
+        self._caller.start(tool, task.arguments, seconds, task.context, partial(self._attempted, task))
 
     def _attempted(self, task: _Task, result: ToolResult) -> None:
         self._admission.leave(task.tool)
@@ -184,7 +184,7 @@ class TaskFetchingUnit:
         self._start_admitted()
 
     def _end(self, observation: Observation, text: str = "") -> None:
-        """Record the end of a call; let its dependants wait for their places, or skip them and theirs."""
+        """Record the end of a call; queue its dependants, or skip them and theirs."""
         self._record(observation, text)
         ended = deque([observation])
         while ended:  # no recursion: chains may be long
