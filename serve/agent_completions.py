@@ -50,8 +50,8 @@ class AgentFormatter:
         self._answer, self._run = AnswerStream(served.description.planner), RunRecord()
         self._metrics, self._record, self._name = metrics, record, served.name
 
-    async def whole(self, stream: AgentStream) -> ChatCompletion:
-        """Return the response when the run has ended. Raises `ApiError`."""
+    async def full_response(self, stream: AgentStream) -> ChatCompletion:
+        """Return the response after the run has ended. Raises `ApiError`."""
         async with stream:
             try:
                 async for event in stream:
@@ -111,7 +111,7 @@ class AgentFormatter:
 def check_fields(fields: ChatRequest) -> None:
     """Raise `ApiError` for a field with another value than its default that an agent does not read.
 
-    Temperature 0 is accepted, as it is what agents use.
+    Temperature 0 is accepted, which agents use.
     """
     for each in msgspec.structs.fields(ChatRequest):
         value = getattr(fields, each.name)
@@ -124,7 +124,7 @@ def check_fields(fields: ChatRequest) -> None:
 def question_of(messages: Sequence[Message]) -> str:
     """Return the last message as a question, after the text of those before it. Raises `ApiError` if it is no user's.
 
-    An agent keeps nothing between two requests: what was said before is part of the question.
+    An agent keeps nothing between two requests: earlier messages are part of the question.
     """
     last = messages[-1]
     if last.role != "user":
@@ -137,7 +137,7 @@ def question_of(messages: Sequence[Message]) -> str:
 
 
 def _progress(event: AnyEvent) -> str:
-    """Return what is shown of an event while the run goes on."""
+    """Return the text of an event in the progress."""
     match event:
         case TaskPlanned():
             thought = f"{event.thought}\n" if event.thought else ""

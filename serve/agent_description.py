@@ -30,8 +30,8 @@ class AgentDescription(msgspec.Struct, frozen=True, forbid_unknown_fields=True, 
     limits: AgentLimits = AgentLimits()
     examples: str | None = None  # a file, as of `read_examples`
     grammar: bool | None = None  # constrain plans; None: if the model is one of the server's own
-    streaming: bool = True  # start calls while the plan is written
-    runs: int = 16  # at a time; beyond: status 429
+    streaming: bool = True  # start calls while the plan streams
+    runs: int = 16  # maximum concurrency; further requests get 429
 
 
 def read_description(path: Path) -> AgentDescription:
@@ -66,15 +66,15 @@ def _with_limits(fields: Mapping[str, Any]) -> dict[str, Any]:
         raise UsageError(
             f"limits: expected an object, such as limits: {{seconds: 60}}. Its fields: {', '.join(known)}."
         )
-    if strange := [name for name in limits if name not in known]:
-        raise UsageError(f"limits: got {strange[0]!r:.80}, expected one of {', '.join(known)}.")
+    if unknown := [name for name in limits if name not in known]:
+        raise UsageError(f"limits: got {unknown[0]!r:.80}, expected one of {', '.join(known)}.")
     return {**fields, "limits": msgspec.convert(limits, AgentLimits)}
 
 
 def _shown(error: Exception) -> str:
-    said = one_line(error, 300).rstrip(".")
+    message = one_line(error, 300).rstrip(".")
     if isinstance(error, msgspec.ValidationError):
-        plain, _, place = said.replace("`", "").partition(" - at $.")
-        said = f"{place}: {plain[:1].lower()}{plain[1:]}" if place else f"{plain[:1].lower()}{plain[1:]}"
-        said += f", expected one of {', '.join(PLANNERS)}" if place == "planner" else ""
-    return f"{said}. See docs/agents.md."
+        plain, _, place = message.replace("`", "").partition(" - at $.")
+        message = f"{place}: {plain[:1].lower()}{plain[1:]}" if place else f"{plain[:1].lower()}{plain[1:]}"
+        message += f", expected one of {', '.join(PLANNERS)}" if place == "planner" else ""
+    return f"{message}. See docs/agents.md."

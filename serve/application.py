@@ -1,4 +1,4 @@
-"""The HTTP application: its routes, and what every request goes through."""
+"""The HTTP application: its routes, and the steps of every request."""
 
 from __future__ import annotations
 
@@ -20,22 +20,21 @@ from starlette.routing import Route
 from intaglio.errors import BusyError
 from intaglio.serve.agent_completions import AgentFormatter
 from intaglio.serve.arrivals import Arrivals
-from intaglio.serve.bodies import read_body
 from intaglio.serve.chat_completions import ChatFormatter, ChatRequest
 from intaglio.serve.classification import ClassificationRequest, ClassificationResponse, classify
 from intaglio.serve.completions import CompletionFormatter, CompletionRequest
 from intaglio.serve.embeddings import EmbeddingsRequest, EmbeddingsResponse, create_embeddings
 from intaglio.serve.encoder_worker import EncoderWorker
 from intaglio.serve.errors import ApiError, api_error
-from intaglio.serve.fields import Body, decode
 from intaglio.serve.formatter import Formatter
-from intaglio.serve.generation import start, streamed, whole
+from intaglio.serve.generation import full_response, start, streamed
 from intaglio.serve.generation_fields import GenerationFields
 from intaglio.serve.metrics import ServerMetrics
 from intaglio.serve.middleware import CLOSED, Gate, Observed
 from intaglio.serve.model import DecoderModel, Model, Models
 from intaglio.serve.observation import KEY, Observation, Record
 from intaglio.serve.options import ServerOptions
+from intaglio.serve.request_decoding import Body, decode, read_body
 from intaglio.serve.responses import ResponseFormatter, ResponsesRequest
 from intaglio.serve.served_agent import ServedAgent
 from intaglio.serve.transcription_fields import transcription_request
@@ -81,7 +80,7 @@ class Api:
         """`uploads`: needed to transcribe recordings."""
         self.models, self.options, self._uploads = models, options, uploads
         self.metrics = ServerMetrics()
-        # Each of them may get a row or a place in a queue.
+        # These may take a row or a place in a queue.
         self._arrivals = Arrivals((options.rows + options.max_waiting) * len(models.by_name))
         for model in models.by_name.values():
             self.metrics.gauges(model.name, model.worker.state)
@@ -186,7 +185,7 @@ class Api:
         spoken = Spoken(call, fields, self.metrics, record)
         if fields.stream:
             return Ending(self._events(spoken.streamed()), call.cancel)
-        content = await _unless_disconnected(request, spoken.whole())
+        content = await _unless_disconnected(request, spoken.full_response())
         return Response(content, media_type=MEDIA_TYPES[fields.response_format])
 
     async def _encode(
@@ -229,7 +228,7 @@ class Api:
         stream = await start(model.worker, formatted, self.options.request_timeout)
         self._arrivals.leave(record)
         if not formatted.streams:
-            return _json(await _unless_disconnected(request, whole(stream, formatted, observation)))
+            return _json(await _unless_disconnected(request, full_response(stream, formatted, observation)))
         return self._events(streamed(stream, formatted, observation))
 
     async def _ask(self, request: Request, fields: ChatRequest, agent: ServedAgent) -> Response:
@@ -242,7 +241,7 @@ class Api:
             raise api_error(error) from error
         self._arrivals.leave(record)
         if not formatted.streams:
-            return _json(await _unless_disconnected(request, formatted.whole(stream)))
+            return _json(await _unless_disconnected(request, formatted.full_response(stream)))
         return self._events(formatted.streamed(stream))
 
     def _events(self, chunks: AsyncIterator[bytes]) -> Response:
@@ -258,13 +257,13 @@ async def _decoded(body: bytes, kind: type[Body]) -> Body:
 
 
 async def _unless_disconnected(request: Request, work: Awaitable[Answer]) -> Answer:
-    """Await `work`, and cancel it if the client goes away."""
+    """Await `work`, and cancel it if the client disconnects."""
     task = asyncio.ensure_future(work)
     gone = asyncio.ensure_future(_disconnected(request))
     try:
         await asyncio.wait({task, gone}, return_when=asyncio.FIRST_COMPLETED)
         if not task.done():
-            raise ApiError(CLOSED, "the client went away.")  # nobody reads it
+            raise ApiError(CLOSED, "the client disconnected.")  # never sent
         return task.result()
     finally:
         gone.cancel()

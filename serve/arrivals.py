@@ -7,7 +7,7 @@ from intaglio.serve.observation import Record
 
 
 class Arrivals:
-    """Counts these requests, at most `most` at a time: each may hold a whole body. For the event loop alone."""
+    """Counts these requests, at most `most` at a time: each may hold a full body. For the event loop alone."""
 
     def __init__(self, most: int):
         self._most = most

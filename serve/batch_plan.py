@@ -1,4 +1,4 @@
-"""Which of the waiting texts an encoder runs next: the oldest, with those of about its length.
+"""Select the encoder's next batch: the oldest waiting text, with others of similar length.
 
 A batch is as wide as its longest text, so its cost is rows times longest; the rest of the shorter texts is padding.
 """
@@ -10,7 +10,7 @@ from dataclasses import dataclass
 
 from intaglio.errors import UsageError
 
-FREE_PADDING = 16  # tokens; about what a run of its own costs beside its tokens (MiniLM on one thread: 10)
+FREE_PADDING = 16  # tokens; the overhead of a run, in the time of tokens (MiniLM on one thread: 10)
 
 
 @dataclass(frozen=True)

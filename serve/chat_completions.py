@@ -57,7 +57,7 @@ class ChatRequest(ConversationFields, kw_only=True):
 
 
 class TopLogprob(msgspec.Struct):
-    """A token that could have been written."""
+    """An alternative token."""
 
     token: str
     logprob: float
@@ -65,7 +65,7 @@ class TopLogprob(msgspec.Struct):
 
 
 class TokenLogprob(TopLogprob):
-    """A token that was written."""
+    """A generated token."""
 
     top_logprobs: list[TopLogprob]
 
@@ -85,7 +85,7 @@ class FunctionDelta(msgspec.Struct, omit_defaults=True):
 
 
 class ToolCallDelta(msgspec.Struct, omit_defaults=True):
-    """A tool call, or what it gains."""
+    """A tool call, or its next part in a stream."""
 
     function: FunctionDelta
     id: str | None = None
@@ -94,7 +94,7 @@ class ToolCallDelta(msgspec.Struct, omit_defaults=True):
 
 
 class AnswerMessage(msgspec.Struct):
-    """The whole answer."""
+    """The full answer."""
 
     content: str | None
     tool_calls: list[ToolCallDelta] | msgspec.UnsetType = msgspec.UNSET
@@ -124,12 +124,12 @@ class ChatCompletion(msgspec.Struct):
 
 
 class Delta(msgspec.Struct, omit_defaults=True):
-    """What an answer gains."""
+    """The next part of an answer."""
 
     role: str | None = None
     content: str | None = None
     tool_calls: list[ToolCallDelta] | None = None
-    reasoning_content: str | None = None  # of an agent: what it does before it answers
+    reasoning_content: str | None = None  # of an agent: its progress before the answer
 
 
 class ChunkChoice(msgspec.Struct):

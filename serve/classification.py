@@ -10,7 +10,7 @@ from intaglio.serve.errors import FieldError
 
 
 class ClassificationRequest(msgspec.Struct, forbid_unknown_fields=True):
-    """The body of the request; any other field is refused by name."""
+    """The body of the request; any other field is rejected by name."""
 
     model: str
     input: str | list[str | int | list[int]]  # as for /v1/embeddings
@@ -44,8 +44,8 @@ async def classify(request: ClassificationRequest, worker: EncoderWorker, model:
     """
     task = worker.manifest.task
     if task != "classify":
-        said = f"model {model}: its task is {task}, /v1/classify needs classify. Choose another model."
-        raise FieldError(said, "model")
+        message = f"model {model}: its task is {task}, /v1/classify needs classify. Choose another model."
+        raise FieldError(message, "model")
     results = await worker.run(inputs(request.input))
     labels = worker.manifest.labels
     data = []

@@ -73,7 +73,7 @@ class CompletionFormatter(Formatter):
         count = len(prompts) * fields.n
         if count > max_choices:
             param = "n" if fields.n > 1 else "prompt"
-            raise invalid(f"{param}: {count} texts are asked for, the maximum is {max_choices}. Ask for fewer.", param)
+            raise invalid(f"{param}: {count} texts requested, the maximum is {max_choices}. Reduce it.", param)
         constraints = constraints_for(fields, None, model, count)
         self.requests = generation_requests(fields, model, prompts, fields.max_tokens, fields.logprobs, constraints)
         self.streams = fields.stream

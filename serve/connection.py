@@ -1,4 +1,4 @@
-"""The connections of a server: what a client may send without a request, and how long the server waits for it."""
+"""The connections of a server: limits on bytes outside of requests, and timeouts for clients."""
 
 from __future__ import annotations
 
@@ -17,7 +17,10 @@ from intaglio.serve.options import ServerOptions
 HEAD_BYTES = 1 << 16  # of a request line and headers; of trailers, and of anything else between the bytes of a body
 HEADERS = 100  # of a request, trailers included
 PIECE = 1 << 12  # bytes that are parsed at a time: the limit above is exceeded by less than this
-LINGER_SECONDS, LINGER_BYTES = 2.0, 1 << 22  # what a refused client may still send, so that it reads the answer
+LINGER_SECONDS, LINGER_BYTES = (
+    2.0,
+    1 << 22,
+)  # bytes that a rejected client may still send, to read the response
 BEGINNING = b"HTTP/1.1 "  # of every response
 PROBES = (0.02, 1.0)  # seconds until the first check whether a client is gone, and between later ones
 
@@ -32,11 +35,11 @@ def connection_class(options: ServerOptions) -> type[HttpToolsProtocol]:
 
 
 class Connection(HttpToolsProtocol):
-    """A connection that is closed if it waits too long for its client, or if the client sends too much beside bodies.
+    """A connection that is closed if its client is too slow, or sends too many bytes outside of bodies.
 
     1. For the headers of a request: `body_timeout` seconds after the connection began, or after it could have been
        closed as idle. uvicorn itself limits only the idle time between a response and the next byte.
-    2. For the client to read: `send_timeout` seconds without a byte leaving this process, whatever the response is.
+    2. For the client to read: `send_timeout` seconds without a byte sent, for any response.
        uvicorn waits for ever, and it waits for unsent bytes even when it closes a connection.
     3. Headers are counted while they arrive, and trailers too, which uvicorn would add to the headers.
     4. A client that closes only its sending half gets all its responses. uvicorn takes it for gone.
@@ -88,9 +91,9 @@ class Connection(HttpToolsProtocol):
                     self.send_400_response("Too long HTTP request received.")
 
     def _feed(self, data: bytes) -> None:
-        """Parse `data`. The wish for another protocol is ignored: Java's client asks for HTTP/2 in every request.
+        """Parse `data`. Upgrades to another protocol are ignored: Java's client requests HTTP/2 in every request.
 
-        The parser does not read the body of such a request, so it gets the request once more without the wish.
+        The parser does not read the body of such a request, so it gets the request once more without the upgrade.
         """
         self._unset_keepalive_if_required()
         try:
@@ -161,7 +164,7 @@ class Connection(HttpToolsProtocol):
             self.transport.abort()
 
     def send_400_response(self, msg: str) -> None:
-        """Refuse what is no request, or too large a one; what was asked for before is answered first."""
+        """Reject an invalid or too large request, after the responses to earlier ones."""
         self.logger.warning(msg)
         if self._too_large:
             limits = f"{HEAD_BYTES} bytes or {HEADERS} headers"
@@ -217,7 +220,7 @@ class Connection(HttpToolsProtocol):
         return True
 
     def _probe(self) -> None:
-        """Send what changes no response, which the kernel of a client that is gone rejects.
+        """Probe with bytes that change no response; the kernel of a disconnected client rejects them.
 
         That is the beginning of the status line, or in a chunked response a leading zero of the next chunk's size.
         """

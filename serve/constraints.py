@@ -1,4 +1,4 @@
-"""What a response has to keep to: JSON, a JSON schema, a regular expression, a grammar, a list of choices."""
+"""Constraints of a response: JSON, a JSON schema, a regular expression, a grammar, a list of choices."""
 
 from __future__ import annotations
 
@@ -24,12 +24,12 @@ class JsonSchema(msgspec.Struct, forbid_unknown_fields=True):
 
     name: str = "response"
     schema: dict[str, Any] | None = None  # None: any JSON object
-    strict: bool | None = None  # accepted: a schema is always kept to
+    strict: bool | None = None  # accepted: a schema is always enforced
     description: str | None = None  # accepted and not used
 
 
 class ResponseFormat(msgspec.Struct, forbid_unknown_fields=True):
-    """What the text is."""
+    """The format of the text."""
 
     type: Literal["text", "json_object", "json_schema"]
     json_schema: JsonSchema | None = None
@@ -38,7 +38,7 @@ class ResponseFormat(msgspec.Struct, forbid_unknown_fields=True):
 def grammar_for(
     fields: GenerationFields, response_format: ResponseFormat | None, tokenizer: Tokenizer
 ) -> Grammar | None:
-    """The grammar that the text keeps to, if any. Raises `ApiError`."""
+    """The grammar of the text, if any. Raises `ApiError`."""
     kind = (response_format.type if response_format else None) or "text"
     structured = fields.structured_outputs
     if structured is not None:

@@ -1,4 +1,4 @@
-"""What the two APIs of conversations share: from messages, tools and a format to requests to the scheduler."""
+"""Shared by the two conversation APIs: scheduler requests from messages, tools and a format."""
 
 from __future__ import annotations
 

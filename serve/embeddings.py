@@ -19,7 +19,7 @@ MAX_INPUTS = 2048  # of a request, as in OpenAI's service
 
 
 class EmbeddingsRequest(msgspec.Struct, forbid_unknown_fields=True):
-    """The body of the request; any other field is refused by name."""
+    """The body of the request; any other field is rejected by name."""
 
     model: str
     input: str | list[str | int | list[int]]  # a text, texts, the tokens of a text, or the tokens of texts
@@ -62,13 +62,15 @@ async def create_embeddings(request: EmbeddingsRequest, worker: EncoderWorker, m
     task = worker.manifest.task
     if task not in EMBEDDING_TASKS:
         expected = " or ".join(EMBEDDING_TASKS)
-        said = f"model {model}: its task is {task}, /v1/embeddings needs {expected}. Choose another model."
-        raise FieldError(said, "model")
+        message = f"model {model}: its task is {task}, /v1/embeddings needs {expected}. Choose another model."
+        raise FieldError(message, "model")
     results = await worker.run(inputs(request.input), request.prompt_name)
     vectors = [_vector(result) for result in results]
     if request.dimensions not in (None, width := len(vectors[0])):
-        said = f"dimensions {request.dimensions}: the embeddings of {model} have {width} numbers. Leave dimensions out."
-        raise FieldError(said, "dimensions")
+        message = (
+            f"dimensions {request.dimensions}: the embeddings of {model} have {width} numbers. Leave dimensions out."
+        )
+        raise FieldError(message, "dimensions")
     encode = _base64 if request.encoding_format == "base64" else _numbers
     data = [Embedding(index, encode(vector)) for index, vector in enumerate(vectors)]
     return EmbeddingsResponse(data, model, usage(results))

@@ -34,8 +34,8 @@ class EncoderWorker(Closing):
     worker.close()
 
     A batch starts when the engine is idle and the oldest text has waited for `linger_seconds`, or as soon as there are
-    enough texts for a full batch; `next_batch` selects them. A text's results are those that it has alone, up to the
-    order in which floats are summed: the numbers of an embedding of length 1 within 1e-5 in float32.
+    enough texts for a full batch; `next_batch` selects them. A text's results equal those of the text alone, up to the
+    summation order of floats: the numbers of an embedding of length 1 within 1e-5 in float32.
     """
 
     def __init__(

@@ -17,7 +17,7 @@ RETRY_AFTER = 1  # seconds: a queue moves as soon as one text is finished
 
 
 class ErrorDetails(msgspec.Struct):
-    """What clients of OpenAI's API expect of an error."""
+    """The fields of an error in OpenAI's API."""
 
     message: str
     type: str
@@ -56,7 +56,7 @@ class ApiError(Exception):
 
 
 class FieldError(UsageError):
-    """A field of a request that does not fit the model."""
+    """A field of a request that the model does not support."""
 
     def __init__(self, message: str, param: str):
         super().__init__(message)
@@ -64,7 +64,7 @@ class FieldError(UsageError):
 
 
 def invalid(message: str, param: str | None = None, code: str | None = None) -> ApiError:
-    """A request that is wrong, whose field `param` is to be changed."""
+    """An invalid request; `param`: the field to change."""
     return ApiError(400, message, param=param, code=code)
 
 

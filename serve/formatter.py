@@ -1,4 +1,4 @@
-"""The contract between an endpoint that generates text and what runs it: events in, response or stream chunks out."""
+"""The contract of an endpoint that generates text: events in, response or stream chunks out."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ class Formatter(ABC):
 
     @abstractmethod
     def take(self, part: Part) -> list[Chunk]:
-        """Process a part of a text; return the chunks that it becomes."""
+        """Process a part of a text; return its chunks."""
 
     def end(self) -> list[Chunk]:
         """The chunks after the last text has finished."""
@@ -47,7 +47,7 @@ class Formatter(ABC):
 
     @abstractmethod
     def response(self) -> msgspec.Struct:
-        """The whole response, after the last text has finished."""
+        """The full response, after the last text has finished."""
 
     def failure(self, error: ApiError) -> list[Chunk]:
         """The chunks for an error after the stream has begun."""

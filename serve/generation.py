@@ -1,4 +1,4 @@
-"""Run the texts of an HTTP request: as a whole response, or as a stream."""
+"""Run the texts of an HTTP request: as a full response, or as a stream."""
 
 from __future__ import annotations
 
@@ -19,15 +19,17 @@ async def start(worker: DecoderWorker, formatter: Formatter, timeout: float) -> 
         stream = await worker.submit(formatter.requests)
     except Exception as error:
         raise api_error(error, formatter.prompt) from error
-    too_late = ApiError(504, f"the response took more than {timeout:g} seconds. Ask for fewer tokens.", "timeout_error")
+    too_late = ApiError(
+        504, f"the response took more than {timeout:g} seconds. Reduce the number of tokens.", "timeout_error"
+    )
     stream.expire_after(timeout, too_late)
     return stream
 
 
-async def whole(stream: GenerationStream, formatter: Formatter, observation: Observation) -> msgspec.Struct:
+async def full_response(stream: GenerationStream, formatter: Formatter, observation: Observation) -> msgspec.Struct:
     """Run until all texts are finished; return the response. Raises `ApiError`."""
     for state in stream.states:
-        state.defer_detokenization()  # nobody reads the pieces
+        state.defer_detokenization()  # no pieces are streamed
     async with stream:
         try:
             while events := await stream.next():

@@ -33,7 +33,7 @@ class StreamOptions(msgspec.Struct, forbid_unknown_fields=True):
 
 
 class GenerationFields(msgspec.Struct, kw_only=True):
-    """What a text is generated with; names and defaults as in OpenAI's API, and as in vLLM where that has none."""
+    """Generation parameters; names and defaults as in OpenAI's API, otherwise as in vLLM."""
 
     model: str
     stream: bool = False

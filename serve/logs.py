@@ -1,7 +1,7 @@
 """The server's log on standard error: one JSON object a line, or one line of text, each with its request's id.
 
-What is logged of a request is in `Access`: never a prompt, a completion, a header or a query. Names and paths come from
-clients, so every control character is escaped: none can end a line, or reach a terminal.
+The logged fields of a request are in `Access`: never a prompt, a completion, a header or a query. Names and paths come
+from clients, so every control character is escaped: none can end a line, or reach a terminal.
 """
 
 from __future__ import annotations
@@ -69,7 +69,7 @@ def log_access(access: Access) -> None:
 def configure(style: Format = "json", level: int = logging.INFO) -> None:
     """Write the lines of this program and of uvicorn to standard error, and the warnings of other libraries.
 
-    uvicorn's own access log, which has the query in it, is off. Handlers of other libraries stay as they are:
+    uvicorn's own access log, which has the query in it, is off. Handlers of other libraries are unchanged:
     `logging.config` would close them, and some of them the stream that they write to.
     """
     handler = logging.StreamHandler(sys.stderr)

@@ -121,7 +121,7 @@ class ServerMetrics:
         """Count a request that ended, for `reason`: "stop", "length", "abort" (cancelled) or "error".
 
         `first_token_seconds` and `seconds`: from its arrival until its first and its last token, by default those of
-        `result`. `counted`: those of its generated tokens that were given to `tokens` already.
+        `result`. `counted`: its generated tokens that `tokens` has counted already.
         """
         mine, generated = self._of(model), len(result.tokens)
         queued, prompt = result.queued_seconds, result.prompt_seconds

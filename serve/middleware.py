@@ -1,4 +1,4 @@
-"""What every HTTP request goes through: an id, a line in the log, metrics, and the question of who may ask."""
+"""Middleware of every HTTP request: an id, a log line, metrics, and authentication."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ REASONS = {
     429: "busy",
     503: "shutting_down",
 }
-CLOSED = 499  # the status in the log, of a client that went away
+CLOSED = 499  # the status in the log of a client that disconnected
 METHODS = {"GET", "HEAD", "POST", "PUT", "PATCH", "DELETE", "OPTIONS"}
 MAX_ID = 128  # characters of an id that a client gives
 
@@ -108,7 +108,7 @@ class Gate:
                 self._arrivals.leave(scope["state"][KEY])
 
     def _admit(self, scope: Scope) -> None:
-        """Raise `ApiError` for a request that is refused."""
+        """Raise `ApiError` for a rejected request."""
         if self._keys and not self._has_key(scope):
             missing = "no valid API key. Send the header Authorization: Bearer KEY."
             raise ApiError(401, missing, code="invalid_api_key")

@@ -1,4 +1,4 @@
-"""What the metrics and the log learn of an HTTP request while it is processed."""
+"""The record of an HTTP request, for the metrics and the log."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ KEY = "observation"  # where a request's scope has its record
 
 @dataclass
 class Record:
-    """The facts of one HTTP request, for the log; an endpoint fills them in as it learns them."""
+    """The fields of one HTTP request in the log; endpoints fill them in."""
 
     model: str | None = None
     prompt_tokens: int | None = None
@@ -46,7 +46,7 @@ class Observation:
         before = self._counted.get(choice, 0)
         if written > before:
             last = self._last.get(choice)
-            if part.result is None:  # else nobody saw the first token before the last
+            if part.result is None:  # else the first token was not sent before the last
                 self._first.setdefault(choice, now - self.began)
             self.metrics.tokens(self.model, written - before, None if last is None else now - last)
             self._counted[choice], self._last[choice] = written, now
@@ -54,7 +54,7 @@ class Observation:
             self._finish(part, now)
 
     def leave(self, stream: GenerationStream) -> None:
-        """Count the texts that have not ended: nobody reads their ends any more."""
+        """Count the unfinished texts as aborted."""
         unfinished = sum(choice not in self._finished for choice in range(len(stream.states)))
         for _ in range(unfinished):
             self.metrics.aborted(self.model)

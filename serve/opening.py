@@ -23,7 +23,7 @@ from intaglio.serve.model import DecoderModel, EncoderModel, Model, Models, Spee
 from intaglio.serve.options import ServerOptions
 from intaglio.serve.speech_worker import SpeechWorker
 
-# Tokens that an encoder-decoder reads by default: its attention takes 4 bytes x heads x tokens², 0.8 GB for T5-base.
+# Default maximum source tokens of an encoder-decoder: attention takes 4 bytes x heads x tokens², 0.8 GB for T5-base.
 SOURCE_TOKENS = 4096
 WAITING_TEXTS = 4 * MAX_INPUTS  # at least, of an encoder, which counts texts and not requests
 
@@ -66,12 +66,12 @@ def open_models(
     threads: int | None = None,
     **strategy_options: float | None,
 ) -> Models:
-    """Open every bundle; `strategy`, `draft` and their options are those of `TextGenerator`, for the decoders.
-    `beam` to `word_bonus` are those of `run`, for the speech recognisers. `prompt_name`: the prompt put before texts to
+    """Open every bundle; `strategy`, `draft` and their options: see `TextGenerator`, for the decoders.
+    `beam` to `word_bonus`: see `run`, for the speech recognisers. `prompt_name`: the prompt put before texts to
     embed if a request names none; None: each model's default.
 
-    Raises `UsageError` where a draft model is given for several decoders, for options of models that are not there, and
-    as `TextGenerator` does.
+    Raises `UsageError` where a draft model is given for several decoders, for options that apply to no model, and as
+    `TextGenerator` does.
     """
     speech = speech_options(beam, language_model, language_model_weight, word_bonus, options.max_audio_seconds)
     opened = {name: Bundle.open(path) for name, path in named(bundles).items()}

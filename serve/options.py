@@ -11,21 +11,21 @@ UPLOAD_RATE = 96_000  # bytes a second of a recording: one channel of 16 bits at
 
 @dataclass(frozen=True)
 class ServerOptions:
-    """Limits of a server, and who may use it. Raises `UsageError` for values out of range."""
+    """Limits and API keys of a server. Raises `UsageError` for values out of range."""
 
-    api_keys: tuple[str, ...] = ()  # one of them is needed in "Authorization: Bearer KEY"; none: no key is asked for
+    api_keys: tuple[str, ...] = ()  # one is required in "Authorization: Bearer KEY"; empty: no authentication
     cors_origins: tuple[str, ...] = ()  # web pages that may call the server from a browser
     rows: int = 8  # texts generated at a time, per decoder
-    max_waiting: int = 256  # requests without a row, per model; beyond: status 429
+    max_waiting: int = 256  # maximum queue length per model; further requests get 429
     max_waiting_tokens: int = 1 << 18  # of the prompts of these requests
     max_sequence_tokens: int | None = None  # of a prompt and its text; None: the model's limit
-    max_body_bytes: int = 8 << 20  # of a request; beyond: status 413
-    max_audio_seconds: float = 10_800.0  # of a recording; beyond: status 400
+    max_body_bytes: int = 8 << 20  # of a request; larger ones get 413
+    max_audio_seconds: float = 10_800.0  # of a recording; longer ones get 400
     max_choices: int = 32  # texts per HTTP request: prompts x n
-    # Seconds until the headers of a request have arrived (beyond: disconnected), then its body (beyond: status 408)
+    # Timeouts in seconds for the headers of a request (then: disconnected), and for its body (then: status 408)
     body_timeout: float = 30.0
-    request_timeout: float = 600.0  # seconds until the whole response is generated; beyond: status 504
-    send_timeout: float = 60.0  # seconds in which a client reads nothing of a response; beyond: disconnected
+    request_timeout: float = 600.0  # response timeout, in seconds; then: status 504
+    send_timeout: float = 60.0  # client write timeout, in seconds; then: disconnected
     grace: float = 30.0  # seconds for running requests to finish after SIGTERM
 
     def __post_init__(self) -> None:
@@ -44,5 +44,5 @@ class ServerOptions:
 
     @property
     def max_upload_bytes(self) -> int:
-        """Maximum size of a recording; beyond: status 413."""
+        """Maximum size of a recording; larger ones get 413."""
         return int(self.max_audio_seconds * UPLOAD_RATE)

@@ -14,7 +14,7 @@ from intaglio.serve.messages import ContentPart, text_of
 
 
 class InputItem(msgspec.Struct, forbid_unknown_fields=True):
-    """A message, a call of an earlier answer, or what a call returned; which fields it has depends on `type`."""
+    """A message, a call of an earlier answer, or a call's output; its fields depend on `type`."""
 
     type: Literal["message", "function_call", "function_call_output"] = "message"
     role: Literal["system", "developer", "user", "assistant"] | None = None  # of a message
@@ -24,7 +24,7 @@ class InputItem(msgspec.Struct, forbid_unknown_fields=True):
     arguments: str | None = None  # of a call: JSON text
     output: str | list[ContentPart] | None = None  # of a call's output
     phase: str | None = None  # of a message that is an answer: accepted and not used
-    id: str | None = None  # accepted and not used, as is the status: clients send items back as they got them
+    id: str | None = None  # accepted and not used, as is the status: clients send items back unchanged
     status: str | None = None
 
 
@@ -39,7 +39,7 @@ class FunctionTool(msgspec.Struct, forbid_unknown_fields=True):
 
 
 class TextFormat(msgspec.Struct, forbid_unknown_fields=True):
-    """What the text is."""
+    """The format of the text."""
 
     type: Literal["text", "json_object", "json_schema"] = "text"
     name: str | None = None

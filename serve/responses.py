@@ -72,7 +72,7 @@ class Incomplete(msgspec.Struct):
 
 
 class ResponseObject(msgspec.Struct):
-    """The response, and what events say about it so far."""
+    """The response, and its state in events."""
 
     id: str
     created_at: float
@@ -103,7 +103,7 @@ class ResponseObject(msgspec.Struct):
 
 
 class Event(msgspec.Struct, omit_defaults=True):
-    """An event of a stream; which fields it has depends on `type`."""
+    """An event of a stream; its fields depend on `type`."""
 
     type: str
     sequence_number: int | msgspec.UnsetType = msgspec.UNSET
@@ -228,7 +228,7 @@ class ResponseFormatter(Formatter):
     def _add(self, item: OutputItem) -> Chunk:
         self._response.output.append(item)
         self._open = item
-        return self._chunk("response.output_item.added", item=item, whole=True)
+        return self._chunk("response.output_item.added", item=item, full=True)
 
     def _grow(self, text: str) -> Chunk:
         """Add characters to the open item."""
@@ -255,19 +255,19 @@ class ResponseFormatter(Formatter):
         else:
             done = "response.function_call_arguments.done"
             chunks = [self._chunk(done, item=item, arguments=item.arguments, name=item.name)]
-        return [*chunks, self._chunk("response.output_item.done", item=item, whole=True)]
+        return [*chunks, self._chunk("response.output_item.done", item=item, full=True)]
 
     def _chunk(
-        self, kind: str, *, item: OutputItem | None = None, whole: bool = False, content: bool = False, **fields: Any
+        self, kind: str, *, item: OutputItem | None = None, full: bool = False, content: bool = False, **fields: Any
     ) -> Chunk:
-        """The next event; it holds the `whole` item, or its id. It is encoded later, so that items are copied."""
+        """The next event; it holds the `full` item, or its id. It is encoded later, so items are copied."""
         event = Event(kind, self._events, **fields)
         self._events += 1
         if event.response is not None:
             event.response = deepcopy(event.response)
         if item is not None:
             event.output_index = len(self._response.output) - 1
-            if whole:
+            if full:
                 event.item = deepcopy(item)
             else:
                 event.item_id = item.id

@@ -34,11 +34,11 @@ class ServedAgent:
         """Start a run, which fails after `seconds`. Raises `BusyError` if too many run already."""
         if len(self.runs) >= self.description.runs:
             raise BusyError(f"agent {self.name!r}: {len(self.runs)} runs at a time are its maximum. Try again later.")
-        late = f"the answer took more than {seconds:g} seconds. Ask for less."
+        late = f"the answer took more than {seconds:g} seconds. Reduce the request."
         return AgentStream(self, question, seconds, ApiError(504, late, "timeout_error"))
 
     def fail_all(self, error: Exception) -> int:
-        """End all runs, whose readers get `error`; return their number."""
+        """End all runs with `error`; return their number."""
         runs = list(self.runs)
         for run in runs:
             run.fail(error)
@@ -74,7 +74,7 @@ class AgentStream:
         self._task.result()
 
     def fail(self, error: Exception) -> None:
-        """End the run; its reader gets `error`."""
+        """End the run with `error`."""
         self._error = error
         self._task.cancel()
 

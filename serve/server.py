@@ -1,4 +1,4 @@
-"""The verb `serve`: open the bundles, listen, and shut down without losing what is running."""
+"""The verb `serve`: open the bundles, listen, and shut down without losing running requests."""
 
 from __future__ import annotations
 

@@ -27,7 +27,7 @@ class SpeechWorker(Closing):
 
     Up to `rows` recordings are in progress, and take turns; others wait in the order of their arrival. Every other turn
     is for a recording that has not begun, if there is room for it, or if it is not longer than one window: so a short
-    recording does not wait for long ones to end, and long ones go on however many short ones arrive.
+    recording does not wait for long ones to end, and long ones continue regardless of how many short ones arrive.
     """
 
     def __init__(
@@ -61,7 +61,7 @@ class SpeechWorker(Closing):
     async def start(self, upload: Upload) -> SpeechCall:
         """Queue a recording, which belongs to the worker afterwards; it goes on until its end, or `SpeechCall.cancel`.
 
-        Raises `UsageError` for what is no recording, or too long, `BusyError` if too many wait, `EngineError` after
+        Raises `UsageError` for an invalid or too long recording, `BusyError` if too many wait, `EngineError` after
         `close`; then it still belongs to the caller.
         """
         self._check_room()

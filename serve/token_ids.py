@@ -39,8 +39,8 @@ class TokenIds:
             raise UsageError(f"token ids {min(ids)} to {max(ids)}, expected 0 to {self._vocabulary - 1}. {FIX}")
         given, before, after = list(ids), self._before, self._after
         if before or after:
-            whole = len(given) >= len(before) + len(after)
-            if not whole or given[: len(before)] != before or given[len(given) - len(after) :] != after:
+            has_special = len(given) >= len(before) + len(after)
+            if not has_special or given[: len(before)] != before or given[len(given) - len(after) :] != after:
                 expected = f"begin with {before} and end with {after}" if before else f"end with {after}"
                 raise UsageError(f"token ids that do not {expected}, as this model's do. {FIX}")
         elif self._tokenizer.encode(self._text(given), add_special_tokens=False).ids != given:

@@ -1,4 +1,4 @@
-"""The tools of a request: what the prompt, the grammar and the parser of the text need."""
+"""The tools of a request, for the prompt, the grammar and the parser of the text."""
 
 from __future__ import annotations
 
@@ -18,9 +18,9 @@ def calling_for(
     parallel: bool,
     constrained: bool,
 ) -> ToolCalling | None:
-    """Prepare the tools of a request; None if it has none. `constrained`: whether its text keeps to another grammar.
+    """Prepare the tools of a request; None if it has none. `constrained`: whether another grammar constrains its text.
 
-    Raises `ApiError` for invalid tools, and for a model whose chat template knows no tools.
+    Raises `ApiError` for invalid tools, and for a model whose chat template does not support tools.
     """
     if not tools:
         if choice not in (None, "none", "auto"):
@@ -28,7 +28,9 @@ def calling_for(
         return None
     template = model.template
     if not template.knows_tools:
-        raise invalid(f"tools: the chat template of model {model.name!r} knows no tools. Leave them out.", "tools")
+        raise invalid(
+            f"tools: the chat template of model {model.name!r} does not support tools. Leave them out.", "tools"
+        )
     try:
         calling = tool_calling(
             template.tool_source,

@@ -33,7 +33,7 @@ _log = logging.getLogger(__name__)
 class TraceFile(Closing):
     """A trace that is being written, of any number of schedulers, in any number of threads. A context manager.
 
-    When it is full, or cannot be written, it ends with a note, and the schedulers go on without.
+    When it is full, or cannot be written, it ends with a note, and the schedulers continue without it.
     """
 
     def __init__(self, path: Path, max_megabytes: float = MAX_MEGABYTES):
@@ -67,7 +67,7 @@ class TraceFile(Closing):
         return round((moment - self._began) * 1e6, 1)
 
     def write(self, event: dict[str, Any]) -> None:
-        """Append an event, or close the file if there is no more room."""
+        """Append an event, or close the full file."""
         if self._file is None:
             return
         line = msgspec.json.encode(event)
@@ -108,7 +108,7 @@ class TraceFile(Closing):
 
 
 class SchedulerTrace:
-    """Writes what one scheduler does: set it as the scheduler's `observer`."""
+    """Writes the events of one scheduler: set it as the scheduler's `observer`."""
 
     def __init__(self, file: TraceFile, model: str, number: int):
         self._file, self._number = file, number

@@ -9,7 +9,7 @@ from typing import Literal
 import msgspec
 
 from intaglio.serve.errors import invalid
-from intaglio.serve.fields import converted
+from intaglio.serve.request_decoding import converted
 
 LANGUAGE = re.compile(r"[A-Za-z]{2,8}(-[A-Za-z0-9]{1,8})*")  # such as en, or pt-BR
 UNDETERMINED = "und"  # the language of a recording, where the client named none (ISO 639-2)
@@ -17,7 +17,7 @@ SUPPORTED_FORMATS = ("json", "text", "srt", "verbose_json", "vtt")
 
 
 class TranscriptionRequest(msgspec.Struct, forbid_unknown_fields=True):
-    """The fields but the file; any other field is refused by name."""
+    """The fields but the file; any other field is rejected by name."""
 
     model: str
     language: str = UNDETERMINED  # returned by verbose_json, not used otherwise: a bundle has its own
@@ -37,7 +37,7 @@ class TranscriptionRequest(msgspec.Struct, forbid_unknown_fields=True):
 
 
 def transcription_request(form: Sequence[tuple[str, str]]) -> TranscriptionRequest:
-    """The request of a form. Raises `ApiError` that names the field which is wrong, or not supported.
+    """The request of a form. Raises `ApiError` that names an invalid or unsupported field.
 
     Lists are fields that are repeated, named "include[]", "include[0]" or "include".
     """

@@ -1,6 +1,6 @@
-"""POST /v1/audio/transcriptions: what OpenAI's API answers with, from a recording's words and tokens.
+"""POST /v1/audio/transcriptions: OpenAI's response formats, from a recording's words and tokens.
 
-The models have no probability that nobody speaks, and no temperature: these fields of a segment are 0.
+The models have no no-speech probability, and no temperature: these fields of a segment are 0.
 """
 
 from __future__ import annotations
@@ -108,7 +108,7 @@ class TextDone(msgspec.Struct, tag_field="type", tag="transcript.text.done", omi
 
 
 def recording_error(error: Exception) -> ApiError:
-    """Convert an exception; what the client can change is the recording."""
+    """Convert an exception; errors of the input are about the recording."""
     return invalid(str(error), FILE) if isinstance(error, UsageError) else api_error(error)
 
 
@@ -127,13 +127,13 @@ class Ending(Response):
 
 
 class Spoken:
-    """What is said in the recording of one request."""
+    """The transcription of one request's recording."""
 
     def __init__(self, call: SpeechCall, request: TranscriptionRequest, metrics: ServerMetrics, record: Record):
         self._call, self._request, self._metrics, self._record = call, request, metrics, record
         self._words: list[Word] = []
 
-    async def whole(self) -> bytes:
+    async def full_response(self) -> bytes:
         """Transcribe; return the body of the response. Raises `ApiError`."""
         try:
             async for _ in self._observed():

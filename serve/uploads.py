@@ -14,15 +14,15 @@ from python_multipart.exceptions import FormParserError
 from python_multipart.multipart import MultipartParser, parse_options_header
 from starlette.requests import ClientDisconnect, Request
 
-from intaglio.serve.bodies import check_encoding
 from intaglio.serve.errors import RETRY_AFTER, ApiError, invalid
 from intaglio.serve.options import ServerOptions
+from intaglio.serve.request_decoding import check_encoding
 
 FILE = "file"  # the name of the form's field that holds the file
 FORM_BYTES = 1 << 16  # of a form without its file: values and headers
 MAX_PARTS = 64  # of a form
 UPLOADS_AT_A_TIME = 4  # of the largest size; smaller ones share their bytes
-SLOWEST = 32_000  # bytes a second of an upload: speech at 16 kHz and 16 bits, sent as fast as it is spoken
+SLOWEST = 32_000  # bytes a second of an upload: speech at 16 kHz and 16 bits, sent at the speed of speech
 CONVERT = "Convert it: ffmpeg -i FILE -ac 1 -ar 16000 OUT.flac"
 
 log = logging.getLogger(__name__)
@@ -57,12 +57,12 @@ class Uploads:
         self._used = 0  # bytes of all uploads
 
     async def read(self, request: Request) -> tuple[list[tuple[str, str]], Upload]:
-        """Return the fields of a form, and its file. Raises `ApiError` for anything else, and what exceeds a limit."""
+        """Return the fields of a form, and its file. Raises `ApiError` for anything else, and for exceeded limits."""
         boundary = _boundary(request)
         check_encoding(request)
         self._check_origin(request)
-        said = request.headers.get("content-length", "0")
-        if said.isdigit() and int(said) > self._options.max_upload_bytes + FORM_BYTES:
+        length = request.headers.get("content-length", "0")
+        if length.isdigit() and int(length) > self._options.max_upload_bytes + FORM_BYTES:
             raise self._too_long()
         upload = Upload(self._folder / str(next(self._numbers)), self._give_back)
         try:
@@ -92,7 +92,7 @@ class Uploads:
             slow = f"the body arrived too slowly: after {timeout:g} seconds, {SLOWEST} bytes a second are expected."
             raise ApiError(408, f"{slow} Send the request again.", "timeout_error") from None
         except ClientDisconnect:
-            raise invalid("the client went away before the whole body arrived.") from None
+            raise invalid("the client disconnected before the body was complete.") from None
 
     def _take(self, upload: Upload, size: int) -> None:
         if upload.size + size > self._options.max_upload_bytes + FORM_BYTES:

@@ -25,9 +25,9 @@ class Usage(msgspec.Struct):
 
 
 def usage_of(results: Sequence[Generated], choices: int) -> Usage:
-    """Count the tokens of `results`, of which each `choices` in a row have the same prompt: it counts once.
+    """Count the tokens of `results`, where `choices` in a row have the same prompt, which counts once.
 
-    The cached tokens are those of the first of them, as the others always find the prompt in the cache.
+    Only the first of them counts for the cached tokens: the others always find the prompt in the cache.
     """
     prompts = sum(result.prompt_tokens for result in results[::choices])
     cached = sum(result.reused_tokens for result in results[::choices])

@@ -122,7 +122,9 @@ class ChatTemplate:
         or tools that the template rejects or does not know, and for options that would replace its other variables.
         """
         if tools and not self.knows_tools:
-            raise UsageError(f"{self._where}: the chat template of this bundle knows no tools. Leave the tools out.")
+            raise UsageError(
+                f"{self._where}: the chat template of this bundle does not support tools. Leave the tools out."
+            )
         if tools and self.tool_source != self.source:
             return self._for_tools.render(messages, tools, options)
         reserved = {"messages", "tools", *self._tokens, *RESERVED}

@@ -10,7 +10,7 @@ from served import Served, served
 
 @pytest.fixture(scope="session")
 def server(chat_models: tuple[Path, Path], trained_pair: tuple[Path, Path], tiny_bundle: Path) -> Iterator[Served]:
-    """A server of the large language model ("lm"), the small one without a template, and a small random encoder."""
+    """A server of the trained language model ("lm"), its draft model without a template, and a small random encoder."""
     limits = ("--rows", 4, "--max-sequence-tokens", 240, "--body-timeout", 1, "--max-body-bytes", 200_000)
     models = (f"lm={chat_models[1]}", f"plain={trained_pair[0]}", f"encoder={tiny_bundle}")
     with served(*models, *limits) as running:

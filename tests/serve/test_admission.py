@@ -1,4 +1,4 @@
-"""Who may use the server, how much, and what happens to requests whose client goes away, or whose server does."""
+"""Authentication, limits, and disconnects of clients and servers."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ def completion(**options: Any) -> bytes:
 
 
 def answer(connection: socket.socket) -> str:
-    """All that arrives until the other side closes the connection, or a whole response has arrived."""
+    """All that arrives until the other side closes the connection, or a full response has arrived."""
     data = b""
     while True:
         part = connection.recv(1 << 16)
@@ -68,25 +68,25 @@ def answer(connection: socket.socket) -> str:
         (b'{"model": "lm", "prompt": "a", "\\u001b[31m": 1}', 400, "is not supported"),
     ],
 )
-def test_a_broken_body_is_answered_with_an_error(server: Served, body: bytes, status: int, reason: str) -> None:
+def test_invalid_body_gets_an_error(server: Served, body: bytes, status: int, reason: str) -> None:
     found, error = server.post("/v1/completions", body)
     assert found == status
     assert reason in error["error"]["message"]
     assert "a bug in intaglio" not in error["error"]["message"]
 
 
-def test_made_up_methods_make_no_series_of_metrics(server: Served) -> None:
+def test_unknown_methods_create_no_metric_series(server: Served) -> None:
     with server.connect() as connection:
         connection.sendall(b"PROPFIND / HTTP/1.1\r\nHost: test\r\n\r\n")
         answer(connection)
     assert 'method="PROPFIND"' not in urllib.request.urlopen(f"{server.url}/metrics").read().decode()
 
 
-def test_a_body_beyond_the_limit_is_refused_before_it_is_read(server: Served) -> None:
+def test_oversized_body_is_rejected_before_reading(server: Served) -> None:
     with server.connect() as connection:
         connection.sendall(request("/v1/completions", b"", length=10 << 20))
         assert "413" in answer(connection).split("\r\n")[0]
-    with server.connect() as connection:  # the same, without saying how long it is
+    with server.connect() as connection:  # the same, without a content length
         connection.sendall(request("/v1/completions", b"").replace(b"Content-Length: 0", b"Transfer-Encoding: chunked"))
         chunk = b"a" * 50_000
         try:
@@ -97,13 +97,13 @@ def test_a_body_beyond_the_limit_is_refused_before_it_is_read(server: Served) ->
         assert "413" in answer(connection).split("\r\n")[0]
 
 
-def test_a_body_that_stops_halfway_is_answered_in_time(server: Served) -> None:
+def test_incomplete_body_times_out(server: Served) -> None:
     with server.connect() as connection:
         connection.sendall(request("/v1/completions", b'{"model"', length=100))
         assert "408" in answer(connection).split("\r\n")[0]
 
 
-def test_other_content_types_are_refused(server: Served) -> None:
+def test_other_content_types_are_rejected(server: Served) -> None:
     status, error = server.post("/v1/completions", b"{}", **{"Content-Type": "text/plain"})
     assert status == 415
     assert "expected application/json" in error["error"]["message"]
@@ -117,7 +117,7 @@ def test_unknown_paths_and_methods_have_error_bodies(server: Served) -> None:
 
 
 @pytest.mark.parametrize("stream", [False, True])
-def test_a_client_that_goes_away_frees_its_row(server: Served, stream: bool) -> None:
+def test_disconnected_client_frees_its_row(server: Served, stream: bool) -> None:
     server.wait_for(RUNNING, 0)
     ended = server.metric(ENDED)
     with server.connect() as connection:
@@ -130,7 +130,7 @@ def test_a_client_that_goes_away_frees_its_row(server: Served, stream: bool) -> 
     assert server.metric("process_resident_memory_bytes") > 1 << 20
 
 
-def test_a_text_among_others_that_are_cancelled_is_the_same(server: Served) -> None:
+def test_text_is_unaffected_by_cancelled_requests(server: Served) -> None:
     body = json.loads(completion(max_tokens=150, temperature=0))
     alone = server.post("/v1/completions", body)[1]["choices"][0]["text"]
     found: list[str] = []
@@ -146,7 +146,7 @@ def test_a_text_among_others_that_are_cancelled_is_the_same(server: Served) -> N
     assert found == [alone]
 
 
-def test_a_client_that_reads_nothing_does_not_stop_others(server: Served) -> None:
+def test_stalled_client_does_not_block_others(server: Served) -> None:
     with server.connect_with_small_buffers() as connection:
         connection.sendall(request("/v1/completions", completion(stream=True, n=3, logprobs=20)))
         assert server.post("/v1/completions", json.loads(completion(max_tokens=5)))[0] == 200
@@ -155,7 +155,7 @@ def test_a_client_that_reads_nothing_does_not_stop_others(server: Served) -> Non
 
 @pytest.fixture(scope="module")
 def small(chat_models: tuple[Path, Path], tmp_path_factory: pytest.TempPathFactory) -> Any:
-    """A server with one row, two places in its queue, and keys."""
+    """A server with one row, two slots in its queue, and keys."""
     keys = tmp_path_factory.mktemp("keys") / "keys.txt"
     keys.write_text("first-key\nsecond-key\n")
     limits = ("--rows", 1, "--max-waiting", 2, "--api-key-file", keys, "--request-timeout", 20)
@@ -167,7 +167,7 @@ def small(chat_models: tuple[Path, Path], tmp_path_factory: pytest.TempPathFacto
     "headers",
     [{}, {"Authorization": "Bearer other"}, {"Authorization": "first-key"}, {"Authorization": "Basic first-key"}],
 )
-def test_requests_without_a_key_are_refused(small: Served, headers: dict[str, str]) -> None:
+def test_requests_without_a_key_are_rejected(small: Served, headers: dict[str, str]) -> None:
     status, error = small.post("/v1/completions", json.loads(completion(max_tokens=1)), **headers)
     assert status == 401
     assert error["error"]["code"] == "invalid_api_key"
@@ -175,13 +175,13 @@ def test_requests_without_a_key_are_refused(small: Served, headers: dict[str, st
     assert small.get("/health/live", **headers)[0] == 200
 
 
-def test_every_key_is_taken(small: Served) -> None:
+def test_every_key_is_accepted(small: Served) -> None:
     for key in ("first-key", "second-key"):
         headers = {"Authorization": f"Bearer {key}"}
         assert small.post("/v1/completions", json.loads(completion(max_tokens=1)), **headers)[0] == 200
 
 
-def test_a_full_queue_is_answered_with_429_and_a_time_to_retry(small: Served) -> None:
+def test_full_queue_gets_429_with_retry_after(small: Served) -> None:
     key = "Authorization: Bearer first-key"
     busy = [small.connect() for _ in range(3)]
     try:
@@ -202,7 +202,7 @@ def test_a_full_queue_is_answered_with_429_and_a_time_to_retry(small: Served) ->
             connection.close()
 
 
-def test_several_texts_are_queued_together_or_not_at_all(small: Served) -> None:
+def test_texts_of_a_request_are_queued_atomically(small: Served) -> None:
     headers = {"Authorization": "Bearer first-key"}
     body = json.loads(completion(max_tokens=1, n=9))
     assert small.post("/v1/completions", body, **headers)[0] == 429
@@ -210,7 +210,7 @@ def test_several_texts_are_queued_together_or_not_at_all(small: Served) -> None:
 
 
 @pytest.mark.parametrize("stream", [False, True])
-def test_a_response_that_takes_too_long_ends_with_an_error(chat_models: tuple[Path, Path], stream: bool) -> None:
+def test_response_timeout_ends_with_an_error(chat_models: tuple[Path, Path], stream: bool) -> None:
     with served(f"lm={chat_models[1]}", "--request-timeout", 0.05, "--rows", 1) as running:
         body = json.loads(completion(stream=stream))
         if not stream:
@@ -246,7 +246,7 @@ def test_running_requests_are_finished_after_sigterm(chat_models: tuple[Path, Pa
     assert "Traceback" not in log
 
 
-def test_requests_that_run_beyond_the_grace_period_end_with_an_error(chat_models: tuple[Path, Path]) -> None:
+def test_requests_beyond_the_grace_period_end_with_an_error(chat_models: tuple[Path, Path]) -> None:
     with served(f"lm={chat_models[1]}", "--rows", 1, "--grace", 0) as running, opened(running) as client:
         stream = _stream(client)
         next(iter(stream))
@@ -256,7 +256,7 @@ def test_requests_that_run_beyond_the_grace_period_end_with_an_error(chat_models
         assert running.process.wait(60) == 0
 
 
-def test_a_killed_server_breaks_the_connection_and_leaves_the_bundle_whole(chat_models: tuple[Path, Path]) -> None:
+def test_killed_server_leaves_the_bundle_intact(chat_models: tuple[Path, Path]) -> None:
     bundle = chat_models[1]
     before = {path: path.stat().st_mtime_ns for path in bundle.rglob("*")}
     with served(f"lm={bundle}", "--rows", 1) as running, opened(running) as client:
@@ -284,7 +284,7 @@ def test_a_killed_server_breaks_the_connection_and_leaves_the_bundle_whole(chat_
         (["no-such-bundle"], "no-such-bundle"),
     ],
 )
-def test_wrong_options_are_one_line(intaglio: Any, tiny_decoder: Path, arguments: list[Any], reason: str) -> None:
+def test_invalid_options_give_one_line(intaglio: Any, tiny_decoder: Path, arguments: list[Any], reason: str) -> None:
     given = [str(each).replace("{bundle}", str(tiny_decoder)) for each in arguments]
     code, _, error = intaglio("serve", *given, "--port", 0)
     assert code == 2
@@ -292,7 +292,7 @@ def test_wrong_options_are_one_line(intaglio: Any, tiny_decoder: Path, arguments
     assert error.count("\n") == 1
 
 
-def test_a_port_in_use_is_reported_before_models_are_opened(intaglio: Any) -> None:
+def test_port_in_use_is_reported_before_opening_models(intaglio: Any) -> None:
     with socket.create_server(("127.0.0.1", 0)) as taken:
         port = taken.getsockname()[1]
         code, _, error = intaglio("serve", "no-such-bundle", "--port", port)

@@ -1,4 +1,4 @@
-"""Agents as models of the server, through the official client: answers, streams, limits, clients that go away."""
+"""Agents as models of the server, through the official client: answers, streams, limits, disconnects."""
 
 from __future__ import annotations
 
@@ -79,7 +79,7 @@ def test_agents_are_listed_as_models(client: openai.OpenAI) -> None:
     assert client.models.retrieve("helper").id == "helper"
 
 
-def test_an_agent_answers_with_the_usage_of_all_its_requests(
+def test_agent_answers_with_the_usage_of_all_its_requests(
     client: openai.OpenAI, model: ScriptedServer, offering: Served
 ) -> None:
     found = ask(client, model, ANSWERED)
@@ -95,9 +95,7 @@ def test_an_agent_answers_with_the_usage_of_all_its_requests(
     assert "How much" not in "".join(offering.log) and "It is" not in "".join(offering.log)
 
 
-def test_the_answer_is_streamed_as_it_is_written_after_the_progress(
-    client: openai.OpenAI, model: ScriptedServer
-) -> None:
+def test_answer_is_streamed_after_the_progress(client: openai.OpenAI, model: ScriptedServer) -> None:
     joined: list[Step] = [
         STREAM,
         chunk("Thought: so\nAns"),
@@ -130,14 +128,16 @@ def test_the_answer_is_streamed_as_it_is_written_after_the_progress(
     assert usage is not None and usage.completion_tokens == 4
 
 
-def test_text_that_no_encoding_has_is_no_error(client: openai.OpenAI, model: ScriptedServer) -> None:
+def test_lone_surrogates_are_no_error(client: openai.OpenAI, model: ScriptedServer) -> None:
     answers = [ANSWERED[0], stream(chunk("Answer: a \ud800 b", "stop"))]
     assert ask(client, model, answers).choices[0].message.content == "a ? b"
     chunks = list(ask(client, model, answers, stream=True))
     assert "".join(each.choices[0].delta.content or "" for each in chunks if each.choices) == "a ? b"
 
 
-def test_a_run_without_an_answer_says_why_and_ends_with_length(client: openai.OpenAI, model: ScriptedServer) -> None:
+def test_run_without_answer_states_the_reason_and_ends_with_length(
+    client: openai.OpenAI, model: ScriptedServer
+) -> None:
     answers = [ANSWERED[0], stream(chunk("Replan: no", "stop"))]
     choice = ask(client, model, answers).choices[0]
     assert choice.finish_reason == "length"
@@ -147,7 +147,7 @@ def test_a_run_without_an_answer_says_why_and_ends_with_length(client: openai.Op
     assert chunks[-1].choices[0].finish_reason == "length"
 
 
-def test_what_was_said_before_is_part_of_the_question(client: openai.OpenAI, model: ScriptedServer) -> None:
+def test_earlier_messages_are_part_of_the_question(client: openai.OpenAI, model: ScriptedServer) -> None:
     messages = [
         {"role": "user", "content": "What is 6 * 7?"},
         {"role": "assistant", "content": "42"},
@@ -170,7 +170,7 @@ def test_what_was_said_before_is_part_of_the_question(client: openai.OpenAI, mod
         ({"stream_options": {"include_usage": True}}, "only for a stream"),
     ],
 )
-def test_what_an_agent_does_not_read_is_refused(
+def test_fields_unsupported_by_agents_are_rejected(
     client: openai.OpenAI, model: ScriptedServer, options: dict[str, Any], expected_error: str
 ) -> None:
     with pytest.raises(openai.BadRequestError, match=expected_error):
@@ -182,7 +182,7 @@ def test_defaults_and_temperature_0_are_accepted(client: openai.OpenAI, model: S
     assert found.choices[0].message.content == "It is 43."
 
 
-def test_other_endpoints_name_the_one_that_answers(client: openai.OpenAI) -> None:
+def test_other_endpoints_name_the_supported_one(client: openai.OpenAI) -> None:
     with pytest.raises(
         openai.BadRequestError, match=r"'helper' is an agent\. Send the request to /v1/chat/completions"
     ):
@@ -192,7 +192,7 @@ def test_other_endpoints_name_the_one_that_answers(client: openai.OpenAI) -> Non
 
 
 @pytest.mark.parametrize("streams", [True, False])
-def test_a_client_that_goes_away_ends_the_run(
+def test_client_disconnect_ends_the_run(
     client: openai.OpenAI, model: ScriptedServer, offering: Served, streams: bool
 ) -> None:
     before, requests = offering.metric("intaglio:requests_cancelled_total"), len(model.bodies)
@@ -209,7 +209,7 @@ def test_a_client_that_goes_away_ends_the_run(
     offering.wait_for("intaglio:requests_cancelled_total", before + 1)
 
 
-def test_more_runs_than_allowed_are_refused_until_one_has_ended(client: openai.OpenAI, model: ScriptedServer) -> None:
+def test_runs_beyond_the_limit_get_429(client: openai.OpenAI, model: ScriptedServer) -> None:
     silent: list[Step] = [STREAM, chunk("1."), SILENCE]
     running = [ask(client, model, [silent], stream=True) for _ in range(2)]
     try:
@@ -222,8 +222,8 @@ def test_more_runs_than_allowed_are_refused_until_one_has_ended(client: openai.O
     assert ask(client, model, ANSWERED).choices[0].message.content == "It is 43."
 
 
-def test_an_agent_shares_the_rows_of_the_served_model(client: openai.OpenAI, offering: Served) -> None:
-    """Chats beside the agent's own requests get the text that they get alone, from the one engine there is."""
+def test_agent_shares_the_rows_of_the_served_model(client: openai.OpenAI, offering: Served) -> None:
+    """Chats beside the agent's own requests get the same text as alone, from the same engine."""
     messages: list[Any] = [{"role": "user", "content": "Hello"}]
 
     def chat() -> str | None:
@@ -240,7 +240,7 @@ def test_an_agent_shares_the_rows_of_the_served_model(client: openai.OpenAI, off
     assert answers[0].usage.prompt_tokens > 0
 
 
-def test_a_shutdown_ends_a_run_with_an_error_after_the_grace(
+def test_shutdown_ends_runs_after_the_grace_period(
     model: ScriptedServer, chat_models: tuple[Path, Path], tmp_path: Path
 ) -> None:
     (tmp_path / "a.yaml").write_text(f"name: a\nmodel: {model.url}\nmodel_name: m\ntools: [calculate]\n")
@@ -276,13 +276,13 @@ def test_a_shutdown_ends_a_run_with_an_error_after_the_grace(
         ("a: !!python/object/apply:os.system [ls]", "not YAML or JSON"),
     ],
 )
-def test_a_description_that_is_wrong_names_the_field(text: str, expected_error: str, tmp_path: Path) -> None:
+def test_invalid_description_names_the_field(text: str, expected_error: str, tmp_path: Path) -> None:
     (tmp_path / "a.yaml").write_text(text)
     with pytest.raises(UsageError, match=rf"^--agent .*a\.yaml: .*{expected_error}"):
         read_description(tmp_path / "a.yaml")
 
 
-def test_a_description_is_checked_against_the_bundles_before_they_are_opened() -> None:
+def test_description_is_checked_before_bundles_are_opened() -> None:
     bundles = {"lm": Path("lm")}
     given = {"name": "a", "model": "lm", "tools": ["calculate"]}
     check_descriptions([AgentDescription(**given)], bundles)  # type: ignore[arg-type]
@@ -295,7 +295,7 @@ def test_a_description_is_checked_against_the_bundles_before_they_are_opened() -
             check_descriptions([AgentDescription(**{**given, **fields})], bundles)  # type: ignore[arg-type]
 
 
-def test_a_mistake_in_an_agent_is_one_line_and_exit_code_2(
+def test_invalid_agent_is_one_line_and_exit_code_2(
     intaglio: Any, chat_models: tuple[Path, Path], tmp_path: Path
 ) -> None:
     (tmp_path / "a.yaml").write_text("name: a\nmodel: lm\ntools: [nonsense]")

@@ -1,4 +1,4 @@
-"""Files of TLS that are none are refused before anything waits for them."""
+"""Invalid TLS files are rejected at startup."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from intaglio.serve.server import serve
         ("large", "expected at most 1048576. Give PEM files."),
     ],
 )
-def test_what_is_no_certificate_is_one_line_at_once(kind: str, message: str, tmp_path: Path) -> None:
+def test_invalid_certificate_is_a_one_line_error(kind: str, message: str, tmp_path: Path) -> None:
     path = tmp_path / kind
     if kind == "pipe":
         os.mkfifo(path)

@@ -1,4 +1,4 @@
-"""Clients that send nothing, half a request, or read nothing: how long they keep what they hold."""
+"""Timeouts for clients that send nothing, half a request, or read nothing."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ def seconds_until_closed(connection: socket.socket) -> float:
 
 
 @pytest.mark.parametrize("sent", [b"", b"\r\n", b"POST /v1/comp", b"GET /health HTTP/1.1\r\nHost: test\r\nX-Long: a"])
-def test_a_client_that_sends_no_complete_header_is_disconnected(limited: Served, sent: bytes) -> None:
+def test_client_without_complete_headers_is_disconnected(limited: Served, sent: bytes) -> None:
     with limited.connect() as connection:
         connection.sendall(sent)
         assert 1 < seconds_until_closed(connection) < 30
@@ -58,21 +58,21 @@ def ask_for_health(connection: socket.socket) -> None:
     assert received.startswith(b"HTTP/1.1 200")
 
 
-def test_half_a_header_after_a_response_does_not_keep_the_connection(limited: Served) -> None:
+def test_partial_header_does_not_keep_the_connection_open(limited: Served) -> None:
     with limited.connect() as connection:
         ask_for_health(connection)
         connection.sendall(b"GET /health HTTP/1.1\r\n")
         assert 3 < seconds_until_closed(connection) < 40
 
 
-def test_a_connection_that_is_used_now_and_then_is_kept(limited: Served) -> None:
+def test_occasionally_used_connection_is_kept(limited: Served) -> None:
     with limited.connect() as connection:
         for _ in range(4):
             ask_for_health(connection)
             time.sleep(1)  # together longer than the time for headers
 
 
-def test_bodies_that_stop_halfway_are_limited_in_number(chat_models: tuple[Path, Path]) -> None:
+def test_number_of_incomplete_bodies_is_limited(chat_models: tuple[Path, Path]) -> None:
     body = {"model": "lm", "prompt": "a", "max_tokens": 1}
     with served(f"lm={chat_models[1]}", "--rows", 1, "--max-waiting", 2, "--body-timeout", 60) as running:
         stopped = [running.connect() for _ in range(MOST)]
@@ -99,9 +99,7 @@ def _until(running: Served, body: dict[str, Any], status: int) -> tuple[int, Any
 
 
 @pytest.mark.parametrize(("stream", "texts"), [(True, 32), (False, 2)])
-def test_a_client_that_reads_nothing_is_disconnected_and_its_texts_end(
-    limited: Served, stream: bool, texts: int
-) -> None:
+def test_stalled_client_is_disconnected_and_its_texts_are_cancelled(limited: Served, stream: bool, texts: int) -> None:
     fields = {"model": "lm", "prompt": "a", "max_tokens": 200, "n": texts, "logprobs": 20, "ignore_eos": True}
     sent = json.dumps({**fields, "stream": stream}).encode()
     aborted, ended, cancelled = limited.metric(ABORTED), limited.metric(ENDED), limited.metric(CANCELLED)
@@ -121,7 +119,7 @@ def test_a_client_that_reads_nothing_is_disconnected_and_its_texts_end(
     assert limited.post("/v1/completions", {**fields, "n": 1, "max_tokens": 1})[0] == 200
 
 
-def test_a_client_that_reads_slowly_gets_everything(limited: Served) -> None:
+def test_slow_client_gets_the_full_response(limited: Served) -> None:
     fields = {"model": "lm", "prompt": "a", "max_tokens": 200, "n": 2, "logprobs": 20, "ignore_eos": True}
     sent = json.dumps(fields).encode()
     with limited.connect_with_small_buffers() as connection:
@@ -153,7 +151,7 @@ def _all(connection: socket.socket) -> bytes:
     return received
 
 
-def test_a_prompt_of_megabytes_is_refused_while_a_stream_goes_on(limited: Served) -> None:
+def test_huge_prompt_is_rejected_without_blocking_streams(limited: Served) -> None:
     body = json.dumps({"model": "lm", "prompt": "a", "max_tokens": 200, "ignore_eos": True, "stream": True}).encode()
     with limited.connect() as connection:
         connection.sendall(head("/v1/completions", len(body)) + body)

@@ -1,4 +1,4 @@
-"""POST /v1/embeddings and /v1/classify: what is accepted, what is refused by name, and what comes back."""
+"""POST /v1/embeddings and /v1/classify: accepted and rejected inputs, and responses."""
 
 from __future__ import annotations
 
@@ -58,7 +58,7 @@ def embed(worker: EncoderWorker, **fields: Any) -> EmbeddingsResponse:
     return msgspec.json.decode(msgspec.json.encode(answer), type=EmbeddingsResponse)
 
 
-def test_embeddings_of_texts_in_order_with_their_tokens(embedder: EncoderWorker, tiny_bundle: Path) -> None:
+def test_embeddings_are_in_order_with_token_counts(embedder: EncoderWorker, tiny_bundle: Path) -> None:
     texts = ["a b c", "long " * 9, "d"]
     answer = embed(embedder, input=texts, user="someone", dimensions=32)
     for place, (data, alone) in enumerate(zip(answer.data, run(tiny_bundle, texts, batch_size=1), strict=True)):
@@ -75,7 +75,7 @@ def test_base64_holds_the_same_numbers(embedder: EncoderWorker) -> None:
     np.testing.assert_array_equal(np.frombuffer(base64.b64decode(packed.embedding), "<f4"), numbers.embedding)
 
 
-def test_tokens_as_input(embedder: EncoderWorker) -> None:
+def test_input_may_be_token_ids(embedder: EncoderWorker) -> None:
     sequences = [list(sequence.ids) for sequence in embedder._runner.tokenizer.encode(["a b", "c"])]
     both = embed(embedder, input=sequences)
     one = embed(embedder, input=sequences[0])
@@ -97,7 +97,7 @@ def prompted(tiny_bundle: Path, tmp_path_factory: pytest.TempPathFactory) -> Pat
     return path
 
 
-def test_a_request_chooses_the_prompt_of_its_texts(prompted: Path, tiny_bundle: Path) -> None:
+def test_request_selects_the_prompt(prompted: Path, tiny_bundle: Path) -> None:
     with EncoderWorker(Bundle.open(prompted), threads=1) as worker:
         default = embed(worker, input=["b c", "d"])
         query = embed(worker, input=["b c", "d"], prompt_name="query")
@@ -121,12 +121,12 @@ def test_a_request_chooses_the_prompt_of_its_texts(prompted: Path, tiny_bundle: 
         ({"input": [5, 6]}, "token ids cannot follow the prompt 'a query: '"),
     ],
 )
-def test_prompts_that_cannot_be_applied_are_refused(fields: dict[str, Any], message: str, prompted: Path) -> None:
+def test_inapplicable_prompts_are_rejected(fields: dict[str, Any], message: str, prompted: Path) -> None:
     with EncoderWorker(Bundle.open(prompted), threads=1) as worker, pytest.raises(UsageError, match=message):
         embed(worker, **fields)
 
 
-def test_a_server_has_the_prompt_that_it_is_told_to_use(prompted: Path, tiny_decoder: Path) -> None:
+def test_server_option_sets_the_default_prompt(prompted: Path, tiny_decoder: Path) -> None:
     models = open_models([prompted], ServerOptions(), prompt_name="document")
     try:
         (model,) = models.by_name.values()
@@ -153,19 +153,19 @@ def test_a_server_has_the_prompt_that_it_is_told_to_use(prompted: Path, tiny_dec
         ({"input": "a", "dimensions": 16}, "dimensions 16: the embeddings of tiny have 32 numbers"),
     ],
 )
-def test_inputs_that_are_refused(fields: dict[str, Any], message: str, embedder: EncoderWorker) -> None:
+def test_invalid_inputs_are_rejected(fields: dict[str, Any], message: str, embedder: EncoderWorker) -> None:
     with pytest.raises(UsageError, match=message):
         embed(embedder, **fields)
 
 
 def foreign(ids: list[int], embedder: EncoderWorker) -> str:
-    """Why ids are refused."""
+    """The reason for rejected ids."""
     with pytest.raises(UsageError) as refused:
         embed(embedder, input=[ids])
     return str(refused.value)
 
 
-def test_token_ids_of_another_tokenizer_are_refused_though_they_are_in_the_vocabulary(embedder: EncoderWorker) -> None:
+def test_token_ids_of_another_tokenizer_are_rejected(embedder: EncoderWorker) -> None:
     (own,) = (list(sequence.ids) for sequence in embedder._runner.tokenizer.encode(["a b"]))
     assert embed(embedder, input=[own]).data
     for ids in (own[1:-1], own[1:], own[:-1], [own[0]], [20, 21, 22], own[::-1]):
@@ -175,7 +175,7 @@ def test_token_ids_of_another_tokenizer_are_refused_though_they_are_in_the_vocab
     assert "check_embedding_ctx_length=False" in foreign([9906, 1917], embedder), "cl100k's of 'Hello world'"
 
 
-def test_without_special_tokens_ids_have_to_be_those_of_their_text() -> None:
+def test_ids_without_special_tokens_must_match_their_text() -> None:
     tokenizer = Tokenizer(WordLevel({"a": 0, "b": 1, "ab": 2, "[UNK]": 3}, unk_token="[UNK]"))  # noqa: S106
     tokenizer.pre_tokenizer = Whitespace()
     ids = TokenIds(tokenizer)
@@ -195,14 +195,14 @@ def test_without_special_tokens_ids_have_to_be_those_of_their_text() -> None:
         ({}, "missing required field `input`"),
     ],
 )
-def test_bodies_that_are_refused_by_the_name_of_the_field(
+def test_invalid_bodies_are_rejected_by_field_name(
     fields: dict[str, Any], message: str, embedder: EncoderWorker
 ) -> None:
     with pytest.raises(msgspec.ValidationError, match=message):
         embed(embedder, **fields)
 
 
-def test_classes_with_probabilities_in_the_order_of_the_model(classifier: tuple[Path, EncoderWorker]) -> None:
+def test_classes_have_probabilities_in_model_order(classifier: tuple[Path, EncoderWorker]) -> None:
     path, worker = classifier
     request = ClassificationRequest("moods", ["a b c", "zzz 123 zzz"])
     encoded = msgspec.json.encode(asyncio.run(classify(request, worker, "moods")))
@@ -222,7 +222,7 @@ def moods(classifier: tuple[Path, EncoderWorker]) -> Iterator[Served]:
         yield running
 
 
-def test_classes_over_http(moods: Served, classifier: tuple[Path, EncoderWorker]) -> None:
+def test_classify_works_over_http(moods: Served, classifier: tuple[Path, EncoderWorker]) -> None:
     texts = ["a b c", "zzz 123 zzz"]
     status, found = moods.post("/v1/classify", {"model": "moods", "input": texts})
     assert status == 200
@@ -237,16 +237,12 @@ def test_classes_over_http(moods: Served, classifier: tuple[Path, EncoderWorker]
 @pytest.mark.parametrize(
     ("fields", "param"), [({"top_k": 1}, "top_k"), ({"input": 3}, "input"), ({"model": None}, "model")]
 )
-def test_a_field_that_classify_does_not_have_is_refused_by_its_name(
-    moods: Served, fields: dict[str, Any], param: str
-) -> None:
+def test_unknown_field_of_classify_is_rejected_by_name(moods: Served, fields: dict[str, Any], param: str) -> None:
     status, error = moods.post("/v1/classify", {"model": "moods", "input": "a", **fields})
     assert (status, error["error"]["param"]) == (400, param)
 
 
-def test_each_endpoint_names_the_task_that_it_needs(
-    classifier: tuple[Path, EncoderWorker], embedder: EncoderWorker
-) -> None:
+def test_endpoints_name_the_task_they_need(classifier: tuple[Path, EncoderWorker], embedder: EncoderWorker) -> None:
     with pytest.raises(UsageError, match="task is classify, /v1/embeddings needs embed or encode"):
         embed(classifier[1], input="a")
     with pytest.raises(UsageError, match="task is embed, /v1/classify needs classify"):

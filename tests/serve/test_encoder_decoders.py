@@ -39,7 +39,7 @@ def complete(t5: Served, **fields: Any) -> list[str]:
     return [choice["text"] for choice in found["choices"]]
 
 
-def test_texts_are_those_of_the_library_whole_streamed_and_several(t5: Served, bundle: Path) -> None:
+def test_texts_equal_the_library_full_streamed_and_several(t5: Served, bundle: Path) -> None:
     with TextGenerator(bundle, max_new_tokens=30) as generator:
         expected = generator.write(PROMPT).whole().text
     assert expected
@@ -58,7 +58,7 @@ def test_texts_are_constrained(t5: Served) -> None:
     assert isinstance(json.loads(text)["yes"], bool)
 
 
-def test_a_chat_is_refused_by_name(t5: Served) -> None:
+def test_chat_is_rejected_by_model_name(t5: Served) -> None:
     body = {"model": "t5", "messages": [{"role": "user", "content": "Hello"}]}
     status, error = t5.post("/v1/chat/completions", body)
     assert status == 400
@@ -66,19 +66,19 @@ def test_a_chat_is_refused_by_name(t5: Served) -> None:
 
 
 @pytest.mark.parametrize("prompt", ["x" * (LIMIT + 1), [1] * (LIMIT + 1), "x" * 100_000])
-def test_a_prompt_beyond_the_limit_is_refused(t5: Served, prompt: object) -> None:
+def test_prompt_beyond_the_limit_is_rejected(t5: Served, prompt: object) -> None:
     status, error = t5.post("/v1/completions", {"model": "t5", "prompt": prompt})
     assert status == 400
     assert error["error"]["type"] == "invalid_request_error"
     assert f"takes at most {LIMIT}" in error["error"]["message"]
 
 
-def test_a_prompt_takes_no_positions_of_the_text(t5: Served) -> None:
+def test_source_takes_no_positions_of_the_text(t5: Served) -> None:
     assert complete(t5, prompt=[1] * LIMIT, max_tokens=LIMIT - 1, ignore_eos=True)
 
 
 @pytest.mark.parametrize(("given", "expected"), [(None, SOURCE_TOKENS), (6000, 6000)])
-def test_a_prompt_is_bounded_by_default(bundle: Path, given: int | None, expected: int) -> None:
+def test_source_length_has_a_default_limit(bundle: Path, given: int | None, expected: int) -> None:
     models = open_models([f"t5={bundle}"], ServerOptions(rows=1, max_sequence_tokens=given))
     try:
         assert models.decoder("t5").worker.scheduler.source_limit == expected

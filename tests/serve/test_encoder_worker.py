@@ -42,7 +42,7 @@ def worker(tiny_bundle: Path) -> Iterator[Open]:
 
 
 class Gate:
-    """Holds up the engine of a worker, and records the batches that go through; fails those that `fails` names."""
+    """Blocks the engine of a worker, and records the batches that go through; fails those that `fails` names."""
 
     def __init__(self, worker: EncoderWorker, fails: str = ""):
         self.open = threading.Event()
@@ -77,7 +77,7 @@ async def until(true: Callable[[], bool]) -> None:
 
 
 @pytest.mark.parametrize("kind", ["tiny_bundle", "tiny_int8_bundle"])
-def test_concurrent_callers_get_what_their_texts_give_alone(kind: str, request: pytest.FixtureRequest) -> None:
+def test_concurrent_results_equal_single_results(kind: str, request: pytest.FixtureRequest) -> None:
     path: Path = request.getfixturevalue(kind)
     opened = EncoderWorker(Bundle.open(path), threads=1, linger_seconds=0.5)
     gate = Gate(opened)
@@ -92,12 +92,12 @@ def test_concurrent_callers_get_what_their_texts_give_alone(kind: str, request: 
     assert [result.text for result in results] == TEXTS
     expected = list(run(path, TEXTS, batch_size=1))
     for result, alone in zip(results, expected, strict=True):
-        np.testing.assert_allclose(result.embedding, alone.embedding, atol=1e-5)  # as the class states
+        np.testing.assert_allclose(result.embedding, alone.embedding, atol=1e-5)  # see the class
         assert result.tokens == alone.tokens > 0
     assert len(gate.batches) < len(TEXTS) / 2  # they shared batches
 
 
-def test_texts_in_a_batch_are_of_about_the_same_length(worker: Open) -> None:
+def test_batches_hold_texts_of_similar_length(worker: Open) -> None:
     opened = worker()
     gate = Gate(opened)
     short, long = ["a b"] * 8, ["a " * 200] * 8
@@ -111,7 +111,7 @@ def test_texts_in_a_batch_are_of_about_the_same_length(worker: Open) -> None:
     assert sum(rows * longest for rows, longest in gate.shapes) == 8 * 4 + 8 * 202
 
 
-def test_a_batch_is_no_wider_than_its_limits(worker: Open) -> None:
+def test_batch_width_obeys_the_limits(worker: Open) -> None:
     opened = worker(limits=BatchLimits(texts=3))
     gate = Gate(opened)
     gate.open.set()
@@ -119,7 +119,7 @@ def test_a_batch_is_no_wider_than_its_limits(worker: Open) -> None:
     assert [len(batch) for batch in gate.batches] == [3, 3, 3, 1]
 
 
-def test_a_lone_text_waits_for_others_only_shortly(worker: Open) -> None:
+def test_single_text_waits_at_most_linger_seconds(worker: Open) -> None:
     opened = worker(linger_seconds=0.2)
 
     async def ask() -> float:
@@ -132,7 +132,7 @@ def test_a_lone_text_waits_for_others_only_shortly(worker: Open) -> None:
     assert len(asyncio.run(full.run(["a", "b"]))) == 2  # a full batch does not wait
 
 
-def test_tokens_instead_of_text(worker: Open) -> None:
+def test_input_may_be_token_ids(worker: Open) -> None:
     opened = worker()
     tokenizer = opened._runner.tokenizer
     (sequence,) = tokenizer.encode(["a b c"])
@@ -142,7 +142,7 @@ def test_tokens_instead_of_text(worker: Open) -> None:
         asyncio.run(opened.run([[tokenizer.backend.get_vocab_size()]]))
 
 
-def test_a_text_that_is_too_long_is_named(worker: Open) -> None:
+def test_too_long_text_is_named_in_the_error(worker: Open) -> None:
     opened = worker()
     with pytest.raises(UsageError, match=r"input\[1\]: text of 302 tokens, the model takes at most 256"):
         asyncio.run(opened.run(["a", "1 " * 300, "b"]))
@@ -151,7 +151,7 @@ def test_a_text_that_is_too_long_is_named(worker: Open) -> None:
     assert opened.state() == Load()  # nothing of it counts
 
 
-def test_texts_beyond_the_bounds_are_refused_and_the_others_stay(worker: Open) -> None:
+def test_texts_beyond_the_queue_limits_raise_busy_error(worker: Open) -> None:
     opened = worker(max_waiting=4, max_waiting_tokens=40, linger_seconds=0)
     gate = Gate(opened)
 
@@ -171,13 +171,13 @@ def test_texts_beyond_the_bounds_are_refused_and_the_others_stay(worker: Open) -
             await opened.run(["d " * 100])
         gate.open.set()
         assert [len(results) for results in await asyncio.gather(first, waiting)] == [1, 2]
-        assert len(await opened.run(["d"] * 4)) == 4  # refused texts took no place
+        assert len(await opened.run(["d"] * 4)) == 4  # rejected texts took no slot
         assert opened.state() == Load()
 
     asyncio.run(ask())
 
 
-def test_a_cancelled_caller_takes_its_texts_out_of_the_queue(worker: Open) -> None:
+def test_cancelled_caller_removes_its_texts_from_the_queue(worker: Open) -> None:
     opened = worker(linger_seconds=0)
     gate = Gate(opened)
 
@@ -198,7 +198,7 @@ def test_a_cancelled_caller_takes_its_texts_out_of_the_queue(worker: Open) -> No
     assert gate.batches == [["a"], ["d"]]
 
 
-def test_a_caller_cancelled_while_its_batch_runs_disturbs_no_other(worker: Open) -> None:
+def test_cancelling_during_a_batch_does_not_affect_others(worker: Open) -> None:
     opened = worker(linger_seconds=60, limits=BatchLimits(texts=2))
     gate = Gate(opened)
 
@@ -216,7 +216,7 @@ def test_a_caller_cancelled_while_its_batch_runs_disturbs_no_other(worker: Open)
 
 
 @pytest.mark.parametrize("seed", range(3))
-def test_callers_that_leave_at_any_moment_leave_nothing_behind(seed: int, worker: Open) -> None:
+def test_cancelling_at_any_time_leaves_no_texts_queued(seed: int, worker: Open) -> None:
     opened, random = worker(limits=BatchLimits(texts=8)), np.random.default_rng(seed)
     texts = [[TEXTS[place] for place in random.integers(0, len(TEXTS), random.integers(1, 6))] for _ in range(60)]
     delays = random.random(len(texts)) / 10
@@ -240,7 +240,7 @@ def test_callers_that_leave_at_any_moment_leave_nothing_behind(seed: int, worker
     assert opened.state() == Load()
 
 
-def test_an_engine_error_ends_only_the_callers_of_its_batch(worker: Open) -> None:
+def test_engine_error_fails_only_the_callers_of_its_batch(worker: Open) -> None:
     opened = worker(linger_seconds=0, limits=BatchLimits(texts=2))
     gate = Gate(opened, fails="b")
 
@@ -260,7 +260,7 @@ def test_an_engine_error_ends_only_the_callers_of_its_batch(worker: Open) -> Non
     assert opened.state() == Load()
 
 
-def test_closing_finishes_the_texts_in_the_queue(worker: Open) -> None:
+def test_close_finishes_queued_texts(worker: Open) -> None:
     opened = worker(linger_seconds=60, limits=BatchLimits(texts=3))
 
     async def ask() -> None:
@@ -274,7 +274,7 @@ def test_closing_finishes_the_texts_in_the_queue(worker: Open) -> None:
     asyncio.run(ask())
 
 
-def test_a_caller_whose_event_loop_is_gone_does_not_stop_the_worker(worker: Open) -> None:
+def test_closed_event_loop_does_not_stop_the_worker(worker: Open) -> None:
     opened = worker(linger_seconds=0)
     gate = Gate(opened)
 
@@ -288,9 +288,7 @@ def test_a_caller_whose_event_loop_is_gone_does_not_stop_the_worker(worker: Open
     assert len(asyncio.run(opened.run(["b"]))) == 1
 
 
-def test_a_text_without_a_blank_does_not_end_those_of_others(
-    make_checkpoint: Callable[..., Path], tmp_path: Path
-) -> None:
+def test_text_without_mask_token_fails_alone(make_checkpoint: Callable[..., Path], tmp_path: Path) -> None:
     export(str(make_checkpoint("BertForMaskedLM", num_hidden_layers=1)), tmp_path / "bundle", check=False)
     with EncoderWorker(Bundle.open(tmp_path / "bundle"), threads=1) as opened:
 
@@ -303,6 +301,6 @@ def test_a_text_without_a_blank_does_not_end_those_of_others(
 
 
 @pytest.mark.parametrize("options", [{"max_waiting": 0}, {"max_waiting_tokens": 0}, {"linger_seconds": -1.0}])
-def test_options_out_of_range(options: dict[str, Any], worker: Open) -> None:
+def test_out_of_range_options_raise_usage_error(options: dict[str, Any], worker: Open) -> None:
     with pytest.raises(UsageError, match="expected at least"):
         worker(**options)

@@ -1,4 +1,4 @@
-"""Each field of each endpoint is used, returned, noted in the docs as unused, or refused by its name."""
+"""Each field of each endpoint is used, returned, documented as unused, or rejected by name."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from intaglio.serve.classification import ClassificationRequest
 from intaglio.serve.completions import CompletionRequest
 from intaglio.serve.embeddings import EmbeddingsRequest
 from intaglio.serve.errors import ApiError
-from intaglio.serve.fields import NEUTRAL, decode
+from intaglio.serve.request_decoding import NEUTRAL, decode
 from intaglio.serve.responses import ResponsesRequest
 
 GENERATION = (
@@ -27,7 +27,7 @@ GENERATION = (
     "logit_bias seed n stop ignore_eos structured_outputs"
 )
 CONVERSATION = f"{GENERATION} parallel_tool_calls chat_template_kwargs tools tool_choice"
-# What a field does. "unused": as docs/serving.md says.
+# The use of a field. "unused": as documented in docs/serving.md.
 TABLE: dict[type[msgspec.Struct], dict[str, str]] = {
     CompletionRequest: {"used": f"{GENERATION} prompt max_tokens logprobs", "unused": "user"},
     ChatRequest: {
@@ -66,19 +66,19 @@ def param(kind: type[msgspec.Struct], **fields: Any) -> str | None:
 
 
 @kinds
-def test_each_field_has_a_place_in_the_table(kind: type[msgspec.Struct]) -> None:
+def test_table_lists_each_field(kind: type[msgspec.Struct]) -> None:
     listed = " ".join(TABLE[kind].values()).split()
     assert sorted(listed) == sorted(field.name for field in msgspec.structs.fields(kind))
 
 
 @kinds
-def test_each_known_field_refuses_a_value_of_another_type_by_its_name(kind: type[msgspec.Struct]) -> None:
+def test_known_fields_reject_other_types_by_name(kind: type[msgspec.Struct]) -> None:
     for field in msgspec.structs.fields(kind):
         assert (param(kind, **{field.name: [[1.5]]}) or "").partition("[")[0] == field.name
 
 
 @kinds
-def test_each_field_of_the_official_client_is_known_or_refused_by_its_name(kind: type[msgspec.Struct]) -> None:
+def test_client_fields_are_known_or_rejected_by_name(kind: type[msgspec.Struct]) -> None:
     known = {field.name for field in msgspec.structs.fields(kind)}
     client = CLIENTS.get(kind)
     offered = set(inspect.signature(client.create).parameters) if client else set()
@@ -92,7 +92,7 @@ NOTES = {"metadata": {"trace": "7"}, "user": "me", "prompt_cache_key": "k", "saf
 
 
 @pytest.mark.parametrize("stream", [False, True])
-def test_a_response_returns_the_notes_of_the_client(server: Served, stream: bool) -> None:
+def test_response_returns_the_clients_metadata(server: Served, stream: bool) -> None:
     sent = {"model": "lm", "input": "Hi", "max_output_tokens": 2, **NOTES}
     if stream:
         with server.connect() as connection:
@@ -114,12 +114,12 @@ def test_a_response_returns_the_notes_of_the_client(server: Served, stream: bool
         assert (response["truncation"], response["background"], response["store"]) == ("disabled", False, False)
 
 
-def test_without_notes_a_response_has_empty_ones(server: Served) -> None:
+def test_response_metadata_defaults_to_empty(server: Served) -> None:
     _, response = server.post("/v1/responses", {"model": "lm", "input": "Hi", "max_output_tokens": 2})
     assert [response[name] for name in NOTES] == [{}, None, None, None]
 
 
-def test_a_chat_completion_returns_its_metadata(server: Served) -> None:
+def test_chat_completion_returns_its_metadata(server: Served) -> None:
     sent = {"model": "lm", "messages": NEEDED["messages"], "max_tokens": 2}
     assert server.post("/v1/chat/completions", {**sent, "metadata": {"a": "b"}})[1]["metadata"] == {"a": "b"}
     assert "metadata" not in server.post("/v1/chat/completions", sent)[1]
@@ -127,7 +127,7 @@ def test_a_chat_completion_returns_its_metadata(server: Served) -> None:
 
 @pytest.mark.parametrize("metadata", [{"a": 1}, {"a" * 65: ""}, {"a": "b" * 513}, {str(n): "" for n in range(17)}])
 @pytest.mark.parametrize("kind", [ChatRequest, ResponsesRequest])
-def test_metadata_beyond_its_limits_is_refused(kind: type[msgspec.Struct], metadata: dict[str, Any]) -> None:
+def test_metadata_beyond_its_limits_is_rejected(kind: type[msgspec.Struct], metadata: dict[str, Any]) -> None:
     assert (param(kind, metadata=metadata) or "").startswith("metadata")
 
 
@@ -146,7 +146,7 @@ LONG = "word " * 400
     ],
 )
 @pytest.mark.parametrize("stream", [False, True])
-def test_a_prompt_that_is_too_long_has_the_code_of_the_api(
+def test_too_long_prompt_has_the_apis_error_code(
     server: Served, path: str, fields: dict[str, Any], name: str, stream: bool
 ) -> None:
     streamed = {"stream": True} if stream and "embeddings" not in path else {}

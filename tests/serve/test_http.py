@@ -1,4 +1,4 @@
-"""HTTP itself: headers without end, half-closed connections, compressed bodies, pipelines, and what is no HTTP."""
+"""HTTP: endless headers, half-closed connections, compressed bodies, pipelines, and invalid HTTP."""
 
 from __future__ import annotations
 
@@ -75,7 +75,7 @@ LONG = b"X: " + b"a" * 80_000
     ],
     ids=["value", "bytes", "name", "count", "path", "trailers", "trailer", "extension", "lines"],
 )
-def test_headers_without_end_are_refused_while_they_arrive(server: Served, sent: bytes, trickled: bool) -> None:
+def test_endless_headers_are_rejected_while_they_arrive(server: Served, sent: bytes, trickled: bool) -> None:
     with server.connect() as connection:
         for part in parts(sent) if trickled else [sent]:
             connection.sendall(part)
@@ -85,7 +85,7 @@ def test_headers_without_end_are_refused_while_they_arrive(server: Served, sent:
     assert "65536 bytes or 100 headers" in message
 
 
-def test_a_client_that_sends_headers_for_ever_is_stopped(server: Served) -> None:
+def test_endless_header_sender_is_disconnected(server: Served) -> None:
     line, sent = b"X: " + b"a" * 8000 + b"\r\n", 0
     with server.connect() as connection:
         connection.sendall(HEALTH)
@@ -105,7 +105,7 @@ def test_long_headers_within_the_limit_are_accepted(server: Served) -> None:
     assert after_half_close(server, HEALTH + MANY[: MANY.index(b"X-90:")] + b"\r\n").startswith(b"HTTP/1.1 200")
 
 
-def test_trailers_are_no_headers(server: Served) -> None:
+def test_trailers_are_not_headers(server: Served) -> None:
     body = json.dumps({**FIELDS, "max_tokens": 1}).encode()
     sent = CHUNKED + b"%x\r\n%s\r\n0\r\nContent-Encoding: gzip\r\nX-Request-Id: trailer\r\n\r\n" % (len(body), body)
     data = after_half_close(server, sent)
@@ -114,7 +114,7 @@ def test_trailers_are_no_headers(server: Served) -> None:
 
 
 @pytest.mark.parametrize("stream", [False, True])
-def test_a_half_closed_connection_gets_its_whole_response(server: Served, stream: bool) -> None:
+def test_half_closed_connection_gets_the_full_response(server: Served, stream: bool) -> None:
     sent = request({**FIELDS, "stream": stream})
     found = after_half_close(server, sent)
     with server.connect() as connection:
@@ -124,7 +124,7 @@ def test_a_half_closed_connection_gets_its_whole_response(server: Served, stream
     assert not stream or found.endswith(b"data: [DONE]\n\n\r\n0\r\n\r\n")
 
 
-def test_a_stream_goes_on_after_a_half_close(server: Served) -> None:
+def test_stream_continues_after_a_half_close(server: Served) -> None:
     with server.connect() as connection:
         connection.sendall(request({**FIELDS, "stream": True, "max_tokens": 100}))
         data = connection.recv(1 << 16)
@@ -144,14 +144,14 @@ def _texts(data: bytes) -> str:
     return "".join(choice["text"] for body in bodies for choice in json.loads(body)["choices"])
 
 
-def test_all_requests_of_a_pipeline_are_answered_after_a_half_close(server: Served) -> None:
+def test_pipelined_requests_are_answered_after_a_half_close(server: Served) -> None:
     data = after_half_close(server, request(FIELDS) + request({**FIELDS, "stream": True}) + HEALTH + b"\r\n")
     assert data.count(b"HTTP/1.1 200 OK\r\n") == 3
     assert b"[DONE]" in data
     assert data.endswith(b'{"status":"ok"}')
 
 
-def test_a_client_that_is_gone_is_noticed_without_a_response(server: Served) -> None:
+def test_disconnect_is_detected_without_a_response(server: Served) -> None:
     cancelled = server.metric("intaglio:requests_cancelled_total")
     with server.connect() as connection:
         connection.sendall(request({**FIELDS, "max_tokens": 200, "n": 32}))
@@ -160,7 +160,7 @@ def test_a_client_that_is_gone_is_noticed_without_a_response(server: Served) -> 
     server.wait_for("vllm:num_requests_running", 0, 5)
 
 
-def test_a_body_that_ends_early_is_refused(server: Served) -> None:
+def test_truncated_body_is_rejected(server: Served) -> None:
     status, message = refused(after_half_close(server, request(FIELDS)[:-5]))
     assert (status, message) == (400, "the body ended early. Send as many bytes as its header says.")
 
@@ -178,12 +178,12 @@ def test_a_body_that_ends_early_is_refused(server: Served) -> None:
         request(FIELDS).replace(b"Host: a", b"Host: a\r\nTransfer-Encoding: chunked"),
     ],
 )
-def test_what_is_no_http_is_refused_in_the_format_of_errors(server: Served, sent: bytes) -> None:
+def test_invalid_http_gets_a_json_error(server: Served, sent: bytes) -> None:
     assert refused(after_half_close(server, sent)) == (400, "this is not valid HTTP. Send an HTTP/1.1 request.")
 
 
 @pytest.mark.parametrize("stream", [False, True])
-def test_a_response_in_progress_is_finished_before_garbage_is_refused(server: Served, stream: bool) -> None:
+def test_running_response_finishes_before_garbage_is_rejected(server: Served, stream: bool) -> None:
     with server.connect() as connection:
         connection.sendall(request({**FIELDS, "stream": stream}) + b"\x00garbage\r\n\r\n")
         data = received(connection)
@@ -192,7 +192,7 @@ def test_a_response_in_progress_is_finished_before_garbage_is_refused(server: Se
     assert data.endswith(b"[DONE]\n\n\r\n0\r\n\r\n" if stream else b"}")
 
 
-def test_the_wish_for_http_2_is_ignored_and_the_body_is_read(server: Served) -> None:
+def test_http_2_upgrade_is_ignored_and_the_body_is_read(server: Served) -> None:
     sent = request(FIELDS, UPGRADE)
     data = after_half_close(server, sent + request({**FIELDS, "stream": True}, UPGRADE) + HEALTH + b"\r\n")
     assert data.count(b"HTTP/1.1 200 OK\r\n") == 3
@@ -204,18 +204,18 @@ def test_the_wish_for_http_2_is_ignored_and_the_body_is_read(server: Served) -> 
 
 
 @pytest.mark.parametrize("encoding", ["gzip", "br", "deflate", "zstd", "identity, gzip", "made-up"])
-def test_a_compressed_body_is_refused_by_the_name_of_its_encoding(server: Served, encoding: str) -> None:
+def test_compressed_body_is_rejected_with_its_encoding(server: Served, encoding: str) -> None:
     status, error = server.post(PATH, b"\x1f\x8b\x08\x00", **{"Content-Encoding": encoding})
     assert status == 415
     assert repr(encoding) in error["error"]["message"]
     assert "Send the body uncompressed" in error["error"]["message"]
 
 
-def test_the_encoding_identity_is_none(server: Served) -> None:
+def test_encoding_identity_is_accepted(server: Served) -> None:
     assert server.post(PATH, {**FIELDS, "max_tokens": 1}, **{"Content-Encoding": "identity"})[0] == 200
 
 
-def test_a_compressed_body_without_the_header_is_recognised(server: Served) -> None:
+def test_compressed_body_without_header_is_detected(server: Served) -> None:
     status, error = server.post(PATH, b"\x1f\x8b\x08\x00")
     assert (status, "it begins like gzip" in error["error"]["message"]) == (400, True)
 
@@ -228,19 +228,19 @@ def test_a_compressed_body_without_the_header_is_recognised(server: Served) -> N
         (b'{"model": "lm", "prompt": "a", "logit_bias": {"1": 1, "1": 2}}', "1"),
     ],
 )
-def test_a_key_that_is_twice_in_an_object_is_refused(server: Served, body: bytes, param: str) -> None:
+def test_duplicate_keys_are_rejected(server: Served, body: bytes, param: str) -> None:
     status, error = server.post(PATH, body)
     assert (status, error["error"]["param"]) == (400, param)
     assert "is twice in one object" in error["error"]["message"]
 
 
-def test_a_byte_order_mark_before_the_body_is_dropped(server: Served) -> None:
+def test_byte_order_mark_is_ignored(server: Served) -> None:
     body = json.dumps({**FIELDS, "max_tokens": 1}).encode()
     assert server.post(PATH, b"\xef\xbb\xbf" + body)[0] == 200
 
 
 @pytest.mark.parametrize("depth", [50, 900, 5000, 60_000])
-def test_json_that_is_nested_deeply_gets_one_line(server: Served, depth: int) -> None:
+def test_deeply_nested_json_gets_a_one_line_error(server: Served, depth: int) -> None:
     nested = b"[" * depth + b"]" * depth
     status, error = server.post(PATH, b'{"model": "lm", "prompt": "a", "x": %s}' % nested)
     assert status == 400
@@ -248,7 +248,7 @@ def test_json_that_is_nested_deeply_gets_one_line(server: Served, depth: int) ->
     assert server.get("/health")[0] == 200
 
 
-def test_headers_that_trickle_in_do_not_hold_the_server(server: Served) -> None:
+def test_trickling_headers_do_not_block_the_server(server: Served) -> None:
     began = time.monotonic()
     connections = [server.connect() for _ in range(50)]
     for connection in connections:
@@ -266,7 +266,7 @@ def test_headers_that_trickle_in_do_not_hold_the_server(server: Served) -> None:
     assert time.monotonic() - began < 10, "each has as long as --body-timeout, at most"
 
 
-def test_the_log_says_what_is_opened(server: Served) -> None:
+def test_log_names_the_opened_models(server: Served) -> None:
     log = "".join(server.log)
     assert re.search(r"opening lm: generate, \d+\.\d MB\n", log)
     assert re.search(r"opened lm in \d+\.\d s: at most 240 tokens, 4 rows\n", log)

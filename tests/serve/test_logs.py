@@ -1,4 +1,4 @@
-"""The log: one line for each event, whatever clients send, and nothing of what they wrote."""
+"""The log: one line for each event, for any client input, without their texts."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ EVIL = 'a\nb\r\x1b[31m\x9b2J\u2028\u202e\x7f\udcff"\\'
 
 @pytest.fixture(autouse=True)
 def kept_loggers() -> Iterator[None]:
-    """Put the loggers back as they were."""
+    """Restore the loggers."""
     loggers = [logging.getLogger(name) for name in NAMES]
     before = [(each, list(each.handlers), each.level, each.propagate) for each in loggers]
     yield
@@ -42,7 +42,7 @@ def access(**changed: Any) -> Access:
     return Access(**{**fields, **changed})
 
 
-def test_the_line_of_a_request(capsys: pytest.CaptureFixture[str]) -> None:
+def test_request_log_line(capsys: pytest.CaptureFixture[str]) -> None:
     configure("json")
     with request("req-1"):
         log_access(access(model="llama", prompt_tokens=5, completion_tokens=0, cached_tokens=3, finish_reason="stop"))
@@ -66,14 +66,14 @@ def test_the_line_of_a_request(capsys: pytest.CaptureFixture[str]) -> None:
     }
 
 
-def test_a_query_may_hold_a_key_and_is_not_logged(capsys: pytest.CaptureFixture[str]) -> None:
+def test_query_is_not_logged(capsys: pytest.CaptureFixture[str]) -> None:
     for style in ("json", "text"):
         configure(style)  # type: ignore[arg-type]
         log_access(access(path="/v1/models?api_key=secret"))
     assert "secret" not in capsys.readouterr().err
 
 
-def test_text_for_people(capsys: pytest.CaptureFixture[str]) -> None:
+def test_text_format(capsys: pytest.CaptureFixture[str]) -> None:
     configure("text")
     with request("req-1"):
         log_access(access(status=503, client=None))
@@ -141,21 +141,21 @@ def test_a_traceback_stays_in_its_line(capsys: pytest.CaptureFixture[str]) -> No
             assert all(line.startswith("    ") for line in lines[1:]) and len(lines) > 3
 
 
-def test_the_level_of_an_earlier_server_is_forgotten(capsys: pytest.CaptureFixture[str]) -> None:
+def test_log_level_of_an_earlier_server_is_reset(capsys: pytest.CaptureFixture[str]) -> None:
     logging.getLogger("uvicorn.error").setLevel(logging.CRITICAL)
     configure("json")
     logging.getLogger("uvicorn.error").error("Exception in ASGI application")
     assert [line["level"] for line in written(capsys)] == ["error"]
 
 
-def test_levels(capsys: pytest.CaptureFixture[str]) -> None:
+def test_log_levels(capsys: pytest.CaptureFixture[str]) -> None:
     configure("json", logging.WARNING)
     log_access(access())
     log_access(access(status=500))
     assert [line["status"] for line in written(capsys)] == [500]
 
 
-def test_uvicorn_starts_with_it_and_writes_no_access_log_of_its_own() -> None:
+def test_uvicorns_access_log_is_off() -> None:
     """A real server, stopped after one request."""
     code = """if True:
         import threading, urllib.request, uvicorn
@@ -190,7 +190,7 @@ def test_uvicorn_starts_with_it_and_writes_no_access_log_of_its_own() -> None:
     assert "after the end" in failed["traceback"]
 
 
-def test_streams_of_other_libraries_stay_open() -> None:
+def test_log_streams_of_other_libraries_stay_open() -> None:
     """absl's handler closes the stream that it writes to."""
     code = """if True:
         import io, logging

@@ -52,7 +52,7 @@ def generated(**changed: object) -> Generated:
     return Generated(**{**fields, **changed})  # type: ignore[arg-type]
 
 
-def test_a_finished_request_is_counted_under_the_names_of_vllm() -> None:
+def test_finished_request_is_counted_under_vllm_names() -> None:
     metrics = ServerMetrics()
     metrics.finished("llama", generated(), "stop")
     found = samples(metrics, model_name="llama")
@@ -80,7 +80,7 @@ def test_a_finished_request_is_counted_under_the_names_of_vllm() -> None:
     assert b"secret" not in metrics.render()[0]
 
 
-def test_tokens_counted_while_they_are_written_are_not_counted_twice() -> None:
+def test_streamed_tokens_are_counted_once() -> None:
     metrics = ServerMetrics()
     metrics.tokens("llama", 1, None)
     metrics.tokens("llama", 2, 0.25)
@@ -93,7 +93,7 @@ def test_tokens_counted_while_they_are_written_are_not_counted_twice() -> None:
     assert found["vllm:e2e_request_latency_seconds_sum"] == 9
 
 
-def test_a_request_without_tokens_has_no_first_one() -> None:
+def test_request_without_tokens_has_no_first_token_time() -> None:
     metrics = ServerMetrics()
     metrics.finished("llama", generated(tokens=[], accepted=0, rolled_back=0), "abort")
     metrics.cancelled("llama")
@@ -103,7 +103,7 @@ def test_a_request_without_tokens_has_no_first_one() -> None:
     assert found["intaglio:requests_cancelled_total"] == 1
 
 
-def test_a_request_of_the_runtime(tiny_decoder: Path) -> None:
+def test_metrics_of_a_real_request(tiny_decoder: Path) -> None:
     metrics = ServerMetrics()
     (result,) = generate(tiny_decoder, "a b c", max_new_tokens=4)
     metrics.finished("gpt2", result, "length")
@@ -113,7 +113,7 @@ def test_a_request_of_the_runtime(tiny_decoder: Path) -> None:
     assert 0 < found["vllm:time_to_first_token_seconds_sum"] < found["vllm:e2e_request_latency_seconds_sum"]
 
 
-def test_gauges_are_read_when_they_are_scraped() -> None:
+def test_gauges_are_read_at_scrape_time() -> None:
     metrics, states = ServerMetrics(), [Load(2, 3, 50, 200)]
     metrics.gauges("llama", lambda: states[-1])
     metrics.gauges("minilm", lambda: Load(1, 0))
@@ -126,7 +126,7 @@ def test_gauges_are_read_when_they_are_scraped() -> None:
     assert samples(metrics, model_name="llama")["vllm:num_requests_running"] == 0
 
 
-def test_encoders_and_http_requests() -> None:
+def test_encoder_and_http_metrics() -> None:
     metrics = ServerMetrics()
     metrics.encoded("minilm", 12, 0.004)
     metrics.rejected("minilm", "busy")
@@ -139,7 +139,7 @@ def test_encoders_and_http_requests() -> None:
     assert samples(metrics, **route)["intaglio:http_request_seconds_sum"] == 0.01
 
 
-def test_open_metrics_for_those_who_ask_for_it() -> None:
+def test_open_metrics_is_served_by_accept_header() -> None:
     metrics = ServerMetrics()
     metrics.finished('a "model"\n', generated(), "stop")
     text, content_type = metrics.render("application/openmetrics-text; version=1.0.0, text/plain;q=0.5")
@@ -150,7 +150,7 @@ def test_open_metrics_for_those_who_ask_for_it() -> None:
     assert families["vllm:prompt_tokens"][0].labels == {"model_name": 'a "model"\n'}
 
 
-def test_two_servers_in_a_process_do_not_share_metrics() -> None:
+def test_servers_in_a_process_do_not_share_metrics() -> None:
     first, second = ServerMetrics(), ServerMetrics()
     first.cancelled("llama")
     second.gauges("llama", Load)
@@ -158,7 +158,7 @@ def test_two_servers_in_a_process_do_not_share_metrics() -> None:
     assert b"vllm:" not in prometheus_client.generate_latest()
 
 
-def test_counting_from_many_threads_loses_nothing() -> None:
+def test_counters_are_thread_safe() -> None:
     metrics = ServerMetrics()
 
     def count() -> None:

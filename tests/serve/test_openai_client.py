@@ -1,4 +1,4 @@
-"""The server as the official client sees it."""
+"""The server through the official client."""
 
 from __future__ import annotations
 
@@ -56,7 +56,7 @@ def test_models_are_listed(client: openai.OpenAI) -> None:
         client.models.retrieve("other")
 
 
-def test_greedy_texts_are_those_of_generate(client: openai.OpenAI, generator: TextGenerator) -> None:
+def test_greedy_texts_equal_generate(client: openai.OpenAI, generator: TextGenerator) -> None:
     expected = generator.write(PROMPT).whole()
     found = client.completions.create(model="lm", prompt=PROMPT, temperature=0, max_tokens=40)
     assert found.choices[0].text == expected.text
@@ -66,7 +66,7 @@ def test_greedy_texts_are_those_of_generate(client: openai.OpenAI, generator: Te
     assert ask(client, max_tokens=40).choices[0].message.content == answer.text
 
 
-def test_a_stream_has_the_same_text_and_usage_as_the_whole(client: openai.OpenAI) -> None:
+def test_stream_equals_the_full_response(client: openai.OpenAI) -> None:
     options = {"temperature": 1.2, "seed": 5, "n": 2}
     whole = ask(client, **options)
     chunks = list(ask(client, stream=True, stream_options={"include_usage": True}, **options))
@@ -78,12 +78,12 @@ def test_a_stream_has_the_same_text_and_usage_as_the_whole(client: openai.OpenAI
     assert {choice.finish_reason for chunk in chunks for choice in chunk.choices} == {None, "length"}
 
 
-def test_seeds_repeat_texts_and_negative_ones_are_seeds_too(client: openai.OpenAI) -> None:
+def test_seeds_including_negative_ones_reproduce_texts(client: openai.OpenAI) -> None:
     texts = [ask(client, temperature=1.5, seed=seed).choices[0].message.content for seed in (-7, -7, 8)]
     assert texts[0] == texts[1] != texts[2]
 
 
-def test_several_prompts_and_token_ids(client: openai.OpenAI, generator: TextGenerator) -> None:
+def test_prompts_may_be_lists_and_token_ids(client: openai.OpenAI, generator: TextGenerator) -> None:
     ids = generator.encode(PROMPT)
     both = client.completions.create(model="lm", prompt=["A function", ids], temperature=0, max_tokens=5)  # type: ignore[list-item]
     alone = client.completions.create(model="lm", prompt=ids, temperature=0, max_tokens=5)
@@ -91,7 +91,7 @@ def test_several_prompts_and_token_ids(client: openai.OpenAI, generator: TextGen
     assert both.choices[1].text == alone.choices[0].text
 
 
-def test_stop_strings_end_a_text_before_them(client: openai.OpenAI) -> None:
+def test_text_ends_before_a_stop_string(client: openai.OpenAI) -> None:
     text = client.completions.create(model="lm", prompt=PROMPT, temperature=0, max_tokens=24).choices[0].text
     stop = text[len(text) // 2 :][:3]
     found = client.completions.create(model="lm", prompt=PROMPT, temperature=0, max_tokens=24, stop=[stop, "\0"])
@@ -99,14 +99,14 @@ def test_stop_strings_end_a_text_before_them(client: openai.OpenAI) -> None:
     assert found.choices[0].text == text[: text.index(stop)]
 
 
-def test_a_prompt_that_was_read_before_counts_as_cached(client: openai.OpenAI) -> None:
+def test_reused_prompt_counts_as_cached(client: openai.OpenAI) -> None:
     long = "A module is a file that contains definitions and statements of the language. " * 3
     ask(client, messages=[{"role": "user", "content": long + "What is it?"}])
     usage = ask(client, messages=[{"role": "user", "content": long + "What else?"}]).usage
     assert usage.prompt_tokens_details.cached_tokens > 40
 
 
-def test_log_probabilities_are_those_of_the_model(client: openai.OpenAI) -> None:
+def test_logprobs_equal_the_models(client: openai.OpenAI) -> None:
     found = ask(client, logprobs=True, top_logprobs=3).choices[0]
     for entry in found.logprobs.content:
         assert entry.token == entry.top_logprobs[0].token
@@ -118,7 +118,7 @@ def test_log_probabilities_are_those_of_the_model(client: openai.OpenAI) -> None
     assert [entry.token for entry in parts] == [entry.token for entry in found.logprobs.content]
 
 
-def test_a_part_of_a_character_has_its_own_bytes(client: openai.OpenAI, generator: TextGenerator) -> None:
+def test_partial_character_has_its_own_bytes(client: openai.OpenAI, generator: TextGenerator) -> None:
     part = generator.tokenizer.token_to_id("â")  # the byte E2, with which "€" begins
     bias = {str(part): 100}
     entry = ask(client, max_tokens=1, logprobs=True, logit_bias=bias).choices[0].logprobs.content[0]
@@ -127,7 +127,7 @@ def test_a_part_of_a_character_has_its_own_bytes(client: openai.OpenAI, generato
     assert found.choices[0].logprobs.tokens == ["bytes:\\xe2"]
 
 
-def test_a_bias_forbids_and_forces_tokens(client: openai.OpenAI, generator: TextGenerator) -> None:
+def test_logit_bias_forbids_and_forces_tokens(client: openai.OpenAI, generator: TextGenerator) -> None:
     forced = generator.tokenizer.encode("import", add_special_tokens=False).ids[0]
     found = client.completions.create(
         model="lm", prompt="A", temperature=0, max_tokens=3, logit_bias={str(forced): 100}
@@ -136,7 +136,7 @@ def test_a_bias_forbids_and_forces_tokens(client: openai.OpenAI, generator: Text
 
 
 @pytest.mark.parametrize("stream", [False, True])
-def test_an_answer_keeps_to_a_schema(client: openai.OpenAI, stream: bool) -> None:
+def test_answer_matches_the_schema(client: openai.OpenAI, stream: bool) -> None:
     form = {"type": "json_schema", "json_schema": {"name": "found", "strict": True, "schema": SCHEMA}}
     for seed in range(4):
         found = ask(client, response_format=form, temperature=1.5, seed=seed, max_tokens=200, stream=stream)
@@ -144,7 +144,7 @@ def test_an_answer_keeps_to_a_schema(client: openai.OpenAI, stream: bool) -> Non
         jsonschema.validate(json.loads(text), SCHEMA)
 
 
-def test_an_answer_is_one_of_several_choices(client: openai.OpenAI) -> None:
+def test_answer_is_one_of_the_choices(client: openai.OpenAI) -> None:
     found = ask(client, temperature=1.5, extra_body={"structured_outputs": {"choice": ["yes", "no.", "(maybe)"]}}, n=4)
     assert {choice.message.content for choice in found.choices} <= {"yes", "no.", "(maybe)"}
     assert {choice.finish_reason for choice in found.choices} == {"stop"}
@@ -171,7 +171,7 @@ def test_an_answer_is_one_of_several_choices(client: openai.OpenAI) -> None:
         ({"stream_options": {"include_usage": True}}, "stream_options"),
     ],
 )
-def test_what_is_not_supported_is_refused_by_name(client: openai.OpenAI, options: Any, param: str | None) -> None:
+def test_unsupported_fields_are_rejected_by_name(client: openai.OpenAI, options: Any, param: str | None) -> None:
     with pytest.raises(openai.BadRequestError) as refused:
         ask(client, **options)
     assert refused.value.type == "invalid_request_error"
@@ -179,12 +179,12 @@ def test_what_is_not_supported_is_refused_by_name(client: openai.OpenAI, options
     assert "\n" not in refused.value.message
 
 
-def test_fields_whose_value_changes_nothing_are_accepted(client: openai.OpenAI) -> None:
+def test_neutral_field_values_are_accepted(client: openai.OpenAI) -> None:
     notes = {"metadata": {"a": "b"}, "prompt_cache_key": "x", "safety_identifier": "y"}
     assert ask(client, store=False, service_tier="auto", modalities=["text"], user="me", **notes).choices
 
 
-def test_an_answer_can_be_sent_back_with_all_its_empty_fields(client: openai.OpenAI) -> None:
+def test_answer_can_be_sent_back_with_empty_fields(client: openai.OpenAI) -> None:
     message = ask(client).choices[0].message.model_dump()
     assert None in message.values()
     assert ask(client, messages=[{"role": "user", "content": "Hi"}, message, {"role": "user", "content": "Go on"}])
@@ -195,33 +195,33 @@ def test_an_answer_can_be_sent_back_with_all_its_empty_fields(client: openai.Ope
     assert again.output  # its text may be empty: it is sampled
 
 
-def test_a_tiny_temperature_is_greedy(client: openai.OpenAI) -> None:
+def test_tiny_temperature_is_greedy(client: openai.OpenAI) -> None:
     assert ask(client, temperature=1e-46).choices[0].message.content == ask(client).choices[0].message.content
 
 
-def test_a_prompt_that_is_too_long_is_refused(client: openai.OpenAI) -> None:
+def test_too_long_prompt_is_rejected(client: openai.OpenAI) -> None:
     with pytest.raises(openai.BadRequestError, match="the model takes at most 240"):
         ask(client, messages=[{"role": "user", "content": "word " * 500}])
 
 
-def test_a_model_without_a_template_answers_no_conversation(client: openai.OpenAI) -> None:
+def test_model_without_template_rejects_conversations(client: openai.OpenAI) -> None:
     with pytest.raises(openai.BadRequestError, match="has no usable chat template: use /v1/completions"):
         ask(client, model="plain")
     assert client.completions.create(model="plain", prompt=PROMPT, max_tokens=2).choices
 
 
-def test_an_encoder_generates_no_text_and_a_decoder_embeds_none(client: openai.OpenAI) -> None:
+def test_endpoints_reject_models_of_other_tasks(client: openai.OpenAI) -> None:
     with pytest.raises(openai.BadRequestError, match="it generates no text"):
         ask(client, model="encoder")
     with pytest.raises(openai.BadRequestError, match="computes no embeddings"):
         client.embeddings.create(model="lm", input="a")
 
 
-def test_many_embeddings_at_a_time(client: openai.OpenAI) -> None:
+def test_many_concurrent_embeddings(client: openai.OpenAI) -> None:
     assert len(client.embeddings.create(model="encoder", input=["a"] * 1000).data) == 1000
 
 
-def test_embeddings_of_nothing_are_refused_and_logged_as_the_clients_error(server: Served) -> None:
+def test_empty_embedding_input_is_logged_as_client_error(server: Served) -> None:
     before = server.metric("intaglio:requests_rejected_total")
     status, error = server.post("/v1/embeddings", {"model": "encoder", "input": ""})
     assert status == 400

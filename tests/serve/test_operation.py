@@ -1,4 +1,4 @@
-"""What those who run a server need: TLS, CORS, logs, metrics, traces, health; and a draft model behind it."""
+"""Operating a server: TLS, CORS, logs, metrics, traces, health, and a draft model."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ def operated(chat_models: tuple[Path, Path], tmp_path_factory: pytest.TempPathFa
         yield running, trace
 
 
-def test_a_draft_model_changes_no_greedy_text(operated: tuple[Served, Path], chat_models: tuple[Path, Path]) -> None:
+def test_draft_model_does_not_change_greedy_text(operated: tuple[Served, Path], chat_models: tuple[Path, Path]) -> None:
     with TextGenerator(chat_models[1], max_new_tokens=30) as generator:
         expected = generator.write(str(BODY["prompt"])).whole().text
     status, found = operated[0].post("/v1/completions", BODY)
@@ -38,7 +38,7 @@ def test_a_draft_model_changes_no_greedy_text(operated: tuple[Served, Path], cha
     assert operated[0].metric("vllm:spec_decode_num_draft_tokens_total") > 0
 
 
-def test_a_request_is_logged_with_its_id_and_its_tokens_but_not_its_text(operated: tuple[Served, Path]) -> None:
+def test_request_log_has_id_and_tokens_but_no_text(operated: tuple[Served, Path]) -> None:
     server = operated[0]
     server.post("/v1/completions", BODY, **{"X-Request-Id": "mine-7"})
     server.get("/v1/models/none?key=secret", **{"X-Request-Id": "bad\tid"})
@@ -57,7 +57,7 @@ def test_a_request_is_logged_with_its_id_and_its_tokens_but_not_its_text(operate
     assert "secret" not in "".join(server.log)
 
 
-def test_the_answer_has_the_id_of_the_request(operated: tuple[Served, Path]) -> None:
+def test_response_has_the_request_id(operated: tuple[Served, Path]) -> None:
     request = urllib.request.Request(f"{operated[0].url}/health", headers={"X-Request-Id": "mine-8"})
     with urllib.request.urlopen(request) as response:
         assert response.headers["X-Request-Id"] == "mine-8"
@@ -75,7 +75,7 @@ def test_metrics_count_requests_and_tokens(operated: tuple[Served, Path]) -> Non
     assert server.metric("intaglio:http_requests_total") > rejected
 
 
-def test_only_the_named_web_page_may_call(operated: tuple[Served, Path]) -> None:
+def test_only_allowed_origins_may_call(operated: tuple[Served, Path]) -> None:
     def allowed(origin: str) -> str | None:
         headers = {"Origin": origin, "Access-Control-Request-Method": "POST"}
         request = urllib.request.Request(f"{operated[0].url}/v1/completions", headers=headers, method="OPTIONS")
@@ -91,14 +91,14 @@ def test_only_the_named_web_page_may_call(operated: tuple[Served, Path]) -> None
     assert allowed("https://other.example") is None
 
 
-def test_without_the_option_no_web_page_may_call(server: Served) -> None:
+def test_no_origin_is_allowed_by_default(server: Served) -> None:
     request = urllib.request.Request(f"{server.url}/v1/models", headers={"Origin": "https://page.example"})
     with urllib.request.urlopen(request) as response:
         assert response.status == 200
         assert not [name for name in response.headers if name.lower().startswith("access-control")]
 
 
-def test_prompts_beyond_the_tokens_that_may_wait_are_answered_with_429(chat_models: tuple[Path, Path]) -> None:
+def test_prompts_beyond_max_waiting_tokens_get_429(chat_models: tuple[Path, Path]) -> None:
     body = {"model": "lm", "prompt": [5] * 30, "max_tokens": 200, "ignore_eos": True}
     with served(f"lm={chat_models[1]}", "--rows", 1, "--max-waiting-tokens", 40) as running:
         status, error = running.post("/v1/completions", {**body, "n": 9})  # far fewer than --max-waiting
@@ -107,18 +107,18 @@ def test_prompts_beyond_the_tokens_that_may_wait_are_answered_with_429(chat_mode
         assert running.post("/v1/completions", {**body, "max_tokens": 1})[0] == 200
 
 
-def test_the_trace_has_every_pass_and_is_whole_after_the_server_has_ended(operated: tuple[Served, Path]) -> None:
+def test_trace_is_complete_after_shutdown(operated: tuple[Served, Path]) -> None:
     server, trace = operated
     server.post("/v1/completions", BODY)
     assert server.get("/health/ready") == (200, {"status": "ok"})
     assert server.stop() == 0
     events = json.loads(trace.read_text())
     passes = [event for event in events if event["ph"] == "X"]
-    assert {event["tid"] for event in passes} >= {1, 2}  # the large model's and the draft model's
+    assert {event["tid"] for event in passes} >= {1, 2}  # the target model's and the draft model's
     assert all(event["dur"] > 0 for event in passes)
 
 
-def test_https_with_the_given_certificate(chat_models: tuple[Path, Path], tmp_path: Path) -> None:
+def test_https_uses_the_given_certificate(chat_models: tuple[Path, Path], tmp_path: Path) -> None:
     certificate, key = tmp_path / "certificate.pem", tmp_path / "key.pem"
     command = ["openssl", "req", "-x509", "-newkey", "rsa:2048", "-nodes", "-days", "2", "-subj", "/CN=localhost"]
     made = [*command, "-addext", "subjectAltName=IP:127.0.0.1", "-keyout", str(key), "-out", str(certificate)]

@@ -1,4 +1,4 @@
-"""What clients see when the server gets SIGTERM."""
+"""Shutdown of a server by SIGTERM, from the clients' view."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ def refuses(running: Served) -> bool:
     return False
 
 
-def test_after_sigterm_running_texts_go_on_while_new_and_idle_connections_are_closed(
+def test_sigterm_finishes_running_texts_and_closes_connections(
     chat_models: tuple[Path, Path],
 ) -> None:
     body = json.dumps(LONG).encode()
@@ -51,7 +51,7 @@ def test_after_sigterm_running_texts_go_on_while_new_and_idle_connections_are_cl
         assert running.process.wait(60) == 0
 
 
-def test_embeddings_beyond_the_grace_period_are_answered_with_503(tiny_bundle: Path) -> None:
+def test_embeddings_beyond_the_grace_period_get_503(tiny_bundle: Path) -> None:
     limits = ("--grace", 0, "--threads", 1, "--max-waiting-tokens", 1 << 24)
     answers: list[tuple[int, Any]] = []
     with served(f"encoder={tiny_bundle}", *limits) as running:
@@ -77,7 +77,7 @@ def test_embeddings_beyond_the_grace_period_are_answered_with_503(tiny_bundle: P
     assert 0 < int(left[1]) <= len(TEXTS)
 
 
-def test_without_host_only_this_machine_can_connect(server: Served) -> None:
+def test_default_host_is_local(server: Served) -> None:
     assert server.host == "127.0.0.1"
     with pytest.raises(ConnectionRefusedError):  # an address of this machine as well
         socket.create_connection(("127.0.0.2", server.port), timeout=10)

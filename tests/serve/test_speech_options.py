@@ -1,4 +1,4 @@
-"""A served speech recogniser decodes as the server's options say."""
+"""A served speech recogniser uses the server's decoding options."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from intaglio.serve.options import ServerOptions
 from intaglio.serve.uploads import Upload
 
 
-def test_a_beam_search_is_that_of_run(recogniser: Path, tmp_path: Path) -> None:
+def test_beam_search_equals_run(recogniser: Path, tmp_path: Path) -> None:
     sentences, words, copy = tmp_path / "sentences", tmp_path / "words.arpa", tmp_path / "copy.flac"
     sentences.write_text("he he a\na b he\n")
     estimate(sentences, words, 2)
@@ -54,7 +54,7 @@ async def transcribed(model: SpeechModel, recording: Path) -> str:
         ({"beam": 0}, "beam width 0, expected at least 1."),
     ],
 )
-def test_options_that_fit_no_model_are_refused(tiny_bundle: Path, options: dict[str, Any], message: str) -> None:
+def test_options_without_a_model_are_rejected(tiny_bundle: Path, options: dict[str, Any], message: str) -> None:
     with pytest.raises(UsageError) as raised:
         open_models([tiny_bundle], ServerOptions(), **options)
     assert str(raised.value).startswith(message)

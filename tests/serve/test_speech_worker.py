@@ -1,4 +1,4 @@
-"""Recordings of concurrent callers: their turns, cancellation, errors, bounds, and what is released."""
+"""Recordings of concurrent callers: their turns, cancellation, errors, limits, and released files."""
 
 from __future__ import annotations
 
@@ -75,7 +75,7 @@ def recorded(tmp_path: Path) -> Recorded:
 
 
 class Gate:
-    """Holds up the engine of a worker, and records whose turns there were."""
+    """Blocks the engine of a worker, and records the turns."""
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch):
         self.open, self.entered = threading.Event(), threading.Event()
@@ -96,9 +96,7 @@ async def text(call: SpeechCall) -> str:
     return " ".join([word.text async for words in call.words() for word in words])
 
 
-def test_concurrent_callers_get_what_each_recording_has_alone(
-    worker: Open, recorded: Recorded, recogniser: Path
-) -> None:
+def test_concurrent_transcripts_equal_single_transcripts(worker: Open, recorded: Recorded, recogniser: Path) -> None:
     paths = sorted(RECORDINGS.glob("*.flac"))
     with SpeechRecognizer(Bundle.open(recogniser)) as alone:
         expected = [alone.transcribe(path) for path in paths]
@@ -116,7 +114,7 @@ def test_concurrent_callers_get_what_each_recording_has_alone(
     assert (recorded.released, list(recorded.folder.iterdir())) == (len(paths), [])
 
 
-def test_short_recordings_do_not_wait_for_long_ones_nor_stop_them(
+def test_short_and_long_recordings_do_not_block_each_other(
     worker: Open, recorded: Recorded, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     gate = Gate(monkeypatch)
@@ -133,7 +131,7 @@ def test_short_recordings_do_not_wait_for_long_ones_nor_stop_them(
     asyncio.run(ask(worker(rows=1)))
 
 
-def test_no_more_than_rows_are_in_progress(worker: Open, recorded: Recorded, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_rows_limit_recordings_in_progress(worker: Open, recorded: Recorded, monkeypatch: pytest.MonkeyPatch) -> None:
     gate = Gate(monkeypatch)
 
     async def ask(served: SpeechWorker) -> None:
@@ -145,7 +143,7 @@ def test_no_more_than_rows_are_in_progress(worker: Open, recorded: Recorded, mon
     asyncio.run(ask(worker(rows=2)))
 
 
-def test_a_cancelled_recording_stops_at_its_next_window_and_is_released(
+def test_cancelled_recording_stops_at_its_next_window(
     worker: Open, recorded: Recorded, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     gate = Gate(monkeypatch)
@@ -167,7 +165,7 @@ def test_a_cancelled_recording_stops_at_its_next_window_and_is_released(
 
 
 @pytest.mark.parametrize("leaves", ["whole", "streamed", "unread"])
-def test_a_client_that_leaves_stops_the_work(
+def test_client_disconnect_stops_the_work(
     worker: Open, recorded: Recorded, monkeypatch: pytest.MonkeyPatch, leaves: str
 ) -> None:
     gate = Gate(monkeypatch)
@@ -199,7 +197,7 @@ def test_a_client_that_leaves_stops_the_work(
     asyncio.run(ask(worker()))
 
 
-def test_a_caller_continues_with_the_error_while_its_window_is_computed(
+def test_failed_caller_does_not_wait_for_its_window(
     worker: Open, recorded: Recorded, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     gate = Gate(monkeypatch)
@@ -219,7 +217,7 @@ def test_a_caller_continues_with_the_error_while_its_window_is_computed(
     asyncio.run(ask(worker()))
 
 
-def test_a_damaged_recording_fails_alone(worker: Open, recorded: Recorded) -> None:
+def test_damaged_recording_fails_alone(worker: Open, recorded: Recorded) -> None:
     broken = recorded.upload(1)
     samples = np.zeros(40 * RATE, np.float32)
     samples[35 * RATE] = np.nan
@@ -237,7 +235,7 @@ def test_a_damaged_recording_fails_alone(worker: Open, recorded: Recorded) -> No
     assert recorded.released == 2
 
 
-def test_an_engine_that_fails_ends_its_recording_alone(
+def test_engine_error_fails_only_its_recording(
     worker: Open, recorded: Recorded, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     served = worker()
@@ -260,7 +258,7 @@ def test_an_engine_that_fails_ends_its_recording_alone(
     assert served.alive
 
 
-def test_what_is_refused_still_belongs_to_the_caller(
+def test_rejected_recording_belongs_to_the_caller(
     worker: Open, recorded: Recorded, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     gate = Gate(monkeypatch)
@@ -288,7 +286,7 @@ def test_what_is_refused_still_belongs_to_the_caller(
         asyncio.run(served.start(recorded.upload(1)))
 
 
-def test_options_out_of_range_are_refused(recogniser: Path, tiny_bundle: Path) -> None:
+def test_out_of_range_options_raise_usage_error(recogniser: Path, tiny_bundle: Path) -> None:
     with pytest.raises(UsageError, match="rows 0, max waiting 256: expected at least 1"):
         SpeechWorker(Bundle.open(recogniser), rows=0)
     with pytest.raises(UsageError, match="does not take recordings"):

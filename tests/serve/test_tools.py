@@ -1,4 +1,4 @@
-"""Tool calls through the official client: chat completions and responses, streamed and whole."""
+"""Tool calls through the official client: chat completions and responses, streamed and in full."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ def ask(client: openai.OpenAI, **options: Any) -> Any:
 
 
 @pytest.mark.parametrize("seed", range(3))
-def test_a_named_tool_is_called_with_arguments_of_its_schema(client: openai.OpenAI, seed: int) -> None:
+def test_named_tool_is_called_with_valid_arguments(client: openai.OpenAI, seed: int) -> None:
     choice = ask(client, tool_choice=NAMED, temperature=1.5, seed=seed).choices[0]
     assert choice.finish_reason == "tool_calls"
     assert choice.message.content is None
@@ -40,7 +40,7 @@ def test_a_named_tool_is_called_with_arguments_of_its_schema(client: openai.Open
     jsonschema.validate(json.loads(call.function.arguments), PLACE)
 
 
-def test_a_streamed_call_is_the_same(client: openai.OpenAI) -> None:
+def test_streamed_call_equals_the_full_one(client: openai.OpenAI) -> None:
     options = {"tool_choice": NAMED, "temperature": 1.5, "seed": 1}
     (expected,) = ask(client, **options).choices[0].message.tool_calls
     name, arguments, identifiers, reasons = "", "", [], []
@@ -80,7 +80,7 @@ CUTS = [
 
 
 @pytest.mark.parametrize(("limit", "arguments", "reason"), CUTS)
-def test_a_call_that_is_cut_off_is_none_and_leaves_no_markup(
+def test_truncated_call_is_dropped_without_markup(
     client: openai.OpenAI, limit: dict[str, Any], arguments: list[str] | None, reason: str
 ) -> None:
     options = {"tool_choice": NAMED, "temperature": 1.5, "seed": 1, **limit}
@@ -93,7 +93,7 @@ def test_a_call_that_is_cut_off_is_none_and_leaves_no_markup(
 
 
 @pytest.mark.parametrize(("limit", "arguments", "reason"), CUTS)
-def test_a_response_whose_call_is_cut_off_is_incomplete(
+def test_response_with_a_truncated_call_is_incomplete(
     client: openai.OpenAI, limit: dict[str, Any], arguments: list[str] | None, reason: str
 ) -> None:
     most = {"max_output_tokens": limit["max_tokens"]} if "max_tokens" in limit else {}
@@ -112,7 +112,7 @@ def test_a_response_whose_call_is_cut_off_is_incomplete(
     assert event.type == f"response.{expected}"
 
 
-def test_a_conversation_goes_on_after_a_call(client: openai.OpenAI) -> None:
+def test_conversation_continues_after_a_call(client: openai.OpenAI) -> None:
     message = ask(client, tool_choice="required", parallel_tool_calls=False, seed=0).choices[0].message
     results = [{"role": "tool", "tool_call_id": call.id, "content": "sunny"} for call in message.tool_calls]
     assert len(results) == 1
@@ -135,12 +135,12 @@ def test_a_conversation_goes_on_after_a_call(client: openai.OpenAI) -> None:
         ({"functions": []}, "'functions' is not supported"),
     ],
 )
-def test_invalid_tools_are_refused(client: openai.OpenAI, options: dict[str, Any], expected_error: str) -> None:
+def test_invalid_tools_are_rejected(client: openai.OpenAI, options: dict[str, Any], expected_error: str) -> None:
     with pytest.raises(openai.BadRequestError, match=expected_error):
         ask(client, **options)
 
 
-def test_a_response_has_the_text_of_a_chat_completion(client: openai.OpenAI) -> None:
+def test_response_equals_the_chat_completion(client: openai.OpenAI) -> None:
     options: dict[str, Any] = {"model": "lm", "temperature": 0}
     chat = client.chat.completions.create(messages=QUESTION, max_tokens=20, **options)  # type: ignore[arg-type]
     found = client.responses.create(input="Weather?", max_output_tokens=20, **options)
@@ -153,7 +153,7 @@ def test_a_response_has_the_text_of_a_chat_completion(client: openai.OpenAI) -> 
     assert found.usage.output_tokens == chat.usage.completion_tokens
 
 
-def test_the_events_of_a_response_add_up_to_it(client: openai.OpenAI) -> None:
+def test_response_events_add_up_to_the_response(client: openai.OpenAI) -> None:
     options: dict[str, Any] = {"model": "lm", "input": "Weather?", "temperature": 0, "max_output_tokens": 20}
     events = list(client.responses.create(stream=True, **options))
     assert [event.sequence_number for event in events] == list(range(len(events)))
@@ -173,7 +173,7 @@ def test_the_events_of_a_response_add_up_to_it(client: openai.OpenAI) -> None:
     assert text == events[-1].response.output_text == client.responses.create(**options).output_text  # type: ignore[union-attr]
 
 
-def test_a_response_calls_tools_and_goes_on(client: openai.OpenAI) -> None:
+def test_response_calls_tools_and_continues(client: openai.OpenAI) -> None:
     options: dict[str, Any] = {"model": "lm", "tools": FLAT, "tool_choice": {"type": "function", "name": "weather"}}
     found = client.responses.create(input="Weather?", temperature=1.5, extra_body=SEED, **options)
     (call,) = found.output
@@ -192,7 +192,7 @@ def test_a_response_calls_tools_and_goes_on(client: openai.OpenAI) -> None:
     assert events[-1].type == "response.completed"
 
 
-def test_a_response_keeps_to_a_schema(client: openai.OpenAI) -> None:
+def test_response_matches_the_schema(client: openai.OpenAI) -> None:
     form = {"type": "json_schema", "name": "place", "schema": PLACE, "strict": True}
     found = client.responses.create(model="lm", input="Where?", text={"format": form}, extra_body=SEED)  # type: ignore[arg-type]
     jsonschema.validate(json.loads(found.output_text), PLACE)
@@ -211,7 +211,7 @@ def test_a_response_keeps_to_a_schema(client: openai.OpenAI) -> None:
         ({"text": {"format": {"type": "json_schema"}}}, r"text.format.schema: is missing"),
     ],
 )
-def test_what_responses_do_not_support_is_refused(
+def test_unsupported_response_fields_are_rejected(
     client: openai.OpenAI, options: dict[str, Any], expected_error: str
 ) -> None:
     with pytest.raises(openai.BadRequestError, match=expected_error):
@@ -219,5 +219,5 @@ def test_what_responses_do_not_support_is_refused(
 
 
 def _body(options: dict[str, Any]) -> dict[str, Any]:
-    """Fields that the client does not know go into the body as they are."""
+    """Fields unknown to the client go into the body unchanged."""
     return {"extra_body": {"n": options["n"]}} if "n" in options else options

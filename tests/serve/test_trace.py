@@ -1,4 +1,4 @@
-"""The trace of a scheduler: complete, within its size, and readable when the server was killed."""
+"""The trace of a scheduler: complete, within its size, and readable after the server was killed."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ def read(path: Path) -> Events:
     return events
 
 
-def test_passes_and_requests_are_all_in_the_trace(scheduler: Scheduler, tmp_path: Path) -> None:
+def test_trace_has_all_passes_and_requests(scheduler: Scheduler, tmp_path: Path) -> None:
     with TraceFile(tmp_path / "trace.json") as file:
         scheduler.observer = file.scheduler("llama")
         states = [scheduler.submit(asked(seed, 20)) for seed in range(3)]
@@ -75,7 +75,7 @@ def test_passes_and_requests_are_all_in_the_trace(scheduler: Scheduler, tmp_path
     assert waiting[-1] == {"running": 0, "waiting": 0}
 
 
-def test_each_request_has_a_track_with_its_phases_in_order(scheduler: Scheduler, tmp_path: Path) -> None:
+def test_request_tracks_have_phases_in_order(scheduler: Scheduler, tmp_path: Path) -> None:
     with TraceFile(tmp_path / "trace.json") as file:
         scheduler.observer = file.scheduler("llama")
         states = [scheduler.submit(asked(seed)) for seed in range(3)]
@@ -115,7 +115,7 @@ def test_two_models_are_two_processes(scheduler: Scheduler, tmp_path: Path) -> N
     assert {event["pid"] for event in events if event["ph"] == "X"} == {1, 2}
 
 
-def test_texts_are_not_in_the_trace_and_not_changed_by_it(scheduler: Scheduler, tmp_path: Path) -> None:
+def test_trace_holds_no_texts_and_does_not_change_them(scheduler: Scheduler, tmp_path: Path) -> None:
     state = scheduler.submit(GenerationRequest("abcdef " * 5, max_new_tokens=8))
     run(scheduler)
     with TraceFile(tmp_path / "trace.json") as file:
@@ -126,7 +126,7 @@ def test_texts_are_not_in_the_trace_and_not_changed_by_it(scheduler: Scheduler, 
     assert "abcdef" not in (tmp_path / "trace.json").read_text()
 
 
-def test_a_full_trace_ends_with_a_note_within_its_limit(scheduler: Scheduler, tmp_path: Path) -> None:
+def test_full_trace_ends_with_a_note_within_its_limit(scheduler: Scheduler, tmp_path: Path) -> None:
     with TraceFile(tmp_path / "trace.json", max_megabytes=0.004) as file:
         scheduler.observer = file.scheduler("llama")
         states = [scheduler.submit(asked(seed, 20)) for seed in range(4)]
@@ -137,7 +137,7 @@ def test_a_full_trace_ends_with_a_note_within_its_limit(scheduler: Scheduler, tm
     assert (last["ph"], last["name"]) == ("i", "the trace ends here: it has reached its limit of 0.004 MB")
 
 
-def test_a_killed_server_leaves_all_events(decoder_with_draft: tuple[Path, Path], tmp_path: Path) -> None:
+def test_killed_server_leaves_all_events(decoder_with_draft: tuple[Path, Path], tmp_path: Path) -> None:
     code = """if True:
         import os, sys
         from pathlib import Path
@@ -163,7 +163,7 @@ def test_a_killed_server_leaves_all_events(decoder_with_draft: tuple[Path, Path]
     assert [event["name"] for event in events if event["ph"] == "b"] == ["request", "queued"]
 
 
-def test_a_trace_that_cannot_be_written_ends_alone(
+def test_trace_write_error_ends_only_the_trace(
     scheduler: Scheduler, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     if not os.path.exists("/dev/full"):  # noqa: PTH110
@@ -176,12 +176,12 @@ def test_a_trace_that_cannot_be_written_ends_alone(
     assert "cannot be written: No space left on device" in record.getMessage()
 
 
-def test_an_empty_trace_is_json(tmp_path: Path) -> None:
+def test_empty_trace_is_json(tmp_path: Path) -> None:
     TraceFile(tmp_path / "trace.json").close()
     assert read(tmp_path / "trace.json") == []
 
 
-def test_a_place_or_a_size_that_cannot_be(tmp_path: Path) -> None:
+def test_invalid_path_or_size_raises_usage_error(tmp_path: Path) -> None:
     with pytest.raises(UsageError, match=r"trace of 0 MB: expected at least 0.001"):
         TraceFile(tmp_path / "trace.json", max_megabytes=0)
     for path in (tmp_path, tmp_path / "missing" / "trace.json"):

@@ -1,4 +1,4 @@
-"""Transcriptions as the official client sees them, beside an encoder."""
+"""Transcriptions through the official client, beside an encoder."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ def speaker(speaking: Served) -> Iterator[openai.OpenAI]:
 
 @pytest.fixture(scope="module")
 def expected(recogniser: Path) -> Transcript:
-    """What the recogniser makes of `RECORDING`."""
+    """The recogniser's transcript of `RECORDING`."""
     with SpeechRecognizer(Bundle.open(recogniser)) as opened:
         return opened.transcribe(RECORDING)
 
@@ -60,7 +60,7 @@ def transcribe(client: openai.OpenAI, **options: Any) -> Any:
     return client.audio.transcriptions.create(**{"model": "speech", "file": RECORDING, **options})
 
 
-def test_the_transcript_is_that_of_the_recogniser(speaker: openai.OpenAI, expected: Transcript) -> None:
+def test_transcript_equals_the_recognisers(speaker: openai.OpenAI, expected: Transcript) -> None:
     found = transcribe(speaker)
     assert len(expected.words) > 10
     assert found.text == expected.text
@@ -68,12 +68,12 @@ def test_the_transcript_is_that_of_the_recogniser(speaker: openai.OpenAI, expect
     assert found.logprobs is None
 
 
-def test_fields_whose_value_changes_nothing_are_accepted(speaker: openai.OpenAI, expected: Transcript) -> None:
+def test_neutral_field_values_are_accepted(speaker: openai.OpenAI, expected: Transcript) -> None:
     options = {"language": "en", "temperature": 0, "prompt": "", "chunking_strategy": "auto", "stream": False}
     assert transcribe(speaker, **options).text == expected.text
 
 
-def test_plain_text_and_subtitles(speaker: openai.OpenAI, expected: Transcript) -> None:
+def test_text_and_subtitle_formats(speaker: openai.OpenAI, expected: Transcript) -> None:
     assert transcribe(speaker, response_format="text") == f"{expected.text}\n"
     srt, vtt = transcribe(speaker, response_format="srt"), transcribe(speaker, response_format="vtt")
     cues = re.findall(r"^\d+\n[\d:,]+ --> [\d:,]+\n(.+)\n\n", srt, re.MULTILINE)
@@ -81,7 +81,7 @@ def test_plain_text_and_subtitles(speaker: openai.OpenAI, expected: Transcript) 
     assert vtt == "WEBVTT\n\n" + re.sub(r"(\d),(\d)", r"\1.\2", re.sub(r"^\d+\n", "", srt, flags=re.MULTILINE))
 
 
-def test_words_and_segments_have_their_times(speaker: openai.OpenAI, expected: Transcript, recogniser: Path) -> None:
+def test_words_and_segments_have_times(speaker: openai.OpenAI, expected: Transcript, recogniser: Path) -> None:
     granularities = ["word", "segment"]
     found = transcribe(speaker, response_format="verbose_json", timestamp_granularities=granularities, language="en")
     assert (found.language, found.duration, found.text) == ("en", expected.seconds, expected.text)
@@ -96,14 +96,14 @@ def test_words_and_segments_have_their_times(speaker: openai.OpenAI, expected: T
     assert all(-20 < segment.avg_logprob < 0 for segment in found.segments)
 
 
-def test_only_the_times_that_were_asked_for_are_returned(speaker: openai.OpenAI) -> None:
+def test_only_requested_granularities_are_returned(speaker: openai.OpenAI) -> None:
     plain = transcribe(speaker, response_format="verbose_json")
     words = transcribe(speaker, response_format="verbose_json", timestamp_granularities=["word"])
     assert (plain.words, words.segments, plain.language) == (None, None, "und")
     assert plain.segments and words.words
 
 
-def test_log_probabilities_of_tokens(speaker: openai.OpenAI, expected: Transcript) -> None:
+def test_tokens_have_logprobs(speaker: openai.OpenAI, expected: Transcript) -> None:
     found = transcribe(speaker, include=["logprobs"]).logprobs
     assert [each.token for each in found] == [token.text for token in expected.tokens]
     assert [np.exp(each.logprob) for each in found] == pytest.approx(
@@ -112,7 +112,7 @@ def test_log_probabilities_of_tokens(speaker: openai.OpenAI, expected: Transcrip
     assert bytes(map(int, found[0].bytes)).decode() == found[0].token
 
 
-def test_a_stream_has_the_words_of_each_window_as_they_come(speaker: openai.OpenAI) -> None:
+def test_stream_returns_words_of_each_window(speaker: openai.OpenAI) -> None:
     long = noise(70)
     whole = transcribe(speaker, file=long).text
     events = list(transcribe(speaker, file=long, stream=True))
@@ -143,7 +143,7 @@ def test_a_stream_has_the_words_of_each_window_as_they_come(speaker: openai.Open
         ({"model": "encoder"}, "model", "computes embed, it transcribes no recordings"),
     ],
 )
-def test_what_is_not_supported_is_refused_by_name(
+def test_unsupported_fields_are_rejected_by_name(
     speaker: openai.OpenAI, options: dict[str, Any], param: str, expected_error: str
 ) -> None:
     with pytest.raises(openai.BadRequestError) as refused:
@@ -155,7 +155,7 @@ def test_what_is_not_supported_is_refused_by_name(
     assert "/" not in refused.value.message.replace("../en", "")  # no path of the server
 
 
-def test_a_recording_that_is_damaged_later_ends_its_stream_with_the_error(speaker: openai.OpenAI) -> None:
+def test_damaged_recording_ends_its_stream_with_the_error(speaker: openai.OpenAI) -> None:
     samples = np.zeros(70 * RATE, np.float32)
     samples[-1] = np.inf
     file = BytesIO()
@@ -166,7 +166,7 @@ def test_a_recording_that_is_damaged_later_ends_its_stream_with_the_error(speake
         transcribe(speaker, file=file.getvalue())
 
 
-def test_other_endpoints_say_what_the_model_is_for(speaker: openai.OpenAI) -> None:
+def test_other_endpoints_name_the_models_task(speaker: openai.OpenAI) -> None:
     assert [model.id for model in speaker.models.list()] == ["speech", "encoder"]
     with pytest.raises(openai.BadRequestError, match="transcribes recordings at /v1/audio/transcriptions"):
         speaker.embeddings.create(model="speech", input="a")
@@ -177,9 +177,7 @@ def test_other_endpoints_say_what_the_model_is_for(speaker: openai.OpenAI) -> No
         transcribe(speaker, model="other")
 
 
-def test_metrics_and_log_have_the_seconds_of_audio(
-    speaking: Served, speaker: openai.OpenAI, expected: Transcript
-) -> None:
+def test_metrics_and_log_have_audio_seconds(speaking: Served, speaker: openai.OpenAI, expected: Transcript) -> None:
     before = speaking.metric("intaglio:audio_seconds_total"), speaking.metric("intaglio:real_time_factor_count")
     transcribe(speaker, extra_headers={"X-Request-Id": "counted"})
     after = speaking.metric("intaglio:audio_seconds_total"), speaking.metric("intaglio:real_time_factor_count")
@@ -202,7 +200,7 @@ def form(recording: bytes, stream: bool) -> bytes:
 
 
 @pytest.mark.parametrize("stream", [False, True])
-def test_a_client_that_leaves_counts_as_aborted(speaking: Served, stream: bool) -> None:
+def test_client_disconnect_counts_as_aborted(speaking: Served, stream: bool) -> None:
     aborted = 'vllm:request_success_total{finished_reason="abort",model_name="speech"}'
     before, audio = speaking.metric(aborted), speaking.metric("intaglio:audio_seconds_total")
     with speaking.connect() as connection:
@@ -214,6 +212,6 @@ def test_a_client_that_leaves_counts_as_aborted(speaking: Served, stream: bool) 
     assert speaking.metric("intaglio:audio_seconds_total") == audio
 
 
-def test_a_server_without_recognisers_reads_no_recordings(client: openai.OpenAI) -> None:
+def test_server_without_recognisers_reads_no_uploads(client: openai.OpenAI) -> None:
     with pytest.raises(openai.NotFoundError, match="no model of this server transcribes recordings"):
         transcribe(client)

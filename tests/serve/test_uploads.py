@@ -1,4 +1,4 @@
-"""Forms with a recording: any way they arrive, and what clients send to do harm."""
+"""Forms with a recording: any piece boundaries, and hostile clients."""
 
 from __future__ import annotations
 
@@ -61,7 +61,7 @@ def folder(tmp_path: Path) -> Path:
 
 
 @given(st.integers(1, len(WHOLE)))
-def test_a_form_is_the_same_however_it_is_cut(tmp_path_factory: pytest.TempPathFactory, size: int) -> None:
+def test_form_is_parsed_equally_for_any_pieces(tmp_path_factory: pytest.TempPathFactory, size: int) -> None:
     folder = tmp_path_factory.mktemp("cut")
     pieces = [WHOLE[at : at + size] for at in range(0, len(WHOLE), size)]
     fields, upload = read(Uploads(folder, ServerOptions()), pieces)
@@ -90,7 +90,7 @@ def test_a_form_is_the_same_however_it_is_cut(tmp_path_factory: pytest.TempPathF
         ((b"------boundary\r\n" + b"X: y\r\n" * 50_000), "the body is not a valid form"),
     ],
 )
-def test_a_malformed_form_is_refused_and_leaves_nothing(folder: Path, body: bytes, message: str) -> None:
+def test_malformed_form_is_rejected_and_leaves_no_file(folder: Path, body: bytes, message: str) -> None:
     uploads = Uploads(folder, ServerOptions())
     error = refused(uploads, [body])
     assert message in str(error)
@@ -109,7 +109,7 @@ def test_a_malformed_form_is_refused_and_leaves_nothing(folder: Path, body: byte
         ({"origin": "null"}, 403, "may not send forms"),
     ],
 )
-def test_a_wrong_header_is_refused_before_the_body_is_read(
+def test_invalid_header_is_rejected_before_reading_the_body(
     folder: Path, headers: dict[str, str], status: int, message: str
 ) -> None:
     def body() -> Iterable[bytes]:
@@ -120,14 +120,14 @@ def test_a_wrong_header_is_refused_before_the_body_is_read(
     assert (error.status, message in str(error)) == (status, True), str(error)
 
 
-def test_pages_of_this_server_and_allowed_ones_may_send_forms(folder: Path) -> None:
+def test_same_and_allowed_origins_may_send_forms(folder: Path) -> None:
     uploads = Uploads(folder, ServerOptions(cors_origins=("https://app.example",)))
     for origin in ("http://server:8000", "https://app.example"):
         read(uploads, [WHOLE], origin=origin)[1].close()
     read(Uploads(folder, ServerOptions(cors_origins=("*",))), [WHOLE], origin="null")[1].close()
 
 
-def test_a_recording_that_is_too_large_is_refused_while_it_arrives(folder: Path) -> None:
+def test_too_large_recording_is_rejected_while_it_arrives(folder: Path) -> None:
     options = ServerOptions(max_audio_seconds=10)
     sent = []
 
@@ -144,7 +144,7 @@ def test_a_recording_that_is_too_large_is_refused_while_it_arrives(folder: Path)
     assert list(folder.iterdir()) == []
 
 
-def test_uploads_share_their_bytes_which_come_back(folder: Path) -> None:
+def test_uploads_share_a_byte_budget(folder: Path) -> None:
     options = ServerOptions(max_audio_seconds=1)
     uploads = Uploads(folder, options)
     large = part("file", bytes(UPLOAD_RATE - 1000)) + END
@@ -160,7 +160,7 @@ def test_uploads_share_their_bytes_which_come_back(folder: Path) -> None:
     assert (uploads._used, list(folder.iterdir())) == (0, [])
 
 
-def test_a_slow_upload_ends_but_one_as_fast_as_speech_goes_on(folder: Path) -> None:
+def test_too_slow_upload_is_aborted(folder: Path) -> None:
     uploads = Uploads(folder, ServerOptions(body_timeout=0.1))
     pieces = [WHOLE[at : at + 100] for at in range(0, len(WHOLE), 100)]
     assert refused(uploads, pieces, pause=0.02).status == 408
@@ -171,7 +171,7 @@ def test_a_slow_upload_ends_but_one_as_fast_as_speech_goes_on(folder: Path) -> N
     assert (uploads._used, list(folder.iterdir())) == (0, [])
 
 
-def test_memory_does_not_grow_with_the_recording(folder: Path) -> None:
+def test_memory_is_independent_of_the_recordings_size(folder: Path) -> None:
     piece = bytes(1 << 16)
     tracemalloc.start()
     try:
@@ -184,7 +184,7 @@ def test_memory_does_not_grow_with_the_recording(folder: Path) -> None:
     upload.close()
 
 
-def test_a_disk_that_cannot_be_written_is_the_servers_error(tmp_path: Path) -> None:
+def test_disk_error_is_a_server_error(tmp_path: Path) -> None:
     error = refused(Uploads(tmp_path / "missing", ServerOptions()), [WHOLE])
     assert (error.status, error.body.error.type) == (503, "server_error")
     assert str(tmp_path) not in str(error)

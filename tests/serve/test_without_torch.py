@@ -13,7 +13,7 @@ from served import served
 EXPORTING = ("torch", "transformers", "onnxscript", "huggingface_hub", "safetensors")
 
 
-def test_bundles_are_served_without_the_libraries_of_the_export(
+def test_serving_needs_no_export_libraries(
     chat_models: tuple[Path, Path], tiny_bundle: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     lines = ["import sys", *(f"sys.modules[{name!r}] = None" for name in EXPORTING)]

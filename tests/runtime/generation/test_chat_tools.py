@@ -143,7 +143,7 @@ def test_tool_template_is_used_with_tools() -> None:
 def test_tools_ignored_by_the_template_are_rejected() -> None:
     plain = template("{{ messages[0].content }}")
     assert not plain.knows_tools
-    with pytest.raises(UsageError, match="the chat template of this bundle knows no tools"):
+    with pytest.raises(UsageError, match="the chat template of this bundle does not support tools"):
         plain.render(messages({}), [WEATHER])
 
 

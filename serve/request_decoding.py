@@ -1,7 +1,8 @@
-"""Decode the JSON body of a request: every field is either supported, or refused by its name."""
+"""Read and decode the body of a request: bounded in bytes and time; unsupported fields are rejected by name."""
 
 from __future__ import annotations
 
+import asyncio
 import json
 import re
 from codecs import BOM_UTF8
@@ -10,9 +11,11 @@ from functools import cache
 from typing import Any, TypeVar
 
 import msgspec
+from starlette.requests import ClientDisconnect, Request
 
 from intaglio.errors import one_line
 from intaglio.serve.errors import ApiError, invalid, unsupported
+from intaglio.serve.options import ServerOptions
 
 Body = TypeVar("Body", bound=msgspec.Struct)
 
@@ -34,10 +37,49 @@ COMPRESSED = {b"\x1f\x8b": "gzip", b"\x28\xb5\x2f\xfd": "zstd"}  # by the first 
 PATH = re.compile(r" - at (?:`key` in )?`\$\.?([^`]*)`$")
 
 
-def decode(body: bytes, kind: type[Body]) -> Body:
-    """Decode `body` as `kind`. Raises `ApiError` that names the field which is wrong, or not supported.
+async def read_body(request: Request, options: ServerOptions) -> bytes:
+    """Return the body. Raises `ApiError` for another content type, and a body that is too long or too late."""
+    kind = request.headers.get("content-type", "").partition(";")[0].strip().lower()
+    if kind != "application/json":  # a browser sends other types to any server, without asking it first
+        raise ApiError(415, f"content type {kind[:60]!r}: expected application/json. Set the header Content-Type.")
+    check_encoding(request)
+    length = request.headers.get("content-length", "0")
+    if length.isdigit() and int(length) > options.max_body_bytes:
+        raise _too_long(options)
+    parts: list[bytes] = []
+    size = 0
+    try:
+        async with asyncio.timeout(options.body_timeout):
+            async for part in request.stream():
+                size += len(part)
+                if size > options.max_body_bytes:
+                    raise _too_long(options)
+                parts.append(part)
+    except TimeoutError:
+        late = f"the body did not arrive within {options.body_timeout:g} seconds. Send the request again."
+        raise ApiError(408, late, "timeout_error") from None
+    except ClientDisconnect:
+        raise invalid("the client disconnected before the body was complete.") from None
+    return b"".join(parts)
 
-    A field with the value null counts as left out, as in OpenAI's API.
+
+def check_encoding(request: Request) -> None:
+    """Raise `ApiError` for a body that is compressed."""
+    encoding = ", ".join(request.headers.getlist("content-encoding")).lower()
+    if encoding.strip() not in ("", "identity"):
+        message = f"content encoding {encoding[:60]!r}: the server takes bodies without one."
+        raise ApiError(415, f"{message} Send the body uncompressed, without the header Content-Encoding.")
+
+
+def _too_long(options: ServerOptions) -> ApiError:
+    message = f"the body has more than {options.max_body_bytes} bytes, the maximum. Send a shorter one."
+    return ApiError(413, message, code="body_too_long")
+
+
+def decode(body: bytes, kind: type[Body]) -> Body:
+    """Decode `body` as `kind`. Raises `ApiError` that names an invalid or unsupported field.
+
+    A field with the value null counts as missing, as in OpenAI's API.
     """
     body = body.removeprefix(BOM_UTF8)
     try:
@@ -45,13 +87,13 @@ def decode(body: bytes, kind: type[Body]) -> Body:
         json.loads(body, object_pairs_hook=_checked_object, parse_int=len, parse_float=len)  # their values are not used
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
         compressed = next((name for start, name in COMPRESSED.items() if body.startswith(start)), None)
-        said = f"it begins like {compressed}" if compressed else one_line(error, 200)
-        raise invalid(f"the body is not valid JSON: {said}. Send one JSON object.") from error
+        reason = f"it begins like {compressed}" if compressed else one_line(error, 200)
+        raise invalid(f"the body is not valid JSON: {reason}. Send one JSON object.") from error
     if not isinstance(fields, dict):
         raise invalid(f"the body is a JSON {_kind(fields)}, expected an object with fields. Send one JSON object.")
     known = _known(kind)
     given = {name: value for name, value in fields.items() if value is not None and not _neutral(name, value, known)}
-    for items in (given.get("messages"), given.get("input")):  # clients send answers back, with their empty fields
+    for items in (given.get("messages"), given.get("input")):  # clients send earlier answers, with their empty fields
         for item in items if isinstance(items, list) else ():
             if isinstance(item, dict):
                 for name in [name for name, value in item.items() if value is None]:
@@ -61,8 +103,8 @@ def decode(body: bytes, kind: type[Body]) -> Body:
 
 def converted(given: Mapping[str, object], kind: type[Body], strict: bool = True) -> Body:
     """Convert the fields of a request to `kind`; with `strict` false, from text. Raises `ApiError` as `decode`."""
-    if strange := sorted(given.keys() - _known(kind)):
-        raise unsupported(strange[0][:100])
+    if unknown := sorted(given.keys() - _known(kind)):
+        raise unsupported(unknown[0][:100])
     try:
         return msgspec.convert(given, kind, strict=strict)
     except msgspec.ValidationError as error:
@@ -95,8 +137,8 @@ def _validation(error: msgspec.ValidationError) -> ApiError:
     if missing := re.search(r"missing required field `(\w+)`", text):
         where = f"{where}.{missing.group(1)}" if where else missing.group(1)
         return invalid(f"{where}: is missing. Add it.", where)
-    if strange := re.search(r"unknown field `(.*?)`", text):
-        where = f"{where}.{strange.group(1)}" if where else strange.group(1)
+    if unknown := re.search(r"unknown field `(.*?)`", text):
+        where = f"{where}.{unknown.group(1)}" if where else unknown.group(1)
         return unsupported(where[:200])
     plain = PATH.sub("", text).replace("`", "")
     return invalid(f"{where or 'the body'}: {plain[:1].lower()}{plain[1:]}.", where or None)

@@ -1,4 +1,4 @@
-"""Every field of a request is used, or refused by its name, at any depth; and what is used has its effect."""
+"""Fields of a request are used, or rejected by name, at any depth; used fields have their effect."""
 
 from __future__ import annotations
 
@@ -83,20 +83,18 @@ def called(call: dict[str, Any]) -> list[dict[str, Any]]:
         (COMPLETIONS, {"suffix": "end"}, "suffix"),
     ],
 )
-def test_what_would_have_no_effect_is_refused_by_its_name(
-    server: Served, path: str, fields: dict[str, Any], param: str
-) -> None:
+def test_unsupported_fields_are_rejected_by_name(server: Served, path: str, fields: dict[str, Any], param: str) -> None:
     status, error = server.post(path, {**BODIES[path], **fields})
     assert (status, error["error"]["param"]) == (400, param), error
     assert "a bug in intaglio" not in error["error"]["message"]
 
 
-def test_both_names_of_the_maximum_with_one_value(server: Served) -> None:
+def test_both_maximum_fields_may_have_one_value(server: Served) -> None:
     status, found = server.post(CHAT, {**BODIES[CHAT], "max_completion_tokens": 2})
     assert (status, found["usage"]["completion_tokens"]) == (200, 2)
 
 
-def test_an_empty_schema_allows_any_value_and_not_only_objects(server: Served) -> None:
+def test_empty_schema_allows_any_value(server: Served) -> None:
     form = {"type": "json_schema", "json_schema": {"name": "any", "schema": {}}}
     fields = {"response_format": form, "temperature": 2, "n": 16, "max_tokens": 4, "seed": 1}
     status, found = server.post(CHAT, {**BODIES[CHAT], **fields})
@@ -112,7 +110,7 @@ class Place(pydantic.BaseModel):
 
 
 @pytest.mark.filterwarnings("ignore:Pydantic serializer warnings")  # of the client, for what it has parsed itself
-def test_the_clients_own_messages_are_accepted_in_the_next_request(client: openai.OpenAI) -> None:
+def test_client_messages_are_accepted_in_the_next_request(client: openai.OpenAI) -> None:
     options: dict[str, Any] = {"model": "lm", "temperature": 0, "max_tokens": 60}
     messages: list[Any] = [QUESTION]
     parsed = client.chat.completions.parse(messages=messages, response_format=Place, **options).choices[0].message
@@ -143,18 +141,18 @@ def tokens_of(server: Served, **fields: Any) -> list[str]:
 
 
 @pytest.mark.parametrize("field", ["presence_penalty", "frequency_penalty"])
-def test_a_penalty_makes_tokens_repeat_less_often(server: Served, field: str) -> None:
+def test_penalties_reduce_repetition(server: Served, field: str) -> None:
     plain, penalized = tokens_of(server), tokens_of(server, **{field: 2})
     assert len(set(penalized)) > len(set(plain))
 
 
-def test_max_completion_tokens_bounds_an_answer(server: Served) -> None:
+def test_max_completion_tokens_limits_the_answer(server: Served) -> None:
     body = {"model": "lm", "messages": [QUESTION], "max_completion_tokens": 5, "ignore_eos": True}
     status, found = server.post(CHAT, body)
     assert (status, found["usage"]["completion_tokens"]) == (200, 5)
 
 
-def test_log_probabilities_of_a_completion_belong_to_its_tokens(server: Served) -> None:
+def test_completion_logprobs_belong_to_its_tokens(server: Served) -> None:
     status, found = server.post(COMPLETIONS, {**BODIES[COMPLETIONS], "logprobs": 3})
     assert status == 200
     text, logprobs = found["choices"][0]["text"], found["choices"][0]["logprobs"]
@@ -168,7 +166,7 @@ def test_log_probabilities_of_a_completion_belong_to_its_tokens(server: Served) 
         offset += len(token)
 
 
-def test_a_json_object_is_one(server: Served) -> None:
+def test_json_object_format_returns_an_object(server: Served) -> None:
     fields = {"response_format": {"type": "json_object"}, "temperature": 1.5, "n": 8, "max_tokens": 200, "seed": 1}
     status, found = server.post(CHAT, {**BODIES[CHAT], **fields})
     assert status == 200
@@ -180,7 +178,7 @@ def test_a_json_object_is_one(server: Served) -> None:
 
 
 @pytest.mark.parametrize("path", [CHAT, COMPLETIONS])
-def test_a_stream_ends_with_done_on_the_wire(server: Served, path: str) -> None:
+def test_stream_ends_with_done(server: Served, path: str) -> None:
     body = json.dumps({**BODIES[path], "stream": True}).encode()
     head = f"POST {path} HTTP/1.1\r\nHost: a\r\nContent-Type: application/json\r\nConnection: close\r\n"
     with server.connect() as connection:
