@@ -23,7 +23,7 @@ class Target:
     takes_gpus: bool  # builds for GPUs by name, present or not
     summary: str
     opens: str
-    builds: str | None  # None: it runs graphs as they are
+    builds: str | None  # None: it runs graphs unchanged
 
 
 _ONNX_RUNTIME = {"opens": "onnxruntime_engine:open_target", "builds": "onnxruntime_builder:build_target"}

@@ -10,7 +10,7 @@ from intaglio.runtime.tokenizer import NO_PROMPT
 def find_prompt(manifest: Manifest, name: str | None, option: str = "--prompt-name") -> Prompt:
     """The prompt of this name; None: the model's default, which may be none. Raises `UsageError`.
 
-    `option` is what named it, for the message.
+    `option`: the option that named it, for the message.
     """
     chosen = manifest.default_prompt if name is None else name
     if chosen is None:

@@ -33,9 +33,9 @@ def run(
     (`intaglio.runtime.speech.run_recordings`). `beam`: the width of its prefix beam search; None: greedy decoding, or
     the default width with `language_model`, an ARPA file of word n-grams, whose logarithms are multiplied by
     `language_model_weight`; every word adds `word_bonus` (`BeamOptions`). Recordings longer than `max_seconds` are
-    refused. `batch_size`, `truncate`, `top` and `prompt_name` (the prompt before each text to embed; None: the bundle's
-    default) are for texts. `threads`: processor threads of ONNX Runtime, by default all. Raises `UsageError` for an
-    input that the model does not accept, `BundleError` for a bundle that takes none.
+    rejected. `batch_size`, `truncate`, `top` and `prompt_name` (the prompt before each text to embed; None: the
+    bundle's default) are for texts. `threads`: processor threads of ONNX Runtime, by default all. Raises `UsageError`
+    for an input that the model does not accept, `BundleError` for a bundle that takes none.
     """
     opened = Bundle.open(bundle)
     speech = speech_options(beam, language_model, language_model_weight, word_bonus, max_seconds)

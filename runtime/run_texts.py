@@ -141,7 +141,7 @@ def _task(bundle: Bundle) -> Task:
 
 
 def _check_output(output: Array, feeds: Mapping[str, Array], task: Task, manifest: Manifest) -> None:
-    """Raise `EngineError` unless `output` is what the manifest says: a graph can return anything under a name."""
+    """Raise `EngineError` unless `output` matches the manifest: an untrusted graph can return anything."""
     batch, sequence = next(iter(feeds.values())).shape
     lengths = {"batch": batch, "sequence": sequence, "classes": len(manifest.labels)}
     fits = len(output.shape) == len(task.axes) and all(

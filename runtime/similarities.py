@@ -44,7 +44,7 @@ def similarity(
     threads: int | None = None,
     prompt_name: str | None = None,
 ) -> Similarity:
-    """Embed `texts`, at most `MOST`, and compare all pairs. The options are those of `run`.
+    """Embed `texts`, at most `MOST`, and compare all pairs. The options: see `run`.
 
     Raises `UsageError` for a bundle without embeddings, for fewer than two texts and for too many, and the errors of
     `run`.

@@ -1,4 +1,4 @@
-"""The inputs of a decoder's validation: pieces of a text, or arrays of token ids from a file."""
+"""The inputs of a decoder's validation: chunks of a text, or arrays of token ids from a file."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ def load_token_inputs(
 ) -> tuple[list[dict[str, Array]], InputsUsed]:
     """Load batches of feeds for the decoder in `bundle`, with their origin.
 
-    `data` is a UTF-8 text file, cut into pieces of `TOKENS` tokens, an .npz file with `input_ids` int64
+    `data` is a UTF-8 text file, cut into chunks of `TOKENS` tokens, an .npz file with `input_ids` int64
     [sequences, tokens] or with every input, or None for the sentences that ship with intaglio. Raises `UsageError`
     for a file without inputs, `EngineError` for arrays that do not fit.
     """

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import msgspec
 
-from intaglio.serve.embeddings import Usage, inputs, usage
+from intaglio.serve.embeddings import EmbeddingUsage, inputs, usage
 from intaglio.serve.encoder_worker import EncoderWorker
 from intaglio.serve.errors import FieldError
 
@@ -32,7 +32,7 @@ class ClassificationResponse(msgspec.Struct):
 
     data: list[Classification]
     model: str
-    usage: Usage
+    usage: EmbeddingUsage
     object: str = "list"
 
 

@@ -141,8 +141,8 @@ def _in_a_thought(text: str) -> Decision | None:
     """Read a decision behind a thought on its line, if there is one alone."""
     if not THOUGHTS.match(text):
         return None
-    if found := THE_ANSWER.search(text):
-        return Decision(text[found.start() :].strip())
+    if sentence := THE_ANSWER.search(text):
+        return Decision(text[sentence.start() :].strip())
     found = list(IN_A_THOUGHT.finditer(text))
     if len(found) != 1:
         return None

@@ -42,7 +42,7 @@ def build(
     asked |= {name: profiles.parse(text, f"axis {name}") for name, text in (axes or {}).items()}
     opened = Bundle.open(bundle)
     if chosen.builds is None:
-        raise UsageError(f"target {target}: it runs graphs as they are, there is nothing to build.")
+        raise UsageError(f"target {target}: it runs graphs unchanged, there is nothing to build.")
     request = BuildRequest(gpus, asked, force)
     place = opened.path / "engines"
     with temporary_directory(opened.path, ".build-") as folder, storage_errors(place, folder):

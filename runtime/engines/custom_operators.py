@@ -25,7 +25,7 @@ class MissingKernels(UserWarning):
 def runnable(path: Path, options: Any, operators: Iterable[str] | None = None) -> Iterator[Path]:
     """Yield an ONNX file that a session with `options` can open: `path`, if the library has all of its operators.
 
-    `operators` are those of ours in the file, if known, as from a bundle's manifest; else the file is read.
+    `operators`: Intaglio's operators in the file, if known, as from a bundle's manifest; else the file is read.
 
     Otherwise it is a temporary copy, in which the missing operators are replaced by their bodies, and the warning
     `MissingKernels` is issued. Raises `EngineError` for a damaged file, and for operators that this version does not

@@ -22,8 +22,8 @@ class LayeredEngine(Engine):
     """An .onnx file of standard operators, cut at the values `cuts`, such as the outputs of its blocks.
 
     Each part is opened when it runs, and closed afterwards. A part has the nodes that its values are computed from, up
-    to earlier cuts: what all layers share, such as a mask, is computed in each. A cut that the graph does not have is
-    left out. It takes more time than `OnnxRuntimeEngine`, and gives the same numbers, as the nodes are the same.
+    to earlier cuts: values shared by all layers, such as a mask, are computed in each. Unknown cuts are ignored. It
+    takes more time than `OnnxRuntimeEngine`, and gives the same numbers, as the nodes are the same.
     """
 
     def __init__(self, path: Path, cuts: Sequence[str], outputs: Collection[str] | None = None):

@@ -1,7 +1,7 @@
-"""See whether ONNX Runtime opens a graph, in little memory: weights stay in their files, unread.
+"""Check whether ONNX Runtime opens a graph, in little memory: weights are not read.
 
-A graph can be valid by ONNX's checker and still be refused: by the runtime's own inference of types, or because a
-kernel is missing. Who writes a graph opens it once before it is used.
+A graph can be valid by ONNX's checker and still be rejected: by the runtime's type inference, or for a missing kernel.
+Graphs are opened once after they are written.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ DOMAINS = {"", "ai.onnx", "ai.onnx.ml", "ai.onnx.preview.training", "ai.onnx.tra
 
 
 class NotOpened(UserWarning):
-    """A graph was written that ONNX Runtime's CPU provider cannot run."""
+    """ONNX Runtime's CPU provider cannot run a written graph."""
 
 
 class Unopenable(NamedTuple):

@@ -104,7 +104,11 @@ def of_parser(parser: Any, model: Path) -> list[Refusal]:
 
 def _of_parser_error(found: Any, nodes: Sequence[onnx.NodeProto]) -> Refusal:
     operator = found.node_operator()
-    reason = REASON_OF_CODE.get(found.code().name, found.code().name) if found.desc() == "false" else tidy(found.desc())
+    reason = (
+        REASON_OF_CODE.get(found.code().name, found.code().name)
+        if found.desc() == "false"
+        else clean_message(found.desc())
+    )
     index = found.node()  # into the graph's nodes, or into those of a function or a branch
     if 0 <= index < len(nodes) and nodes[index].op_type == operator:
         node = nodes[index]
@@ -124,11 +128,11 @@ def of_builder(errors: Sequence[str], model: Path) -> list[Refusal]:
     candidates = [*mentioned, *(re.sub(r"_\d+$", "", name) for name in mentioned)]  # fused nodes get a number
     node = next((nodes[name] for name in candidates if name in nodes), None)
     if node is None:
-        return [Refusal("", "", tidy(message))]
-    return [Refusal(node.name, node.op_type, tidy(message), node.domain)]
+        return [Refusal("", "", clean_message(message))]
+    return [Refusal(node.name, node.op_type, clean_message(message), node.domain)]
 
 
-def tidy(message: str) -> str:
+def clean_message(message: str) -> str:
     """TensorRT's message on one line, without its own functions, conditions and source files."""
     text = " ".join(message.split())
     for pattern, replacement in WRAPPINGS:

@@ -45,7 +45,7 @@ class Conversation:
         return self._run
 
     def answered(self) -> None:
-        """Keep the answer as far as it is written; a question with an empty answer is dropped."""
+        """Keep the answer so far; a question with an empty answer is dropped."""
         assert self._run is not None, "a question comes first"
         if answer := self._run.result().text:
             self.turns.append(Message("assistant", answer))

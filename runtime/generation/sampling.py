@@ -76,8 +76,8 @@ class Sampling:
 
     def check_vocabulary(self, size: int) -> None:
         """Raise `UsageError` where `logit_bias` has a token id outside of a vocabulary of this size."""
-        if (strange := next((token for token in self.logit_bias if not 0 <= token < size), None)) is not None:
-            raise UsageError(f"logit bias: token id {strange} is not in the vocabulary, expected 0 to {size - 1}.")
+        if (unknown := next((token for token in self.logit_bias if not 0 <= token < size), None)) is not None:
+            raise UsageError(f"logit bias: token id {unknown} is not in the vocabulary, expected 0 to {size - 1}.")
 
 
 class Sampler:

@@ -26,7 +26,7 @@ class RejectedError(UsageError):
 def rendered(render: Render, messages: Sequence[Message], where: str, known: bool) -> str:
     """Render a conversation so that no system message is lost.
 
-    1. As it is, if the template outputs the text of each system message.
+    1. Unchanged, if the template outputs the text of each system message.
     2. Else with one system message at the beginning, which holds the text of all.
     3. Else `UsageError`: the template rejects system messages, or leaves them out.
 

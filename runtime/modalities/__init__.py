@@ -1,1 +1,1 @@
-"""What bundles take and give: one file per modality, and the table of them."""
+"""Inputs and outputs of bundles: one file per modality, and their table."""

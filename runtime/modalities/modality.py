@@ -1,4 +1,4 @@
-"""What a modality is: the differences between bundles that take text, audio, or anything else."""
+"""The interface of a modality: the differences between bundles for text, audio, or other data."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ class LoadInputs(Protocol):
 class Mask(Protocol):
     """The real positions of a batch's outputs, [batch, positions], 0 at padding; None if the modality is another.
 
-    It is found in the feeds, or in the outputs of either side of a comparison.
+    It is in the feeds, or in the outputs of either compared model.
     """
 
     def __call__(self, feeds: Mapping[str, Array], outputs: Mapping[str, Array]) -> Array | None: ...  # noqa: D102
@@ -63,7 +63,7 @@ class Modality:
 
     items       name of the inputs
     load        inputs for validation, and for comparison with the source model
-    calibration inputs for calibration, where padding would be observed too if it cannot be told from what is real
+    calibration inputs for calibration, where indistinguishable padding would be observed too
     mask        which positions of the outputs are compared
     run         the verb `run`
     """

@@ -1,4 +1,4 @@
-"""Text: sentences for encoders, pieces of a text for decoders."""
+"""Text: sentences for encoders, chunks of a text for decoders."""
 
 from __future__ import annotations
 

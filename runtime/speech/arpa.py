@@ -28,7 +28,7 @@ class _Line(NamedTuple):
 
 
 class _WrongLine(Exception):  # noqa: N818 becomes a UsageError with the file's name
-    """A line that is wrong: what it is, and what was expected."""
+    """An invalid line: what it is, and what was expected."""
 
     def __init__(self, number: int, reason: str):
         super().__init__(f"line {number}: {reason}")

@@ -31,7 +31,7 @@ class AudioFile:
     WAV (8 to 32 bits, float), FLAC and OGG (Vorbis, Opus). Channels are averaged; other rates are resampled (soxr, HQ)
     with the state kept between blocks, so that the memory does not grow with the recording.
 
-    Raises `UsageError` for what is no readable recording, is truncated, or is longer than `max_seconds`, which `option`
+    Raises `UsageError` for an unreadable or truncated recording, or one longer than `max_seconds`, which `option`
     names; when read also for NaN, infinite or far too loud samples, and for fewer samples than the header states. The
     messages call the file `name`, by default its path.
     """
@@ -197,7 +197,7 @@ def read_pcm(stream: BinaryIO, sample_rate: int, block_seconds: float = 0.1) -> 
     sample, and one that is a WAV, FLAC or OGG file.
     """
     size = 2 * max(1, int(block_seconds * sample_rate))
-    read = getattr(stream, "read1", stream.read)  # read1 returns what is there instead of waiting for all
+    read = getattr(stream, "read1", stream.read)  # read1 returns the available bytes instead of waiting for all
     rest, begun = b"", False
     while data := read(size):
         rest += data

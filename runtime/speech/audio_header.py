@@ -1,4 +1,4 @@
-"""Find truncated recordings by their headers: libsndfile reads those of WAV and OGG without a complaint."""
+"""Find truncated recordings by their headers: libsndfile accepts truncated WAV and OGG files."""
 
 from __future__ import annotations
 
@@ -8,13 +8,13 @@ from typing import BinaryIO
 
 MAGIC = {b"RIFF", b"RF64", b"fLaC", b"OggS"}  # the first four bytes of each format that is read
 MAX_CHUNKS = 1000  # of a WAV file; a recorder writes fewer than ten
-STREAMED = 0x7FFF0000  # from here on the size of a WAV's data is that of a program that wrote to a pipe, and unknown
+STREAMED = 0x7FFF0000  # from here on the size of a WAV's data was written by a program to a pipe, and is unknown
 OGG_PAGE = 27 + 255 + 255 * 255  # bytes of the largest page
 END_OF_STREAM = 4  # flag of the last page
 
 
 def check_complete(file: BinaryIO) -> str | None:
-    """What shows that the file is truncated; None if nothing does (a FLAC file shows it when it is decoded)."""
+    """The evidence that the file is truncated, or None (a truncated FLAC file fails when decoded)."""
     file.seek(0)
     magic = file.read(4)
     size = file.seek(0, io.SEEK_END)

@@ -24,7 +24,7 @@ _FIRST = itemgetter(0)
 
 @dataclass(frozen=True)
 class BeamOptions:
-    """What the beam keeps, and how much the language model counts.
+    """Pruning of the beam, and the weight of the language model.
 
     The score of a text is ln p(text | audio) + alpha * ln p(text) + beta * words; without a language model only the
     first term. The defaults are pyctcdecode's, but for `unknown_word`.
@@ -53,7 +53,7 @@ class BeamOptions:
 
 
 class Hypothesis(NamedTuple):
-    """A text that may have been said."""
+    """A hypothesis of the spoken text."""
 
     tokens: list[Token]
     score: float  # see `BeamOptions`
@@ -67,8 +67,8 @@ class BeamDecoder:
     stamps of a hypothesis are those of its most probable alignment.
 
     Every `SETTLE` frames, tokens become final: those that all prefixes share, and those of the best prefix that ended
-    `max_open_frames` ago (the prefixes without them are dropped; else two texts of equal probability would never be
-    decided). At the border between final and later tokens the times of two alignments meet.
+    `max_open_frames` ago (prefixes without them are dropped; else two texts of equal probability would stay
+    undecided). At the border between final and later tokens the times of two alignments meet.
     """
 
     def __init__(self, vocabulary: Vocabulary, options: BeamOptions | None = None, model: NgramModel | None = None):
@@ -104,7 +104,7 @@ class BeamDecoder:
         return self.hypotheses()[0].tokens
 
     def hypotheses(self) -> list[Hypothesis]:
-        """What may have been said if the recording ends here, best first; the final tokens are left out."""
+        """The hypotheses if the recording ends here, best first, without the final tokens."""
         found = []
         for prefix in self._beam:
             log_prob = self._log_prob(prefix)
@@ -138,8 +138,8 @@ class BeamDecoder:
                     stays.blank, stays.best_blank, stays.blank_times = total * probability, best + log_prob, times
                     continue
                 mass, highest, before = total, best, times
-                if token == prefix.token:  # without a blank it lasts on, after one it comes again
-                    stays.go_on(paths, probability, log_prob, frame)
+                if token == prefix.token:  # without a blank the token continues, after one it repeats
+                    stays.extend_last(paths, probability, log_prob, frame)
                     mass, highest, before = paths.blank, paths.best_blank, paths.blank_times
                     if not mass:
                         continue
@@ -169,7 +169,7 @@ class BeamDecoder:
             self._scale += math.log(largest)
 
     def _settle(self) -> list[Token]:
-        """Make tokens final, but for the last one that all prefixes share, unless it ended long ago: it may go on."""
+        """Make tokens final, except the last shared one, which may continue, unless it ended long ago."""
         best = max(self._beam, key=lambda prefix: self._log_prob(prefix) + prefix.language)
         tokens, decided = self._tokens(best), self._frame - self._options.max_open_frames
         if old := sum(token.last < decided for token in tokens):
@@ -205,7 +205,7 @@ class BeamDecoder:
 def beam_search(
     log_probs: LogProbs, vocabulary: Vocabulary, options: BeamOptions | None = None, model: NgramModel | None = None
 ) -> list[Hypothesis]:
-    """Decode a whole recording: log_probs [frames, vocabulary] -> what may have been said, best first."""
+    """Decode a whole recording: log_probs [frames, vocabulary] -> hypotheses, best first."""
     decoder = BeamDecoder(vocabulary, options, model)
     final = decoder.advance(log_probs)
     return [each._replace(tokens=final + each.tokens) for each in decoder.hypotheses()]

@@ -1,4 +1,4 @@
-"""CTC decoding: what a decoder does, and the greedy one (Graves et al. 2006, connectionist temporal classification)."""
+"""CTC decoding: the decoder interface, and the greedy decoder (Graves et al. 2006)."""
 
 from __future__ import annotations
 
@@ -23,13 +23,13 @@ class Token(NamedTuple):
 
 
 class Decoder(Protocol):
-    """Decodes a recording that arrives in pieces; how it is cut into pieces does not change what is decoded."""
+    """Decodes a streamed recording; the result is independent of the piece boundaries."""
 
     def advance(self, log_probs: LogProbs) -> list[Token]:
         """Take the next frames; return the tokens that became final."""
 
     def pending(self) -> list[Token]:
-        """The tokens after the final ones, as they look now."""
+        """The tokens after the final ones, not final yet."""
 
     def finish(self) -> list[Token]:
         """Return the last tokens, all final, at the end of the recording."""
@@ -42,7 +42,7 @@ class GreedyDecoder:
         self._blank = blank
         self._size = vocabulary_size
         self._frame = 0
-        self._open: Token | None = None  # may last on in the next frame
+        self._open: Token | None = None  # may continue in the next frame
 
     def advance(self, log_probs: LogProbs) -> list[Token]:
         """Take the next frames; return the tokens that became final: the next frame's token is another one."""
@@ -84,7 +84,7 @@ def greedy(log_probs: LogProbs, blank: int) -> list[Token]:
 
 
 def check_log_probs(log_probs: LogProbs, size: int, first: int = 0) -> None:
-    """Raise `EngineError` for what are no log-probabilities of `size` tokens; `first` is the first frame's number."""
+    """Raise `EngineError` for invalid log-probabilities of `size` tokens; `first` is the first frame's number."""
     if log_probs.ndim != 2 or log_probs.shape[1] != size:
         raise EngineError(
             f"log_probs: got the shape {list(log_probs.shape)}, expected [frames, {size}], a column for each token of "

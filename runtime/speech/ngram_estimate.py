@@ -21,7 +21,7 @@ UNK = UNKNOWN[0]
 def estimate(text: str | Path, output: str | Path, order: int = 3, force: bool = False) -> None:
     """Estimate a model of `order` words from a UTF-8 text file, one sentence per line, and write it to `output`.
 
-    The words are taken as they are, so write them as the recogniser does (case, no punctuation). Raises `UsageError`
+    The words are not normalised: write them like the recogniser (case, no punctuation). Raises `UsageError`
     for a text without words or with the words <s>, </s> and <unk>, and for an output that exists (without `force`).
     """
     text, output = Path(text), Path(output)

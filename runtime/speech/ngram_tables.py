@@ -9,7 +9,7 @@ import numpy as np
 import numpy.typing as npt
 
 ROOT = 0  # the node of no words
-NONE = 0  # what `find` returns for an n-gram that is not there; no n-gram is the root
+NONE = 0  # `find` returns this for a missing n-gram; no n-gram is the root
 
 
 class NgramTables:

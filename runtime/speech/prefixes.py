@@ -57,7 +57,7 @@ class PrefixTree:
         return child
 
     def end(self, prefix: Prefix) -> float:
-        """What the score of `prefix` gains if the recording ends: its last word, and the end of the sentence."""
+        """The increase of the score of `prefix` if the recording ends: its last word, and the end of the sentence."""
         if self._model is None:
             return 0.0
         added, state = self._word(prefix.state, prefix.word) if prefix.word else (0.0, prefix.state)
@@ -141,8 +141,8 @@ class Paths:
             self.best_token = best
             self.token_times = (times, frame, frame, log_prob)
 
-    def go_on(self, before: Paths, probability: float, log_prob: float, frame: int) -> None:
-        """Add those alignments of the frame `before` in which the last token lasts on."""
+    def extend_last(self, before: Paths, probability: float, log_prob: float, frame: int) -> None:
+        """Add those alignments of the frame `before` in which the last token continues."""
         self.token += before.token * probability
         best = before.best_token + log_prob
         if best > self.best_token:
@@ -152,7 +152,7 @@ class Paths:
             self.token_times = (earlier, first, frame, max(highest, log_prob))
 
     def end(self) -> bool:
-        """Drop the alignments in which the last token still goes on; return whether there are others."""
+        """Drop the alignments in which the last token still continues; return whether there are others."""
         self.token, self.best_token = 0.0, NEVER
         return self.blank > 0
 

@@ -36,7 +36,7 @@ class SpeechOptions:
     beam: BeamOptions | None = None  # None: greedy decoding
     language_model: str | Path | None = None  # an ARPA file of words, for a beam search
     windows: WindowOptions = field(default_factory=WindowOptions)
-    max_seconds: float | None = None  # of a recording; longer ones are refused
+    max_seconds: float | None = None  # of a recording; longer ones are rejected
 
     def __post_init__(self) -> None:
         if self.language_model is not None and self.beam is None:
@@ -50,7 +50,7 @@ def speech_options(
     word_bonus: float | None = None,
     max_seconds: float | None = None,
 ) -> SpeechOptions:
-    """The options as the verb `run` has them. Raises `UsageError` for one that is out of range or has no effect."""
+    """The speech options of the verb `run`. Raises `UsageError` for one that is out of range or has no effect."""
     given = {"width": beam, "alpha": language_model_weight, "beta": word_bonus}
     changed: dict[str, Any] = {name: value for name, value in given.items() if value is not None}
     if language_model is None:
@@ -90,7 +90,7 @@ class SpeechRecognizer(Closing):
         self.engine.close()
 
     def transcribe(self, path: str | Path) -> Transcript:
-        """Transcribe a recording of any length. Raises `UsageError` for a file that is none, or damaged."""
+        """Transcribe a recording of any length. Raises `UsageError` for an invalid or damaged file."""
         with AudioFile(path, self.audio.sample_rate, self.options.max_seconds) as file:
             samples = None if file.seconds is None else int(file.seconds * self.audio.sample_rate)
             return self.transcribe_samples(file.blocks(), samples)
@@ -128,7 +128,7 @@ class SpeechRecognizer(Closing):
     def log_probs(self, audio: Samples, lengths: npt.NDArray[np.int64]) -> tuple[LogProbs, npt.NDArray[Any]]:
         """Run `audio` float32 [batch, samples] of `lengths` [batch]; log_probs [batch, frames, vocabulary], frames.
 
-        Raises `EngineError` for outputs that are not what the manifest says.
+        Raises `EngineError` for outputs that do not match the manifest.
         """
         if (missing := self._shortest - audio.shape[1]) > 0:  # a click; the row's length stays
             audio = np.pad(audio, ((0, 0), (0, missing)))
@@ -143,7 +143,7 @@ class SpeechRecognizer(Closing):
         return log_probs.astype(np.float32, copy=False), frames
 
     def _scores(self, audio: Samples, lengths: npt.NDArray[np.int64]) -> tuple[LogProbs, npt.NDArray[Any]]:
-        """What is decoded: `log_probs`, with the vocabulary's bias of the blank."""
+        """The scores to decode: `log_probs`, with the vocabulary's bias of the blank."""
         log_probs, frames = self.log_probs(audio, lengths)
         if self.vocabulary.blank_bias:
             log_probs = log_probs.copy()
@@ -165,7 +165,7 @@ def audio_of(bundle: Bundle) -> Audio:
 
 
 def _check_width(bundle: Bundle, tokens: int) -> None:
-    """Raise `BundleError` unless the graph's outputs are those of this vocabulary."""
+    """Raise `BundleError` unless the graph's outputs match the vocabulary."""
     shapes = {spec.name: spec.shape for spec in bundle.manifest.outputs}
     if missing := [name for name in (LOG_PROBS, OUTPUT_LENGTHS) if name not in shapes]:
         raise BundleError(f"bundle {bundle.path}: no output {missing[0]}. Re-export the bundle.")

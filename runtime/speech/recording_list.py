@@ -1,4 +1,4 @@
-"""Which recordings a user means: one file, a folder, or a list of files with what is said in them."""
+"""The recordings of a path: one file, a folder, or a list of files with reference transcripts."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ LISTS = (".tsv", ".jsonl")
 
 
 class Listed(NamedTuple):
-    """A recording, and what is said in it, if the list states it."""
+    """A recording, and its reference transcript, if the list states it."""
 
     path: Path
     text: str | None = None
@@ -57,8 +57,8 @@ def _lines(path: Path, option: str) -> Iterator[Listed]:
                 read = msgspec.json.decode(line, type=_Line)
                 name, text = read.audio_filepath, read.text
             else:
-                name, tab, said = line.partition("\t")
-                text = said.strip() if tab else None
+                name, tab, reference = line.partition("\t")
+                text = reference.strip() if tab else None
             yield Listed(inside(path.parent, name.strip(), f"{option} {path}, line {number}"), text)
         except BundleError as error:
             raise UsageError(str(error)) from error

@@ -17,7 +17,7 @@ from intaglio.targets import DEFAULT
 class Transcribed(msgspec.Struct):
     """The result for one recording."""
 
-    text: str  # the recording, as it was given
+    text: str  # the recording's path, as in the input
     transcript: str
     words: list[Word]
     tokens: list[TimedToken]

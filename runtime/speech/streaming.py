@@ -16,7 +16,7 @@ from intaglio.runtime.speech.windows import Model, Window, WindowCutter, compute
 
 @dataclass(frozen=True)
 class StreamOptions:
-    """How much audio the model sees at a time. Each sample is computed (left + chunk + right) / chunk times."""
+    """The amount of audio per computation. Each sample is computed (left + chunk + right) / chunk times."""
 
     chunk: float = 1.0  # seconds between two computations
     left: float = 4.0  # seconds of context before the chunk
@@ -34,10 +34,10 @@ class StreamOptions:
 
 
 class StreamUpdate(NamedTuple):
-    """What the last samples changed."""
+    """The changes by the last samples."""
 
     words: list[Word]  # that became final
-    partial: str  # text after all final words, as it looks now
+    partial: str  # text after all final words, not final yet
 
 
 class StreamingTranscriber:
@@ -45,7 +45,7 @@ class StreamingTranscriber:
 
     A sample is in the partial text at most `latency` seconds after it arrived, not counting the computation. A word is
     final when the next one begins, or a pause follows; a beam search also waits until all of its prefixes agree, but
-    not longer than `max_open_frames`. How the samples are cut into pieces changes nothing of the words.
+    not longer than `max_open_frames`. The words are independent of the piece boundaries.
     """
 
     def __init__(

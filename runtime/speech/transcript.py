@@ -1,4 +1,4 @@
-"""What was said in a recording: the text, its tokens and words, and when."""
+"""The transcript of a recording: the text, its tokens and words, with times."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ class Word(msgspec.Struct, frozen=True):
 
 
 class Transcript(msgspec.Struct, frozen=True):
-    """What was said in a recording."""
+    """The transcript of a recording."""
 
     text: str  # the words, joined by single spaces
     tokens: list[TimedToken]
@@ -86,7 +86,7 @@ class WordReader:
         return round(min(frame * self._frame_seconds, self.seconds), 3)
 
     def preview(self, tokens: Sequence[Token]) -> str:
-        """The text of the word that is not complete, were it to go on with these tokens."""
+        """The text of the incomplete word, continued with these tokens."""
         other = WordReader(self._vocabulary, self._frame_seconds)
         other._text, other._tokens = self._text, list(self._tokens)
         return " ".join(word.text for word in other.add(tokens) + other.close())

@@ -1,4 +1,4 @@
-"""Long recordings in overlapping windows, of which each frame is taken where it has context on both sides."""
+"""Long recordings in overlapping windows; each frame is taken from a window with context on both sides."""
 
 from __future__ import annotations
 
@@ -127,7 +127,7 @@ def recording_log_probs(
     """Yield the log-probabilities [frames, vocabulary] of a recording of any length, in pieces and in order.
 
     `samples` is its length for the bar that shows the progress; without it, nothing is shown. For a model whose output
-    frame depends on no more than half an overlap of samples around it, the result is that of the whole recording.
+    frame depends on no more than half an overlap of samples around it, the result equals that of the whole recording.
     Raises `EngineError` if the model gives fewer frames than its windows have.
     """
     waiting: list[Window] = []

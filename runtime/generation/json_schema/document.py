@@ -43,7 +43,7 @@ class UnsupportedError(UsageError):
     def __init__(self, path: str, cause: str, keyword: str | None = None):
         """`path`: the JSON pointer of the schema, such as #/properties/name.
 
-        `keyword`: what the schema there may do without, if the finished value is checked.
+        `keyword`: the schema part that may be omitted, as the finished value is checked.
         """
         super().__init__(f"{path}: {cause}")
         self.path, self.keyword = path, keyword

@@ -22,7 +22,7 @@ SHORT = rf"-?[0-9]+|-?([0-9]\.?){{1,{DIGITS}}}"
 
 
 def exact(value: float) -> Fraction:
-    """Return a number of a JSON text as it is written there."""
+    """Return a number with its spelling in the JSON text."""
     return Fraction(Decimal(repr(value))) if isinstance(value, float) else Fraction(value)
 
 

@@ -15,7 +15,7 @@ from re import _constants as codes  # type: ignore[attr-defined]
 from re import _parser as parser  # type: ignore[attr-defined]
 from typing import Any, NamedTuple
 
-# Characters that JSON does not have as they are in a string.
+# Characters that must be escaped in a JSON string.
 ESCAPED = [chr(code) for code in range(32)] + ['"', "\\"]
 CHARACTER = r'([^"\\\x00-\x1f]|\\["\\bfnrt]|\\u00(0[0-7bef]|1[0-9a-f]))'
 DIGIT, WORD, SPACE = "0-9", "a-zA-Z0-9_", r" \t\n\r\f\x0b"

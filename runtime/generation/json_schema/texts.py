@@ -127,7 +127,7 @@ def _count(least: int, most: int | None) -> str:
 
 @lru_cache(4096)
 def _matches(expression: str, text: str) -> bool:
-    """Whether a terminal matches a string: in linear time, whatever the pattern."""
+    """Whether a terminal matches a string: in linear time for any pattern."""
     matcher = _matcher(expression).deep_copy()
     written = list(json.dumps(text, ensure_ascii=False).encode())
     return bool(matcher.try_consume_tokens(written) == len(written) and matcher.is_accepting())

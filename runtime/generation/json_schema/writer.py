@@ -1,4 +1,4 @@
-"""Write a JSON schema as rules of a grammar: JSON whose value validates, whatever a parser does with equal keys."""
+"""Write a JSON schema as rules of a grammar: JSON whose value validates for any handling of duplicate keys."""
 
 from __future__ import annotations
 

@@ -78,7 +78,7 @@ class ToolCallParser:
         """Return the rest at the end of the text: what was held back, if it is not part of a call.
 
         `cut`: the model did not end the text itself. What is held back is the beginning of a call then, and is dropped,
-        unless `following`, the characters that would have come next as far as they are known, shows that it is none.
+        unless `following`, the known next characters, shows that it is none.
         """
         rest = self._held.strip(SPACE)
         self.cut_off = self._open or (cut and self._begins_call(following))
@@ -247,7 +247,7 @@ class ToolCallParser:
         return True
 
     def _string(self) -> Characters:
-        """Read the rest of a JSON string and return its value; a string that is not valid as it is written."""
+        """Read the rest of a JSON string and return its value; an invalid string is returned unchanged."""
         text = '"'
         while True:
             text += yield from self._next()
