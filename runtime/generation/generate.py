@@ -38,7 +38,7 @@ def generate(
 ) -> Iterator[Generated]:
     """Generate text after the prompt, or after each of the prompts, and yield a `Generated` for each, in order.
 
-    A prompt is a text, or a list of `Message` that the bundle's chat template renders. The options are those of
+    A prompt is a text, or a list of `Message` that the bundle's chat template renders. The options: see
     `TextGenerator`, which can also stream the text. Raises `BundleError` for a bundle that is not a decoder,
     `UsageError` for invalid prompts and options.
     """

@@ -70,7 +70,7 @@ class TextStream:
         return other
 
     def finish(self) -> str:
-        """Return the rest of the text after the last token: held-back text, and a partial character as U+FFFD."""
+        """Return the rest of the text: held-back text, and a partial character as the tokenizer decodes it."""
         self._window += self._deferred
         self._deferred.clear()
         text = self._decode()

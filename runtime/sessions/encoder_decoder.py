@@ -59,7 +59,7 @@ class EncoderDecoderSession(DecoderSession):
         threads: int | None = None,
         spinning: bool = True,
     ) -> Self:
-        """Open both parts of `bundle`; the options are those of `DecoderSession.open`.
+        """Open both parts of `bundle`; the options: see `DecoderSession.open`.
 
         Raises `BundleError` if the bundle is not an encoder-decoder.
         """

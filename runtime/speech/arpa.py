@@ -108,7 +108,7 @@ def _counts(lines: Iterator[_Line]) -> tuple[list[int], _Line]:
 
 
 class _Section:
-    """The n-grams of one order, as they are read."""
+    """The n-grams of one order, while they are read."""
 
     def __init__(self, order: int, words: dict[bytes, int], tables: NgramTables | None):
         self.order = order

@@ -64,7 +64,7 @@ class BeamDecoder:
     """Keeps the most probable prefixes of the text, each with the sum of all of its alignments.
 
     With a width, threshold and gap that leave nothing out, the result of `max_open_frames` frames is exact. The time
-    stamps of a hypothesis are those of its most probable alignment.
+    stamps of a hypothesis come from its most probable alignment.
 
     Every `SETTLE` frames, tokens become final: those that all prefixes share, and those of the best prefix that ended
     `max_open_frames` ago (prefixes without them are dropped; else two texts of equal probability would stay

@@ -1,4 +1,4 @@
-"""Files of arrays that are broken in any layer, zip, compression or NumPy's own, are refused in one line."""
+"""Array files broken in any layer (zip, compression, NumPy's) give one-line errors."""
 
 from __future__ import annotations
 
@@ -75,22 +75,20 @@ BROKEN = {
 }
 
 
-def test_a_whole_file_is_read(tmp_path: Path) -> None:
+def test_intact_file_is_read(tmp_path: Path) -> None:
     (tmp_path / "a.npz").write_bytes(whole())
     np.testing.assert_array_equal(read_arrays(tmp_path / "a.npz", "--data")["input_ids"], ARRAY)
 
 
 @pytest.mark.parametrize("fault", BROKEN)
-def test_a_broken_file_gets_one_line(fault: str, tmp_path: Path) -> None:
+def test_broken_file_is_a_one_line_error(fault: str, tmp_path: Path) -> None:
     (tmp_path / "a.npz").write_bytes(BROKEN[fault])
     with pytest.raises(UsageError, match=r"--data .*a\.npz: not a readable \.npz file") as refused:
         read_arrays(tmp_path / "a.npz", "--data")
     assert "\n" not in str(refused.value)
 
 
-def test_a_small_file_that_expands_beyond_the_limit_is_refused_unread(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_zip_bomb_is_rejected_unread(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(inputs, "EXPANDED", 1 << 20)
     np.savez_compressed(tmp_path / "a.npz", input_ids=np.zeros(1 << 20, np.uint8))
     with pytest.raises(UsageError, match=r"it expands to 1048704 bytes, expected at most 1048576 of a compressed"):
@@ -99,7 +97,7 @@ def test_a_small_file_that_expands_beyond_the_limit_is_refused_unread(
     assert read_arrays(tmp_path / "b.npz", "--data")["input_ids"].size == 1 << 20
 
 
-def test_a_damaged_stream_is_what_zlib_refuses(tmp_path: Path) -> None:
-    """The case above is the one it is meant to be."""
+def test_damaged_streams_are_rejected_by_zlib(tmp_path: Path) -> None:
+    """The case above tests the intended error."""
     with pytest.raises(zlib.error), np.load(io.BytesIO(damaged_stream())) as arrays:
         dict(arrays)

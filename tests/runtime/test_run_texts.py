@@ -21,36 +21,36 @@ from intaglio.runtime.run_texts import TextRunner
 from intaglio.sentences import sentences
 
 
-def test_embeddings_of_one_text_do_not_depend_on_its_batch(tiny_bundle: Path) -> None:
+def test_embeddings_are_independent_of_the_batch(tiny_bundle: Path) -> None:
     texts = sentences()[:7]
     together = [result.embedding for result in run(tiny_bundle, texts)]
     alone = [result.embedding for result in run(tiny_bundle, texts, batch_size=1)]
     np.testing.assert_allclose(np.array(together), np.array(alone), atol=1e-6)
 
 
-def test_embeddings_are_arrays_of_their_own(tiny_bundle: Path) -> None:
+def test_embeddings_do_not_share_memory(tiny_bundle: Path) -> None:
     first, second = (result.embedding for result in run(tiny_bundle, ["one", "two"]))
     assert first is not None and second is not None
     assert (first.dtype, first.shape) == (np.float32, (32,))
     assert first.base is None  # one that is kept does not keep its batch in memory
 
 
-def test_the_tokens_that_the_model_read_are_counted_without_padding(tiny_bundle: Path) -> None:
+def test_token_counts_exclude_padding(tiny_bundle: Path) -> None:
     results = run(tiny_bundle, ["a b c", "a", "1 " * 500], truncate=True)
     assert [result.tokens for result in results] == [5, 3, 256]
 
 
-def test_an_endless_stream_is_taken_in_batches(tiny_bundle: Path) -> None:
+def test_endless_stream_is_processed_in_batches(tiny_bundle: Path) -> None:
     stream = (f"text {number}" for number in count())
     results = list(islice(run(tiny_bundle, stream, batch_size=4), 6))
     assert [result.text for result in results] == [f"text {number}" for number in range(6)]
 
 
-def test_nothing_in_gives_nothing_out(tiny_bundle: Path) -> None:
+def test_empty_input_gives_no_results(tiny_bundle: Path) -> None:
     assert list(run(tiny_bundle, [])) == []
 
 
-def test_a_text_longer_than_the_model_takes(tiny_bundle: Path) -> None:
+def test_too_long_text_is_rejected(tiny_bundle: Path) -> None:
     with pytest.raises(UsageError, match="text of 591 tokens, the model takes at most 256"):
         list(run(tiny_bundle, ["1" * 90 + " 1" * 499], truncate=False))
     (result,) = run(tiny_bundle, ["1 " * 500], truncate=True)
@@ -61,7 +61,7 @@ def test_a_text_longer_than_the_model_takes(tiny_bundle: Path) -> None:
     ("problem", "activation"),
     [("single_label_classification", "softmax"), ("multi_label_classification", "sigmoid"), ("regression", "identity")],
 )
-def test_classes_and_their_scores(
+def test_classes_have_scores(
     problem: str, activation: str, make_checkpoint: Callable[..., Path], tmp_path: Path
 ) -> None:
     import torch
@@ -86,7 +86,7 @@ def test_classes_and_their_scores(
         assert list(result.scores) == sorted(result.scores, key=result.scores.__getitem__, reverse=True)
 
 
-def test_a_classifier_of_one_class_does_not_always_say_1(make_checkpoint: Callable[..., Path], tmp_path: Path) -> None:
+def test_classifier_of_one_class_returns_a_sigmoid(make_checkpoint: Callable[..., Path], tmp_path: Path) -> None:
     folder = make_checkpoint("BertForSequenceClassification", num_labels=1, num_hidden_layers=1)
     export(str(folder), tmp_path / "bundle", check=False)
     scores = [next(iter((result.scores or {}).values())) for result in run(tmp_path / "bundle", ["a", "zzz 123"])]
@@ -94,7 +94,7 @@ def test_a_classifier_of_one_class_does_not_always_say_1(make_checkpoint: Callab
     assert scores[0] != scores[1]
 
 
-def test_texts_are_cut_where_the_sentence_model_was_trained_to(
+def test_texts_are_truncated_at_the_sentence_models_length(
     make_checkpoint: Callable[..., Path], tmp_path: Path
 ) -> None:
     folder = make_checkpoint("BertModel", sentence={"pooling_mode_mean_tokens": True}, num_hidden_layers=1)
@@ -106,12 +106,12 @@ def test_texts_are_cut_where_the_sentence_model_was_trained_to(
         list(run(tmp_path / "bundle", ["1 2 3 4 5 6 7 8 9 9 9 9 9"]))
 
 
-def test_bytes_that_were_no_text(tiny_bundle: Path) -> None:
+def test_invalid_utf8_is_rejected(tiny_bundle: Path) -> None:
     with pytest.raises(UsageError, match="not Unicode"):
         list(run(tiny_bundle, ["\udcff\udcfe"]))
 
 
-def test_the_embedding_task_needs_an_embedding(tiny_bundle_copy: Path) -> None:
+def test_embedding_task_needs_an_embedding(tiny_bundle_copy: Path) -> None:
     manifest = json.loads((tiny_bundle_copy / "bundle.json").read_text())
     (tiny_bundle_copy / "bundle.json").write_text(json.dumps({**manifest, "task": "classify"}))
     with pytest.raises(BundleError, match="no output logits"):
@@ -126,7 +126,7 @@ def test_the_embedding_task_needs_an_embedding(tiny_bundle_copy: Path) -> None:
         ({"labels": ["one", "two", "three"]}, "3 labels, expected 2, one per class"),
     ],
 )
-def test_a_classifier_that_contradicts_itself_is_refused_before_it_runs(
+def test_inconsistent_classifier_is_rejected_on_open(
     changes: dict[str, Any], message: str, make_checkpoint: Callable[..., Path], tmp_path: Path
 ) -> None:
     folder = make_checkpoint("BertForSequenceClassification", num_hidden_layers=1)
@@ -150,7 +150,7 @@ g (int64[batch, sequence] input_ids) => (float[batch, N] OUTPUT) { NODE }"""
          r"got float32 \[2, 3\], expected floats \[batch 1, width\]"),
     ],
 )  # fmt: skip
-def test_a_graph_that_returns_another_shape_than_its_task_reads_is_refused(
+def test_unexpected_output_shape_is_rejected(
     task: str, output: str, node: str, message: str, tiny_bundle: Path, tmp_path: Path
 ) -> None:
     model = onnx.parser.parse_model(GRAPH.replace("NODE", node).replace("OUTPUT", output))
@@ -174,7 +174,7 @@ def edit(bundle: Path, changes: dict[str, Any]) -> None:
     (bundle / "bundle.json").write_text(json.dumps({**manifest, **changes}))
 
 
-def test_blanks_are_filled_with_the_likeliest_words(make_checkpoint: Callable[..., Path], tmp_path: Path) -> None:
+def test_masks_are_filled_with_the_likeliest_words(make_checkpoint: Callable[..., Path], tmp_path: Path) -> None:
     folder = make_checkpoint("BertForMaskedLM", num_hidden_layers=1)
     export(str(folder), tmp_path / "bundle", check=False)
     (result,) = run(tmp_path / "bundle", ["a [MASK] c"], top=3)
@@ -189,7 +189,7 @@ def test_blanks_are_filled_with_the_likeliest_words(make_checkpoint: Callable[..
         list(run(tmp_path / "bundle", ["no blank"]))
 
 
-def test_a_bundle_without_tokenizer_takes_no_text(tiny_bundle_copy: Path, tmp_path: Path) -> None:
+def test_bundle_without_tokenizer_rejects_text(tiny_bundle_copy: Path, tmp_path: Path) -> None:
     export(str(tiny_bundle_copy / "model.onnx"), tmp_path / "with")
     (tiny_bundle_copy / "tokenizer.json").unlink()
     export(str(tiny_bundle_copy / "model.onnx"), tmp_path / "without")
@@ -198,6 +198,6 @@ def test_a_bundle_without_tokenizer_takes_no_text(tiny_bundle_copy: Path, tmp_pa
         list(run(tmp_path / "without", ["a"]))
 
 
-def test_a_batch_size_below_one(tiny_bundle: Path) -> None:
+def test_batch_size_below_one_is_rejected(tiny_bundle: Path) -> None:
     with pytest.raises(UsageError, match="batch size 0"):
         list(run(tiny_bundle, ["a"], batch_size=0))

@@ -1,4 +1,4 @@
-"""Texts compared with each other: the cosines are those of their embeddings."""
+"""Similarities of texts: the cosines of their embeddings."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from intaglio.runtime.similarities import MOST
 TEXTS = ["A cat sits on the mat.", "Stock markets fell on Monday.", "A kitten rests on a rug."]
 
 
-def test_cosines_are_those_of_the_embeddings(make_checkpoint: Callable[..., Path], tmp_path: Path) -> None:
+def test_cosines_equal_those_of_the_embeddings(make_checkpoint: Callable[..., Path], tmp_path: Path) -> None:
     checkpoint = make_checkpoint(
         "BertModel", sentence={"pooling_mode_mean_tokens": True, "normalize": False}, num_hidden_layers=1
     )
@@ -31,7 +31,7 @@ def test_cosines_are_those_of_the_embeddings(make_checkpoint: Callable[..., Path
         np.testing.assert_allclose(row, expected, atol=1e-6)
 
 
-def test_pairs_come_once_and_the_most_similar_first(minilm_bundle: Path) -> None:
+def test_pairs_are_unique_and_sorted_by_similarity(minilm_bundle: Path) -> None:
     pairs = list(similarity(minilm_bundle, TEXTS).pairs())
     assert [(first, second) for _, first, second in pairs] == [
         (TEXTS[0], TEXTS[2]),
@@ -41,16 +41,16 @@ def test_pairs_come_once_and_the_most_similar_first(minilm_bundle: Path) -> None
     assert pairs[0][0] > 0.6
 
 
-def test_an_endless_stream_is_refused_in_the_end(tiny_bundle: Path) -> None:
+def test_too_many_texts_are_rejected(tiny_bundle: Path) -> None:
     with pytest.raises(UsageError, match=f"2 to {MOST} texts, got more than {MOST}"):
         similarity(tiny_bundle, repeat("a"))
 
 
-def test_one_text_has_nothing_to_be_compared_with(tiny_bundle: Path) -> None:
+def test_single_text_is_rejected(tiny_bundle: Path) -> None:
     with pytest.raises(UsageError, match=f"2 to {MOST} texts, got 1"):
         similarity(tiny_bundle, ["a"])
 
 
-def test_a_decoder_has_no_embeddings(tiny_decoder: Path) -> None:
+def test_decoder_is_rejected(tiny_decoder: Path) -> None:
     with pytest.raises(UsageError, match=r"task of bundle .* is 'generate', expected embed or encode"):
         similarity(tiny_decoder, TEXTS)

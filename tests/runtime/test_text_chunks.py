@@ -1,4 +1,4 @@
-"""A chunk run as a text of its own gives the logits that a session gives token by token."""
+"""The logits of a chunk equal those of a session, token by token."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from intaglio.runtime.text_chunks import load_chunks, read_tokens
 
 
 @pytest.mark.parametrize("family", ["gpt2", "mistral"])
-def test_chunks_are_texts_of_their_own(
+def test_chunks_are_independent_sequences(
     family: str, make_decoder: Callable[..., tuple[Path, Path]], tmp_path: Path
 ) -> None:
     bundle = Bundle.open(make_decoder(family)[1])
@@ -35,7 +35,7 @@ def test_chunks_are_texts_of_their_own(
                 np.testing.assert_allclose(logits[row], alone, rtol=1e-3, atol=1e-3)
 
 
-def test_a_short_text_is_one_chunk_and_a_long_one_is_cut_to_the_positions(tiny_decoder: Path, tmp_path: Path) -> None:
+def test_chunks_are_limited_by_text_and_positions(tiny_decoder: Path, tmp_path: Path) -> None:
     bundle = Bundle.open(tiny_decoder)
     for text, shape in (("short", (1, 5)), ("x" * 200, (3, 64))):
         (tmp_path / "text.txt").write_text(text)
@@ -50,7 +50,7 @@ def test_caches_share_their_memory(tiny_decoder: Path, tmp_path: Path) -> None:
     assert len(caches) == 4 and all(cache is caches[0] for cache in caches)
 
 
-def test_an_empty_file_is_refused(tiny_decoder: Path, tmp_path: Path) -> None:
+def test_empty_file_is_rejected(tiny_decoder: Path, tmp_path: Path) -> None:
     (tmp_path / "text.txt").write_text(" \n")
     with pytest.raises(UsageError, match=r"--data .*text.txt: has no text"):
         load_chunks(Bundle.open(tiny_decoder), tmp_path / "text.txt", 1, 1, "--data")

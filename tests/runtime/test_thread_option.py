@@ -34,14 +34,14 @@ def opened(monkeypatch: pytest.MonkeyPatch) -> list[int]:
     return found
 
 
-def test_run_and_similarity_use_the_threads_asked_for(tiny_bundle: Path, opened: list[int]) -> None:
+def test_run_and_similarity_use_the_threads_option(tiny_bundle: Path, opened: list[int]) -> None:
     list(intaglio.run(tiny_bundle, ["one"], threads=3))
     similarity(tiny_bundle, ["one", "two"], threads=2)
     list(intaglio.run(tiny_bundle, ["one"]))
     assert opened == [3, 2, usable_threads()]
 
 
-def test_validate_uses_the_threads_asked_for_on_both_sides(
+def test_validate_uses_the_threads_option_for_both_models(
     tiny_bundle: Path, tiny_bundle_copy: Path, tmp_path: Path, opened: list[int]
 ) -> None:
     other = Path(shutil.copytree(tiny_bundle, tmp_path / "other"))
@@ -49,14 +49,14 @@ def test_validate_uses_the_threads_asked_for_on_both_sides(
     assert len(opened) >= 2 and set(opened) == {3}
 
 
-def test_a_perplexity_uses_the_threads_asked_for(tiny_decoder: Path, tmp_path: Path, opened: list[int]) -> None:
+def test_perplexity_uses_the_threads_option(tiny_decoder: Path, tmp_path: Path, opened: list[int]) -> None:
     (tmp_path / "text").write_text("a few words to score, and some more of them")
     intaglio.validate(tiny_decoder, perplexity=tmp_path / "text", report=tmp_path / "reports", threads=3)
     assert opened and set(opened) == {3}
 
 
 @pytest.mark.parametrize("threads", [0, -1, 5000])
-def test_threads_out_of_range_are_refused(threads: int, tiny_bundle: Path, intaglio_program: Run) -> None:
+def test_out_of_range_threads_are_rejected(threads: int, tiny_bundle: Path, intaglio_program: Run) -> None:
     with pytest.raises(UsageError, match=f"--threads {threads}: expected 1 to 1024"):
         list(intaglio.run(tiny_bundle, ["one"], threads=threads))
     with pytest.raises(UsageError, match=f"--threads {threads}: expected 1 to 1024"):

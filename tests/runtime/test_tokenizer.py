@@ -1,4 +1,4 @@
-"""Batches of texts: padded on the right to the longest, whatever the tokenizer's file says of padding and cutting."""
+"""Batches of texts: right-padded to the longest, regardless of the tokenizer file's settings."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ CUT = {"max_length": 4, "strategy": "LongestFirst", "stride": 0, "direction": "R
 
 @pytest.fixture
 def adopt(tiny_bundle: Path, tmp_path: Path) -> Adopt:
-    """Take in the tiny model's graph as another tool's, with a changed tokenizer.json and files beside it."""
+    """Import the tiny model's graph as another tool's, with a changed tokenizer.json and files beside it."""
 
     def make(beside: dict[str, Any] | None = None, **changed: Any) -> Path:
         source = Path(shutil.copytree(tiny_bundle, tmp_path / "source"))
@@ -49,7 +49,7 @@ def adopt(tiny_bundle: Path, tmp_path: Path) -> Adopt:
 
 
 @pytest.mark.parametrize("padding", [None, {**FIXED, "pad_id": 0}])
-def test_texts_of_unequal_length_are_padded_on_the_right_whatever_the_file_says(
+def test_texts_are_padded_on_the_right_for_any_file(
     padding: dict[str, Any] | None, adopt: Adopt, tiny_bundle: Path
 ) -> None:
     bundle = adopt(padding=padding)
@@ -76,14 +76,12 @@ def test_texts_of_unequal_length_are_padded_on_the_right_whatever_the_file_says(
         ({}, 0),
     ],
 )
-def test_the_padding_token_is_the_one_that_the_files_beside_name(
-    beside: dict[str, Any], pad: int, adopt: Adopt
-) -> None:
+def test_padding_token_comes_from_the_configuration_files(beside: dict[str, Any], pad: int, adopt: Adopt) -> None:
     feeds = Tokenizer.open(Bundle.open(adopt(beside, padding=None))).feeds(TEXTS)
     assert feeds["input_ids"][1, 3:].tolist() == [pad] * 4
 
 
-def test_the_padding_token_of_the_vocabulary_need_not_be_the_first(adopt: Adopt, tmp_path: Path) -> None:
+def test_padding_token_may_have_any_id(adopt: Adopt, tmp_path: Path) -> None:
     path = adopt(padding=None) / "tokenizer.json"
     content = path.read_text().replace('"[PAD]":0', '"<none>":0').replace('"[PAD]": 0', '"<none>": 0')
     tokens = json.loads(content)
@@ -95,7 +93,7 @@ def test_the_padding_token_of_the_vocabulary_need_not_be_the_first(adopt: Adopt,
     assert made.feeds(TEXTS)["input_ids"][1, 3:].tolist() == [made.pad_token_id] * 4
 
 
-def test_a_text_is_cut_only_when_asked_to(adopt: Adopt) -> None:
+def test_text_is_truncated_only_on_request(adopt: Adopt) -> None:
     tokenizer = Tokenizer.open(Bundle.open(adopt(padding=None, truncation=CUT)))
     assert tokenizer.feeds(TEXTS)["input_ids"].shape == (3, 7)
     assert len(tokenizer.backend.encode(TEXTS[0]).ids) == 7
@@ -103,13 +101,13 @@ def test_a_text_is_cut_only_when_asked_to(adopt: Adopt) -> None:
     assert tokenizer.feeds(TEXTS)["input_ids"].shape == (3, 7)
 
 
-def test_a_giant_file_beside_the_tokenizer_is_refused_unread(adopt: Adopt) -> None:
+def test_giant_configuration_file_is_rejected_unread(adopt: Adopt) -> None:
     bundle = Bundle.open(adopt({"special_tokens_map.json": "{}" + " " * (8 << 20)}, padding=None))
     with pytest.raises(BundleError, match=r"special_tokens_map\.json: 8388610 bytes, expected at most 8388608"):
         Tokenizer.open(bundle)
 
 
-def test_a_damaged_file_beside_the_tokenizer_is_named(adopt: Adopt) -> None:
+def test_damaged_configuration_file_is_named(adopt: Adopt) -> None:
     bundle = Bundle.open(adopt({"special_tokens_map.json": "{"}, padding=None))
     with pytest.raises(BundleError, match=r"special_tokens_map\.json: not readable JSON"):
         Tokenizer.open(bundle)

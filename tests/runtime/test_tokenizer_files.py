@@ -1,4 +1,4 @@
-"""Tokenizers that break the library, and texts that no tokenizer should get, are refused in one line."""
+"""Tokenizers that break the library, and hostile texts, give one-line errors."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ BROKEN: dict[str, dict[str, Any]] = {
 
 
 @pytest.mark.parametrize("fault", BROKEN)
-def test_a_tokenizer_that_breaks_the_library_gets_one_line(
+def test_tokenizer_breaking_the_library_is_a_one_line_error(
     fault: str, tiny_decoder: Path, tmp_path: Path, capfd: pytest.CaptureFixture[str]
 ) -> None:
     content = json.loads((tiny_decoder / TOKENIZER).read_text())
@@ -46,7 +46,7 @@ def test_a_tokenizer_that_breaks_the_library_gets_one_line(
     assert capfd.readouterr().err == ""
 
 
-def test_padding_that_takes_all_memory_is_not_done(tiny_decoder: Path, tmp_path: Path) -> None:
+def test_huge_padding_is_not_applied(tiny_decoder: Path, tmp_path: Path) -> None:
     content = json.loads((tiny_decoder / TOKENIZER).read_text())
     padding = {"direction": "Right", "pad_to_multiple_of": None, "pad_id": 0, "pad_type_id": 0, "pad_token": "x"}
     padding |= {"strategy": {"Fixed": 10**12}}
@@ -55,7 +55,7 @@ def test_padding_that_takes_all_memory_is_not_done(tiny_decoder: Path, tmp_path:
 
 
 @pytest.mark.parametrize("letter", ["a", " ", "\u4e16"])
-def test_a_word_that_would_take_gigabytes_is_refused(letter: str) -> None:
+def test_huge_word_is_rejected(letter: str) -> None:
     other = "b" if letter.isspace() else " "
     check_words(f"{letter * LONGEST_WORD}{other}" * 3)
     with pytest.raises(UsageError, match=f"of {LONGEST_WORD + 1} characters, expected at most"):
@@ -63,7 +63,7 @@ def test_a_word_that_would_take_gigabytes_is_refused(letter: str) -> None:
 
 
 @pytest.mark.parametrize("verb", ["validate", "generate", "run"])
-def test_a_file_of_one_giant_word_ends_soon(
+def test_file_of_one_giant_word_fails_fast(
     verb: str, tiny_decoder: Path, tiny_bundle: Path, tmp_path: Path, intaglio: Any
 ) -> None:
     path = tmp_path / "text.txt"

@@ -57,7 +57,7 @@ def test_residual_sums_are_not_fused_with_their_norm_on_cpus(tmp_path: Path) -> 
     assert "SkipLayerNormalization" not in kinds
 
 
-def test_a_gpu_that_refuses_leaves_the_engines_of_the_others(make_encoder: MakeEncoder) -> None:
+def test_failing_gpu_keeps_the_engines_of_others(make_encoder: MakeEncoder) -> None:
     pytest.importorskip("tensorrt_rtx")
     path = make_encoder("float32")
     built = build(path, "tensorrt-rtx", gpus=["t4", "a100", "rtx-2080"], sequence="8")
@@ -71,7 +71,7 @@ def test_a_gpu_that_refuses_leaves_the_engines_of_the_others(make_encoder: MakeE
     assert sorted(file.name for file in path.iterdir()) == ["bundle.json", "engines", "model.onnx"]
 
 
-def test_gpus_that_all_refuse_leave_the_bundle_as_it_was(make_encoder: MakeEncoder) -> None:
+def test_bundle_is_unchanged_if_all_gpus_fail(make_encoder: MakeEncoder) -> None:
     pytest.importorskip("tensorrt_rtx")
     path = make_encoder("float32")
     before = contents(path)
@@ -84,7 +84,7 @@ def test_gpus_that_all_refuse_leave_the_bundle_as_it_was(make_encoder: MakeEncod
     assert sorted(file.name for file in path.iterdir()) == ["bundle.json", "model.onnx"]
 
 
-def test_a_gpu_that_refuses_one_of_two_graphs_gets_no_engine_of_the_other(
+def test_gpu_failing_one_graph_gets_no_engines(
     make_encoder_decoder: Callable[..., tuple[Path, Path]], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     pytest.importorskip("tensorrt_rtx")
@@ -111,7 +111,7 @@ def test_a_gpu_that_refuses_one_of_two_graphs_gets_no_engine_of_the_other(
     ]
 
 
-def test_the_command_says_which_gpu_refuses_and_exits_with_1(
+def test_command_names_the_failing_gpu_and_exits_with_1(
     make_encoder: MakeEncoder, intaglio: Callable[..., tuple[int, str, str]]
 ) -> None:
     pytest.importorskip("tensorrt_rtx")
@@ -204,7 +204,7 @@ def test_present_engine_is_replaced_only_with_force(make_encoder: MakeEncoder) -
         ({"target": "tensorrt-rtx", "gpus": ["t4"], "axes": {"frames": "1"}}, "have batch, sequence"),
     ],
 )
-def test_senseless_options_are_refused_and_leave_nothing(
+def test_invalid_options_are_rejected_without_files(
     make_encoder: MakeEncoder, options: dict[str, object], message: str
 ) -> None:
     pytest.importorskip("tensorrt_rtx")
@@ -215,7 +215,7 @@ def test_senseless_options_are_refused_and_leave_nothing(
     assert contents(path) == before
 
 
-def test_onnxruntime_without_cuda_says_what_it_has(make_encoder: MakeEncoder) -> None:
+def test_onnxruntime_without_cuda_lists_its_providers(make_encoder: MakeEncoder) -> None:
     import onnxruntime
 
     if "CUDAExecutionProvider" in onnxruntime.get_available_providers():
@@ -233,7 +233,7 @@ def test_missing_tensorrt_names_the_extra(make_encoder: MakeEncoder) -> None:
 
 @pytest.fixture
 def rtx_as_tensorrt(monkeypatch: pytest.MonkeyPatch) -> None:
-    """TensorRT-RTX in TensorRT's place, whose API it has, where TensorRT cannot be installed."""
+    """TensorRT-RTX in place of TensorRT, with the same API, where TensorRT cannot be installed."""
     monkeypatch.setitem(sys.modules, "tensorrt", pytest.importorskip("tensorrt_rtx"))
 
 
@@ -244,7 +244,7 @@ def test_tensorrt_without_a_gpu_points_to_rtx(
         build(make_encoder(), "tensorrt")
 
 
-def test_tensorrt_builds_for_the_gpu_at_hand_and_no_other(
+def test_tensorrt_builds_only_for_the_present_gpu(
     make_encoder: MakeEncoder, rtx_as_tensorrt: None, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(gpus, "present", lambda: gpus.recognised("Tesla T4", 75))
@@ -255,14 +255,14 @@ def test_tensorrt_builds_for_the_gpu_at_hand_and_no_other(
     assert (record.path, record.gpu, record.sm) == ("engines/tensorrt-t4.engine", "t4", 75)
 
 
-def test_damaged_bundle_is_refused_before_building(make_encoder: MakeEncoder) -> None:
+def test_damaged_bundle_is_rejected_before_building(make_encoder: MakeEncoder) -> None:
     path = make_encoder("float32")
     (path / "model.onnx").write_bytes(b"")
     with pytest.raises(BundleError, match=r"0 bytes, expected"):
         build(path, "ort-cpu")
 
 
-def test_unknown_operator_is_refused_by_onnxruntime_in_one_line(make_encoder: MakeEncoder) -> None:
+def test_unknown_operator_is_a_one_line_error(make_encoder: MakeEncoder) -> None:
     from onnx import helper
 
     path = make_encoder("float32", [helper.make_node("Nonsense", ["hidden"], ["out"], "last")])

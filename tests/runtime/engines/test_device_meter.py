@@ -1,4 +1,4 @@
-"""The meter of what crosses counts what the stand-in for a GPU does, and fits the calls of the real libraries."""
+"""The transfer meter counts the copies of the emulated GPU, and matches the calls of the real libraries."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ def ones() -> np.ndarray:
     return np.ones((2, 3), np.float32)
 
 
-def test_every_way_that_bytes_cross_is_counted_as_the_stand_in_counts_it(adder: Path) -> None:
+def test_meter_counts_all_transfers_like_the_emulation(adder: Path) -> None:
     """Copies in rows and in one piece, arrays bound and not bound, and a buffer that is never freed."""
     with gpu() as ledger, metered() as meter:
         with OnnxRuntimeEngine(adder, "ort-cuda") as engine:
@@ -36,7 +36,7 @@ def test_every_way_that_bytes_cross_is_counted_as_the_stand_in_counts_it(adder: 
     assert meter == ledger
 
 
-def test_real_calls_of_cuda_are_seen_and_count_only_when_they_succeed(no_cuda_device: None) -> None:
+def test_meter_counts_successful_cuda_calls(no_cuda_device: None) -> None:
     from cuda.bindings import runtime
 
     before = runtime.cudaMemcpyAsync
@@ -54,8 +54,8 @@ def test_real_calls_of_cuda_are_seen_and_count_only_when_they_succeed(no_cuda_de
     assert runtime.cudaMemcpyAsync is before
 
 
-def test_real_calls_of_onnxruntime_are_seen(adder: Path) -> None:
-    """Its CPU provider copies nothing, but the calls are those of the CUDA provider, and so are their arguments."""
+def test_meter_counts_onnxruntime_calls(adder: Path) -> None:
+    """The CPU provider copies nothing, but the calls and their arguments equal those of the CUDA provider."""
     pytest.importorskip("cuda.bindings.runtime")
     with metered() as meter, OnnxRuntimeEngine(adder) as engine:
         binding = engine.bind({"a": ones(), "b": ones(), "y": np.zeros((2, 3), np.float32)})

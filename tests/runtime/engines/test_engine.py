@@ -1,4 +1,4 @@
-"""Engines check what they are fed, and bound buffers are read and written in place."""
+"""Engines check their feeds, and bound buffers are read and written in place."""
 
 from __future__ import annotations
 
@@ -26,13 +26,13 @@ def ones(*shape: int, dtype: str = "float32") -> np.ndarray:
 
 
 @given(batch=st.integers(0, 7))
-def test_any_batch_runs(batch: int, adder: Path) -> None:
+def test_any_batch_size_runs(batch: int, adder: Path) -> None:
     with open_engine(adder) as engine:
         outputs = engine.run({"a": ones(batch, 3), "b": ones(batch, 3)})
     np.testing.assert_array_equal(outputs["y"], 2 * ones(batch, 3))
 
 
-def test_an_opened_model_is_not_fused_into_slower_kernels(adder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_opening_does_not_fuse_into_slower_kernels(adder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     left_out: list[list[str]] = []
 
     class Watched(onnxruntime.InferenceSession):
@@ -57,13 +57,13 @@ def test_an_opened_model_is_not_fused_into_slower_kernels(adder: Path, monkeypat
         ({"a": ones(2, 3), "b": ones(1, 3)}, "batch is 1, but a has 2"),
     ],
 )
-def test_a_wrong_feed_is_named(feeds: dict[str, np.ndarray], message: str, adder: Path) -> None:
+def test_invalid_feed_is_named(feeds: dict[str, np.ndarray], message: str, adder: Path) -> None:
     with open_engine(adder) as engine, pytest.raises(EngineError, match=message):
         engine.run(feeds)
 
 
 @given(length=st.integers(0, 1000), maximum=st.integers(1, 900))
-def test_an_axis_keeps_to_its_bounds(length: int, maximum: int) -> None:
+def test_axis_limits_are_checked(length: int, maximum: int) -> None:
     spec = TensorSpec("ids", "int64", ("batch", "sequence"))
     feeds = {"ids": np.zeros((1, length), np.int64)}
     axes = {"sequence": Axis(1, maximum)}
@@ -74,18 +74,18 @@ def test_an_axis_keeps_to_its_bounds(length: int, maximum: int) -> None:
             check_arrays((spec,), axes, feeds)
 
 
-def test_a_sequence_longer_than_the_model_takes(tiny_bundle: Path) -> None:
+def test_too_long_sequence_is_rejected(tiny_bundle: Path) -> None:
     feeds = {name: np.ones((1, 257), np.int64) for name in ("input_ids", "attention_mask", "token_type_ids")}
     with open_engine(tiny_bundle) as engine, pytest.raises(EngineError, match="sequence is 257, expected 1 to 256"):
         engine.run(feeds)
 
 
-def test_an_unknown_target_lists_the_known(adder: Path) -> None:
+def test_unknown_target_lists_the_known_ones(adder: Path) -> None:
     with pytest.raises(UsageError, match="expected one of ort-cpu, ort-cuda, tensorrt, tensorrt-rtx"):
         open_engine(adder, "tpu")
 
 
-def test_a_provider_that_is_absent_says_what_there_is(adder: Path) -> None:
+def test_missing_provider_lists_the_available_ones(adder: Path) -> None:
     import onnxruntime
 
     if "CUDAExecutionProvider" in onnxruntime.get_available_providers():
@@ -94,7 +94,7 @@ def test_a_provider_that_is_absent_says_what_there_is(adder: Path) -> None:
         open_engine(adder, "ort-cuda")
 
 
-def test_a_damaged_file_is_refused(tmp_path: Path) -> None:
+def test_damaged_file_is_rejected(tmp_path: Path) -> None:
     (tmp_path / "m.onnx").write_bytes(b"nonsense")
     with pytest.raises(EngineError, match=r"m\.onnx: not a readable ONNX"):
         open_engine(tmp_path / "m.onnx")
@@ -102,7 +102,7 @@ def test_a_damaged_file_is_refused(tmp_path: Path) -> None:
         open_engine(tmp_path / "none.onnx")
 
 
-def test_bound_buffers_are_read_and_written_where_they_lie(adder: Path) -> None:
+def test_bound_buffers_are_used_in_place(adder: Path) -> None:
     buffers = {"a": ones(2, 3), "b": ones(2, 3), "y": np.zeros((2, 3), np.float32)}
     with OnnxRuntimeEngine(adder) as engine:
         binding = engine.bind(buffers)
@@ -113,7 +113,7 @@ def test_bound_buffers_are_read_and_written_where_they_lie(adder: Path) -> None:
         np.testing.assert_array_equal(buffers["y"], 6 * ones(2, 3))
 
 
-def test_one_buffer_may_be_input_and_output(adder: Path) -> None:
+def test_buffer_may_be_input_and_output(adder: Path) -> None:
     total = ones(2, 3)
     with OnnxRuntimeEngine(adder) as engine:
         binding = engine.bind({"a": total, "b": ones(2, 3), "y": total})
@@ -132,12 +132,12 @@ def test_one_buffer_may_be_input_and_output(adder: Path) -> None:
         ({"y": np.zeros((3, 3), np.float32)}, "batch is 3, but a has 2"),
     ],
 )
-def test_a_wrong_buffer_is_named(change: dict[str, np.ndarray], message: str, adder: Path) -> None:
+def test_invalid_buffer_is_named(change: dict[str, np.ndarray], message: str, adder: Path) -> None:
     buffers = {"a": ones(2, 3), "b": ones(2, 3), "y": np.zeros((2, 3), np.float32)}
     with OnnxRuntimeEngine(adder) as engine, pytest.raises(EngineError, match=message):
         engine.bind({**buffers, **change})
 
 
-def test_a_missing_output_buffer_is_named(adder: Path) -> None:
+def test_missing_output_buffer_is_named(adder: Path) -> None:
     with OnnxRuntimeEngine(adder) as engine, pytest.raises(EngineError, match="buffers missing: y"):
         engine.bind({"a": ones(2, 3), "b": ones(2, 3)})

@@ -11,7 +11,7 @@ def test_unknown_name_lists_the_known_ones() -> None:
         gpus.named("t5")
 
 
-def test_names_are_taken_in_any_case() -> None:
+def test_names_are_case_insensitive() -> None:
     assert gpus.named("RTX-4090") == gpus.Gpu("rtx-4090", 89)
 
 
@@ -32,7 +32,7 @@ def test_device_is_recognised_by_name_and_capability(product: str, sm: int, name
     assert gpus.recognised(product, sm) == gpus.Gpu(name, sm)
 
 
-def test_rtx_compiles_for_exactly_its_own_capabilities() -> None:
+def test_rtx_compiles_only_for_its_capabilities() -> None:
     trt = pytest.importorskip("tensorrt_rtx")
     for name in gpus.SM:
         gpu = gpus.named(name)
@@ -61,7 +61,7 @@ def test_missing_bindings_name_the_extra(monkeypatch: pytest.MonkeyPatch) -> Non
         gpus.present()
 
 
-def test_failed_cuda_call_says_which_and_why() -> None:
+def test_failed_cuda_call_names_call_and_reason() -> None:
     runtime = pytest.importorskip("cuda.bindings.runtime")
     with pytest.raises(EngineError, match=r"cudaMalloc failed: out of memory\. Run smaller batches"):
         gpus.check_status(runtime, "cudaMalloc", runtime.cudaError_t.cudaErrorMemoryAllocation)

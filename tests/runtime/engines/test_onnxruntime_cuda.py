@@ -21,7 +21,7 @@ def ones() -> np.ndarray:
     return np.ones((2, 3), np.float32)
 
 
-def test_what_changes_in_a_bound_array_between_runs_reaches_the_device(adder: Path) -> None:
+def test_changes_of_bound_arrays_reach_the_device(adder: Path) -> None:
     with gpu() as ledger, OnnxRuntimeEngine(adder, "ort-cuda") as engine:
         buffers = {"a": ones(), "b": engine.memory.zeros((2, 3), "float32"), "y": np.zeros((2, 3), np.float32)}
         binding = engine.bind(buffers)
@@ -33,8 +33,8 @@ def test_what_changes_in_a_bound_array_between_runs_reaches_the_device(adder: Pa
     assert not ledger.allocated
 
 
-def test_a_buffer_of_the_device_is_updated_where_it_lies(adder: Path) -> None:
-    """As a cache is: one buffer is input and output, and nothing of it crosses between the runs."""
+def test_device_buffer_is_updated_in_place(adder: Path) -> None:
+    """Like a cache: one buffer is input and output, without transfers between runs."""
     with gpu() as ledger, OnnxRuntimeEngine(adder, "ort-cuda") as engine:
         total = engine.memory.zeros((2, 3), "float32")
         step = engine.memory.zeros((2, 3), "float32")
@@ -48,8 +48,8 @@ def test_a_buffer_of_the_device_is_updated_where_it_lies(adder: Path) -> None:
         np.testing.assert_array_equal(found, 6 * ones())
 
 
-def test_a_buffer_that_is_not_the_devices_is_found(adder: Path) -> None:
-    """The stand-in itself: an address that `cudaMalloc` did not return is refused, as is one beyond its buffer."""
+def test_foreign_device_buffer_is_detected(adder: Path) -> None:
+    """The emulation rejects addresses that `cudaMalloc` did not return, and addresses beyond a buffer."""
     with gpu(), OnnxRuntimeEngine(adder, "ort-cuda") as engine:
         held = engine.memory.zeros((64, 3), "float32")
         beyond = held[63:]
@@ -62,7 +62,7 @@ def test_a_buffer_that_is_not_the_devices_is_found(adder: Path) -> None:
             engine.bind(dict.fromkeys("aby", beyond))
 
 
-def test_engines_that_share_a_device_leave_its_memory_to_its_owner(adder: Path) -> None:
+def test_shared_device_memory_is_freed_by_its_owner(adder: Path) -> None:
     with gpu() as ledger, OnnxRuntimeEngine(adder, "ort-cuda") as owner:
         shared = owner.memory
         assert isinstance(shared, DeviceMemory)

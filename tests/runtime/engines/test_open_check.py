@@ -24,13 +24,13 @@ def write(path: Path, body: str, opsets: str = '"": 21', **weights: onnx.TensorP
     return path
 
 
-def test_graph_of_standard_operators_and_of_ours_opens(tmp_path: Path, tiny_bundle: Path) -> None:
+def test_graph_of_standard_and_intaglio_operators_opens(tmp_path: Path, tiny_bundle: Path) -> None:
     assert unopenable(tiny_bundle / "model.onnx") is None
     body = "(int32[N, 4] x) => (int8[N, 4] y) { y = intaglio.IntGelu <scale = 0.1, out_scale = 0.1> (x) }"
     assert unopenable(write(tmp_path / "ours.onnx", body, '"": 21, "intaglio": 1')) is None
 
 
-def test_contradicting_types_are_the_reason(tmp_path: Path) -> None:
+def test_contradicting_types_are_reported(tmp_path: Path) -> None:
     path = write(tmp_path / "m.onnx", "(float[4] x) => (int64[4] y) { z = Relu(x)  y = Identity(z) }")
     found = unopenable(path)
     assert found is not None and not found.lacks_kernel
@@ -58,11 +58,11 @@ def test_operator_without_a_kernel_is_exported_for_other_targets_with_a_warning(
         "  else_branch = e () => (float[4] c) { c = Relu(x) }> (b) }",
     ],
 )
-def test_operators_of_another_library_are_not_judged(tmp_path: Path, body: str) -> None:
+def test_operators_of_other_libraries_are_not_checked(tmp_path: Path, body: str) -> None:
     assert unopenable(write(tmp_path / "m.onnx", body, NOT_THERE)) is None
 
 
-def test_opening_reads_no_weights(tmp_path: Path) -> None:
+def test_opening_does_not_read_weights(tmp_path: Path) -> None:
     size = 1 << 28  # half a GiB of float16, all of it a hole in the file
     weight = onnx.TensorProto(name="w", data_type=onnx.TensorProto.FLOAT16, dims=[1 << 14, 1 << 14])
     weight.data_location = onnx.TensorProto.EXTERNAL
@@ -78,7 +78,7 @@ def test_opening_reads_no_weights(tmp_path: Path) -> None:
     assert process.memory_info().rss - before < size // 8
 
 
-def test_inputs_of_text_are_taken(tmp_path: Path) -> None:
+def test_text_inputs_are_supported(tmp_path: Path) -> None:
     path = write(tmp_path / "m.onnx", "(string[N] x) => (string[N] y) { y = Identity(x) }")
     with OnnxRuntimeEngine(path) as engine:
         for texts in (np.array(["a", "longer"]), np.array(["a", "longer"], object)):

@@ -16,23 +16,23 @@ axis = st.builds(
 
 
 @given(ordered)
-def test_min_opt_max_is_read_back(wanted: Range) -> None:
+def test_min_opt_max_is_parsed(wanted: Range) -> None:
     assert parse(":".join(map(str, wanted)), "--batch") == wanted
 
 
 @given(lengths)
-def test_one_number_stands_for_all_three(length: int) -> None:
+def test_single_number_sets_all_three(length: int) -> None:
     assert parse(str(length), "--batch") == Range(length, length, length)
 
 
 @given(st.lists(lengths, min_size=3, max_size=3).filter(lambda found: found != sorted(found)))
-def test_lengths_out_of_order_are_refused(found: list[int]) -> None:
+def test_lengths_out_of_order_are_rejected(found: list[int]) -> None:
     with pytest.raises(UsageError, match=r"^--sequence \d+:\d+:\d+: expected 0 < MIN <= OPT <= MAX"):
         parse(":".join(map(str, found)), "--sequence")
 
 
 @given(st.text() | st.from_regex(r"-?\d{0,12}(:\d{0,12}){0,4}", fullmatch=True))
-def test_any_text_gives_a_valid_range_or_one_line(text: str) -> None:
+def test_any_text_is_a_valid_range_or_a_one_line_error(text: str) -> None:
     try:
         found = parse(text, "--batch")
     except UsageError as error:
@@ -42,7 +42,7 @@ def test_any_text_gives_a_valid_range_or_one_line(text: str) -> None:
 
 
 @pytest.mark.parametrize("text", ["", "0", "-1", "1:2", "1:2:3:4", "1:8:", "²", "1 :2:3", "9" * 5000, "0:1:2"])
-def test_malformed_lengths_are_refused(text: str) -> None:
+def test_malformed_lengths_are_rejected(text: str) -> None:
     with pytest.raises(UsageError, match="--batch"):
         parse(text, "--batch")
 
@@ -55,7 +55,7 @@ def test_default_is_ordered_and_within_the_axis(name: str, found: Axis) -> None:
     assert found.maximum is None or highest <= found.maximum
 
 
-def test_defaults_are_the_documented_ones() -> None:
+def test_defaults_match_the_documentation() -> None:
     assert default("batch", Axis()) == (1, 8, 32)
     assert default("sequence", Axis(1, 8192)) == (1, 128, 8192)
     assert default("sequence", Axis()) == (1, 128, 512)
@@ -65,26 +65,26 @@ def test_defaults_are_the_documented_ones() -> None:
 INPUTS = [TensorSpec("ids", "int64", ("batch", "sequence")), TensorSpec("past", "float16", ("batch", 4, "past", 64))]
 
 
-def test_length_beyond_the_axis_is_refused() -> None:
+def test_length_beyond_the_axis_is_rejected() -> None:
     with pytest.raises(UsageError, match=r"axis sequence: got 1:128:513, but the model accepts 1 to 512\."):
         ranges(INPUTS, {"sequence": Axis(1, 512)}, {"sequence": Range(1, 128, 513)})
     with pytest.raises(UsageError, match=r"axis past: got 1:1:1, but the model accepts at least 2\."):
         ranges(INPUTS, {"past": Axis(2)}, {"past": Range(1, 1, 1)})
 
 
-def test_axis_that_no_input_has_is_refused() -> None:
+def test_unknown_axis_is_rejected() -> None:
     with pytest.raises(UsageError, match=r"axis frames: the bundle's inputs have batch, sequence, past\."):
         ranges(INPUTS, {}, {"frames": Range(1, 1, 1)})
 
 
 @given(st.fixed_dictionaries(dict.fromkeys(("batch", "sequence", "past"), ordered)))
-def test_profile_gives_back_the_limits_of_every_axis(asked: dict[str, Range]) -> None:
+def test_profile_returns_the_limits_of_every_axis(asked: dict[str, Range]) -> None:
     profile = shapes(INPUTS, ranges(INPUTS, {}, asked))
     assert profile["past"]["opt"] == [asked["batch"].optimum, 4, asked["past"].optimum, 64]
     assert limits(INPUTS, profile) == {name: Axis(found.minimum, found.maximum) for name, found in asked.items()}
 
 
-def test_an_engine_for_recordings_takes_a_window_of_a_long_one() -> None:
+def test_default_audio_profile_accepts_a_window_of_a_long_recording() -> None:
     axes = {"batch": Axis(), "samples": Axis(400)}
     found = listening(Audio(16000, 640), axes, {})
     assert found == {"batch": Range(1, 1, 8), "samples": Range(400, 160_000, 480_000)}

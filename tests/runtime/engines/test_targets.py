@@ -1,4 +1,4 @@
-"""The one table of targets, and a target more: the one that docs/extending.md shows."""
+"""The table of targets, and the additional target of docs/extending.md."""
 
 from __future__ import annotations
 
@@ -25,19 +25,19 @@ from intaglio.validate import validate
 
 
 @pytest.mark.parametrize("target", TARGETS.values(), ids=TARGETS)
-def test_what_a_row_names_is_there(target: Target) -> None:
+def test_functions_of_the_table_exist(target: Target) -> None:
     assert callable(function_at(target.opens))
     assert target.builds is None or callable(function_at(target.builds))
     assert f"{target.name} ({target.summary})" in summary()
 
 
-def test_an_error_names_the_extra_that_the_row_names() -> None:
-    """That of ort-cuda is named by its own error: `import onnxruntime` fails for either package."""
+def test_missing_library_error_names_the_targets_extra() -> None:
+    """The error of ort-cuda names its own extra: `import onnxruntime` fails for either package."""
     extras = {target.name: EXTRA_OF[target.library] for target in TARGETS.values()}
     assert extras == {target.name: target.extra for target in TARGETS.values()} | {"ort-cuda": "cpu"}
 
 
-def test_an_unknown_target_lists_those_that_are_known() -> None:
+def test_unknown_target_lists_the_known_ones() -> None:
     with pytest.raises(
         UsageError, match="target 'abacus': expected one of ort-cpu, ort-cuda, tensorrt, tensorrt-rtx, x"
     ):
@@ -60,7 +60,7 @@ def documented(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.mark.usefixtures("documented")
-def test_the_documented_target_runs_a_decoder(tiny_decoder: Path) -> None:
+def test_documented_target_runs_a_decoder(tiny_decoder: Path) -> None:
     bundle = Bundle.open(tiny_decoder)
     feeds = step_feeds(decoder_of(bundle), np.array([[1, 2, 3]]), capacity=8)
     feeds |= empty_caches(bundle.manifest.inputs, 1, 8)
@@ -76,11 +76,11 @@ def test_the_documented_target_runs_a_decoder(tiny_decoder: Path) -> None:
 
 
 @pytest.mark.usefixtures("documented", "no_cuda_device")
-def test_the_documented_target_is_offered_on_a_machine_without_a_gpu(tiny_bundle: Path) -> None:
+def test_documented_target_is_offered_without_a_gpu(tiny_bundle: Path) -> None:
     with pytest.raises(EngineError, match=r"no CUDA device\. Use --target ort-cpu or onnx-reference, which needs none"):
         open_engine(tiny_bundle, "tensorrt")
 
 
 @pytest.mark.usefixtures("documented")
-def test_the_documented_target_is_validated_like_any(tiny_bundle_copy: Path) -> None:
+def test_documented_target_is_validated(tiny_bundle_copy: Path) -> None:
     assert validate(tiny_bundle_copy, target="onnx-reference").passed

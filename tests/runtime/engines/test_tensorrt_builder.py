@@ -31,7 +31,7 @@ def refusal(path: Path, gpu: str = "a100") -> str:
     return message
 
 
-def test_float32_matmul_on_t4_names_node_operator_reason_and_mend(make_encoder: MakeEncoder) -> None:
+def test_float32_matmul_on_t4_names_node_operator_reason_and_fix(make_encoder: MakeEncoder) -> None:
     message = refusal(make_encoder("float32"), "t4")
     assert "(MatMul): Turing (SM75): FP32 GEMM is not supported." in message
     assert any(f"node {name} " in message for name in ("query", "key", "value", "scores", "context", "up", "down"))
@@ -39,7 +39,7 @@ def test_float32_matmul_on_t4_names_node_operator_reason_and_mend(make_encoder: 
     assert "leave out --gpu t4" in message
 
 
-def test_dynamic_quantisation_is_refused_with_both_nodes(make_encoder: MakeEncoder) -> None:
+def test_dynamic_quantisation_error_names_both_nodes(make_encoder: MakeEncoder) -> None:
     after = [
         helper.make_node("DynamicQuantizeLinear", ["hidden"], ["bytes", "scale", "zero"], "quantise"),
         helper.make_node("MatMulInteger", ["bytes", "bytes"], ["out"], "integer"),
@@ -49,18 +49,18 @@ def test_dynamic_quantisation_is_refused_with_both_nodes(make_encoder: MakeEncod
     assert "QuantizeLinear and DequantizeLinear around MatMul" in message
 
 
-def test_node_without_a_name_is_told_by_its_output(make_encoder: MakeEncoder) -> None:
+def test_unnamed_node_is_identified_by_its_output(make_encoder: MakeEncoder) -> None:
     message = refusal(make_encoder(after=[helper.make_node("Unique", ["hidden"], ["out"])]))
     assert "node with output out (Unique)" in message
 
 
-def test_data_dependent_shape_is_refused(make_encoder: MakeEncoder) -> None:
+def test_data_dependent_shape_is_rejected(make_encoder: MakeEncoder) -> None:
     message = refusal(make_encoder(after=[helper.make_node("NonZero", ["hidden"], ["out"], "find")]))
     assert "node find (NonZero): NonZero plugin creator version 1 was not found" in message
 
 
-def test_no_garbage_is_collected_while_the_library_may_hold_its_lock(make_encoder: MakeEncoder) -> None:
-    """An older builder that was collected in a call of our logger waited for the lock of that call, for ever."""
+def test_no_garbage_collection_while_the_library_holds_its_lock(make_encoder: MakeEncoder) -> None:
+    """Collecting an older builder in a call of the logger deadlocked on the lock of that call."""
     path, inside = make_encoder("float32"), list[str]()
 
     def began(phase: str, _: object) -> None:
@@ -77,7 +77,7 @@ def test_no_garbage_is_collected_while_the_library_may_hold_its_lock(make_encode
     assert not inside
 
 
-def test_unsupported_dtype_inside_is_refused_without_noise(
+def test_unsupported_inner_dtype_is_rejected_without_noise(
     make_encoder: MakeEncoder, capfd: pytest.CaptureFixture[str]
 ) -> None:
     after = [

@@ -45,7 +45,7 @@ def test_engine_is_chosen_by_compute_capability(bundle: Bundle) -> None:
     assert select(bundle, "tensorrt-rtx", Gpu("a30", 80)).gpu == "a100"
 
 
-def test_missing_engine_lists_those_present_and_the_command(bundle: Bundle) -> None:
+def test_missing_engine_lists_existing_ones_and_the_command(bundle: Bundle) -> None:
     with pytest.raises(EngineError) as caught:
         select(bundle, "tensorrt-rtx", Gpu("l4", 89))
     assert "no tensorrt-rtx engine for l4 (SM89); it has t4 (SM75), a100 (SM80)." in str(caught.value)
@@ -54,7 +54,7 @@ def test_missing_engine_lists_those_present_and_the_command(bundle: Bundle) -> N
         select(bundle, "tensorrt", Gpu("l4", 89))
 
 
-def test_engine_of_another_version_is_refused(bundle: Bundle) -> None:
+def test_engine_of_another_version_is_rejected(bundle: Bundle) -> None:
     record = bundle.manifest.engines[0]
     check_library(record, "tensorrt_rtx 1.7.1.116")
     with pytest.raises(EngineError, match=r"built by tensorrt_rtx 1\.7\.1\.116, but tensorrt_rtx 1\.8\.0"):
@@ -66,6 +66,6 @@ def test_device_memory_without_a_gpu_reports_the_driver(no_cuda_device: None) ->
         DeviceMemory()
 
 
-def test_every_dtype_is_one_that_the_library_knows() -> None:
+def test_library_supports_every_dtype() -> None:
     trt = pytest.importorskip("tensorrt_rtx")
     assert set(DTYPES.values()) <= set(trt.DataType.__members__)

@@ -1,4 +1,4 @@
-"""What needs a GPU: building on it, running, and comparing with ONNX Runtime."""
+"""GPU tests: building, running, and comparing with ONNX Runtime."""
 
 from collections.abc import Callable
 from pathlib import Path
@@ -26,7 +26,7 @@ MakeEncoder = Callable[..., Path]
 
 @pytest.mark.parametrize("target", ENGINES)
 @pytest.mark.parametrize("dtype", ["float16", "float32"])
-def test_engine_agrees_with_onnxruntime_at_changing_shapes(
+def test_engine_matches_onnxruntime_at_changing_shapes(
     make_encoder: MakeEncoder, feeds: dict[str, np.ndarray], target: str, dtype: str
 ) -> None:
     device = gpus.present()
@@ -47,7 +47,7 @@ def test_engine_agrees_with_onnxruntime_at_changing_shapes(
 
 
 @pytest.mark.parametrize("target", ENGINES)
-def test_lengths_outside_the_profile_are_refused(
+def test_lengths_outside_the_profile_are_rejected(
     make_encoder: MakeEncoder, feeds: dict[str, np.ndarray], target: str
 ) -> None:
     path = make_encoder()
@@ -57,7 +57,7 @@ def test_lengths_outside_the_profile_are_refused(
 
 
 @pytest.mark.parametrize("target", ENGINES)
-def test_damaged_engine_is_one_line(make_encoder: MakeEncoder, target: str) -> None:
+def test_damaged_engine_is_a_one_line_error(make_encoder: MakeEncoder, target: str) -> None:
     path = make_encoder()
     build_for_this_gpu(path, target)
     bundle = Bundle.open(path)
@@ -68,7 +68,7 @@ def test_damaged_engine_is_one_line(make_encoder: MakeEncoder, target: str) -> N
 
 
 @pytest.mark.parametrize("target", ENGINES)
-def test_a_decoders_cache_is_written_where_it_lies(
+def test_decoder_cache_is_updated_in_place(
     make_decoder: Callable[..., tuple[Path, Path]], tmp_path: Path, target: str
 ) -> None:
     checkpoint, _ = make_decoder("llama")
@@ -89,7 +89,7 @@ def test_step_traffic_is_independent_of_capacity(
     tmp_path: Path,
     target: str,
 ) -> None:
-    """As `tests/runtime/sessions/test_device_traffic.py` has it with a stand-in for the GPU."""
+    """See `tests/runtime/sessions/test_device_traffic.py`, which emulates the GPU."""
     checkpoint, _ = make_decoder("llama", max_position_embeddings=1024)
     found = []
     for capacity in ("64", "640"):

@@ -85,7 +85,7 @@ def test_widened_graph_computes_the_same(tiny_int8_bundle: Path, tmp_path: Path)
         np.testing.assert_allclose(got, want, rtol=1e-6, atol=1e-6)
 
 
-def test_tables_of_embeddings_stay_in_int8_and_are_dequantised_first() -> None:
+def test_embedding_tables_stay_int8_and_are_dequantised_first() -> None:
     """TensorRT has int8 constants only before DequantizeLinear."""
     onnxruntime = pytest.importorskip("onnxruntime")
     random = np.random.default_rng(5)
@@ -121,20 +121,20 @@ def operators(model: onnx.ModelProto) -> set[str]:
     return {node.op_type for node in model.graph.node}
 
 
-def test_a_graph_without_our_operators_is_taken_as_it_is(tiny_bundle: Path) -> None:
+def test_graph_of_standard_operators_is_unchanged(tiny_bundle: Path) -> None:
     path = tiny_bundle / "model.onnx"
     with parsable(path, "tensorrt-rtx", 75) as found:
         assert found == path
 
 
-def test_wrong_attributes_name_the_node(make_encoder: Callable[..., Path]) -> None:
+def test_invalid_attributes_name_the_node(make_encoder: Callable[..., Path]) -> None:
     gelu = helper.make_node("IntGelu", ["hidden"], ["out"], "gelu_7", domain="intaglio", scale=0.1)
     path = make_encoder(after=[gelu], output_dtype="int8")
     with pytest.raises(BuildError, match="target tensorrt-rtx: node gelu_7: IntGelu: attribute out_scale is missing"):
         build(path, "tensorrt-rtx", gpus=["t4"])
 
 
-def test_tensorrt_knows_a_plugin_for_every_node_and_takes_the_rest(
+def test_tensorrt_parses_plugins_for_every_node(
     tiny_int8_bundle: Path, tmp_path: Path, capfd: pytest.CaptureFixture[str]
 ) -> None:
     with full_tensorrt(tmp_path) as tensorrt, parsable(tiny_int8_bundle / "model.onnx", "tensorrt", 75) as path:
@@ -146,7 +146,7 @@ def test_tensorrt_knows_a_plugin_for_every_node_and_takes_the_rest(
         builder = tensorrt.Builder(log)
         network = builder.create_network(0)
         parser = tensorrt.OnnxParser(network, log)
-        assert not parser.parse_from_file(str(path))  # this library's parser finds plugins of this kind, to refuse them
+        assert not parser.parse_from_file(str(path))  # this library's parser finds such plugins, and rejects them
         refused = [parser.get_error(index) for index in range(parser.num_errors)]
         assert all("registered with an IPluginCreatorV3One creator only" in error.desc() for error in refused)
         assert {error.node_operator() for error in refused} <= known

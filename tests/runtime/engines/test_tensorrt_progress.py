@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 from intaglio.runtime.engines.tensorrt_progress import Phases, interruptible
 
 
-def test_inner_phases_move_the_whole_by_their_share() -> None:
+def test_inner_phases_advance_the_total_by_their_share() -> None:
     phases = Phases()
     phases.start("build", 4)
     phases.step("build", 0)
@@ -24,7 +24,7 @@ calls = st.tuples(st.sampled_from(["start", "step", "finish"]), st.sampled_from(
 
 
 @given(st.lists(calls, max_size=40))
-def test_any_order_of_phases_stays_within_bounds_and_never_falls(sequence: list[tuple[str, str, int]]) -> None:
+def test_progress_is_bounded_and_monotonic_for_any_phase_order(sequence: list[tuple[str, str, int]]) -> None:
     phases, before = Phases(), 0.0
     for call, phase, number in sequence:
         if call == "finish":

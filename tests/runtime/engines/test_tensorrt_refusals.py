@@ -1,6 +1,6 @@
 import pytest
 
-from intaglio.runtime.engines.tensorrt_refusals import Refusal, error, tidy
+from intaglio.runtime.engines.tensorrt_refusals import Refusal, clean_message, error
 
 
 @pytest.mark.parametrize(
@@ -30,11 +30,11 @@ from intaglio.runtime.engines.tensorrt_refusals import Refusal, error, tidy
         ("something quite else", "something quite else"),
     ],
 )
-def test_reason_is_kept_and_its_wrapping_is_not(message: str, reason: str) -> None:
-    assert tidy(message) == reason
+def test_message_keeps_the_reason_without_its_wrapping(message: str, reason: str) -> None:
+    assert clean_message(message) == reason
 
 
-def test_many_refusals_are_counted_and_the_line_stays_short() -> None:
+def test_many_rejections_are_counted_in_a_short_line() -> None:
     refusals = [Refusal(f"node_{index}", "Unique", "TensorRT has no such operator") for index in range(300)]
     message = str(error("tensorrt 11.4", "t4", refusals))
     assert "node node_0 (Unique): TensorRT has no such operator (299 more: node_1 (Unique), " in message
@@ -51,5 +51,5 @@ def test_many_refusals_are_counted_and_the_line_stays_short() -> None:
         (Refusal("a", "Anything", "for a reason unheard of"), "ort-cpu"),
     ],
 )
-def test_every_reason_comes_with_a_fix(refusal: Refusal, fix: str) -> None:
+def test_every_reason_has_a_fix(refusal: Refusal, fix: str) -> None:
     assert fix in refusal.advice("t4")

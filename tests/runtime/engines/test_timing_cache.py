@@ -8,7 +8,7 @@ from intaglio.runtime.engines.tensorrt_library import logger
 
 trt: Any = pytest.importorskip("tensorrt_rtx")
 
-# TensorRT-RTX has the functions for compatibility with TensorRT, and says that they do nothing.
+# TensorRT-RTX has the functions for compatibility with TensorRT, and reports that they have no effect.
 pytestmark = pytest.mark.filterwarnings("ignore:.*Timing cache operations are no-ops:DeprecationWarning")
 
 
@@ -20,14 +20,14 @@ def config() -> Any:
     yield made
 
 
-def test_timings_are_kept_apart_by_version_and_capability(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+def test_timings_are_separated_by_version_and_capability(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
     assert timing_cache.location("tensorrt 11.4.0.106", 75) == tmp_path / "intaglio/tensorrt-11.4.0.106-sm75.timing"
     monkeypatch.setenv("XDG_CACHE_HOME", "relative")
     assert timing_cache.location("tensorrt 11.4", 80) == Path.home() / ".cache/intaglio/tensorrt-11.4-sm80.timing"
 
 
-def test_timings_are_stored_and_taken_up_again(config: Any, tmp_path: Path) -> None:
+def test_timings_are_stored_and_reused(config: Any, tmp_path: Path) -> None:
     path = tmp_path / "intaglio" / "timings"
     timing_cache.attach(config, path)
     timing_cache.keep(config, path)
@@ -38,14 +38,14 @@ def test_timings_are_stored_and_taken_up_again(config: Any, tmp_path: Path) -> N
     assert [file.name for file in path.parent.iterdir()] == ["timings"]
 
 
-def test_damaged_timings_do_not_stop_a_build(config: Any, tmp_path: Path) -> None:
+def test_damaged_timings_do_not_fail_a_build(config: Any, tmp_path: Path) -> None:
     path = tmp_path / "timings"
     path.write_bytes(b"not a timing cache")
     timing_cache.attach(config, path)
     assert config.get_timing_cache() is not None
 
 
-def test_place_that_cannot_be_written_does_not_stop_a_build(config: Any, tmp_path: Path) -> None:
+def test_unwritable_cache_does_not_fail_a_build(config: Any, tmp_path: Path) -> None:
     (tmp_path / "file").write_bytes(b"")
     path = tmp_path / "file" / "timings"
     timing_cache.attach(config, path)

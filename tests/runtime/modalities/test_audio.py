@@ -1,4 +1,4 @@
-"""Recordings as inputs for comparing and calibrating: what is found, padded, and masked."""
+"""Recordings as inputs of comparison and calibration: loading, padding, and masks."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ def write(folder: Path, **samples: np.ndarray[tuple[int], np.dtype[np.float32]])
     return folder
 
 
-def test_the_shipped_recordings_come_at_the_models_rate(bundle: Bundle) -> None:
+def test_shipped_recordings_have_the_models_rate(bundle: Bundle) -> None:
     feeds, used = modality_of(bundle.manifest).load(bundle, None, 4, 3)
     assert [batch["lengths"].tolist() for batch in feeds] == [
         [len(each.samples) // 2 for each in recordings()[:3]],
@@ -45,20 +45,20 @@ def test_the_shipped_recordings_come_at_the_models_rate(bundle: Bundle) -> None:
     assert feeds[0]["audio"].shape == (3, max(feeds[0]["lengths"]))
 
 
-def test_calibration_pads_nothing(bundle: Bundle, tmp_path: Path) -> None:
+def test_calibration_does_not_pad(bundle: Bundle, tmp_path: Path) -> None:
     folder = write(tmp_path / "all", a=np.zeros(4000, np.float32), b=np.ones(2000, np.float32) / 2)
     feeds, used = modality_of(bundle.manifest).calibration(bundle, folder, 8, 8)
     assert [batch["audio"].shape for batch in feeds] == [(1, 4000), (1, 2000)]
     assert used.samples == 2
 
 
-def test_a_long_recording_is_compared_by_its_beginning(bundle: Bundle, tmp_path: Path) -> None:
+def test_long_recording_is_truncated_for_comparison(bundle: Bundle, tmp_path: Path) -> None:
     folder = write(tmp_path / "long", a=np.zeros(int(8000 * (LONGEST + 5)), np.float32))
     (feeds,), _ = modality_of(bundle.manifest).load(bundle, folder / "a.wav", 1, 1)
     assert feeds["audio"].shape == (1, 8000 * LONGEST)
 
 
-def test_arrays_are_taken_as_they_are(bundle: Bundle, tmp_path: Path) -> None:
+def test_arrays_are_used_unchanged(bundle: Bundle, tmp_path: Path) -> None:
     np.savez(tmp_path / "arrays.npz", audio=np.zeros((2, 500), np.float32), lengths=np.array([500, 300]))
     (feeds,), used = modality_of(bundle.manifest).load(bundle, tmp_path / "arrays.npz", 8, 8)
     assert feeds["lengths"].tolist() == [500, 300] and used.samples == 2
@@ -71,7 +71,7 @@ def test_frames_beyond_a_row_are_not_compared() -> None:
     assert real_positions({"x": np.zeros(2)}, {"y": np.zeros(2)}) is None
 
 
-def test_lists_have_paths_below_their_folder_and_texts(tmp_path: Path) -> None:
+def test_lists_have_relative_paths_and_texts(tmp_path: Path) -> None:
     (tmp_path / "sub").mkdir()
     tsv = tmp_path / "list.tsv"
     tsv.write_text("a.wav\tone two\n\nsub/b.flac\n")
@@ -96,7 +96,7 @@ def test_lists_have_paths_below_their_folder_and_texts(tmp_path: Path) -> None:
         ("list.tsv", b"\xff\xfe", "not UTF-8"),
     ],
 )
-def test_a_list_that_is_damaged_gets_one_line(name: str, content: str | bytes, reason: str, tmp_path: Path) -> None:
+def test_damaged_list_is_a_one_line_error(name: str, content: str | bytes, reason: str, tmp_path: Path) -> None:
     path = tmp_path / name
     path.write_bytes(content if isinstance(content, bytes) else content.encode())
     with pytest.raises(UsageError, match=reason) as raised:
@@ -104,13 +104,13 @@ def test_a_list_that_is_damaged_gets_one_line(name: str, content: str | bytes, r
     assert "\n" not in str(raised.value)
 
 
-def test_a_folder_without_recordings_says_what_it_looks_for(tmp_path: Path) -> None:
+def test_empty_folder_error_lists_the_formats(tmp_path: Path) -> None:
     (tmp_path / "text.txt").write_text("x")
     with pytest.raises(UsageError, match=r"has no recordings \(\.wav"):
         recordings_of(tmp_path, "--input")
 
 
-def test_a_bundle_of_features_needs_arrays(tmp_path: Path) -> None:
+def test_feature_bundle_needs_arrays(tmp_path: Path) -> None:
     checkpoint = write_checkpoint(tmp_path / "checkpoint", random_network(squeezeformer()))
     intaglio.export(checkpoint, tmp_path / "bundle", check=False, features=True)
     opened = Bundle.open(tmp_path / "bundle")

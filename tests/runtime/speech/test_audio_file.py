@@ -30,7 +30,7 @@ from intaglio.runtime.speech.audio_file import AudioFile, read_audio
         ("OGG", "OPUS", 0.05),
     ],
 )
-def test_every_format_gives_the_signal(tmp_path: Path, kind: str, subtype: str, error: float) -> None:
+def test_every_format_decodes_to_the_signal(tmp_path: Path, kind: str, subtype: str, error: float) -> None:
     signal = tone()
     found = read_audio(write_sound(tmp_path / "recording", signal, subtype=subtype, kind=kind), RATE)
     assert found.dtype == np.float32 and found.shape == signal.shape
@@ -38,7 +38,7 @@ def test_every_format_gives_the_signal(tmp_path: Path, kind: str, subtype: str, 
 
 
 @pytest.mark.parametrize("rate", [8_000, 11_025, 22_050, 44_100, 48_000])
-def test_another_rate_is_resampled_without_seams_between_blocks(tmp_path: Path, rate: int) -> None:
+def test_resampling_has_no_seams_between_blocks(tmp_path: Path, rate: int) -> None:
     path = write_sound(tmp_path / "recording.wav", tone(3.0, rate), rate, "FLOAT")
     found = read_audio(path, RATE)
     assert len(found) == 3 * RATE
@@ -54,12 +54,12 @@ def test_stereo_is_averaged(tmp_path: Path) -> None:
     assert np.allclose(read_audio(path, RATE), (left + right) / 2, atol=1e-7)
 
 
-def test_the_length_is_known_before_reading(tmp_path: Path) -> None:
+def test_length_is_known_before_reading(tmp_path: Path) -> None:
     with AudioFile(write_sound(tmp_path / "recording.wav", tone(2.5, 44_100), 44_100), RATE) as file:
         assert file.seconds == pytest.approx(2.5)
 
 
-def test_a_long_recording_is_read_in_bounded_memory(tmp_path: Path) -> None:
+def test_long_recording_is_read_in_bounded_memory(tmp_path: Path) -> None:
     """10 minutes of stereo at 48 kHz are 220 MB as floats."""
     path = write_sound(tmp_path / "long.flac", np.zeros((600 * 48_000, 2), np.int16), 48_000, kind="FLAC")
     tracemalloc.start()
@@ -71,7 +71,7 @@ def test_a_long_recording_is_read_in_bounded_memory(tmp_path: Path) -> None:
     assert peak < 4 << 20
 
 
-def test_a_wav_written_to_a_pipe_has_no_length_and_is_read(tmp_path: Path) -> None:
+def test_wav_written_to_a_pipe_is_read(tmp_path: Path) -> None:
     path = write_sound(tmp_path / "piped.wav", tone())
     data = bytearray(path.read_bytes())
     data[4:8] = data[40:44] = b"\xff" * 4
@@ -79,7 +79,7 @@ def test_a_wav_written_to_a_pipe_has_no_length_and_is_read(tmp_path: Path) -> No
     assert len(read_audio(path, RATE)) == RATE
 
 
-def test_other_chunks_before_the_samples_are_passed_over(tmp_path: Path) -> None:
+def test_chunks_before_the_samples_are_skipped(tmp_path: Path) -> None:
     """One of odd length is followed by a zero."""
     path = write_sound(tmp_path / "chunks.wav", tone())
     data = path.read_bytes()
@@ -90,7 +90,7 @@ def test_other_chunks_before_the_samples_are_passed_over(tmp_path: Path) -> None
         read_audio(path, RATE)
 
 
-def test_a_recording_longer_than_allowed_is_refused_before_it_is_read(tmp_path: Path) -> None:
+def test_too_long_recording_is_rejected_before_reading(tmp_path: Path) -> None:
     path = write_sound(tmp_path / "long.wav", tone(3.0))
     assert len(read_audio(path, RATE, max_seconds=3)) == 3 * RATE
     with (
@@ -100,7 +100,7 @@ def test_a_recording_longer_than_allowed_is_refused_before_it_is_read(tmp_path: 
         pass
 
 
-def test_a_recording_without_a_stated_length_is_stopped_when_it_gets_too_long(tmp_path: Path) -> None:
+def test_recording_of_unknown_length_is_stopped_at_the_limit(tmp_path: Path) -> None:
     path = write_sound(tmp_path / "piped.flac", tone(5.0), kind="FLAC")
     data = bytearray(path.read_bytes())
     data[21] &= 0xF0

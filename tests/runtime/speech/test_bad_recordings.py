@@ -1,4 +1,4 @@
-"""Recordings that are damaged, cut, or none at all get one line."""
+"""Damaged, truncated and invalid recordings give one-line errors."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ def altered(change: Callable[[bytearray], bytes | bytearray]) -> Callable[[Path]
 
 
 def cut(kind: str, subtype: str, part: float) -> Callable[[Path], Path]:
-    """A maker of a recording of which only the first part is there."""
+    """A maker of a truncated recording."""
 
     def make(folder: Path) -> Path:
         path = write_sound(folder / "cut", tone(3.0), subtype=subtype, kind=kind)
@@ -156,7 +156,7 @@ BAD: dict[str, tuple[Callable[[Path], Path], str]] = {
 
 
 @pytest.mark.parametrize("bad", BAD)
-def test_a_bad_recording_gets_one_line(tmp_path: Path, bad: str, capfd: pytest.CaptureFixture[str]) -> None:
+def test_invalid_recording_is_a_one_line_error(tmp_path: Path, bad: str, capfd: pytest.CaptureFixture[str]) -> None:
     make, message = BAD[bad]
     path = make(tmp_path)
     with pytest.raises(UsageError, match=message) as refused:
@@ -167,7 +167,7 @@ def test_a_bad_recording_gets_one_line(tmp_path: Path, bad: str, capfd: pytest.C
 
 
 @given(st.sampled_from(["WAV", "FLAC", "OGG"]), st.integers(0, 150), st.binary(min_size=1, max_size=8))
-def test_any_change_of_a_header_is_a_recording_or_gets_one_line(
+def test_mutated_header_is_readable_or_a_one_line_error(
     tmp_path_factory: pytest.TempPathFactory, kind: str, place: int, change: bytes
 ) -> None:
     path = tmp_path_factory.mktemp("changed") / "changed"

@@ -74,7 +74,7 @@ def spans(path: tuple[int, ...]) -> list[tuple[int, int]]:
 
 @settings(max_examples=60, deadline=None)
 @given(log_probabilities())
-def test_a_wide_beam_has_every_text_with_the_sum_of_its_alignments(log_probs: LogProbs) -> None:
+def test_wide_beam_sums_the_alignments_of_every_text(log_probs: LogProbs) -> None:
     expected = {tokens: sum(each for each, _ in paths) for tokens, paths in alignments(log_probs).items()}
     found = beam_search(log_probs, LETTERS, BeamOptions(**EXACT))
     assert {tuple(token.token_id for token in each.tokens) for each in found} == expected.keys()
@@ -86,7 +86,7 @@ def test_a_wide_beam_has_every_text_with_the_sum_of_its_alignments(log_probs: Lo
 
 @settings(max_examples=60, deadline=None)
 @given(log_probabilities())
-def test_the_times_are_those_of_the_most_probable_alignment(log_probs: LogProbs) -> None:
+def test_times_equal_the_most_probable_alignment(log_probs: LogProbs) -> None:
     every = alignments(log_probs)
     for each in beam_search(log_probs, LETTERS, BeamOptions(**EXACT)):
         paths = every[tuple(token.token_id for token in each.tokens)]
@@ -99,7 +99,7 @@ def test_the_times_are_those_of_the_most_probable_alignment(log_probs: LogProbs)
 
 @settings(max_examples=60, deadline=None)
 @given(log_probabilities())
-def test_the_best_text_is_at_least_as_probable_as_the_greedy_one(log_probs: LogProbs) -> None:
+def test_best_text_is_at_least_as_probable_as_greedy(log_probs: LogProbs) -> None:
     texts = {tokens: sum(each for each, _ in paths) for tokens, paths in alignments(log_probs).items()}
     best = beam_search(log_probs, LETTERS, BeamOptions(**EXACT))[0]
     assert best.log_prob >= math.log(texts[tuple(token.token_id for token in greedy(log_probs, 0))]) - 1e-9
@@ -107,14 +107,14 @@ def test_the_best_text_is_at_least_as_probable_as_the_greedy_one(log_probs: LogP
 
 @settings(deadline=None)
 @given(st.lists(st.integers(0, 3), min_size=1, max_size=30), st.floats(0.75, 0.999))
-def test_a_beam_of_one_is_greedy_where_each_frame_is_sure(path: list[int], probability: float) -> None:
+def test_beam_of_one_is_greedy_for_certain_frames(path: list[int], probability: float) -> None:
     """At 0.75 and above it always is; below, the sum of several alignments can exceed the best path."""
     sure = np.where(np.arange(4) == np.array(path)[:, None], probability, (1 - probability) / 3)
     one = beam_search(np.log(sure), LETTERS, BeamOptions(width=1, min_log_prob=-math.inf))[0]
     assert [token.token_id for token in one.tokens] == [token.token_id for token in greedy(np.log(sure), 0)]
 
 
-def test_a_beam_of_one_is_not_greedy_where_frames_are_unsure() -> None:
+def test_beam_of_one_is_not_greedy_for_uncertain_frames() -> None:
     unsure = np.log(np.array([[0.4, 0.5, 0.05, 0.05], [0.35, 0.2, 0.4, 0.05]]))
     assert [token.token_id for token in greedy(unsure, 0)] == [1, 2]
     assert [token.token_id for token in beam_search(unsure, LETTERS, BeamOptions(width=1))[0].tokens] == [1]
@@ -139,7 +139,7 @@ def language(model: NgramModel, text: str, options: BeamOptions) -> float:
 
 @settings(max_examples=40, deadline=None)
 @given(log_probabilities(), st.floats(0, 2), st.floats(-2, 2), st.floats(-5, 0))
-def test_every_text_has_the_score_of_its_words(
+def test_language_score_equals_the_score_of_the_words(
     model: NgramModel, log_probs: LogProbs, alpha: float, beta: float, unknown: float
 ) -> None:
     options = BeamOptions(**EXACT, alpha=alpha, beta=beta, unknown_word=unknown)
@@ -154,23 +154,23 @@ def test_every_text_has_the_score_of_its_words(
     assert found[0].score == pytest.approx(max(expected.values()), abs=1e-6)
 
 
-def test_the_language_model_decides_between_words_that_sound_alike(model: NgramModel) -> None:
+def test_language_model_decides_between_similar_words(model: NgramModel) -> None:
     unsure = np.log(np.array([[0.01, 0.97, 0.01, 0.01], [0.01, 0.01, 0.01, 0.97], [0.02, 0.5, 0.47, 0.01]]))
     assert LETTERS.text(token.token_id for token in beam_search(unsure, LETTERS)[0].tokens) == "a a"
     assert LETTERS.text(token.token_id for token in beam_search(unsure, LETTERS, model=model)[0].tokens) == "a b"
 
 
-def test_prefixes_are_dropped_by_their_score_with_the_language_model(model: NgramModel) -> None:
-    """Without it, both places of the beam would go to texts that begin with the more audible word, which is rarer."""
-    heard = [[0.01, 0.46, 0.52, 0.01], [0.01, 0.01, 0.01, 0.97], [0.02, 0.49, 0.48, 0.01]]
+def test_pruning_uses_the_language_model_score(model: NgramModel) -> None:
+    """Without it, both slots of the beam would hold texts that begin with the more audible, rarer word."""
+    probabilities = [[0.01, 0.46, 0.52, 0.01], [0.01, 0.01, 0.01, 0.97], [0.02, 0.49, 0.48, 0.01]]
     options = BeamOptions(alpha=2.0)
-    best = beam_search(np.log(np.array(heard)), LETTERS, options, model)[0]
-    narrow = beam_search(np.log(np.array(heard)), LETTERS, replace(options, width=2), model)[0]
+    best = beam_search(np.log(np.array(probabilities)), LETTERS, options, model)[0]
+    narrow = beam_search(np.log(np.array(probabilities)), LETTERS, replace(options, width=2), model)[0]
     assert LETTERS.text(token.token_id for token in best.tokens) == "a b"
     assert narrow.score == pytest.approx(best.score, abs=0.1)
 
 
-def test_prefixes_far_below_the_best_one_are_dropped() -> None:
+def test_prefixes_far_below_the_best_are_pruned() -> None:
     log_probs = speech_like(30, 3)
     every = [each.score for each in beam_search(log_probs, LETTERS, BeamOptions(max_gap=math.inf))]
     near = [each.score for each in beam_search(log_probs, LETTERS, BeamOptions(max_gap=2.0))]
@@ -180,7 +180,7 @@ def test_prefixes_far_below_the_best_one_are_dropped() -> None:
 
 @settings(max_examples=30, deadline=None)
 @given(st.integers(0, 2**32 - 1), st.lists(st.integers(0, 150), max_size=4))
-def test_pieces_and_settled_tokens_change_nothing(model: NgramModel, seed: int, cuts: list[int]) -> None:
+def test_pieces_and_settled_tokens_do_not_change_the_result(model: NgramModel, seed: int, cuts: list[int]) -> None:
     log_probs = speech_like(150, seed)
     options = BeamOptions(width=20)
     decoder, final = BeamDecoder(LETTERS, options, model), []
@@ -193,7 +193,7 @@ def test_pieces_and_settled_tokens_change_nothing(model: NgramModel, seed: int, 
     assert all(one.last < other.first for one, other in itertools.pairwise(whole.tokens))
 
 
-def test_settling_changes_neither_texts_nor_scores(model: NgramModel, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_settling_does_not_change_texts_or_scores(model: NgramModel, monkeypatch: pytest.MonkeyPatch) -> None:
     for seed in range(10):
         log_probs = speech_like(150, seed)
         settled = beam_search(log_probs, LETTERS, BeamOptions(width=30, max_open_frames=250), model)
@@ -206,7 +206,7 @@ def test_settling_changes_neither_texts_nor_scores(model: NgramModel, monkeypatc
         ]
 
 
-def test_the_memory_of_a_long_recording_is_that_of_its_open_end() -> None:
+def test_memory_is_bounded_by_open_frames() -> None:
     decoder = BeamDecoder(LETTERS, BeamOptions(width=20))
     final = decoder.advance(speech_like(5000, 1))
     assert len(final) > 500
@@ -218,7 +218,7 @@ def test_the_memory_of_a_long_recording_is_that_of_its_open_end() -> None:
     assert nodes < 20 * module.SETTLE * len(LETTERS)
 
 
-def test_tokens_never_overlap_where_the_times_of_two_alignments_meet(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_tokens_do_not_overlap_between_alignments(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(module, "SETTLE", 2)
     for seed in range(40):
         logits = np.random.default_rng(seed).normal(size=(40, 4)) * 1.5
@@ -228,15 +228,15 @@ def test_tokens_never_overlap_where_the_times_of_two_alignments_meet(monkeypatch
         assert all(one.last < other.first for one, other in itertools.pairwise(tokens))
 
 
-def test_frames_of_nothing_but_blank_count_in_the_score() -> None:
-    """They are taken by a short cut, as all other tokens are below the threshold."""
+def test_blank_frames_count_in_the_score() -> None:
+    """They take a shortcut, as all other tokens are below the threshold."""
     letter, pause = [0.3, 0.698, 0.001, 0.001], [0.997, 0.001, 0.001, 0.001]
     best = beam_search(np.log(np.array([pause, pause, letter, pause, pause])), LETTERS)[0]
     assert best.log_prob == best.score == pytest.approx(4 * math.log(0.997) + math.log(0.698), abs=1e-9)
     assert [token[:3] for token in best.tokens] == [(1, 2, 2)]
 
 
-def test_two_texts_of_equal_probability_are_decided_after_the_longest_wait() -> None:
+def test_ties_are_decided_after_max_open_frames() -> None:
     equal, sure, pause = [0.0, 0.5, 0.5, 0.0], [0.0, 1.0, 0.0, 0.0], [1.0, 0.0, 0.0, 0.0]
     with np.errstate(divide="ignore"):
         log_probs = np.log(np.array([equal, pause, sure, pause] + [pause] * 400))
@@ -247,8 +247,8 @@ def test_two_texts_of_equal_probability_are_decided_after_the_longest_wait() -> 
     assert decoder.pending() == decoder.finish() == []
 
 
-def test_a_token_that_lasts_longer_than_the_longest_wait_is_one() -> None:
-    """Neither made final while it lasts, nor lost where only alignments remain that end in it."""
+def test_token_longer_than_max_open_frames_stays_one_token() -> None:
+    """It is neither final while it continues, nor lost if only alignments that end in it remain."""
     lasts = np.log(np.tile([0.001, 0.997, 0.001, 0.001], (300, 1)))
     then = np.log(np.array([[0.001, 0.001, 0.997, 0.001], [0.997, 0.001, 0.001, 0.001]]))
     log_probs = np.concatenate([lasts, then, *[then[1:]] * 300, lasts])
@@ -256,7 +256,7 @@ def test_a_token_that_lasts_longer_than_the_longest_wait_is_one() -> None:
     assert [token[:3] for token in best.tokens] == [(1, 0, 299), (2, 300, 300), (1, 602, 901)]
 
 
-def test_probabilities_do_not_vanish_in_a_long_recording() -> None:
+def test_probabilities_do_not_underflow() -> None:
     frame = np.log(np.array([0.25, 0.25, 0.25, 0.25]))
     log_probs = np.tile(frame, (3000, 1))
     best = beam_search(log_probs, LETTERS, BeamOptions(width=5))[0]
@@ -274,12 +274,12 @@ def test_probabilities_do_not_vanish_in_a_long_recording() -> None:
         {"beta": math.inf},
     ],
 )
-def test_wrong_options_are_refused(wrong: dict[str, float]) -> None:
+def test_invalid_options_raise_usage_error(wrong: dict[str, float]) -> None:
     with pytest.raises(UsageError, match=f"beam {next(iter(wrong))}.*expected"):
         BeamOptions(**wrong)
 
 
-def test_log_probabilities_of_another_vocabulary_are_refused() -> None:
+def test_log_probs_of_another_vocabulary_are_rejected() -> None:
     with pytest.raises(EngineError, match=r"shape \[2, 5\], expected \[frames, 4\]"):
         beam_search(np.full((2, 5), -1.6), LETTERS)
 

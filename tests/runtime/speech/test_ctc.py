@@ -28,7 +28,7 @@ def by_definition(path: list[int]) -> list[tuple[int, int, int]]:
 
 
 @given(st.lists(st.integers(0, 2), max_size=20), st.data())
-def test_runs_are_joined_and_blanks_dropped_however_the_frames_arrive(path: list[int], data: st.DataObject) -> None:
+def test_repeats_are_joined_and_blanks_dropped_for_any_pieces(path: list[int], data: st.DataObject) -> None:
     log_probs = of_best(path) if path else np.zeros((0, 3), np.float32)
     found = greedy(log_probs, BLANK)
     assert [token[:3] for token in found] == by_definition(path)
@@ -41,18 +41,18 @@ def test_runs_are_joined_and_blanks_dropped_however_the_frames_arrive(path: list
     assert decoder.finish() == []
 
 
-def test_the_same_token_after_a_blank_is_another_one() -> None:
+def test_token_after_a_blank_is_a_new_token() -> None:
     assert [token.token_id for token in greedy(of_best([1, 1, 0, 1]), BLANK)] == [1, 1]
 
 
-def test_the_log_probability_of_a_token_is_its_highest_across_pieces() -> None:
+def test_token_log_prob_is_its_maximum_across_pieces() -> None:
     log_probs = np.log(np.array([[0.4, 0.6], [0.1, 0.9], [0.3, 0.7]]))
     decoder = GreedyDecoder(BLANK, 2)
     assert [*decoder.advance(log_probs[:1]), *decoder.advance(log_probs[1:])] == []
     assert decoder.finish() == [Token(1, 0, 2, pytest.approx(np.log(0.9)))]
 
 
-def test_a_log_probability_rounded_above_zero_gives_no_confidence_above_one() -> None:
+def test_confidence_is_at_most_one() -> None:
     assert greedy(np.array([[-9.0, 0.004]], np.float16), BLANK) == [Token(1, 0, 0, 0.0)]
 
 
@@ -66,7 +66,7 @@ def test_a_log_probability_rounded_above_zero_gives_no_confidence_above_one() ->
         (np.array([[-1, -1, -1], [-np.inf, -np.inf, -np.inf]]), "at frame 7"),
     ],
 )
-def test_what_are_no_log_probabilities_is_refused(log_probs: LogProbs, message: str) -> None:
+def test_invalid_log_probs_raise_engine_error(log_probs: LogProbs, message: str) -> None:
     decoder = GreedyDecoder(BLANK, 3)
     decoder.advance(of_best([0] * 6))
     with pytest.raises(EngineError, match=message) as refused:

@@ -1,4 +1,4 @@
-"""Estimated language models: the formula by hand, probabilities that sum to one, and text that is better predicted."""
+"""Estimated language models: the formula by hand, probabilities that sum to one, and perplexity."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ def model_of(folder: Path, texts: list[str], order: int) -> NgramModel:
     return NgramModel.open(folder / "model.arpa")
 
 
-def test_bigrams_are_estimated_as_by_hand() -> None:
+def test_bigram_estimates_equal_hand_computation() -> None:
     """Bigrams: <s> a (2), a b (2), b </s> (1), b a (1), a </s> (1): D2 = 3 / (3 + 2 * 2).
 
     Distinct words before: a after <s> and b: 2; b after a: 1; </s> after a and b: 2; so D1 = 1 / (1 + 2 * 2), and the
@@ -40,7 +40,7 @@ def test_bigrams_are_estimated_as_by_hand() -> None:
 
 @settings(max_examples=30, deadline=None)
 @given(st.lists(st.lists(st.sampled_from("abc"), min_size=1, max_size=5), min_size=1, max_size=6), st.integers(1, 4))
-def test_the_probabilities_after_any_words_sum_to_one(
+def test_probabilities_sum_to_one_after_any_words(
     tmp_path_factory: pytest.TempPathFactory, texts: list[list[str]], order: int
 ) -> None:
     model = model_of(tmp_path_factory.mktemp("model"), [" ".join(text) for text in texts], order)
@@ -52,7 +52,7 @@ def test_the_probabilities_after_any_words_sum_to_one(
         assert sum(10 ** model.score(state, word)[0] for word in words) == pytest.approx(1, abs=1e-5)
 
 
-def test_more_context_predicts_held_out_text_better(tmp_path: Path) -> None:
+def test_longer_context_lowers_held_out_perplexity(tmp_path: Path) -> None:
     texts = [text.lower() for text in sentences()]
     held_out = [word for text in texts[::10] for word in (*text.split(), "</s>")]
     totals = []
@@ -78,14 +78,14 @@ def test_more_context_predicts_held_out_text_better(tmp_path: Path) -> None:
         ("a", 11, "order 11"),
     ],
 )
-def test_what_cannot_be_estimated_gets_one_line(tmp_path: Path, content: str, order: int, message: str) -> None:
+def test_invalid_texts_are_one_line_errors(tmp_path: Path, content: str, order: int, message: str) -> None:
     (tmp_path / "text.txt").write_text(content)
     with pytest.raises(UsageError, match=message):
         estimate(tmp_path / "text.txt", tmp_path / "model.arpa", order)
     assert not (tmp_path / "model.arpa").exists()
 
 
-def test_a_model_that_exists_is_not_overwritten_unasked(tmp_path: Path) -> None:
+def test_existing_model_is_overwritten_only_with_force(tmp_path: Path) -> None:
     (tmp_path / "text.txt").write_text("a b")
     (tmp_path / "model.arpa").write_text("mine")
     with pytest.raises(UsageError, match=r"exists already. Add --force"):

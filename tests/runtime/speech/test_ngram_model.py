@@ -1,4 +1,4 @@
-"""N-gram models: probabilities by hand and by the definition of back-off, and files that are wrong."""
+"""N-gram models: probabilities by hand and by the definition of back-off, and invalid files."""
 
 from __future__ import annotations
 
@@ -71,11 +71,11 @@ def total(model: NgramModel, words: str) -> float:
         ("the dog", -0.5 + (-0.0625 - 0.125 - 1.5)),
     ],
 )
-def test_probabilities_back_off_as_by_hand(tmp_path: Path, name: str, words: str, expected: float) -> None:
+def test_back_off_equals_hand_computation(tmp_path: Path, name: str, words: str, expected: float) -> None:
     assert total(NgramModel.open(written(tmp_path, ARPA, name)), words) == pytest.approx(expected, abs=1e-9)
 
 
-def test_an_unknown_word_without_unk_counts_as_the_rarest_one(tmp_path: Path) -> None:
+def test_unknown_word_without_unk_counts_as_the_rarest(tmp_path: Path) -> None:
     without = ARPA.replace("-1.5 <unk> -0.25\n", "").replace("ngram 1=5", "ngram 1=4")
     model = NgramModel.open(written(tmp_path, without))
     assert "dog" not in model and "cat" in model
@@ -83,7 +83,7 @@ def test_an_unknown_word_without_unk_counts_as_the_rarest_one(tmp_path: Path) ->
     assert total(model, "the dog cat") == pytest.approx(-0.5 + (-0.0625 - 0.125 - 1.25) - 1.25)
 
 
-def test_states_with_the_same_future_are_the_same(tmp_path: Path) -> None:
+def test_states_with_equal_futures_are_equal(tmp_path: Path) -> None:
     """The longest n-grams are no contexts: after them the state is their longest end that is one."""
     model = NgramModel.open(written(tmp_path, ARPA))
     _, the = model.score(model.begin, "the")
@@ -92,7 +92,7 @@ def test_states_with_the_same_future_are_the_same(tmp_path: Path) -> None:
     assert after_trigram == after_bigram
 
 
-def test_a_state_falls_back_over_several_ends_that_the_file_does_not_have(tmp_path: Path) -> None:
+def test_state_backs_off_over_missing_contexts(tmp_path: Path) -> None:
     """After a b c d, without (b c d), the state is (c d)."""
     ngrams: Ngrams = {(word,): (-1.0, -0.5) for word in "abcde"}
     for ngram in ("ab", "bc", "cd", "abc", "cde", "abcd"):
@@ -141,7 +141,7 @@ def by_definition(ngrams: Ngrams, context: tuple[str, ...], word: str) -> float:
 
 @settings(max_examples=80, deadline=None)
 @given(models(), st.lists(st.sampled_from(WORDS[1:]), max_size=12))
-def test_any_model_gives_what_back_off_is_defined_as(
+def test_any_model_follows_the_definition_of_back_off(
     tmp_path_factory: pytest.TempPathFactory, ngrams: Ngrams, sentence: list[str]
 ) -> None:
     model = NgramModel.open(written(tmp_path_factory.mktemp("arpa"), arpa(ngrams)))
@@ -154,7 +154,7 @@ def test_any_model_gives_what_back_off_is_defined_as(
         history.append(word)
 
 
-def test_the_probabilities_after_any_state_sum_to_one(tmp_path: Path) -> None:
+def test_probabilities_sum_to_one_after_any_state(tmp_path: Path) -> None:
     """A model whose back-off weights are normalised stays normalised."""
     p = {("a",): 0.5, ("b",): 0.3, ("</s>",): 0.2}
     backoff = (1 - 0.6) / (1 - p[("b",)])  # of a, which has the bigram (a b) of 0.6
@@ -201,7 +201,7 @@ WRONG: dict[str, tuple[Change, str]] = {
 
 @pytest.mark.parametrize("wrong", WRONG)
 @pytest.mark.parametrize("name", ["model.arpa", "model.arpa.gz"])
-def test_a_wrong_file_gets_one_line_with_its_number(tmp_path: Path, wrong: str, name: str) -> None:
+def test_invalid_file_error_names_the_line(tmp_path: Path, wrong: str, name: str) -> None:
     change, message = WRONG[wrong]
     with pytest.raises(UsageError, match=message) as refused:
         NgramModel.open(written(tmp_path, change(ARPA), name))
@@ -209,7 +209,7 @@ def test_a_wrong_file_gets_one_line_with_its_number(tmp_path: Path, wrong: str, 
     assert str(tmp_path) in str(refused.value)
 
 
-def test_files_that_cannot_be_read_get_one_line(tmp_path: Path) -> None:
+def test_unreadable_files_are_one_line_errors(tmp_path: Path) -> None:
     whole = gzip.compress(ARPA.encode())
     (tmp_path / "cut.gz").write_bytes(whole[: len(whole) // 2])
     (tmp_path / "damaged.gz").write_bytes(whole[:20] + b"\xff" * 40 + whole[60:])
@@ -220,17 +220,17 @@ def test_files_that_cannot_be_read_get_one_line(tmp_path: Path) -> None:
         assert "\n" not in str(refused.value)
 
 
-def test_words_of_any_script_and_no_break_spaces_are_one_word(tmp_path: Path) -> None:
+def test_words_may_hold_any_script_and_no_break_spaces(tmp_path: Path) -> None:
     model = NgramModel.open(written(tmp_path, ARPA.replace("cat", "über\u00a0ñ")))
     assert "über\u00a0ñ" in model
 
 
-def test_a_section_without_entries_is_read(tmp_path: Path) -> None:
+def test_empty_section_is_accepted(tmp_path: Path) -> None:
     text = ARPA.replace("ngram 3=1", "ngram 3=0").replace("-0.03125 <s> the cat\n", "")
     assert total(NgramModel.open(written(tmp_path, text)), "the cat") == pytest.approx(-0.5 - 0.0625 - 0.25)
 
 
-def test_every_way_to_split_a_sentence_gives_one_state(tmp_path: Path) -> None:
+def test_state_is_independent_of_sentence_splits(tmp_path: Path) -> None:
     model = NgramModel.open(written(tmp_path, ARPA))
     states = {}
     for words in itertools.product(["the", "cat", "dog"], repeat=4):

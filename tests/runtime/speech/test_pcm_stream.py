@@ -1,4 +1,4 @@
-"""Raw samples from a stream: the same however they arrive, and as soon as they do."""
+"""Raw samples from a stream: independent of piece boundaries, and yielded immediately."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from intaglio.runtime.speech.audio_file import read_pcm
 
 
 class Dribble(io.RawIOBase):
-    """A stream that gives a few bytes at a time, as a microphone does."""
+    """A stream that gives a few bytes at a time, like a microphone."""
 
     def __init__(self, pieces: Iterator[bytes]):
         self.pieces = pieces
@@ -27,7 +27,7 @@ class Dribble(io.RawIOBase):
 
 
 @given(st.lists(st.integers(1, 50), max_size=20))
-def test_raw_samples_are_the_same_however_they_arrive(sizes: list[int]) -> None:
+def test_raw_samples_are_independent_of_piece_boundaries(sizes: list[int]) -> None:
     signal = np.random.default_rng(1).integers(-32768, 32768, 200).astype("<i2")
     data, pieces = signal.tobytes(), []
     for size in sizes:
@@ -39,7 +39,7 @@ def test_raw_samples_are_the_same_however_they_arrive(sizes: list[int]) -> None:
     assert np.array_equal(found * 32768, signal)
 
 
-def test_raw_samples_are_yielded_when_they_are_there() -> None:
+def test_raw_samples_are_yielded_immediately() -> None:
     read, write_to = os.pipe()
     with os.fdopen(read, "rb") as stream, os.fdopen(write_to, "wb") as source:
         blocks = read_pcm(stream, RATE)
@@ -48,7 +48,7 @@ def test_raw_samples_are_yielded_when_they_are_there() -> None:
         assert len(next(blocks)) == 100  # the writer is still open
 
 
-def test_blocks_of_raw_samples_have_a_bound() -> None:
+def test_raw_block_size_is_bounded() -> None:
     sizes = [len(block) for block in read_pcm(io.BytesIO(bytes(2 * 16_000)), RATE, 0.25)]
     assert sizes == [4000] * 4
 
@@ -63,11 +63,11 @@ def test_blocks_of_raw_samples_have_a_bound() -> None:
         (b"fLaC" + bytes(100), "is a fLaC file"),
     ],
 )
-def test_what_is_no_raw_stream_gets_one_line(data: bytes, message: str) -> None:
+def test_invalid_raw_streams_are_one_line_errors(data: bytes, message: str) -> None:
     with pytest.raises(UsageError, match=message) as refused:
         list(read_pcm(io.BytesIO(data), RATE))
     assert "\n" not in str(refused.value)
 
 
-def test_a_stream_of_one_sample_is_read() -> None:
+def test_stream_of_one_sample_is_read() -> None:
     assert np.concatenate(list(read_pcm(io.BytesIO(b"\0\x40"), RATE))).tolist() == [0.5]

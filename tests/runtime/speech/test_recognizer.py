@@ -1,4 +1,4 @@
-"""Bundles that take recordings: opened, run on files of any length, and refused where they do not fit."""
+"""Bundles that take recordings: opening, files of any length, and incompatible bundles."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ def recording(tmp_path: Path) -> Path:
     return path
 
 
-def test_blocks_of_any_size_give_the_same_transcript(bundle: Path) -> None:
+def test_transcript_is_independent_of_block_size(bundle: Path) -> None:
     samples = recordings()[0].samples
     with SpeechRecognizer(Bundle.open(bundle)) as recognizer:
         whole = recognizer.transcribe_samples([samples])
@@ -48,13 +48,13 @@ def test_blocks_of_any_size_give_the_same_transcript(bundle: Path) -> None:
             assert recognizer.transcribe_samples(blocks) == whole
 
 
-def test_a_recording_shorter_than_the_graphs_window_is_padded(bundle: Path) -> None:
+def test_short_recording_is_padded_to_the_graphs_window(bundle: Path) -> None:
     with SpeechRecognizer(Bundle.open(bundle)) as recognizer:
         for samples in (1, 159, 399):
             assert recognizer.transcribe_samples([np.zeros(samples, np.float32)]).seconds == round(samples / 16000, 3)
 
 
-def test_windows_keep_the_whole_of_a_long_recording(bundle: Path) -> None:
+def test_windows_cover_a_long_recording(bundle: Path) -> None:
     samples = np.tile(recordings()[0].samples, 3)
     options = SpeechOptions(windows=WindowOptions(seconds=8.0, overlap=4.0))
     with SpeechRecognizer(Bundle.open(bundle), options=options) as recognizer:
@@ -65,13 +65,13 @@ def test_windows_keep_the_whole_of_a_long_recording(bundle: Path) -> None:
     assert abs(len(whole.tokens) - len(found.tokens)) <= 0.2 * len(whole.tokens)
 
 
-def test_a_beam_is_as_good_as_greedy_by_its_own_score(bundle: Path) -> None:
+def test_beam_scores_at_least_like_greedy(bundle: Path) -> None:
     samples = recordings()[1].samples
     with SpeechRecognizer(Bundle.open(bundle), options=SpeechOptions(beam=BeamOptions(20))) as recognizer:
         assert recognizer.transcribe_samples([samples]).text
 
 
-def test_a_stream_gives_its_words_and_its_latency(bundle: Path) -> None:
+def test_stream_returns_words_and_latency(bundle: Path) -> None:
     samples = recordings()[0].samples
     with SpeechRecognizer(Bundle.open(bundle)) as recognizer:
         stream = recognizer.stream()
@@ -83,12 +83,12 @@ def test_a_stream_gives_its_words_and_its_latency(bundle: Path) -> None:
     assert words and words[-1].end <= len(samples) / 16000
 
 
-def test_a_language_model_needs_a_beam() -> None:
+def test_language_model_implies_a_beam() -> None:
     with pytest.raises(UsageError, match="needs a beam search"):
         SpeechOptions(language_model="words.arpa")
 
 
-def test_the_weights_of_a_language_model() -> None:
+def test_language_model_weights_affect_the_result() -> None:
     assert speech_options() == SpeechOptions()
     assert speech_options(8) == SpeechOptions(BeamOptions(8))
     assert speech_options(None, "words.arpa") == SpeechOptions(BeamOptions(), "words.arpa")
@@ -100,20 +100,20 @@ def test_the_weights_of_a_language_model() -> None:
             speech_options(**given)
 
 
-def test_the_help_has_the_weights_that_are_taken() -> None:
+def test_help_lists_the_default_weights() -> None:
     out = CliRunner().invoke(cli, ["run", "--help"]).output
     defaults = [f"[default: {value}]" for value in (BeamOptions.alpha, BeamOptions.beta)]
     assert all(default in " ".join(out.split()) for default in defaults)
 
 
-def test_a_bundle_of_features_takes_no_recordings(tmp_path: Path) -> None:
+def test_feature_bundle_rejects_recordings(tmp_path: Path) -> None:
     checkpoint = write_checkpoint(tmp_path / "checkpoint", random_network(squeezeformer()))
     intaglio.export(checkpoint, tmp_path / "bundle", check=False, features=True)
     with pytest.raises(UsageError, match="takes features"):
         SpeechRecognizer(Bundle.open(tmp_path / "bundle"))
 
 
-def test_a_vocabulary_of_another_model_is_refused(bundle: Path, tmp_path: Path) -> None:
+def test_vocabulary_of_another_model_is_rejected(bundle: Path, tmp_path: Path) -> None:
     opened = Bundle.open(bundle)
     content = msgspec.json.encode({"tokens": ["<blank>", "a"], "blank": 0, "word_mark": " "})
     copied = tmp_path / "bundle"
@@ -126,7 +126,7 @@ def test_a_vocabulary_of_another_model_is_refused(bundle: Path, tmp_path: Path) 
         SpeechRecognizer(Bundle.open(copied))
 
 
-def test_the_command_transcribes_files_folders_and_lists(bundle: Path, recording: Path, tmp_path: Path) -> None:
+def test_command_transcribes_files_folders_and_lists(bundle: Path, recording: Path, tmp_path: Path) -> None:
     runner = CliRunner()
     single = runner.invoke(cli, ["run", str(bundle), str(recording)])
     assert single.exit_code == 0 and single.output.strip()
@@ -139,7 +139,7 @@ def test_the_command_transcribes_files_folders_and_lists(bundle: Path, recording
         assert found["words"][0].keys() == {"text", "start", "end", "confidence"}
 
 
-def test_the_command_listens_on_standard_input(bundle: Path) -> None:
+def test_command_transcribes_standard_input(bundle: Path) -> None:
     samples = (recordings()[0].samples * 32767).astype("<i2").tobytes()
     result = CliRunner().invoke(cli, ["run", str(bundle), "--stream"], input=samples)
     assert result.exit_code == 0, result.output
@@ -159,9 +159,7 @@ def test_the_command_listens_on_standard_input(bundle: Path) -> None:
         (["speech.wav", "--language-model", "missing.arpa", "--language-model-weight", "nan"], "beam alpha nan"),
     ],
 )
-def test_what_the_command_cannot_do_gets_one_line(
-    arguments: list[str], reason: str, bundle: Path, recording: Path
-) -> None:
+def test_invalid_commands_are_one_line_errors(arguments: list[str], reason: str, bundle: Path, recording: Path) -> None:
     given = [str(recording) if each == "speech.wav" else each for each in arguments]
     result = CliRunner().invoke(cli, ["run", str(bundle), *given])
     assert result.exception is not None and reason in str(result.exception)

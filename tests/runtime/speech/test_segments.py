@@ -15,12 +15,12 @@ def spoken(*words: tuple[str, float, float]) -> list[Word]:
     return [Word(text, start, end, 1.0) for text, start, end in words]
 
 
-def test_a_pause_begins_a_segment() -> None:
+def test_pause_starts_a_segment() -> None:
     found = segments(spoken(("one", 0.1, 0.4), ("two", 0.5, 0.8), ("three", 1.5, 2.0)))
     assert found == [Segment("one two", 0.1, 0.8), Segment("three", 1.5, 2.0)]
 
 
-def test_no_words_have_no_segments() -> None:
+def test_empty_transcript_has_no_segments() -> None:
     assert segments([]) == []
     assert (srt([]), vtt([])) == ("", "WEBVTT\n\n")
 
@@ -31,7 +31,7 @@ def test_no_words_have_no_segments() -> None:
         max_size=60,
     )
 )
-def test_segments_hold_all_words_in_order_and_fit_a_subtitle(rows: list[tuple[int, float, float]]) -> None:
+def test_segments_hold_all_words_and_fit_subtitles(rows: list[tuple[int, float, float]]) -> None:
     words, now = [], 0.0
     for letters, pause, length in rows:
         words.append(Word("a" * letters, now + pause, now + pause + length, 1.0))
@@ -48,7 +48,7 @@ def test_segments_hold_all_words_in_order_and_fit_a_subtitle(rows: list[tuple[in
         assert last.start - one.end >= PAUSE or len(both) > MAX_CHARACTERS or last.end - one.start > MAX_SECONDS
 
 
-def test_times_beyond_an_hour_and_markup() -> None:
+def test_subtitles_format_hours_and_escape_markup() -> None:
     found = [Segment("a < b & c", 3599.9996, 7325.25)]
     assert srt(found) == "1\n01:00:00,000 --> 02:02:05,250\na < b & c\n\n"
     assert vtt(found) == "WEBVTT\n\n01:00:00.000 --> 02:02:05.250\na &lt; b &amp; c\n\n"

@@ -1,4 +1,4 @@
-"""Audio that arrives in pieces: the same words however it is cut, within the stated latency."""
+"""Streamed audio: words are independent of piece boundaries, within the stated latency."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ def streamed(samples: Samples, sizes: list[int], decoder: Decoder, model: LocalM
 @pytest.mark.parametrize("decoder", DECODERS)
 @settings(max_examples=25, deadline=None)
 @given(st.integers(1, 1200), st.lists(st.integers(1, 400), min_size=1, max_size=5), st.integers(0, 9))
-def test_words_do_not_depend_on_how_the_audio_arrives(decoder: str, length: int, sizes: list[int], seed: int) -> None:
+def test_words_are_independent_of_piece_boundaries(decoder: str, length: int, sizes: list[int], seed: int) -> None:
     samples = recording(length, seed)
     found = streamed(samples, sizes, DECODERS[decoder]())
     assert found == streamed(samples, [length], DECODERS[decoder]())
@@ -51,7 +51,7 @@ def test_words_do_not_depend_on_how_the_audio_arrives(decoder: str, length: int,
 @pytest.mark.parametrize("more", [0, 1])
 @settings(max_examples=25, deadline=None)
 @given(st.integers(1, 1200))
-def test_a_model_that_looks_no_further_than_the_context_gives_the_words_of_the_whole(more: int, length: int) -> None:
+def test_streamed_words_equal_offline_words_within_the_context(more: int, length: int) -> None:
     samples, model = recording(length), LocalModel(reach=4 * FRAME, more=more)
     log_probs, _ = model(samples[None], np.array([length]))
     whole = transcript(greedy(log_probs[0], 0), LETTERS, FRAME / RATE, length / RATE)
@@ -73,7 +73,7 @@ def spoken(text: str) -> Samples:
     return np.repeat(np.array(["-ab ".index(letter) for letter in text]) / 128, FRAME).astype(np.float32)
 
 
-def test_words_come_within_the_latency_and_partial_text_before() -> None:
+def test_words_become_final_within_the_latency() -> None:
     """Frames of 0.1 s; the word "ab" ends with the space in frame 8."""
     text = "-a-bb---" + " " + "-" * 10 + "b" + "-" * 20
     transcriber = StreamingTranscriber(letters_model, GreedyDecoder(0, 4), LETTERS, RATE, FRAME, OPTIONS)
@@ -96,7 +96,7 @@ PIECES = Vocabulary(["<blank>", "▁a", "b", "▁"], 0, "▁")  # no token says 
 
 
 @pytest.mark.parametrize("decoder", [GreedyDecoder(0, 4), BeamDecoder(PIECES, BeamOptions(max_open_frames=20))])
-def test_a_word_before_a_pause_does_not_wait_for_the_next_one(decoder: Decoder) -> None:
+def test_word_before_a_pause_becomes_final(decoder: Decoder) -> None:
     transcriber = StreamingTranscriber(letters_model, decoder, PIECES, RATE, FRAME, OPTIONS)
     speech, pause = spoken("a-b--"), spoken("-" * 150)
     assert transcriber.feed(speech).words == []
@@ -109,13 +109,13 @@ def test_a_word_before_a_pause_does_not_wait_for_the_next_one(decoder: Decoder) 
     assert transcriber.flush() == ([], "")
 
 
-def test_a_word_goes_on_after_less_than_a_pause() -> None:
+def test_word_continues_after_a_short_pause() -> None:
     transcriber = StreamingTranscriber(letters_model, GreedyDecoder(0, 4), PIECES, RATE, FRAME, OPTIONS)
     words = transcriber.feed(spoken("a" + "-" * 9 + "b" + "-" * 40)).words
     assert [word.text for word in words] == ["ab"]
 
 
-def test_the_last_word_comes_when_the_audio_ends() -> None:
+def test_last_word_is_returned_at_the_end() -> None:
     transcriber = StreamingTranscriber(letters_model, GreedyDecoder(0, 4), LETTERS, RATE, FRAME, OPTIONS)
     assert transcriber.feed(spoken("a-b a")).words == []
     update = transcriber.flush()
@@ -123,14 +123,14 @@ def test_the_last_word_comes_when_the_audio_ends() -> None:
     assert update.partial == ""
 
 
-def test_no_audio_is_no_words() -> None:
+def test_empty_audio_has_no_words() -> None:
     for make in DECODERS.values():
         transcriber = StreamingTranscriber(MODEL, make(), LETTERS, RATE, FRAME, OPTIONS)
         assert transcriber.flush() == ([], "")
 
 
 def test_final_words_and_partial_text_are_the_text_so_far() -> None:
-    """Nothing is shown twice or lost between the two."""
+    """Nothing is repeated or lost between the two."""
     text = "a-b- b-a-a- -b-a " * 5
     transcriber = StreamingTranscriber(letters_model, GreedyDecoder(0, 4), LETTERS, RATE, FRAME, OPTIONS)
     words, samples = [], spoken(text)
@@ -147,6 +147,6 @@ def test_final_words_and_partial_text_are_the_text_so_far() -> None:
 @pytest.mark.parametrize(
     "wrong", [{"chunk": 0.0}, {"left": -1.0}, {"right": math.nan}, {"chunk": math.inf}, {"pause": 0.0}]
 )
-def test_wrong_options_are_refused(wrong: dict[str, float]) -> None:
+def test_invalid_options_raise_usage_error(wrong: dict[str, float]) -> None:
     with pytest.raises(UsageError, match=r"expected (a chunk )?above 0"):
         StreamOptions(**wrong)

@@ -22,7 +22,7 @@ def tokens(*ids: int) -> list[Token]:
     return [Token(token, 5 * place, 5 * place + 1, -0.1 * (place + 1)) for place, token in enumerate(ids)]
 
 
-def test_a_word_lasts_from_its_first_frame_to_the_end_of_its_last() -> None:
+def test_word_times_span_its_frames() -> None:
     found = transcript(tokens(0, 2, 1), PIECES, FRAME, 10.0)
     assert found.text == "the cats"
     assert found.words == [
@@ -37,32 +37,32 @@ def test_a_word_lasts_from_its_first_frame_to_the_end_of_its_last() -> None:
     assert found.seconds == 10.0
 
 
-def test_a_token_with_a_mark_inside_belongs_to_both_words() -> None:
+def test_token_with_an_inner_mark_belongs_to_both_words() -> None:
     found = transcript(tokens(0, 4, 1), PIECES, FRAME, 10.0)
     assert [(word.text, word.start, word.end) for word in found.words] == [("thea", 0.0, 0.28), ("bs", 0.2, 0.48)]
 
 
-def test_marks_alone_are_no_words_and_lengthen_none() -> None:
+def test_marks_alone_are_not_words() -> None:
     found = transcript(tokens(3, 0, 3, 3, 1), PIECES, FRAME, 10.0)
     assert [(word.text, word.start, word.end) for word in found.words] == [("the", 0.2, 0.28), ("s", 0.8, 0.88)]
 
 
-def test_no_time_lies_after_the_end_of_the_audio() -> None:
+def test_times_are_within_the_audio() -> None:
     found = transcript(tokens(0, 2), PIECES, FRAME, 0.25)
     assert found.words[-1].end == found.tokens[-1].end == 0.25
 
 
-def test_silence_is_an_empty_transcript() -> None:
+def test_silence_has_an_empty_transcript() -> None:
     assert transcript([], PIECES, FRAME, 3.0) == Transcript("", [], [], 3.0)
 
 
-def test_a_transcript_is_json_and_back() -> None:
+def test_transcript_round_trips_through_json() -> None:
     found = transcript(tokens(0, 2, 1), PIECES, FRAME, 10.0)
     assert msgspec.json.decode(msgspec.json.encode(found), type=Transcript) == found
 
 
 @given(st.lists(st.integers(0, 4), max_size=12), st.integers(0, 12))
-def test_words_that_arrive_in_pieces_are_those_of_the_whole(ids: list[int], cut: int) -> None:
+def test_words_are_independent_of_token_pieces(ids: list[int], cut: int) -> None:
     whole = transcript(tokens(*ids), PIECES, FRAME, math.inf)
     assert whole.text == PIECES.text(ids)
     reader = WordReader(PIECES, FRAME)

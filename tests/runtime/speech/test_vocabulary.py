@@ -1,4 +1,4 @@
-"""Vocabularies: words of each kind of token, and files that are wrong."""
+"""Vocabularies: words of each kind of token, and invalid files."""
 
 from __future__ import annotations
 
@@ -31,11 +31,11 @@ def test_words_begin_and_end_at_marks(tokens: list[str], mark: str, spoken: list
     assert vocabulary.text(tokens.index(token) for token in spoken) == text
 
 
-def test_the_blank_has_no_text_even_if_it_is_written_like_a_token() -> None:
+def test_blank_has_no_text() -> None:
     assert Vocabulary(["a", "b", "a"], 2, "▁").text([0, 2, 1]) == "ab"
 
 
-def test_a_vocabulary_is_read(tmp_path: Path) -> None:
+def test_vocabulary_is_read(tmp_path: Path) -> None:
     (tmp_path / "vocabulary.json").write_text(json.dumps(GOOD))
     vocabulary = read_vocabulary(tmp_path / "vocabulary.json")
     assert (vocabulary.tokens, vocabulary.blank, vocabulary.word_mark) == (("<b>", "a", "▁a"), 0, "▁")
@@ -65,7 +65,7 @@ def test_a_vocabulary_is_read(tmp_path: Path) -> None:
         ({"more": 1}, "unknown field"),
     ],
 )
-def test_a_wrong_vocabulary_gets_one_line(tmp_path: Path, change: dict[str, Any], message: str) -> None:
+def test_invalid_vocabulary_is_a_one_line_error(tmp_path: Path, change: dict[str, Any], message: str) -> None:
     path = tmp_path / "vocabulary.json"
     path.write_text(json.dumps(GOOD | change))
     with pytest.raises(BundleError, match=message) as refused:
@@ -76,7 +76,7 @@ def test_a_wrong_vocabulary_gets_one_line(tmp_path: Path, change: dict[str, Any]
 @pytest.mark.parametrize(
     "content", [b"", b"{", b"[" * 100_000, b"[1]", b'{"tokens": ["\xff"]}', b" " * (9 << 20), b"null"]
 )
-def test_what_is_no_vocabulary_gets_one_line(tmp_path: Path, content: bytes) -> None:
+def test_other_files_are_one_line_errors(tmp_path: Path, content: bytes) -> None:
     path = tmp_path / "vocabulary.json"
     path.write_bytes(content)
     with pytest.raises(BundleError, match="not a readable vocabulary") as refused:
@@ -84,6 +84,6 @@ def test_what_is_no_vocabulary_gets_one_line(tmp_path: Path, content: bytes) -> 
     assert "\n" not in str(refused.value)
 
 
-def test_no_vocabulary_gets_one_line(tmp_path: Path) -> None:
+def test_missing_vocabulary_is_a_one_line_error(tmp_path: Path) -> None:
     with pytest.raises(BundleError, match="No such file"):
         read_vocabulary(tmp_path / "vocabulary.json")

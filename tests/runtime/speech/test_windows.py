@@ -1,4 +1,4 @@
-"""Windows of a long recording give what the whole recording gives, if the model looks no further than their overlap."""
+"""Windows of a long recording equal the full result, if the model's context is within the overlap."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ def whole(model: LocalModel, samples: Samples) -> np.ndarray:
     st.booleans(),
     st.integers(0, 1),
 )
-def test_windows_give_what_the_whole_gives(
+def test_windows_equal_the_whole_recording(
     length: int, cuts: list[int], frames: int, half: int, batch_size: int, pairs: bool, more: int
 ) -> None:
     samples = recording(length)
@@ -51,7 +51,7 @@ def test_windows_give_what_the_whole_gives(
     assert np.array_equal(in_windows(model, pieces(samples, cuts), options), whole(model, samples))
 
 
-def test_a_model_that_looks_further_than_the_overlap_differs() -> None:
+def test_context_beyond_the_overlap_changes_the_result() -> None:
     samples, model = recording(1500), LocalModel(reach=5 * FRAME)
     assert not np.array_equal(in_windows(model, [samples], WindowOptions(2.0, 0.4)), whole(model, samples))
 
@@ -62,13 +62,13 @@ def lengths_of(samples: Samples, options: WindowOptions) -> list[int]:
     return [len(window.samples) for window in windows]
 
 
-def test_a_recording_that_fits_into_a_window_is_computed_once() -> None:
+def test_recording_within_a_window_is_computed_once() -> None:
     assert lengths_of(recording(200), WindowOptions(2.0, 0.4)) == [200]
     assert lengths_of(recording(7), WindowOptions(2.0, 0.4)) == [7]
     assert lengths_of(recording(0), WindowOptions(2.0, 0.4)) == []
 
 
-def test_all_windows_of_a_long_recording_are_about_as_long() -> None:
+def test_windows_of_a_long_recording_have_similar_lengths() -> None:
     """A short last one would be computed with less context than its neighbours."""
     for length in range(201, 700):
         lengths = lengths_of(recording(length), WindowOptions(2.0, 0.4))
@@ -76,8 +76,8 @@ def test_all_windows_of_a_long_recording_are_about_as_long() -> None:
         assert 200 - ALIGNMENT * FRAME < lengths[-1] <= 200
 
 
-def test_hours_are_cut_in_bounded_memory() -> None:
-    """The samples that are held are those of two windows and a block, at any time."""
+def test_hours_of_audio_are_cut_in_bounded_memory() -> None:
+    """At any time, at most the samples of two windows and a block are held."""
     cutter = WindowOptions(30, 4).cutter(RATE, FRAME)
     held = []
     for _ in range(3 * 3600):
@@ -128,7 +128,7 @@ def test_progress_is_shown_on_a_terminal(monkeypatch: pytest.MonkeyPatch) -> Non
     assert "transcribing" in terminal.text and "100%" in terminal.text
 
 
-def test_a_model_with_fewer_frames_than_the_manifest_says_is_refused() -> None:
+def test_too_few_frames_raise_engine_error() -> None:
     def model(audio: Samples, lengths: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
         log_probs, frames = LocalModel(5)(audio, lengths)
         return log_probs[:, ::2], frames // 2
@@ -151,17 +151,17 @@ def test_a_model_with_fewer_frames_than_the_manifest_says_is_refused() -> None:
         ({"batch_size": 0}, "batch size 0"),
     ],
 )
-def test_wrong_options_are_refused(options: dict[str, float], message: str) -> None:
+def test_invalid_options_raise_usage_error(options: dict[str, float], message: str) -> None:
     with pytest.raises(UsageError, match=message):
         WindowOptions(**options)  # type: ignore[arg-type]
 
 
-def test_an_overlap_that_leaves_no_frame_is_refused() -> None:
+def test_overlap_that_leaves_no_frame_is_rejected() -> None:
     with pytest.raises(UsageError, match=r"expected a difference of at least 6 frames of 0.1 seconds"):
         WindowOptions(0.5, 0.45).cutter(RATE, FRAME)
 
 
-def test_windows_begin_where_frames_come_in_pairs() -> None:
+def test_windows_begin_at_aligned_frames() -> None:
     cutter = WindowCutter(FRAME, left=3, chunk=3, right=1)
     windows = cutter.push(recording(500))
     assert {len(window.samples) // FRAME for window in windows[1:]} == {4 + 4 + 2}
