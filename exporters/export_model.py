@@ -11,6 +11,7 @@ from typing import Any
 
 import msgspec
 
+from intaglio.atomic import check_output_directory
 from intaglio.bounds import Bounds, bounds_for, check_given, given_bounds
 from intaglio.bundle import FORMAT, Axis, Draft, Manifest, create, tensor_spec
 from intaglio.errors import SourceError, UsageError
@@ -30,7 +31,6 @@ from intaglio.exporters.source import build_module, check_finite, reference_outp
 from intaglio.exporters.source_folders import remember
 from intaglio.exporters.speech.export import export_speech, rounds_features
 from intaglio.extras import load
-from intaglio.files import check_output_directory
 from intaglio.model_file import count_weights, save
 from intaglio.progress import step
 from intaglio.runtime.tokenizer import TOKENIZER, Tokenizer
@@ -71,7 +71,7 @@ def export(
 ) -> Exported:
     """Export the checkpoint `source` (a folder, a hub id, or an .onnx file) to a new bundle at `output`.
 
-    `dtype` is that of the weights and activations ("float32" or "float16"). With `check`, ONNX Runtime runs the graph
+    `dtype` of the weights and activations is "float32" or "float16". With `check`, ONNX Runtime runs the graph
     on real sentences, and the outputs are compared with the source model in float32; `passed` is whether they stay
     within the bounds of `intaglio.bounds` for the dtype, relative to the largest magnitude of each output. `bound` maps
     "relative", "max_abs" and "min_cosine" to bounds that replace these; the latter two have short forms. With

@@ -48,7 +48,7 @@ def check_merged(folder: Path, paths: Iterable[Path]) -> None:
     for path in paths:
         if name := next(filter(TENSOR.search, read_entries(path)[0]), None):
             raise SourceError(
-                f"{folder}: its weights have an adapter in them that is not merged (tensor {name}). Load it as it was "
+                f"{folder}: its weights have an adapter in them that is not merged (tensor {name}). Load it as "
                 "saved, merge it with peft's merge_and_unload, save the result with save_pretrained, and export that."
             )
 

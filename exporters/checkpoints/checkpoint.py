@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from intaglio import early_exit
+from intaglio.atomic import BUNDLE, restore
 from intaglio.bundle import Source
 from intaglio.drafts import MATRICES, RECORD, Drafts, matrix_path, read_drafts
 from intaglio.errors import BundleError, SourceError
@@ -19,7 +20,7 @@ from intaglio.exporters.checkpoints.quantized import check_configuration, check_
 from intaglio.exporters.checkpoints.safetensors_file import MappedTensor, map_tensors, read_header
 from intaglio.exporters.checkpoints.sentence_folder import module_files, read_modules, transformer_folder
 from intaglio.exporters.families import check_supported, find_sentence_family
-from intaglio.files import BUNDLE, inside, restore, sha256
+from intaglio.files import inside, sha256
 from intaglio.input_files import check_folder
 from intaglio.recorded_name import recorded_name
 
@@ -96,10 +97,10 @@ class Checkpoint:
         """The drafts trained for this model of `depth` blocks, or None. Raises `SourceError`."""
         record = read_drafts(self.folder, depth)
         counted = {f"{matrix_path(step)}.weight" for step in range(record.steps if record else 0)}
-        if record and (strange := sorted(self.draft_tensors().keys() - counted)):
+        if record and (unexpected := sorted(self.draft_tensors().keys() - counted)):
             raise SourceError(
-                f"{self.folder}: {MATRICES} has an unexpected tensor {strange[0]}: {RECORD} has {record.steps} steps. "
-                "Copy the whole folder again, or train the drafts again."
+                f"{self.folder}: {MATRICES} has an unexpected tensor {unexpected[0]}: {RECORD} has {record.steps} "
+                "steps. Copy the whole folder again, or train the drafts again."
             )
         return record
 

@@ -21,7 +21,7 @@ class Kind(NamedTuple):
 
 CONVERT = "Convert it: intaglio convert {source} -o CHECKPOINT, and export CHECKPOINT."
 KINDS = (
-    Kind(("bundle.json",), "a bundle, which export made", "Use it as it is: intaglio inspect {source}"),
+    Kind(("bundle.json",), "a bundle, which export made", "It needs no export: intaglio inspect {source}"),
     Kind(
         ("model_index.json", "unet/*", "transformer/diffusion_pytorch_model*", "diffusion_pytorch_model*"),
         "a pipeline of diffusers, which generates images",

@@ -114,7 +114,7 @@ def _weights(file: Path, path: Path) -> dict[str, Tensor]:
     torch = load("torch")
     try:
         weights = torch.load(file, map_location="cpu", weights_only=True)
-    except Exception as error:  # whatever a damaged file makes of it
+    except Exception as error:  # a damaged file can raise any exception
         raise SourceError(
             f"{path}: {WEIGHTS} cannot be read without running code ({one_line(error, 160)}). {FIX}"
         ) from error
@@ -122,8 +122,8 @@ def _weights(file: Path, path: Path) -> dict[str, Tensor]:
         isinstance(name, str) and torch.is_tensor(tensor) for name, tensor in weights.items()
     ):
         raise SourceError(f"{path}: {WEIGHTS} does not map names to tensors. {FIX}")
-    if strange := [name for name, tensor in weights.items() if not _is_plain(tensor)]:
-        raise SourceError(f"{path}: the tensor {strange[0]!a:.80} is not one of plain numbers in memory. {FIX}")
+    if unexpected := [name for name, tensor in weights.items() if not _is_plain(tensor)]:
+        raise SourceError(f"{path}: the tensor {unexpected[0]!a:.80} is not one of plain numbers in memory. {FIX}")
     size, most = sum(tensor.nbytes for tensor in weights.values()), 2 * file.stat().st_size
     if size > most or any(not _is_text(name) for name in weights):
         problem = f"its tensors take {size} bytes, expected at most {most}" if size > most else "a name is no text"

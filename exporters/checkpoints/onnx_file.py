@@ -89,7 +89,7 @@ def _check_interface(path: Path) -> None:
 
 
 def _check_opens(path: Path, written: Path) -> None:
-    """Open the graph from `path`, as it was written, in ONNX Runtime. Raises `SourceError` if it cannot be opened."""
+    """Open the graph of `path` from the file `written` in ONNX Runtime. Raises `SourceError` if it cannot be opened."""
     found = unopenable(written)
     if found is None:
         return

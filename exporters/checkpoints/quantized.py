@@ -111,7 +111,7 @@ def check_configuration(folder: Path, config: Mapping[str, Any]) -> None:
 
 
 def check_tensors(folder: Path, paths: Iterable[Path]) -> None:
-    """Raise `SourceError` if names or dtypes of the tensors in `paths` are those of quantised weights."""
+    """Raise `SourceError` if names or dtypes of the tensors in `paths` indicate quantised weights."""
     entries: dict[str, Entry] = {}
     for path in paths:
         entries |= read_entries(path)[0]
@@ -127,7 +127,7 @@ def check_tensors(folder: Path, paths: Iterable[Path]) -> None:
 
 
 def _is_off(section: Any) -> bool:
-    """Whether a section of bitsandbytes switches both of its formats off: then the weights are as they were."""
+    """Whether a section of bitsandbytes switches both of its formats off: then the weights are not quantised."""
     return isinstance(section, dict) and section.get("load_in_4bit") is False is section.get("load_in_8bit")
 
 

@@ -42,7 +42,7 @@ class DraftGraph(DecoderGraph):
         self.draft_indices = graph_input(DRAFT_INDICES)
         super().__init__(decoder, weights, dtype)
 
-    def further_inputs(self) -> list[ir.Value]:
+    def extra_inputs(self) -> list[ir.Value]:
         """See `DecoderGraph`."""
         return [self.draft_indices]
 
@@ -90,9 +90,9 @@ class HiddenTransferGraph(DraftGraph):
         self._masks = self._steps(mask, axis=2)
         self._step_angles: list[list[ir.Value]] = []  # as `angles_at` returns them: one of each per step
 
-    def further_inputs(self) -> list[ir.Value]:
+    def extra_inputs(self) -> list[ir.Value]:
         """See `DecoderGraph`."""
-        return [*super().further_inputs(), self.draft_positions, self.draft_mask]
+        return [*super().extra_inputs(), self.draft_positions, self.draft_mask]
 
     def _steps(self, value: ir.Value, axis: int) -> list[ir.Value]:
         steps = self.drafts.steps

@@ -12,7 +12,7 @@ from intaglio.exporters.decoders.graph import DecoderGraph
 
 @dataclass(frozen=True)
 class DecoderFamily:
-    """A family of decoders. The configurations are those of `transformers`, with its defaults filled in.
+    """A family of decoders. Configurations have the format of `transformers`, with its defaults filled in.
 
     `base` is the path of the model below its head, `blocks` that of the list of Transformer blocks, `embedding` that
     of the token embedding. `describe` reads the manifest's entry and rejects configurations that are not supported;

@@ -1,7 +1,7 @@
 """The one place that writes decoder graphs.
 
 The cache is a set of buffers that `TensorScatter` writes in place and `Attention` reads; no tracer produces that from a
-model's own cache. The inputs and outputs are those of `runtime.sessions.step`; docs/bundle.md lists them too.
+model's own cache. `runtime.sessions.step` defines inputs and outputs; docs/bundle.md lists them too.
 """
 
 from __future__ import annotations
@@ -30,13 +30,13 @@ class DecoderGraph(GraphWriter):
         first = [graph_input(spec) for spec in STEP]
         self.input_ids, self.positions, self.attention_mask, self.write_start, self.logit_indices = first
         self._past = graph_inputs(PAST, decoder.layers, dtype, cache_axes(decoder))
-        inputs = [*first, *self.further_inputs(), *(value for pair in self._past for value in pair)]
+        inputs = [*first, *self.extra_inputs(), *(value for pair in self._past for value in pair)]
         super().__init__("decoder", inputs, weights, dtype, decoder.heads, decoder.head_dim)
         self._present: list[ir.Value] = []
         self._angles: list[ir.Value] = []  # cosines, sines; the same for queries
         self._mask = self.op("Unsqueeze", [self.attention_mask, self.constant("axis_1", [1])])  # the same for all heads
 
-    def further_inputs(self) -> list[ir.Value]:
+    def extra_inputs(self) -> list[ir.Value]:
         """Additional inputs of this kind of graph, before the caches."""
         return []
 

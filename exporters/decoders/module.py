@@ -18,7 +18,7 @@ from intaglio.exit_network import before_head
 class DecoderModule(nn.Module):
     """A causal language model that takes and returns its cache; its modules keep their paths.
 
-    Inputs and outputs are those of the graph, in the same order; caches of any float dtype are computed in float32.
+    Inputs and outputs match the graph's, in the same order; caches of any float dtype are computed in float32.
     """
 
     def __init__(self, model: Any):

@@ -34,7 +34,7 @@ class SaturationGraph(DecoderGraph):
         self._staying: ir.Value | None = None  # bool [batch, tokens, 1]: token runs through this block; None: all do
         self._blocks_run: ir.Value | None = None  # int64 [batch, tokens, 1], including this block
 
-    def further_inputs(self) -> list[ir.Value]:
+    def extra_inputs(self) -> list[ir.Value]:
         """See `DecoderGraph`."""
         return [self.exit_thresholds]
 

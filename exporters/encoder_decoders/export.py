@@ -64,20 +64,20 @@ class _Graphs(NamedTuple):
 
 def _graphs(checkpoint: Checkpoint, family: EncoderDecoderFamily, config: dict[str, Any], dtype: str) -> _Graphs:
     """The finished graphs, with their weights still unread."""
-    decoder = with_ends(family.describe(config), checkpoint, config)
+    described = with_ends(family.describe(config), checkpoint, config)
     tie = bool(config["tie_word_embeddings"])
     weights = CheckpointWeights(
         checkpoint.folder, checkpoint.tensors(), family.blocks, family.embedding, tie, family.copies
     )
     of = ir.DataType.from_numpy(np.dtype(dtype))
-    reading, writing = EncoderGraph(decoder, weights, of), CrossAttentionDecoderGraph(decoder, weights, of)
-    family.encode(reading, config)
-    family.decode(writing, config)
-    return _Graphs(reading, writing, weights.count())
+    encoder, decoder = EncoderGraph(described, weights, of), CrossAttentionDecoderGraph(described, weights, of)
+    family.encode(encoder, config)
+    family.decode(decoder, config)
+    return _Graphs(encoder, decoder, weights.count())
 
 
 def _record(checkpoint: Checkpoint, config: dict[str, Any], graph: EncoderGraph) -> Encoder:
-    """The manifest's entry for the encoder; the start token is that of generation_config.json, else config.json."""
+    """The manifest's entry for the encoder; the start token comes from generation_config.json, else config.json."""
     path = checkpoint.folder / GENERATION
     named = read_json(path) if path.is_file() else {}
     tokens: dict[str, int] = {}

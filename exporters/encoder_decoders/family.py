@@ -12,7 +12,7 @@ from intaglio.exporters.encoder_decoders.graph import CrossAttentionDecoderGraph
 
 @dataclass(frozen=True)
 class EncoderDecoderFamily:
-    """A family of encoder-decoders. The configurations are those of `transformers`, with its defaults filled in.
+    """A family of encoder-decoders. Configurations have the format of `transformers`, with its defaults filled in.
 
     `blocks` are the paths of the lists of Transformer blocks, `embedding` that of the token embedding, `copies` the
     paths in the two parts under which a checkpoint may store it again. `describe` reads the manifest's entry for the

@@ -90,7 +90,7 @@ class CrossAttentionDecoderGraph(DecoderGraph):
         self._mask = masked(self, self._mask, bias)
 
     def cross_attention(self, index: int, queries: ir.Value, scale: float) -> ir.Value:
-        """Attend to the source sequence; `queries` [batch, heads, tokens, head_dim] are those of layer `index`."""
+        """Attend to the source sequence; `queries` [batch, heads, tokens, head_dim] come from layer `index`."""
         return self.attend(queries, *self._crossed[index], self._source_mask, scale)
 
 

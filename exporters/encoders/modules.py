@@ -90,7 +90,7 @@ class Head(nn.Module):
 class Pooling(nn.Module):
     """One or more poolings of the hidden states, concatenated."""
 
-    def __init__(self, settings: sentence_modules.Pooling):
+    def __init__(self, settings: sentence_modules.PoolingSettings):
         super().__init__()
         self.poolings = settings.poolings
 
@@ -111,7 +111,7 @@ class Pooling(nn.Module):
 class Dense(nn.Module):
     """A linear layer, an activation, and optionally the sum with its input, in the dtype of its weights."""
 
-    def __init__(self, settings: sentence_modules.Dense):
+    def __init__(self, settings: sentence_modules.DenseSettings):
         super().__init__()
         weights = module_weights(settings.weights)
         outer, inner = weights["linear.weight"].shape
@@ -131,7 +131,7 @@ class Dense(nn.Module):
 class LayerNorm(nn.Module):
     """Layer normalisation, in float32."""
 
-    def __init__(self, settings: sentence_modules.LayerNorm):
+    def __init__(self, settings: sentence_modules.LayerNormSettings):
         super().__init__()
         weights = module_weights(settings.weights)
         self.norm = nn.LayerNorm(len(weights["norm.weight"]))
@@ -146,7 +146,7 @@ class LayerNorm(nn.Module):
 class Normalize(nn.Module):
     """Division by the length."""
 
-    def __init__(self, _: sentence_modules.Normalize):
+    def __init__(self, _: sentence_modules.NormalizeSettings):
         super().__init__()
 
     def forward(self, x: Tensor) -> Tensor:
@@ -155,10 +155,10 @@ class Normalize(nn.Module):
 
 
 STAGES: dict[type, Any] = {
-    sentence_modules.Pooling: Pooling,
-    sentence_modules.Dense: Dense,
-    sentence_modules.LayerNorm: LayerNorm,
-    sentence_modules.Normalize: Normalize,
+    sentence_modules.PoolingSettings: Pooling,
+    sentence_modules.DenseSettings: Dense,
+    sentence_modules.LayerNormSettings: LayerNorm,
+    sentence_modules.NormalizeSettings: Normalize,
 }
 
 

@@ -34,7 +34,7 @@ ACTIVATIONS = (
 
 
 @dataclass(frozen=True)
-class Pooling:
+class PoolingSettings:
     """The poolings of the hidden states, concatenated along the last axis."""
 
     poolings: tuple[str, ...]
@@ -42,7 +42,7 @@ class Pooling:
 
 
 @dataclass(frozen=True)
-class Dense:
+class DenseSettings:
     """A linear layer, then an activation of torch.nn; with `residual`, its input is added, projected if it must be."""
 
     weights: Path
@@ -51,18 +51,18 @@ class Dense:
 
 
 @dataclass(frozen=True)
-class LayerNorm:
+class LayerNormSettings:
     """Layer normalisation of the embedding."""
 
     weights: Path
 
 
 @dataclass(frozen=True)
-class Normalize:
+class NormalizeSettings:
     """Division by the embedding's length."""
 
 
-SentenceModule = Pooling | Dense | LayerNorm | Normalize
+SentenceModule = PoolingSettings | DenseSettings | LayerNormSettings | NormalizeSettings
 
 
 def read_module(kind: str, folder: Path) -> SentenceModule | None:
@@ -76,11 +76,11 @@ def read_module(kind: str, folder: Path) -> SentenceModule | None:
     return reader(folder)
 
 
-def _pooling(folder: Path) -> Pooling:
+def _pooling(folder: Path) -> PoolingSettings:
     where = folder / CONFIG
     config = read_json(where)
     check_keys(config, where, *WIDTH_KEYS, *POOLINGS, "pooling_mode", "include_prompt")
-    return Pooling(_poolings(config, where), bool(config.get("include_prompt", True)))
+    return PoolingSettings(_poolings(config, where), bool(config.get("include_prompt", True)))
 
 
 def _poolings(config: Mapping[str, Any], where: Path) -> tuple[str, ...]:
@@ -98,7 +98,7 @@ def _poolings(config: Mapping[str, Any], where: Path) -> tuple[str, ...]:
     return wanted
 
 
-def _dense(folder: Path) -> Dense:
+def _dense(folder: Path) -> DenseSettings:
     where = folder / CONFIG
     config = read_json(where)
     check_keys(
@@ -119,21 +119,21 @@ def _dense(folder: Path) -> Dense:
     residual = bool(config.get("use_residual", False))
     if residual and inner != outer:
         shapes["residual.weight"] = [outer, inner]
-    return Dense(_weights(folder, shapes), name, residual)
+    return DenseSettings(_weights(folder, shapes), name, residual)
 
 
-def _layer_norm(folder: Path) -> LayerNorm:
+def _layer_norm(folder: Path) -> LayerNormSettings:
     config = read_json(folder / CONFIG)
     check_keys(config, folder / CONFIG, "dimension")
     width = [integer(config, "dimension", 1)]
-    return LayerNorm(_weights(folder, {"norm.weight": width, "norm.bias": width}))
+    return LayerNormSettings(_weights(folder, {"norm.weight": width, "norm.bias": width}))
 
 
-def _normalize(folder: Path) -> Normalize:
+def _normalize(folder: Path) -> NormalizeSettings:
     where = folder / CONFIG
     if where.is_file():  # older versions save nothing
         _check_features(read_json(where), where)
-    return Normalize()
+    return NormalizeSettings()
 
 
 def _dropout(folder: Path) -> None:

@@ -10,7 +10,7 @@ from typing import Any
 from intaglio.errors import SourceError
 from intaglio.exporters.checkpoints.config import integer, read_json
 from intaglio.exporters.checkpoints.sentence_folder import MODULES, Module, module_folder, read_modules
-from intaglio.exporters.encoders.sentence_modules import Pooling, SentenceModule, read_module
+from intaglio.exporters.encoders.sentence_modules import PoolingSettings, SentenceModule, read_module
 from intaglio.manifest import SIMILARITIES
 
 SETTINGS = "config_sentence_transformers.json"
@@ -32,7 +32,7 @@ class SentenceHead:
     def excludes_prompt(self) -> bool:
         """Whether the tokens of a prompt are left out of pooling."""
         pooling = self.modules[0]
-        return isinstance(pooling, Pooling) and not pooling.include_prompt and any(self.prompts.values())
+        return isinstance(pooling, PoolingSettings) and not pooling.include_prompt and any(self.prompts.values())
 
 
 def read_head(root: Path) -> SentenceHead | None:
@@ -72,7 +72,9 @@ def _modules(root: Path, listed: list[Module]) -> tuple[SentenceModule, ...]:
     """The modules after the Transformer. Raises `SourceError` unless they begin with Pooling and have one only."""
     read = [read_module(module.kind, module_folder(root, module)) for module in listed[1:]]
     modules = tuple(module for module in read if module is not None)
-    if [isinstance(module, Pooling) for module in modules] != [index == 0 for index in range(max(len(modules), 1))]:
+    if [isinstance(module, PoolingSettings) for module in modules] != [
+        index == 0 for index in range(max(len(modules), 1))
+    ]:
         raise SourceError(
             f"{root / MODULES}: modules {', '.join(module.kind for module in listed)} are not supported, expected one "
             "Pooling right after the Transformer. Choose another model."

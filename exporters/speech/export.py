@@ -67,7 +67,7 @@ def export_speech(
 def rounds_features(config: Mapping[str, Any]) -> bool:
     """Whether config.json is a recogniser's that rounds its features to float16.
 
-    A feature at the border of two such numbers becomes the one or the other by the order of summation.
+    A feature at the border of two such numbers is rounded up or down by the order of summation.
     """
     front_end = config.get("front_end")
     return isinstance(front_end, dict) and front_end.get("precision") == "float16"

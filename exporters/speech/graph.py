@@ -60,7 +60,7 @@ class SpeechGraph(GraphWriter):
     def kept(self, x: ir.Value, keep: ir.Value, axes: tuple[int, ...], dtype: ir.DataType | None = None) -> ir.Value:
         """`x` of `dtype`, by default the graph's, with zeros where `keep` [batch, positions] is false.
 
-        `axes` are those of `x` that `keep` lacks.
+        `axes`: the axes of `x` that `keep` lacks.
         """
         return self.op("Where", [self.op("Unsqueeze", [keep, self.integers(*axes)]), x, self.number(0.0, dtype)])
 

@@ -69,7 +69,7 @@ def _distances(graph: SpeechGraph, size: ir.Value) -> Distances:
 def _projected(graph: SpeechGraph, path: str, distances: Distances) -> ir.Value:
     """The linear layer over the positions of the distances size to -size, [1, 2 · size + 1, width].
 
-    A position is a sine and a cosine of each rate in turns. The sines of -d are those of d with the other sign, and the
+    A position is a sine and a cosine of each rate in turns. The sines of -d are the negated sines of d, and the
     cosines are the same: so the distances from 0 on are enough, half of the products.
     """
     with graph.module(path):

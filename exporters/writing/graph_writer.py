@@ -25,7 +25,7 @@ ACTIVATIONS = ("gelu", "gelu_new", "gelu_fast", "gelu_pytorch_tanh", "relu", "si
 
 
 class GraphWriter:
-    """A graph while it is written. Values are [batch, tokens, width] unless said otherwise.
+    """A graph while it is written. Values are [batch, tokens, width] unless noted otherwise.
 
     A node is named after the module in which it is written, `<module path>/<operator>`, and so is its output.
     """

@@ -29,7 +29,7 @@ from intaglio.runtime.engines.gpus import Gpu
 from intaglio.runtime.engines.stored import stored_engine
 from intaglio.runtime.engines.tensorrt_engine import select
 from intaglio.validate import validate
-from intaglio.validate.exposed import exposed
+from intaglio.validate.graph_values import expose_values
 
 Make = Callable[..., tuple[Path, Path]]
 PAIRS = [
@@ -378,7 +378,7 @@ def test_sums_beyond_float16_stay_exact(make_encoder_decoder: Make, tmp_path: Pa
     assert encoder is not None
     value = encoder.layers["encoder.block.0.layer.1.DenseReluDense.wo"]
     feeds = {"source_ids": np.array([PAIRS[0].source]), "source_mask": np.ones((1, len(PAIRS[0].source)), np.bool_)}
-    with exposed(bundle / "encoder.onnx", [value]) as path, open_engine(path) as engine:
+    with expose_values(bundle / "encoder.onnx", [value]) as path, open_engine(path) as engine:
         assert np.abs(engine.run(feeds)[value]).max() > np.finfo(np.float16).max
 
 
