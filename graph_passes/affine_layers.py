@@ -65,7 +65,7 @@ def _length(x: ir.Value, axis: int) -> int | str | None:
 class AffineLayer:
     """A MatMul, Gemm or Conv with a constant weight, and its bias.
 
-    The bias of a MatMul is that of the Add that is its only user, if there is one. Made by `AffineLayers`.
+    The bias of a MatMul is the constant of its only user, if that is an Add. Made by `AffineLayers`.
     """
 
     def __init__(self, node: ir.Node, weight: ir.TensorProtocol):

@@ -244,6 +244,6 @@ def below(value: ir.Value) -> Iterator[ir.Value]:
                 pending.append(operand)
 
 
-def spelled(value: ir.Value, dtype: ir.DataType | None, user: ir.Value) -> ir.Value | None:
+def find_with_dtype(value: ir.Value, dtype: ir.DataType | None, user: ir.Value) -> ir.Value | None:
     """Return `value` or a cast of it with `dtype`, among the values that `user` is computed from."""
     return next((form for form in below(user) if plain(form) is plain(value) and form.dtype == dtype), None)

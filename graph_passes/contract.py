@@ -53,7 +53,7 @@ class Counts:
         if reason not in self.reasons:
             self.reasons.append(reason)
 
-    def leave_as_asked(self, layer: str, reason: str) -> None:
+    def skip_requested(self, layer: str, reason: str) -> None:
         """Note that a layer was left because of an option."""
         self.leave(f"{layer}: {reason}")
         self.asked.add(layer)
@@ -62,8 +62,8 @@ class Counts:
 class Need(Enum):
     """Inputs of a pass besides the graph. The value is its name in errors, and how to provide it."""
 
-    SENSITIVITY = "sensitivities. Give a file of intaglio sensitivity, or set the option that does without"
-    CALIBRATION = "calibration text. Give --calibration FILE, or set the option that does without"
+    SENSITIVITY = "sensitivities. Give a file of intaglio sensitivity, or set the option that replaces them"
+    CALIBRATION = "calibration text. Give --calibration FILE, or set the option that replaces it"
     CODE = "permission to run the recipe's own code. Give --allow-code (in Python allow_code=True)"
 
 

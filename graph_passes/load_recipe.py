@@ -108,17 +108,17 @@ def _parse_pass(entry: Any, where: str) -> Pass:
     try:
         made: Pass = msgspec.convert(options, PASSES[name])
     except msgspec.ValidationError as error:
-        said = str(error).replace(" - at `$.", " for `")
-        raise GraphError(f"{where}: {name}: {said}. {_expected(PASSES[name], said)}") from error
+        message = str(error).replace(" - at `$.", " for `")
+        raise GraphError(f"{where}: {name}: {message}. {_expected(PASSES[name], message)}") from error
     return made
 
 
-def _expected(kind: type, said: str) -> str:
+def _expected(kind: type, message: str) -> str:
     """Return the allowed values of the option named in the message, if they can be listed."""
     for option, hint in get_type_hints(kind).items():
         choices: list[Any] = list(get_args(hint)) if get_origin(hint) is Literal else []
         if isinstance(hint, type) and issubclass(hint, Enum):
             choices = [member.value for member in hint]
-        if choices and said.endswith(f"`{option}`"):
+        if choices and message.endswith(f"`{option}`"):
             return f"Expected one of: {', '.join(map(str, choices))}."
     return "Fix the value."

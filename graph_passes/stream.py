@@ -2,8 +2,8 @@
 
 A pass that rounds the weights of a layer, or corrects its bias, needs the inputs of the layer after those before
 were changed. Running the whole graph for each layer would take as many runs as there are layers. Here every node runs
-once: values that later nodes need are kept between segments, in files (`held_values.py`), and only the weights of one
-segment are loaded at a time.
+once: values that later nodes need are kept between segments, in files (`spilled_values.py`), and only the weights of
+one segment are loaded at a time.
 """
 
 from __future__ import annotations
@@ -20,8 +20,8 @@ from intaglio import interrupts
 from intaglio.errors import GraphError
 from intaglio.graph_passes.calibrate import mask_axes
 from intaglio.graph_passes.graphs import infer_shapes, used_values
-from intaglio.graph_passes.held_values import HeldValues
 from intaglio.graph_passes.real_tokens import axes_of, real_parts
+from intaglio.graph_passes.spilled_values import SpilledValues
 from intaglio.model_file import save
 from intaglio.plugins.nodes import lengths
 from intaglio.runtime.engines.engine import Array
@@ -58,7 +58,7 @@ class Stream:
         self._model = model
         self._pending = _depending_on(inputs, model.graph)
         self._position = {node: index for index, node in enumerate(self._pending)}
-        self._held = HeldValues(batches)
+        self._values = SpilledValues(batches)
         self._masks = [batch[MASK] != 0 if MASK in batch else None for batch in batches]
         self._axes = mask_axes(model)
 
@@ -68,7 +68,7 @@ class Stream:
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
     ) -> None:
-        self._held.close()
+        self._values.close()
 
     def levels(self, layers: Iterable[AnyLayer]) -> list[list[AnyLayer]]:
         """Group the layers by input, in the order in which the inputs become known."""
@@ -95,7 +95,7 @@ class Stream:
         if producer in self._pending:
             self._run(self._pending[: self._pending.index(producer) + 1], value)
         for batch, mask in enumerate(self._masks):
-            array = self._held.read(batch, str(value.name)).astype(np.float32, copy=False)
+            array = self._values.read(batch, str(value.name)).astype(np.float32, copy=False)
             if not np.isfinite(array).all():
                 raise GraphError(
                     f"the activation {value.name!r} is NaN or infinite on the calibration data, expected finite "
@@ -114,17 +114,17 @@ class Stream:
         used = {value for node in nodes for value in used_values(node)}
         made = {value for node in nodes for value in node.outputs}
         outputs = sorted((value for value in made if value in needed), key=lambda value: str(value.name))
-        inputs = [value for value in used - made if str(value.name) in self._held and not value.is_initializer()]
+        inputs = [value for value in used - made if str(value.name) in self._values and not value.is_initializer()]
         names = [str(value.name) for value in inputs]
         kept = {str(value.name) for value in needed}
         with scratch_directory("stream") as directory:
             save(self._stretch(inputs, nodes, outputs), directory / "model.onnx", external_above=0)
             with OnnxRuntimeEngine(directory / "model.onnx", spinning=False) as engine:
-                for batch in range(len(self._held)):
-                    feeds = {name: self._held.read(batch, name) for name in names}
+                for batch in range(len(self._values)):
+                    feeds = {name: self._values.read(batch, name) for name in names}
                     with interrupts.deferred():
                         results = engine.run(feeds)
-                    self._held.replace(batch, results, kept)
+                    self._values.replace(batch, results, kept)
 
     def _stretch(self, inputs: Sequence[ir.Value], nodes: list[ir.Node], outputs: Sequence[ir.Value]) -> ir.Model:
         """Build a model of `nodes`, with the nodes they need that do not depend on inputs of the graph."""
@@ -147,7 +147,7 @@ class Stream:
         )  # fmt: skip
         clone = view.clone()
         for value in clone.inputs:  # the batch defines the lengths; names of axes could be inconsistent
-            value.shape = ir.Shape([None] * self._held.rank(str(value.name)))
+            value.shape = ir.Shape([None] * self._values.rank(str(value.name)))
         functions = list(self._model.functions.values())
         return ir.Model(clone, ir_version=self._model.ir_version, functions=functions)
 

@@ -118,7 +118,7 @@ def _one_line_errors(name: str, file: Path) -> Iterator[None]:
         lines = [frame.lineno for frame in traceback.extract_tb(error.__traceback__) if frame.filename == str(file)]
         line = error.lineno if isinstance(error, SyntaxError) else lines[-1] if lines else None
         where = file.name if line is None else f"line {line} of {file.name}"
-        said = one_line(error, LONGEST)
+        message = one_line(error, LONGEST)
         raise UsageError(
-            f"{name}: {type(error).__name__} in {where}{f': {said}' if said else ''}. Fix the function."
+            f"{name}: {type(error).__name__} in {where}{f': {message}' if message else ''}. Fix the function."
         ) from error

@@ -35,26 +35,26 @@ class IntegerAdd(Pass):
             if node.op_type != "Add" or node.domain != "" or node.graph is None:
                 continue
             terms = [quantized(value) for value in node.inputs]
-            takers = quantizers(node.outputs[0])
+            consumers = quantizers(node.outputs[0])
             if terms[0] is None or terms[1] is None:
                 counts.leave(f"{node.outputs[0].name}: not both of its inputs are integers")
-            elif isinstance(takers, str):
-                counts.leave(takers)
+            elif isinstance(consumers, str):
+                counts.leave(consumers)
             else:
-                _replace(writer, node, terms[0], terms[1], takers)
+                _replace(writer, node, terms[0], terms[1], consumers)
                 counts.add("add")
         return model, counts
 
 
-def _replace(writer: Writer, node: ir.Node, x: Quantized, y: Quantized, takers: list[Quantizer]) -> None:
-    takers = sorted(takers, key=lambda taker: taker.bits, reverse=True)
-    first, like = takers[0], node.outputs[0]
+def _replace(writer: Writer, node: ir.Node, x: Quantized, y: Quantized, consumers: list[Quantizer]) -> None:
+    consumers = sorted(consumers, key=lambda consumer: consumer.bits, reverse=True)
+    first, like = consumers[0], node.outputs[0]
     factors = multipliers(x.scale / first.scale, y.scale / first.scale)
     names = ("x_multiplier", "y_multiplier", "shift")
     constants = [writer.constant(array, f"{like.name}.{name}") for name, array in zip(names, factors, strict=True)]
     terms = [each.integers if each.bits == 8 else writer.int32(each.integers, node) for each in (x, y)]
     made = writer.integer(node, "IntAdd", [*terms, *constants], like, bits=first.bits)
-    share(writer, node, made.outputs[0], first, takers, like)
+    share(writer, node, made.outputs[0], first, consumers, like)
 
 
 def multipliers(x: np.ndarray, y: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:

@@ -66,10 +66,10 @@ def _replace(writer: Writer, softmax: ir.Node) -> str | None:
     joined = _joined(product)
     if joined is None:
         return f"{product.outputs[0].name}: its heads are not joined as [batch, length, heads·depth]"
-    takers = quantizers(joined)
-    if isinstance(takers, str):
-        return takers
-    first = next((taker for taker in takers if taker.bits == 8), None)
+    consumers = quantizers(joined)
+    if isinstance(consumers, str):
+        return consumers
+    first = next((consumer for consumer in consumers if consumer.bits == 8), None)
     if first is None:
         return f"{joined.name}: is not used in 8 bits"
     before = joined.producer()
@@ -83,7 +83,7 @@ def _replace(writer: Writer, softmax: ir.Node) -> str | None:
         num_heads=heads,
         scale=scores.factor * query.factor * key.factor,
     )
-    share(writer, before, made.outputs[0], first, takers, joined)
+    share(writer, before, made.outputs[0], first, consumers, joined)
     return None
 
 

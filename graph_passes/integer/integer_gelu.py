@@ -34,22 +34,22 @@ class IntegerGelu(Pass):
         for node in model_region(model):
             if node.op_type != "Gelu" or node.domain != "" or node.graph is None:
                 continue
-            x, takers = quantized(node.inputs[0]), quantizers(node.outputs[0])
+            x, consumers = quantized(node.inputs[0]), quantizers(node.outputs[0])
             if x is None or x.per_tensor is None:
                 counts.leave(f"{node.outputs[0].name}: its input is not integers with one scale")
-            elif isinstance(takers, str):
-                counts.leave(takers)
+            elif isinstance(consumers, str):
+                counts.leave(consumers)
             else:
-                _replace(writer, node, writer.int32(x.integers, node), x.per_tensor, takers)
+                _replace(writer, node, writer.int32(x.integers, node), x.per_tensor, consumers)
                 counts.add("gelu")
         return model, counts
 
 
-def _replace(writer: Writer, node: ir.Node, x: ir.Value, scale: float, takers: list[Quantizer]) -> None:
-    if len(takers) == 1 and takers[0].bits == 8:
-        emit_gelu(writer, node, "IntGelu", [x], takers[0], scale=scale)
+def _replace(writer: Writer, node: ir.Node, x: ir.Value, scale: float, consumers: list[Quantizer]) -> None:
+    if len(consumers) == 1 and consumers[0].bits == 8:
+        emit_gelu(writer, node, "IntGelu", [x], consumers[0], scale=scale)
         return
-    out_scale = float(np.float32(max(taker.scale.max() * 2.0 ** (taker.bits - 8) for taker in takers)))
+    out_scale = float(np.float32(max(consumer.scale.max() * 2.0 ** (consumer.bits - 8) for consumer in consumers)))
     made = Quantizer(node, np.asarray(out_scale, np.float64), 8)
     integer = writer.integer(node, "IntGelu", [x], node.outputs[0], scale=scale, out_scale=out_scale)
-    share(writer, node, integer.outputs[0], made, takers, node.outputs[0])
+    share(writer, node, integer.outputs[0], made, consumers, node.outputs[0])

@@ -51,19 +51,19 @@ class IntegerLayerNorm(Pass):
 def _replace(writer: Writer, node: ir.Node) -> str | None:
     """Insert the IntLayerNorm, or return the reason why not."""
     result = node.outputs[0]
-    x, takers = quantized(node.inputs[0]), quantizers(result)
+    x, consumers = quantized(node.inputs[0]), quantizers(result)
     weight, bias = constant(node.inputs[1]), constant(node.inputs[2]) if len(node.inputs) > 2 else None
     axis, axes = node.attributes.get_int("axis", -1), rank(result)
     if axis != -1 and (axes is None or axis != axes - 1):
         return f"{result.name}: normalises over axis {axis}, expected the last one"
     if x is None or x.per_tensor is None:
         return f"{result.name}: its input is not integers with one scale"
-    if isinstance(takers, str):
-        return takers
+    if isinstance(consumers, str):
+        return consumers
     if weight is None or len(weight.shape) != 1 or any(len(output.uses()) for output in node.outputs[1:]):
         return f"{result.name}: its weight is not a constant, or its mean is used"
-    narrow = next((taker for taker in takers if taker.bits == 8), None)
-    wide = next((taker for taker in takers if taker.bits == 16), None)
+    narrow = next((consumer for consumer in consumers if consumer.bits == 8), None)
+    wide = next((consumer for consumer in consumers if consumer.bits == 16), None)
     real_weight = weight.numpy().astype(np.float64)
     real_bias = np.zeros_like(real_weight) if bias is None else bias.numpy().astype(np.float64)
     wide_scale = np.float32(narrow.scale.max() / 256 if wide is None and narrow is not None else _one(wide))
@@ -91,17 +91,17 @@ def _replace(writer: Writer, node: ir.Node) -> str | None:
     )
     if narrow is not None:
         give(made.outputs[0], [narrow])
-    others = [taker for taker in takers if taker is not narrow]
+    others = [consumer for consumer in consumers if consumer is not narrow]
     if others:
         own = Quantizer(node, np.asarray(wide_scale, np.float64), 16)
         share(writer, node, made.outputs[1], own, others, result)
     return None
 
 
-def _one(taker: Quantizer | None) -> float:
+def _one(consumer: Quantizer | None) -> float:
     """Return the largest scale of a 16-bit user."""
-    assert taker is not None
-    return float(taker.scale.max())
+    assert consumer is not None
+    return float(consumer.scale.max())
 
 
 def _fixed_point(real: npt.NDArray[np.float64], bits: int, unit: float) -> tuple[npt.NDArray[np.int32], float]:

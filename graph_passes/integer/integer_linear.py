@@ -63,21 +63,21 @@ def _replace(writer: Writer, node: ir.Node, x: Quantized, weight: Quantized, cou
     integers = np.clip(rounded, -(2**30), 2**30).astype(np.int32)
     before = _last(node, result)
     inputs = [x.integers, weight.integers, writer.constant(integers, f"{result.name}.bias_int32")]
-    takers = quantizers(result)
+    consumers = quantizers(result)
     seen = statistics_of(result)
     means = None if seen is None else seen.channel_mean
-    if isinstance(takers, str):
-        counts.leave(takers)
+    if isinstance(consumers, str):
+        counts.leave(consumers)
         return None
     gelu = _gelu(result)
     outer = quantizers(gelu.outputs[0]) if gelu is not None else []
-    if gelu is not None and not isinstance(outer, str) and [taker.bits for taker in outer] == [8]:
+    if gelu is not None and not isinstance(outer, str) and [consumer.bits for consumer in outer] == [8]:
         out_scale = float(np.float32(outer[0].scale.max()))
         factors = writer.dyadics(accumulator / gelu_inner_scale(out_scale), f"{result.name}.requantize")
         made = emit_gelu(writer, gelu, "IntLinear", [*inputs, *factors], outer[0], activation="gelu", bits=8)
         _remember(made, means, accumulator)
         return "linear with gelu"
-    _remember(emit(writer, before, "IntLinear", inputs, result, accumulator, takers), means, accumulator)
+    _remember(emit(writer, before, "IntLinear", inputs, result, accumulator, consumers), means, accumulator)
     return "linear"
 
 

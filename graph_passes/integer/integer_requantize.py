@@ -29,19 +29,19 @@ class IntegerRequantize(Pass):
         writer = Writer(model)
         for node in model_region(model):
             source = quantized(node.outputs[0])
-            takers = quantizers(node.outputs[0]) if source is not None else []
-            if source is None or isinstance(takers, str):
+            consumers = quantizers(node.outputs[0]) if source is not None else []
+            if source is None or isinstance(consumers, str):
                 continue
-            for taker in takers:
-                made = _requantize(writer, node, source.scale / taker.scale, taker)
-                give(made, [taker])
+            for consumer in consumers:
+                made = _requantize(writer, node, source.scale / consumer.scale, consumer)
+                give(made, [consumer])
                 counts.add("requantize")
         return model, counts
 
 
-def _requantize(writer: Writer, node: ir.Node, ratio: Scale, taker: Quantizer) -> ir.Value:
+def _requantize(writer: Writer, node: ir.Node, ratio: Scale, consumer: Quantizer) -> ir.Value:
     integers, like = node.inputs[0], node.outputs[0]
     assert integers is not None
     factors = writer.dyadics(ratio, f"{like.name}.requantize")
     inputs = [writer.int32(integers, node), *factors]
-    return writer.integer(node, "Requantize", inputs, like, bits=taker.bits).outputs[0]
+    return writer.integer(node, "Requantize", inputs, like, bits=consumer.bits).outputs[0]

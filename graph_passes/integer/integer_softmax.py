@@ -92,22 +92,22 @@ def _factors(product: ir.Node) -> tuple[list[ir.Value], float] | None:
 
 def _softmax(writer: Writer, node: ir.Node) -> str | None:
     """Insert IntMatMul and IntSoftmax, or return the reason why not."""
-    scores, takers = scores_of(node, writer), quantizers(node.outputs[0])
+    scores, consumers = scores_of(node, writer), quantizers(node.outputs[0])
     if isinstance(scores, str):
         return scores
-    if isinstance(takers, str):
-        return takers
+    if isinstance(consumers, str):
+        return consumers
     factors = _factors(scores.product)
     if factors is None:
         return f"{scores.product.outputs[0].name}: not a product of 8-bit integers"
     inputs, unit = factors
     product = writer.integer(scores.product, "IntMatMul", inputs, scores.product.outputs[0], bits=32).outputs[0]
     scale = scores.factor * unit
-    out_scale = float(np.float32(max(1 / 127, *(taker.scale.max() for taker in takers))))
+    out_scale = float(np.float32(max(1 / 127, *(consumer.scale.max() for consumer in consumers))))
     made = writer.integer(
         node, "IntSoftmax", [product, scores.keep], node.outputs[0], scale=scale, out_scale=out_scale
     ).outputs[0]
-    share(writer, node, made, Quantizer(node, np.asarray(out_scale, np.float64), 8), takers, node.outputs[0])
+    share(writer, node, made, Quantizer(node, np.asarray(out_scale, np.float64), 8), consumers, node.outputs[0])
     return None
 
 
@@ -117,8 +117,8 @@ def _matmul(writer: Writer, node: ir.Node) -> str | None:
     if factors is None:
         return f"{node.outputs[0].name}: not a product of 8-bit integers"
     inputs, unit = factors
-    takers = quantizers(node.outputs[0])
-    if isinstance(takers, str):
-        return takers
-    emit(writer, node, "IntMatMul", inputs, node.outputs[0], np.asarray(unit), takers)
+    consumers = quantizers(node.outputs[0])
+    if isinstance(consumers, str):
+        return consumers
+    emit(writer, node, "IntMatMul", inputs, node.outputs[0], np.asarray(unit), consumers)
     return None

@@ -117,14 +117,14 @@ def _root(value: ir.Value, user: ir.Node) -> tuple[ir.Value, ir.Node]:
 
     The values of an attention are quantised after their heads are joined, where they have channels.
     """
-    root, taker = value, user
+    root, consumer = value, user
     producer = root.producer()
     while producer is not None and (producer.op_type in LAYOUT or is_scalar_product(producer)):
         source = next(each for each in producer.inputs if each is not None and constant(each) is None)
-        root, taker, producer = source, producer, source.producer()
+        root, consumer, producer = source, producer, source.producer()
     if producer is not None and producer.op_type in PRODUCTS and len(_wanted(producer)) == 2:
         return value, user
-    return root, taker
+    return root, consumer
 
 
 def is_scalar_product(node: ir.Node) -> bool:

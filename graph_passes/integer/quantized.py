@@ -197,8 +197,8 @@ def channel_factors(node: ir.Node, value: ir.Value) -> Scale | None:
     return factors
 
 
-def give(integers: ir.Value, takers: Sequence[Quantizer]) -> None:
+def give(integers: ir.Value, consumers: Sequence[Quantizer]) -> None:
     """Replace the outputs of these QuantizeLinear nodes by `integers`, and remove unused nodes."""
-    for taker in takers:
-        taker.node.outputs[0].replace_all_uses_with(integers)
-        remove_if_dead(taker.node)
+    for consumer in consumers:
+        consumer.node.outputs[0].replace_all_uses_with(integers)
+        remove_if_dead(consumer.node)

@@ -20,10 +20,10 @@ from intaglio.graph_passes.algebra import (
     above,
     below,
     close,
+    find_with_dtype,
     monomial,
     plain,
     polynomial,
-    spelled,
 )
 from intaglio.graph_passes.rewrites.rewrite import Found, Match, Rewrite
 
@@ -63,7 +63,7 @@ def _around(curve: ir.Value, x: ir.Value, sign: float, approximate: str) -> Foun
         if not (close(expression[alone], 0.5, output.dtype) and close(expression[bent], sign * 0.5, output.dtype)):
             near = expression
             continue
-        source = spelled(x, output.dtype, output)
+        source = find_with_dtype(x, output.dtype, output)
         if source is None or (output.dtype is not None and output.dtype not in FLOATS):
             return Found(reasons=[f"{output.name}: its dtype differs from that of its Gelu's input, {x.name}"])
         return Found(Match(output, "Gelu", (source,), {"approximate": approximate}))

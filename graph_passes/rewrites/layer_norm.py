@@ -25,9 +25,9 @@ from intaglio.graph_passes.algebra import (
     Monomial,
     above,
     close,
+    find_with_dtype,
     monomial,
     plain,
-    spelled,
 )
 from intaglio.graph_passes.graphs import constant, rank
 from intaglio.graph_passes.rewrites.reduced_axis import reduced_axis
@@ -137,7 +137,7 @@ def _best(candidates: list[Normalised], x: ir.Value, width: int, epsilon: float,
     )
     if best is None:
         return Found(reasons=reasons or [f"{shifted.name}: its inverse square root does not scale x - mean(x) alone"])
-    source = spelled(x, best.output.dtype, best.output)
+    source = find_with_dtype(x, best.output.dtype, best.output)
     assert source is not None  # else there was a problem
     weight = _ones(best.output, width) if best.weight is None else _vector(best.weight, best.output, width)
     bias = () if best.bias is None else (_vector(best.bias, best.output, width),)
@@ -154,7 +154,7 @@ def _problem(candidate: Normalised, x: ir.Value, width: int) -> str | None:
     output = candidate.output
     if not close(candidate.scale, 1.0, output.dtype):
         return f"{output.name}: the normalised {x.name} is scaled by {candidate.scale:.6g}, expected 1"
-    if (output.dtype is not None and output.dtype not in FLOATS) or spelled(x, output.dtype, output) is None:
+    if (output.dtype is not None and output.dtype not in FLOATS) or find_with_dtype(x, output.dtype, output) is None:
         return f"{output.name}: its dtype differs from that of its LayerNormalization's input, {x.name}"
     for role, value in (("weight", candidate.weight), ("bias", candidate.bias)):
         tensor = constant(value)

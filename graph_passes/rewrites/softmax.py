@@ -10,7 +10,7 @@ from fractions import Fraction
 
 import onnx_ir as ir
 
-from intaglio.graph_passes.algebra import FLOATS, Expansion, above, below, close, monomial, plain, spelled
+from intaglio.graph_passes.algebra import FLOATS, Expansion, above, below, close, find_with_dtype, monomial, plain
 from intaglio.graph_passes.rewrites.reduced_axis import reduced_axis
 from intaglio.graph_passes.rewrites.rewrite import Found, Match, Rewrite
 
@@ -36,7 +36,7 @@ def _match(output: ir.Value, exp: ir.Node, axis: int) -> Found:
     inner = exp.inputs[0]
     assert inner is not None
     x = _without_maximum(inner, axis)
-    source = spelled(x, output.dtype, inner)
+    source = find_with_dtype(x, output.dtype, inner)
     if source is None or (output.dtype is not None and output.dtype not in FLOATS):
         return Found(reasons=[f"{output.name}: its dtype differs from that of its Softmax's input, {x.name}"])
     return Found(Match(output, "Softmax", (source,), {"axis": axis}))

@@ -28,7 +28,7 @@ class Compensation:
     def assign(self, matrix: Floats, lut: Floats, places: Places) -> tuple[npt.NDArray[np.uint8], Floats]:
         """Return indices [N, K] into the rows of `lut` [N, entries], ascending, that change x·Wᵀ little; exact numbers.
 
-        The exact numbers are those of the weights at `places` [nnz] of the flattened matrix, which need not be in the
+        The exact numbers belong to the weights at `places` [nnz] of the flattened matrix, which need not be in the
         table: they compensate all errors before them. Their indices are meaningless.
         """
         indices = np.empty(matrix.shape, np.uint8)

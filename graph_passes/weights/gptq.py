@@ -36,7 +36,7 @@ COLUMNS = 256  # of a block of second moments
 class Gptq(GroupPass, ObservingPass):
     """x·Wᵀ becomes GroupMatMul, W in `bits` bits with a scale for each group of a row's weights.
 
-    Grids are those of rtn; GPTQ (`gptq_solver`) chooses the grid point of each weight from the layer's inputs on
+    The grids come from rtn; GPTQ (`gptq_solver`) chooses the grid point of each weight from the layer's inputs on
     calibration text, with the preceding layers rounded already. With `act_order` the columns are rounded in the order
     of their inputs' magnitudes; that costs nothing at run time, as the groups do not change.
 

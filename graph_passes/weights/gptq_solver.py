@@ -88,7 +88,7 @@ def inverse_factor(hessian: Floats, damping: float) -> Floats:
     """U [K, K], upper triangular, with UᵀU the inverse of the damped Hessian (the Cholesky form of GPTQ's step 3).
 
     The inverse itself is never computed: H = R·Rᵀ with R upper triangular, from the Cholesky factor L of H with its
-    rows and columns reversed; then U is the inverse of R, which is that of L with its rows and columns reversed.
+    rows and columns reversed; then U is the inverse of R, which is the inverse of L with its rows and columns reversed.
     Columns that were 0 in the whole text are independent of the others.
     """
     diagonal = np.diag(hessian).astype(np.float64)

@@ -27,7 +27,7 @@ FLOATS = {ir.DataType.FLOAT, ir.DataType.FLOAT16}
 class LinearLayer:
     """y = x·Wᵀ (+ bias): a MatMul or Gemm, of the graph or of a branch, whose second factor is a constant matrix.
 
-    `weight` is the initializer as it is stored: [K, N], or [N, K] where `transposed` (a tied head, Gemm's transB).
+    `weight` is the initializer in its stored layout: [K, N], or [N, K] where `transposed` (a tied head, Gemm's transB).
     `tied`: the same table is looked up by a Gather, or used by something that is not a linear layer.
     """
 
@@ -133,7 +133,7 @@ def linear_layers(
     for layer in found:
         inputs = layer.shape[1]
         if any(fnmatchcase(layer.name, pattern) for pattern in skip):
-            counts.leave_as_asked(layer.name, "skipped as asked")
+            counts.skip_requested(layer.name, "skipped as asked")
         elif inputs % multiple_of:
             counts.leave(f"{layer.name}: {inputs} inputs are not a multiple of {multiple_of}")
         elif layer.tied and not tied:

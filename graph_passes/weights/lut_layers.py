@@ -22,7 +22,7 @@ from intaglio.graph_passes.weights.group_layers import own_weights, set_weight
 from intaglio.graph_passes.weights.linear_layers import LayerWriter, LinearLayer, by_weight, linear_layers
 from intaglio.graph_passes.weights.options import TablePass
 from intaglio.graph_passes.weights.row_blocks import row_blocks
-from intaglio.graph_passes.weights.sparse import Sparse, gather, set_aside
+from intaglio.graph_passes.weights.sparse import Sparse, gather, select_sparse
 from intaglio.graph_passes.weights.tables import Table, TableBits, fit
 from intaglio.plugins.bit_packing import WORD, pack
 from intaglio.progress import track
@@ -97,10 +97,10 @@ def compressed(
 ) -> Compressed:
     """Store the weight [N, K] by `method`; `compensation`, if given, chooses the indices.
 
-    Weights in the sparse matrix are ignored in the clustering; their index is that of the centroid nearest to 0, and
+    Weights in the sparse matrix are ignored in the clustering; their index selects the centroid nearest to 0, and
     the sparse matrix contains the difference to it, so that the sum is the weight.
     """
-    places = set_aside(matrix, sensitivities, method.sensitive, method.outliers)
+    places = select_sparse(matrix, sensitivities, method.sensitive, method.outliers)
     flat = sensitivities.reshape(-1)
     apart = flat[places]
     flat[places] = 0

@@ -48,7 +48,7 @@ class Mixed(TablePass, SparsePass):
        the second moments of the inputs (`Compensation.error`), without by Σ sensitivity·difference² of the weights. On
        the lower convex hull of error over bytes, steps are taken in the order of error reduction per byte, until the
        budget is used up; then any step that still fits.
-    3. The other options and the layers left are those of `lut` and `lut_sparse`.
+    3. The other options and the skipped layers: see `lut` and `lut_sparse`.
     """
 
     name: ClassVar[str] = "mixed"
@@ -75,7 +75,7 @@ class Mixed(TablePass, SparsePass):
         methods: dict[ir.Value, Method] = {}
         for group, choice in zip(groups, chosen, strict=True):
             if choice.method is None:
-                counts.leave_as_asked(group[0].name, "left uncompressed, within the budget")
+                counts.skip_requested(group[0].name, "left uncompressed, within the budget")
             else:
                 methods[group[0].weight] = choice.method
                 kept = " and sparse" if choice.method.sensitive or choice.method.outliers else ""

@@ -30,7 +30,7 @@ class Sparse:
         return self.values.nbytes + self.columns.nbytes + self.row_offsets.nbytes
 
 
-def set_aside(matrix: Floats, sensitivities: Floats, sensitive: float, outliers: float) -> Places:
+def select_sparse(matrix: Floats, sensitivities: Floats, sensitive: float, outliers: float) -> Places:
     """Return the places in the flattened `matrix` [N, K] of the weights for the sparse matrix, ascending.
 
     First the `sensitive` fraction of all weights, those with the largest sensitivities; then the `outliers` fraction,

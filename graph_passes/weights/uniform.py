@@ -65,7 +65,7 @@ class Grid:
 def fit(weight: Floats, bits: int, group_size: int, symmetric: bool) -> Grid:
     """Return the grid of each group of `weight` [N, K], from its smallest to its largest number.
 
-    The group size is that of `usable_group_size`; K is a multiple of 32.
+    The group size comes from `usable_group_size`; K is a multiple of 32.
     """
     groups = _groups(weight, group_size)
     lowest, highest = groups.min(axis=2), groups.max(axis=2)

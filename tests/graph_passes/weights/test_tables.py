@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from intaglio.graph_passes.weights import lut_layers, sparse, tables
 from intaglio.graph_passes.weights.lut_layers import Method
-from intaglio.graph_passes.weights.sparse import set_aside
+from intaglio.graph_passes.weights.sparse import select_sparse
 from intaglio.plugins.clustering import cluster
 from intaglio.plugins.csr_matmul.spec import sparse_weight
 
@@ -73,7 +73,7 @@ def test_exact_number_of_sparse_values_is_kept(
     matrix, sensitivities = weight(rows, columns, seed)
     size = matrix.size
     with patch.object(sparse, "WEIGHTS", block):
-        places = set_aside(matrix, sensitivities, sensitive, outliers)
+        places = select_sparse(matrix, sensitivities, sensitive, outliers)
     first, second = round(sensitive * size), round(outliers * size)
     assert len(np.unique(places)) == len(places) == min(first + second, size)
     assert (np.diff(places) > 0).all()

@@ -16,7 +16,7 @@ from intaglio.runtime.engines.engine import Array
 from intaglio.temporary import scratch_directory
 
 
-class HeldValues:
+class SpilledValues:
     """Values by name for each of `batches`, whose own arrays are not copied. Close it after use."""
 
     def __init__(self, batches: Sequence[Mapping[str, Array]]) -> None:
