@@ -121,7 +121,7 @@ class Operator(ABC):
         return [*inputs, *[None] * (len(self.inputs) - len(inputs))]
 
     def check(self, inputs: Sequence[Given | None], attributes: Mapping[str, Any]) -> None:
-        """Raise `GraphError` for inputs that do not match the spec, as far as they are known.
+        """Raise `GraphError` for inputs that do not match the spec; unknown shapes and dtypes match.
 
         `inputs`: one for each of the operator's, None for one left out; `attributes`: complete.
         """

@@ -26,7 +26,7 @@ The possible differences, with f the factor from 16 bits or a sum to the result:
 
 Over a whole encoder, being off by one here and there is noise like that of quantisation itself: the quality against the
 float model stays the same, but embeddings are not bit-identical to the integer kernels'. Inputs beyond ±2^24 are
-rounded to 24 bits. The order of the operations is that of the integer bodies; in IntLayerNorm, the first entry of a row
+rounded to 24 bits. The order of operations follows the integer bodies; in IntLayerNorm, the first entry of a row
 is subtracted first, so that a constant row returns the bias.
 """
 

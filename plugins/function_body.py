@@ -193,7 +193,7 @@ class FunctionBody(BodyArithmetic):
         length = self.bit_length(squares, len(POWERS))
         even = (np.arange(len(POWERS) + 1) - 31) & ~1
         up, down = (self._pick(POWERS[np.maximum(each, 0)], length) for each in (-even, even))
-        # A row without deviation has no root; any number works, as it is multiplied by zeros.
+        # A row without deviation has no root; any number works, because zeros multiply it.
         radicand = self.maximum(self.wide(self.divide(self.multiply(squares, up), down)), 2**30)
         factor = self.divide(constants.root, self.integer_sqrt(radicand))
         unit = self.multiply(factor, self._pick(2.0 ** -(16 + even // 2), length))

@@ -204,7 +204,7 @@ INTAGLIO_SIMD void interleave_columns(const int8_t* w, int64_t stride, int32_t* 
 
 // --- the left side: x -----------------------------------------------------------------------------------------------
 
-// Whether rows of int8 that lie `stride` apart are groups as they are: of bytes, none broken off, and not so far apart
+// Whether rows of int8 that lie `stride` apart are groups already: of bytes, none incomplete, and not so far apart
 // that a tile's rows meet in more lines of one set of the first-level cache (64 sets of 64 bytes) than it has.
 INTAGLIO_SIMD bool in_place(int64_t stride, int64_t depth) {
     return BYTES && depth % GROUP == 0 && stride % GROUP == 0 && stride % 2048 != 0;
@@ -213,7 +213,7 @@ INTAGLIO_SIMD bool in_place(int64_t stride, int64_t depth) {
 // Groups from one packed row of x to the next: an odd number of cache lines, which spreads a tile's rows over the sets.
 INTAGLIO_SIMD int64_t packed_stride(int64_t depth) { return 16 * (ceil_divide(ceil_divide(depth, GROUP), 16) | 1); }
 
-// Groups from one row of x [rows, depth] to the next, as it is multiplied: in its place, or packed.
+// Groups from one row of x [rows, depth] to the next in the product: in place, or packed.
 INTAGLIO_SIMD int64_t left_stride(int64_t depth) {
     return in_place(depth, depth) ? depth / GROUP : packed_stride(depth);
 }

@@ -1,6 +1,6 @@
 // The integer arithmetic of the integer operators, for one element or one row: compiled into the CPU and the CUDA
-// kernels, and equal to integer_math.py to the bit. That file derives the constants and every range; here it is only
-// said again in C++. Functions are static: each translation unit, compiled for its own instruction set, has its own.
+// kernels, and equal to integer_math.py to the bit. That file derives the constants and every range; here they are only
+// repeated in C++. Functions are static: each translation unit, compiled for its own instruction set, has its own.
 #pragma once
 
 #if defined(__CUDACC_RTC__)
@@ -104,7 +104,7 @@ constexpr int32_t MAX_ROW = 65535;  // entries of a softmax row
 constexpr int32_t RECIPROCAL = 45;
 constexpr int32_t AVERAGE_FRACTION = 8;
 
-// What the exponentials of a row with this total are multiplied with; multiplier is that of 1 / out_scale.
+// The factor for the exponentials of a row with this total; multiplier represents 1 / out_scale.
 INTAGLIO_INLINE int64_t softmax_factor(int32_t multiplier, int64_t total) {
     return (int64_t(multiplier) << 31) / (total > 1 ? total : 1);
 }

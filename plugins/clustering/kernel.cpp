@@ -119,7 +119,7 @@ int64_t prefix_sums(const float* values, const float* weights, int64_t n, const 
     int64_t kept = 0;
     for (int64_t i = 0; i < n; ++i) {
         if (unweighted || double(weights[i]) > total * NEGLIGIBLE) {
-            work.items[kept++] = {key_of(values[i] + 0.0f), int32_t(i)};  // + 0: the key of -0 is that of 0
+            work.items[kept++] = {key_of(values[i] + 0.0f), int32_t(i)};  // + 0: -0 and 0 get the same key
         }
     }
     const Item* sorted = radix_sort(work.items, work.other, kept);

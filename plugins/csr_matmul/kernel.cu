@@ -1,6 +1,6 @@
 // CsrMatMul: y + x·Sᵀ, S in compressed sparse rows; float16 or float32, the sums in float32.
 //
-// Work is shared out twice, and evenly, whatever the lengths of the rows are (SqueezeLLM, appendix B):
+// Work is shared out twice, and evenly, for rows of any length (SqueezeLLM, appendix B):
 // - Row r of S has the place r + row_offsets[r], which counts the rows and the non-zeros before it. A block owns the rows
 //   whose places lie in its WINDOW: rows and non-zeros together are as many for every block, but for the rest of its last
 //   row. So no sum is divided between blocks, and there is nothing to add up afterwards.

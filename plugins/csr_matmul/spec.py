@@ -94,7 +94,7 @@ def _places(graph: FunctionBody, *axes: ir.Value) -> ir.Value:
 
 
 def _row_numbers(graph: FunctionBody, row_offsets: ir.Value, values: ir.Value) -> ir.Value:
-    """The row of each value, [nnz] or [nnz, 1]; in integers in every body, as they are places.
+    """The row of each value, [nnz] or [nnz, 1]; in integers in every body, being an index.
 
     Of a constant matrix they are a constant. Otherwise the row is how many rows have ended before a value, counted in
     a matrix [nnz, N].

@@ -7,8 +7,9 @@ import hashlib
 from collections.abc import Callable
 from pathlib import Path
 
+from intaglio.atomic import atomic_write
 from intaglio.errors import StorageError
-from intaglio.files import atomic_write, cache_directory
+from intaglio.files import cache_directory
 from intaglio.plugins.cuda.geometry import PLUGINS
 
 

@@ -28,7 +28,7 @@ namespace packed_product {
 constexpr int THREADS = 128, WARPS = 4;
 constexpr int CHUNK = 32;         // numbers that the four lanes of a channel unpack together
 constexpr int FEW = 16;           // rows of x up to which blocks are narrow
-constexpr int BLOCKS = 2;         // of a multiprocessor: said to the compiler, which else gives up registers for a third
+constexpr int BLOCKS = 2;         // of a multiprocessor: a launch bound, else the compiler saves registers for a third
 constexpr int LIMIT = 48 << 10;   // bytes of shared memory that a kernel may have without asking the driver
 
 template <int BITS, int CHANNELS_, int ROWS_, int LENGTH_>

@@ -152,10 +152,10 @@ const uint8_t* mask_row(const AttentionMask& mask, int64_t query, const Workspac
 void weigh(const AttentionHead& head, int64_t query, int64_t rows, const VectorExp& exp, const Workspace& w,
            int32_t* factors) {
     const int8_t* const first = head.query + query * head.stride;
-    const bool as_they_are = in_place(head.stride, head.depth);
-    if (!as_they_are) pack_left(first, head.stride, rows, head.depth, w.queries);
-    const int32_t* const queries = as_they_are ? reinterpret_cast<const int32_t*>(first) : w.queries;
-    const int64_t stride = as_they_are ? head.stride / GROUP : packed_stride(head.depth);
+    const bool unpacked = in_place(head.stride, head.depth);
+    if (!unpacked) pack_left(first, head.stride, rows, head.depth, w.queries);
+    const int32_t* const queries = unpacked ? reinterpret_cast<const int32_t*>(first) : w.queries;
+    const int64_t stride = unpacked ? head.stride / GROUP : packed_stride(head.depth);
     for (int64_t panel = 0; panel < w.packed_keys.panels; ++panel) {
         multiply(queries, stride, rows, w.packed_keys.panel(panel), w.packed_keys.groups,
                  w.packed_keys.start + panel * PANEL, w.scores + panel * PANEL, w.scores_stride);

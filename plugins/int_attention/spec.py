@@ -42,7 +42,7 @@ class IntAttention(Operator):
     signature = SIGNATURE
 
     def check(self, inputs: Sequence[Given | None], attributes: Mapping[str, Any]) -> None:
-        """The channels divide into heads, and are those of the factors."""
+        """The channels divide into heads, and match the factors."""
         super().check(inputs, attributes)
         integer_math.exp_constants(attributes["scale"])
         query = inputs[0]

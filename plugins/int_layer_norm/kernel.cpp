@@ -1,7 +1,7 @@
 // A row is read twice: for its sum and its range, which tell the largest deviation; and for the deviations, which have
 // 16 bits from then on. A residual is added in the first reading; the second one reads what that has made, from the
 // nearest cache. Both the deviations and the output have a path for vectors of 32 bits, which takes what real networks
-// have, and one for everything else, element by element as integer_math.h says it.
+// have, and one for everything else, element by element as in integer_math.h.
 #include "plugins/int_layer_norm/kernel.h"
 
 #include "plugins/simd.h"
@@ -16,7 +16,7 @@ struct RowSums {
     int32_t sum;        // modulo 2^32
 };
 
-// A row as it is.
+// An unchanged row.
 class Row {
 public:
     explicit Row(const int32_t* x) : x_(x) {}

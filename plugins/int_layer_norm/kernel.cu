@@ -8,7 +8,7 @@ namespace {
 
 constexpr int THREADS = 128;
 
-// x as it is.
+// x unchanged.
 struct Plain {
     const int32_t* __restrict__ x;
 

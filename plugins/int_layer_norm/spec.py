@@ -84,7 +84,7 @@ class IntLayerNorm(Operator):
     def body(
         self, graph: FunctionBody, inputs: Sequence[ir.Value | None], attributes: Mapping[str, Any]
     ) -> list[ir.Value]:
-        """The same steps; the channels are those of the weight, which has to have a fixed shape."""
+        """The same steps; the weight defines the channels, and must have a fixed shape."""
         x, weight, bias, multiplier, shift, *residual = inputs
         if residual[0] is not None:
             (x,) = SUM.body(graph, [x, *residual], SUM_ATTRIBUTES)

@@ -26,7 +26,7 @@ struct IntLinearKernel {
     int64_t (*weight_bytes)(int64_t depth, int64_t columns);
     void (*pack_weight)(const int8_t* weight, const int32_t* bias, int64_t depth, int64_t columns, void* packed);
 
-    int64_t (*x_bytes)(int64_t rows, int64_t depth);  // 0: run reads x as it is, aligned to 4 bytes
+    int64_t (*x_bytes)(int64_t rows, int64_t depth);  // 0: run reads x unpacked, aligned to 4 bytes
     // Packs rows first..last-1 of x.
     void (*pack_x)(const int8_t* x, int64_t first, int64_t last, int64_t depth, void* packed);
 

@@ -4,7 +4,7 @@ from intaglio.plugins.signature import BY_BITS, FACTORS, Attribute, Group, Input
 
 BIASES = (-(2**30), 2**30)  # the products of 65535 rows leave so much of 32 bits
 OUT_FACTORS = ("out_multiplier", "out_shift")
-ACCUMULATOR = ("bits", 32)  # the sums as they are, without factors
+ACCUMULATOR = ("bits", 32)  # the plain sums, without factors
 
 SIGNATURE = Signature(
     name="IntLinear",

@@ -1,4 +1,4 @@
-// The kernel is int_linear's, without a bias; b is packed in each run, and a where the kernel cannot read it as it is.
+// The kernel is int_linear's, without a bias; b is packed in each run, and a where the kernel cannot read it unpacked.
 #include "plugins/ort/broadcast.h"
 #include "plugins/ort/checked.h"
 #include "plugins/ort/factors.h"

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 from intaglio.plugins.kernel_generator.instruction_sets import ByteForms, InstructionSet
 from intaglio.plugins.kernel_generator.micro_kernel import MicroKernel, lane_bits
-from intaglio.plugins.kernel_generator.source import RowPointers, Source, plus
+from intaglio.plugins.kernel_generator.source import RowPointers, SourceWriter, plus
 from intaglio.plugins.kernel_generator.units import LOAD, unit_bytes, unit_vectors
 from intaglio.plugins.kernel_generator.unpacking import Unpacking
 
@@ -33,7 +33,7 @@ class GroupMatMulEmitter:
         self.blocks = range(kernel.t_u)
         self.step = 4 if self.bytes else 1  # values of K of a vector
 
-    def emit(self, emit: Source) -> None:
+    def emit(self, emit: SourceWriter) -> None:
         """The whole function."""
         with emit.block(f"static void {self.kernel.name}(const GroupStretch& s)"):
             self.unpacking.constants(emit, mask=(1 << self.case.bits) - 1)
@@ -50,7 +50,7 @@ class GroupMatMulEmitter:
                 for block in self.blocks:
                     self._finish(emit, block)
 
-    def _prefetch(self, emit: Source) -> None:
+    def _prefetch(self, emit: SourceWriter) -> None:
         """Ask for a turn's lines in the order in which they lie, where a whole tile's rows are read as one stream.
 
         The processor's own prefetching then sees them as one, too: 3 bits gain 40 % on one thread, from memory.
@@ -63,7 +63,7 @@ class GroupMatMulEmitter:
     def _advance(self) -> str:
         return "++u" if self.units == 1 else f"u += {self.units}"
 
-    def _zero(self, emit: Source) -> None:
+    def _zero(self, emit: SourceWriter) -> None:
         if self.bytes:
             for r in self.rows:
                 for b in self.blocks:
@@ -77,14 +77,14 @@ class GroupMatMulEmitter:
         for r in self.rows:
             emit(f"{self.forms.floats} " + ", ".join(f"sum{r}_{b} = {self.forms.zero}" for b in self.blocks) + ";")
 
-    def _step(self, emit: Source, vectors: list[int]) -> None:
+    def _step(self, emit: SourceWriter, vectors: list[int]) -> None:
         with emit.block(""):
             for block in self.blocks:
                 self._weights(emit, block, vectors)
             for row in self.rows:
                 self._products(emit, row, vectors)
 
-    def _weights(self, emit: Source, block: int, vectors: list[int]) -> None:
+    def _weights(self, emit: SourceWriter, block: int, vectors: list[int]) -> None:
         """w<block>_<vector>: the numbers, less the zero point and as float32 where x is float32."""
         lanes = BLOCK if self.bytes else self.isa.lanes
         within = block * lanes // BLOCK * unit_bytes(self.case.bits) + block * lanes % BLOCK * 4
@@ -102,7 +102,7 @@ class GroupMatMulEmitter:
                     steps = self.forms.subtract.format(f"q{block}_{vector}", f"zero_point{block}")
                     emit(f"const {self.forms.floats} w{block}_{vector} = {self.forms.to_float.format(steps)};")
 
-    def _products(self, emit: Source, row: int, vectors: list[int]) -> None:
+    def _products(self, emit: SourceWriter, row: int, vectors: list[int]) -> None:
         for vector in vectors:
             at = vector * self.step
             if self.bytes is None:
@@ -119,7 +119,7 @@ class GroupMatMulEmitter:
                     name = f"sum{row}_{b}_{p}"
                     emit(f"{name} = {self.bytes.multiply_add.format(name, f'w{b}_{vector}', value)};")
 
-    def _finish(self, emit: Source, block: int) -> None:
+    def _finish(self, emit: SourceWriter, block: int) -> None:
         """Add a group's sums to y."""
         lanes = BLOCK if self.bytes else self.isa.lanes
         first = f"group * {TILE_BLOCKS * BLOCK}"
@@ -135,7 +135,7 @@ class GroupMatMulEmitter:
                 total = self.forms.multiply_add.format(value, "scale", self.forms.load.format(y))
                 emit(self.forms.store.format(y, total) + ";")
 
-    def _digits(self, emit: Source, row: int, block: int) -> str:
+    def _digits(self, emit: SourceWriter, row: int, block: int) -> str:
         """Name of the sum of the planes, without the zero points' part."""
         stride = f" + {row} * s.sums_stride" if row else ""
         names = []

@@ -9,7 +9,7 @@ from intaglio.plugins.kernel_generator.group_matmul import GroupMatMulEmitter
 from intaglio.plugins.kernel_generator.instruction_sets import INSTRUCTION_SETS, InstructionSet
 from intaglio.plugins.kernel_generator.lut_matmul import LutMatMulEmitter
 from intaglio.plugins.kernel_generator.micro_kernel import ROWS, MicroKernel, cases, variants
-from intaglio.plugins.kernel_generator.source import Source
+from intaglio.plugins.kernel_generator.source import SourceWriter
 
 
 class Emitter(Protocol):
@@ -17,7 +17,7 @@ class Emitter(Protocol):
 
     def __init__(self, kernel: MicroKernel, isa: InstructionSet) -> None: ...
 
-    def emit(self, emit: Source) -> None:
+    def emit(self, emit: SourceWriter) -> None:
         """The whole function."""
 
 
@@ -36,7 +36,7 @@ def headers(instruction_set: str) -> Iterator[tuple[str, str]]:
 
 
 def _header(operator: str, isa: InstructionSet) -> str:
-    emit = Source()
+    emit = SourceWriter()
     emit(f"// Micro-kernels of {operator} for {isa.name}, written by plugins/kernel_generator: change it there.")
     emit("#pragma once")
     emit("")
@@ -58,7 +58,7 @@ def _header(operator: str, isa: InstructionSet) -> str:
     return emit.text()
 
 
-def _table(emit: Source, operator: str, argument: str, kernels: list[MicroKernel]) -> None:
+def _table(emit: SourceWriter, operator: str, argument: str, kernels: list[MicroKernel]) -> None:
     emit("// The first of a case is its default.")
     emit(f"const MicroKernel<{argument}> {operator.upper()}_MICRO_KERNELS[] = {{")
     for kernel in kernels:

@@ -39,7 +39,7 @@ class Forms(NamedTuple):
 class ByteForms(NamedTuple):
     """The C++ of products of bytes, 64 of them in a vector: VNNI."""
 
-    shift_right: str  # pairs of bytes; what comes into a byte from its neighbour is masked or not looked at
+    shift_right: str  # pairs of bytes; bits shifted in from the neighbouring byte are masked or ignored
     set_bytes: str
     multiply_add: str  # {0} + the sums of four neighbours of {1} (unsigned)·{2} (signed)
     look_up: str  # the entries of table {0}, repeated over 64 bytes, that the bytes {1} name

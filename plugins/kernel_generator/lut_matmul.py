@@ -11,7 +11,7 @@ from __future__ import annotations
 
 from intaglio.plugins.kernel_generator.instruction_sets import ByteForms, InstructionSet
 from intaglio.plugins.kernel_generator.micro_kernel import Case, MicroKernel, lane_bits, looks_up_pairs
-from intaglio.plugins.kernel_generator.source import RowPointers, Source, plus
+from intaglio.plugins.kernel_generator.source import RowPointers, SourceWriter, plus
 from intaglio.plugins.kernel_generator.units import LOAD, unit_bytes, unit_vectors
 from intaglio.plugins.kernel_generator.unpacking import Unpacking
 
@@ -19,7 +19,7 @@ GROUP = 4  # rows of the weight whose units lie side by side
 BLOCK = 16  # rows of the weight that share y's rows of sums
 
 
-class Table:
+class LookupTables:
     """The look-ups of one case: t<row> is the table of a row of the weight, or t<row>_0 and t<row>_1 its halves.
 
     Of bytes there may be u<row>, too: the same table, for the index above the one that t<row> looks at.
@@ -32,7 +32,7 @@ class Table:
         self.halves = 1 if self.bytes else -(-(2**case.bits) // isa.table_lanes)
         self.unpacking = Unpacking(case, isa)
 
-    def load(self, emit: Source, row: int) -> None:
+    def load(self, emit: SourceWriter, row: int) -> None:
         """Load the table of a row."""
         address = "s.tables" if row == 0 else f"s.tables + {row} * s.table_stride"
         if self.bytes:
@@ -46,12 +46,12 @@ class Table:
             entries = self.forms.load_table.format(plus(floats, half * self.isa.table_lanes))
             emit(f"const {self.forms.table} {name} = {entries};")
 
-    def constants(self, emit: Source) -> None:
+    def constants(self, emit: SourceWriter) -> None:
         """What every look-up uses."""
         index_bits = self.bytes.index_bits if self.bytes else self.bits
         self.unpacking.constants(emit, mask=(1 << index_bits) - 1 if self.isa.index_needs_mask else None)
 
-    def entries(self, emit: Source, name: str, row: int, loaded: str, vector: int) -> None:
+    def entries(self, emit: SourceWriter, name: str, row: int, loaded: str, vector: int) -> None:
         """Define `name`, the weights of a vector of the unit that was loaded as `loaded`."""
         take = self.unpacking.masked if self.isa.index_needs_mask else self.unpacking.shifted
         table, at = f"t{row}", self.unpacking.place(vector)
@@ -78,7 +78,7 @@ class LutMatMulEmitter:
         self.rows, self.planes = range(self.case.rows), range(max(self.case.planes, 1))
         self.weights = range(kernel.t_u)
 
-    def emit(self, emit: Source) -> None:
+    def emit(self, emit: SourceWriter) -> None:
         """The whole function."""
         with emit.block(f"static void {self.kernel.name}(const LutStretch& s)"):
             self.x = RowPointers(emit, self.rows, self.planes, "int8_t" if self.bytes else "float")
@@ -93,9 +93,9 @@ class LutMatMulEmitter:
                 for p in self.planes:
                     self._add(emit, r, p)
 
-    def _loop(self, emit: Source) -> None:
+    def _loop(self, emit: SourceWriter) -> None:
         """All of the stretch, a unit at a time; in parts where vectors are shorter than a load."""
-        table = Table(self.case, self.isa)
+        table = LookupTables(self.case, self.isa)
         table.constants(emit)
         for row in self.weights:
             table.load(emit, row)
@@ -115,7 +115,7 @@ class LutMatMulEmitter:
             emit(f"unit += {GROUP * unit_bytes(bits)};")
             self.x.advance(vectors * unit_lanes)
 
-    def _steps(self, emit: Source, table: Table, vectors: int, unit: str, part: str) -> None:
+    def _steps(self, emit: SourceWriter, table: LookupTables, vectors: int, unit: str, part: str) -> None:
         for first in range(0, vectors, self.kernel.m_u):
             step = list(range(first, first + self.kernel.m_u))
             with emit.block(""):
@@ -128,7 +128,7 @@ class LutMatMulEmitter:
                         for vector in step:
                             self._products(emit, r, p, vector, part)
 
-    def _products(self, emit: Source, row: int, plane: int, vector: int, part: str) -> None:
+    def _products(self, emit: SourceWriter, row: int, plane: int, vector: int, part: str) -> None:
         """Of a vector of a row of x with the same one of every weight."""
         address = self.x.at(row, plane, vector * (64 if self.bytes else LOAD // 4)) + part
         name = f"x{row}_{vector}_{plane}"
@@ -144,7 +144,7 @@ class LutMatMulEmitter:
             else:
                 emit(f"{total} = {self.forms.multiply_add.format(w, name, total)};")
 
-    def _add(self, emit: Source, row: int, plane: int) -> None:
+    def _add(self, emit: SourceWriter, row: int, plane: int) -> None:
         """Add the lanes of a row's sums to y."""
         start = f"{row} * s.sums_stride + " if row else ""
         totals = [self._sum(row, n, plane) for n in self.weights]

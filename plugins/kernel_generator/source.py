@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 
 
-class Source:
+class SourceWriter:
     """Lines of C++, indented by blocks."""
 
     def __init__(self) -> None:
@@ -39,7 +39,7 @@ def plus(pointer: str, offset: int) -> str:
 class RowPointers:
     """A pointer for each plane of each row of x, which all move on together."""
 
-    def __init__(self, emit: Source, rows: range, planes: range, kind: str) -> None:
+    def __init__(self, emit: SourceWriter, rows: range, planes: range, kind: str) -> None:
         self._emit, self._rows, self._planes = emit, rows, planes
         for row in rows:
             for plane in planes:

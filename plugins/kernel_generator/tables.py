@@ -20,8 +20,9 @@ from typing import Literal
 
 import msgspec
 
+from intaglio.atomic import atomic_write
 from intaglio.errors import storage_errors
-from intaglio.files import atomic_write, cache_directory
+from intaglio.files import cache_directory
 from intaglio.plugins.kernel_generator.instruction_sets import INSTRUCTION_SETS
 from intaglio.plugins.kernel_generator.micro_kernel import BITS, Case, MicroKernel, cases, variants
 
@@ -29,7 +30,7 @@ Selection = dict[Case, MicroKernel]
 Row = tuple[str, int, int, int, int, int]
 
 
-class Table(msgspec.Struct, forbid_unknown_fields=True):
+class KernelTable(msgspec.Struct, forbid_unknown_fields=True):
     """The content of a file."""
 
     format: Literal[1]
@@ -75,7 +76,7 @@ def store(cpu: str, instruction_set: str, chosen: Selection) -> Path:
     try:
         table = _read(path, cpu)
     except (OSError, ValueError):
-        table = Table(1, cpu, {})
+        table = KernelTable(1, cpu, {})
     table.kernels[instruction_set] = [(*kernel.case, kernel.m_u, kernel.t_u) for kernel in chosen.values()]
     with storage_errors(path):
         path.parent.mkdir(parents=True, exist_ok=True)
@@ -100,8 +101,8 @@ def _kernels(path: Path, cpu: str, instruction_set: str) -> Selection:
     return found
 
 
-def _read(path: Path, cpu: str) -> Table:
-    table = msgspec.json.decode(path.read_bytes(), type=Table)
+def _read(path: Path, cpu: str) -> KernelTable:
+    table = msgspec.json.decode(path.read_bytes(), type=KernelTable)
     if table.cpu != cpu:
         raise ValueError(f"it is for {table.cpu}, this is {cpu}")
     return table

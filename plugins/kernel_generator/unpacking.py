@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from intaglio.plugins.kernel_generator.instruction_sets import InstructionSet
 from intaglio.plugins.kernel_generator.micro_kernel import Case, lane_bits
-from intaglio.plugins.kernel_generator.source import Source, plus
+from intaglio.plugins.kernel_generator.source import SourceWriter, plus
 from intaglio.plugins.kernel_generator.units import LOAD, REST, Place, place, used_bits
 
 
@@ -18,7 +18,7 @@ class Unpacking:
         self.shift_form = isa.bytes.shift_right if self.lane_bits == 8 and isa.bytes else isa.forms.shift_right
         self.set_form = isa.bytes.set_bytes if self.lane_bits == 8 and isa.bytes else isa.forms.set_integers
 
-    def constants(self, emit: Source, mask: int | None) -> None:
+    def constants(self, emit: SourceWriter, mask: int | None) -> None:
         """The vectors that `masked`, if there is a `mask`, and `load` use."""
         if mask is not None and self.bits < self.lane_bits:
             emit(f"const {self.forms.integers} mask = {self.set_form.format(mask)};")
@@ -27,7 +27,7 @@ class Unpacking:
                 value = self.set_form.format((1 << count) - 1)
                 emit(f"const {self.forms.integers} lowest_{count} = {value};")
 
-    def load(self, emit: Source, name: str, pointer: str, offset: int, vectors: list[int]) -> None:
+    def load(self, emit: SourceWriter, name: str, pointer: str, offset: int, vectors: list[int]) -> None:
         """Load what `vectors` of the unit at `pointer` + offset are made from, each load once."""
         wanted = {self.place(vector).load for vector in vectors}
         for load in range(REST) if REST in wanted else sorted(wanted):

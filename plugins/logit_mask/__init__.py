@@ -42,7 +42,7 @@ def apply(logits: Logits, octets: Octets, memory: Logits) -> Logits:
 
 
 def _is_plain(array: Logits) -> bool:
-    """Whether the kernel, which sees an address alone, reads and writes the array as it is."""
+    """Whether the kernel, which gets only an address, can read and write the array directly."""
     return array.dtype == np.float32 and array.flags.c_contiguous
 
 

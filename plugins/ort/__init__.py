@@ -39,7 +39,7 @@ def library() -> Path | None:
 def register(options: onnxruntime.SessionOptions) -> bool:
     """Register our operators for sessions with `options`; return False without a library.
 
-    The kernels are those of `instruction_set()`, their inner loops those of `select_kernels()`. Raises `UsageError` if
+    `instruction_set()` selects the kernels, `select_kernels()` their inner loops. Raises `UsageError` if
     this CPU does not support INTAGLIO_ISA.
     """
     path = library()

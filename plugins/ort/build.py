@@ -72,7 +72,7 @@ class Options(NamedTuple):
 RELEASE = Options()
 
 
-class Source(NamedTuple):
+class Compilation(NamedTuple):
     """One compilation: a file, and the instruction set if it is a kernel."""
 
     path: Path
@@ -91,14 +91,14 @@ class Source(NamedTuple):
         return "-".join(filter(None, [self.path.parent.name, self.path.stem, self.instruction_set]))
 
 
-def sources(options: Options = RELEASE) -> Iterator[Source]:
+def sources(options: Options = RELEASE) -> Iterator[Compilation]:
     """Every compilation that the library consists of."""
     x86 = platform.machine().lower() in ("x86_64", "amd64") and not options.quick
     for path in sorted([*(PLUGINS / "ort").glob("*.cpp"), *PLUGINS.glob("*/*_binding.cpp")]):
-        yield Source(path)
+        yield Compilation(path)
     for path in sorted(PLUGINS.glob("*/kernel.cpp")):
         for instruction_set in INSTRUCTION_SETS if x86 else ("portable",):
-            yield Source(path, instruction_set)
+            yield Compilation(path, instruction_set)
 
 
 def source_files() -> list[Path]:
@@ -172,7 +172,7 @@ def compiler() -> str:
     raise CompileError(f"no C++ compiler ({', '.join(names)}). Install g++ or clang++, or name one in CXX.")
 
 
-def compile_object(source: Source, options: Options = RELEASE) -> Path:
+def compile_object(source: Compilation, options: Options = RELEASE) -> Path:
     """The object file of a source, compiled unless it exists. Raises `CompileError`."""
     cxx = compiler()
     command = [cxx, *FLAGS, *source.flags, *options.flags, "-I.", "-c", os.path.relpath(source.path, ROOT)]

@@ -177,7 +177,7 @@ public:
 
     // Calls work(begin, end) on pieces of 0..count-1 on ONNX Runtime's threads, this one included, and returns when all
     // are done. A piece has `grain` items or, the last one, fewer: choose it for some 3 microseconds or more of work
-    // (a piece costs about 0.1). One piece runs here without waking anybody. What `work` throws is thrown here.
+    // (a piece costs about 0.1). One piece runs here without waking a thread. What `work` throws is thrown here.
     template <typename Work>
     void parallel_for(int64_t count, int64_t grain, const Work& work) const {
         run_pieces(count, grain, [](const void* argument, int64_t begin, int64_t end) {

@@ -8,7 +8,7 @@ A plugin has a fixed number of inputs and outputs, no default attributes, and no
 2. every attribute is on the node, together with those that TensorRT's parser needs: `plugin_namespace` and
    `plugin_version`,
 3. every output is present, used or not,
-4. a mask is cast to int8, where True is 1 as it is in the bytes of a boolean,
+4. a mask is cast to int8, where True is 1, as in the bytes of a boolean,
 5. zero points become int8 of the same bytes, which their kernels read as uint8; those that are not constant are cast,
    which keeps the bytes too.
 
@@ -146,7 +146,7 @@ def _cast(value: ir.Value) -> ir.Value:
 
 
 def _same_bytes(value: ir.Value) -> ir.Value:
-    """A constant whose bytes are those of `value`; an initializer of the graph."""
+    """A constant with the bytes of `value`; an initializer of the graph."""
     assert value.const_value is not None
     name = f"{value.name}_int8"
     tensor = ir.tensor(value.const_value.numpy().view(np.int8), name=name)

@@ -72,7 +72,7 @@ def test_concurrent_builds_compile_each_source_once(monkeypatch, tmp_path):
     source, commands, run = tmp_path / "one.cpp", [], build._run
     source.write_text('extern "C" int one() { return 1; }')
     monkeypatch.setattr(build, "OBJECTS", tmp_path / "objects")
-    monkeypatch.setattr(build, "sources", lambda _: [build.Source(source)])
+    monkeypatch.setattr(build, "sources", lambda _: [build.Compilation(source)])
     monkeypatch.setattr(build, "_run", lambda *arguments: (commands.append(arguments), run(*arguments)))
     with ThreadPoolExecutor(2) as pool:
         libraries = list(pool.map(build.build, [tmp_path / "first.so", tmp_path / "second.so"]))
@@ -85,7 +85,7 @@ def test_compile_error_keeps_the_previous_library(library, monkeypatch, tmp_path
     kept.write_bytes(b"the one before")
     broken = tmp_path / "broken.cpp"
     broken.write_text("no C++")
-    monkeypatch.setattr(build, "sources", lambda _: [build.Source(broken)])
+    monkeypatch.setattr(build, "sources", lambda _: [build.Compilation(broken)])
     with pytest.raises(build.CompileError, match=r"broken\.cpp"):
         build.build(kept)
     assert kept.read_bytes() == b"the one before"
