@@ -74,7 +74,7 @@ def align(
     Section 4.2 of the thesis: the more often the small model predicts the large model's tokens, the more of its drafts
     are accepted. `data`: JSON lines with "prompt", or a text that is split into prompts of `prompt_tokens` tokens; the
     first `texts` prompts are used. For each, the large model generates at most `max_new_tokens` tokens, greedily, in
-    batches of `batch_size`; `target` and `threads` are those of `TextGenerator`. The last tenth of the sequences is
+    batches of `batch_size`; for `target` and `threads` see `TextGenerator`. The last tenth of the sequences is
     held out. Then the small model is trained for `steps` steps of `batch_size` sequences on the generated tokens, not
     on those of the prompts. Both are causal language models, or both encoder-decoders.
 

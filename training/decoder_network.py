@@ -1,4 +1,4 @@
-"""DecoderNetwork: a decoder's graph in torch, which returns the gradient of each weight as soon as it is computed.
+"""DecoderNetwork: a decoder's graph in torch, which returns the gradient of each weight once it is computed.
 
 Autograd would hold the gradients of all weights until the end. Here the products with weights are functions whose
 backward pass computes the gradient of their weight, passes it on, and releases it. Activations are not all kept
@@ -20,7 +20,7 @@ from torch import Tensor
 from intaglio.errors import GraphError
 from intaglio.training.decoder_operators import DECODER_FUNCTIONS
 
-Taker = Callable[[str, Tensor], None]
+GradientConsumer = Callable[[str, Tensor], None]
 
 
 @dataclass(frozen=True)
@@ -66,8 +66,10 @@ class DecoderNetwork:
         weights = (value for value in self._constants.values() if isinstance(value, Weight))
         return {weight.name: tuple(weight.stored.shape) for weight in weights}
 
-    def gradients(self, feeds: Mapping[str, Tensor], loss: Callable[[Tensor], Tensor], take: Taker) -> float:
-        """Return `loss` of the first output; call `take` with the gradient of each weight, in its stored shape.
+    def gradients(
+        self, feeds: Mapping[str, Tensor], loss: Callable[[Tensor], Tensor], consume: GradientConsumer
+    ) -> float:
+        """Return `loss` of the first output; call `consume` with the gradient of each weight, in its stored shape.
 
         The gradient of a weight with several uses, such as a tied table, is passed on after the last of them.
         """
@@ -81,7 +83,7 @@ class DecoderNetwork:
                 starts.append(dict(values))
                 self._run(piece, values, None)
         starts.append(values)  # of the last piece, which runs once
-        gradients = _Gradients(take, self._uses)
+        gradients = _Gradients(consume, self._uses)
         result, slopes = 0.0, dict[ir.Value, Tensor]()
         for piece in reversed(self._pieces):
             values = starts.pop()
@@ -124,8 +126,8 @@ class DecoderNetwork:
 class _Gradients:
     """Sums the gradients of a weight's uses, and passes the sum on after the last one."""
 
-    def __init__(self, take: Taker, uses: Mapping[str, int]):
-        self._take = take
+    def __init__(self, consume: GradientConsumer, uses: Mapping[str, int]):
+        self._consume = consume
         self._open = dict(uses)
         self._held: dict[str, Tensor] = {}
         self.anchor = torch.zeros((), requires_grad=True)  # makes autograd call backward if no input has a gradient
@@ -137,7 +139,7 @@ class _Gradients:
         if self._open[name]:
             self._held[name] = gradient
         else:
-            self._take(name, gradient)
+            self._consume(name, gradient)
 
 
 class _Product(torch.autograd.Function):
@@ -282,5 +284,5 @@ def _check(nodes: list[ir.Node]) -> None:
                 )
             raise GraphError(
                 f"{name} {node.name or node.outputs[0].name}: its gradient is not implemented. "
-                "Compute sensitivities on the bundle as it was exported, before its weights are compressed."
+                "Compute sensitivities on the exported bundle, before its weights are compressed."
             )

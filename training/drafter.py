@@ -1,7 +1,7 @@
 """Drafts during training: their predictions on windows of text, and the model's own predictions there.
 
 Step s, from 0, of the token at position j represents position j + s + 1: its prediction is compared with the model's
-own distribution there, which is that of the next token.
+own distribution there, which predicts the next token.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from intaglio.runtime.sessions.masks import fill_mask, seen_among
 class Drafter(ABC):
     """The matrices of drafts, initially 0, for a frozen `transformers` network, whose head they share.
 
-    `precision`, a torch dtype's name, is that of all products, including the network's own.
+    `precision`, a torch dtype's name, applies to all products, including the network's own.
     """
 
     def __init__(self, network: Any, drafts: Drafts, width: int, precision: str):

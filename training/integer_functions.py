@@ -55,7 +55,7 @@ def gelu(v: Tensor, constants: GeluConstants) -> Tensor:
 
 @lru_cache(maxsize=1)
 def _exp_table() -> Tensor:
-    """Of t, octaves in Q11: the constants that make t of a distance are those of the identity here."""
+    """Of t, octaves in Q11: here the constants that turn a distance into t are the identity."""
     return torch.from_numpy(integer_math.exp(np.arange(2**16), ExpConstants(2**16 - 1, 0, 0, 2**16)))
 
 

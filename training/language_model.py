@@ -13,9 +13,9 @@ import numpy as np
 import numpy.typing as npt
 
 from intaglio import drafts, early_exit
+from intaglio.atomic import CHECKPOINT, atomic_directory, check_output_directory
 from intaglio.errors import SourceError, UsageError, one_line
 from intaglio.extras import load as load_library
-from intaglio.files import CHECKPOINT, atomic_directory, check_output_directory
 from intaglio.input_files import check_folder, decode, read_bytes, read_text
 from intaglio.runtime.generation.prompts import read_texts
 from intaglio.runtime.tokenizer import check_words
@@ -69,7 +69,7 @@ def open_network(folder: Path, encoder_decoders: bool = False) -> tuple[Any, str
 
 
 def check_output(source: Path, output: Path, force: bool) -> None:
-    """Reject a path that exists (without `force`), cannot be created, or is that of the source.
+    """Reject a path that exists (without `force`), cannot be created, or equals the source.
 
     Raises `UsageError`, `StorageError`.
     """

@@ -19,7 +19,7 @@ DEFAULT = {MMAP_MAX: 65536, TRIM_THRESHOLD: 64 * MEBIBYTE, TOP_PAD: 0, MMAP_THRE
 def memory_reused() -> Iterator[None]:
     """Let malloc keep freed memory while the block runs, also large arrays.
 
-    glibc maps every array above 32 MiB anew, and each of its pages then costs a fault: without this, a step of a tiny
+    glibc maps every array above 32 MiB again, and each of its pages then costs a fault: without this, a step of a tiny
     Squeezeformer on one thread took 0.70 s instead of 0.48 s. Afterwards the memory goes back to the system. With
     another C library nothing changes.
     """

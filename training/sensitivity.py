@@ -8,10 +8,10 @@ from pathlib import Path
 import msgspec
 import numpy as np
 
+from intaglio.atomic import check_output_file
 from intaglio.bundle import Bundle
 from intaglio.errors import GraphError, UsageError
 from intaglio.extras import load as load_library
-from intaglio.files import check_output_file
 from intaglio.model_file import load
 from intaglio.progress import step, track
 from intaglio.runtime.sessions.step import decoder_of

@@ -11,6 +11,7 @@ import msgspec
 import numpy as np
 
 from intaglio import interrupts
+from intaglio.atomic import CHECKPOINT, atomic_directory
 from intaglio.drafts import (
     HIDDEN_TRANSFER,
     MATRICES,
@@ -23,7 +24,6 @@ from intaglio.drafts import (
 )
 from intaglio.errors import UsageError
 from intaglio.extras import load as load_library
-from intaglio.files import CHECKPOINT, atomic_directory
 from intaglio.progress import step as shown
 from intaglio.progress import track
 from intaglio.training.language_model import check_output, copy_files, open_network, read_windows, shuffled
@@ -104,7 +104,7 @@ def train_medusa(
     """Train Medusa heads for the model in the folder `source`: one residual block each, before the model's own head.
 
     This is Medusa-1, with a frozen model, and without separate heads. Loss, text, training steps and number of
-    parameters are those of `train_hidden_transfer`, for a fair comparison. So are output and errors.
+    parameters equal those of `train_hidden_transfer`, for a fair comparison; so do output and errors.
     """
     options = _Options(steps_ahead, steps, batch_size, max_tokens, learning_rate, seed, precision, force)
     return _train(MEDUSA, Path(source), Path(output), data, None, options)

@@ -11,10 +11,10 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 import numpy as np
 
+from intaglio.atomic import check_output_directory
 from intaglio.bundle import Bundle, Manifest, PassRecord, TensorSpec, create
 from intaglio.errors import BundleError, GraphError, UsageError
 from intaglio.extras import load as load_library
-from intaglio.files import check_output_directory
 from intaglio.metrics import max_abs
 from intaglio.model_file import load, save
 from intaglio.plugins import OPS
@@ -75,7 +75,7 @@ def train_int8_only(
     the best state evaluated on it is kept.
 
     Learning rates are in units of an int8 weight: Adam moves a weight by up to about the rate in each step;
-    `bias_learning_rate` is that of biases and normalisations, in units of equal effect. They rise during the first
+    `bias_learning_rate` applies to biases and normalisations, in units of equal effect. They rise during the first
     tenth of the steps and fall to 0 along a cosine. Raises `BundleError`, `EngineError`, `GraphError`, `UsageError`,
     `StorageError`; nothing is left at `output` then.
     """

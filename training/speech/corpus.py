@@ -11,8 +11,9 @@ import msgspec
 import numpy as np
 import numpy.typing as npt
 
+from intaglio.atomic import atomic_directory
 from intaglio.errors import UsageError
-from intaglio.files import atomic_directory, cache_directory
+from intaglio.files import cache_directory
 from intaglio.input_files import decode, read_bytes, text_lines
 from intaglio.progress import track
 from intaglio.threads import in_parallel, usable_threads
@@ -113,7 +114,7 @@ class Corpus:
 def plan(options: CorpusOptions) -> list[Utterance]:
     """What is to be spoken: the same for the same options. Parts have neither sentences nor voices in common.
 
-    A part is the same whatever the others' sizes are, so that two trainings can be compared.
+    A part does not depend on the sizes of the others, so that two trainings can be compared.
     """
     return [
         utterance

@@ -1,4 +1,4 @@
-"""Utterances as features: as they were spoken, or mixed with speed, rooms and noise."""
+"""Features of utterances: clean, or mixed with speed, rooms and noise."""
 
 from __future__ import annotations
 

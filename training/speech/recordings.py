@@ -23,7 +23,7 @@ from intaglio.input_files import read_text
 from intaglio.training.speech.spoken_words import spoken
 from intaglio.training.speech.synthesis import SAMPLE_RATE
 
-Listed = Iterator[tuple[Path, str]]  # files of sound and what is said in them
+Listed = Iterator[tuple[Path, str]]  # audio files and their reference transcripts
 
 
 class Recording(NamedTuple):
@@ -82,7 +82,7 @@ def _sphinx(folder: Path) -> Listed:
 
 
 def _sphinx_phrases(folder: Path) -> Listed:
-    """Recordings without transcripts in the package: the texts are those of their grammars, or as they are heard."""
+    """Recordings without transcripts in the package: the texts come from their grammars, or were transcribed by ear."""
     yield from (
         (folder / name, text)
         for name, text in (

@@ -1,4 +1,4 @@
-"""Text as it is spoken: lower-case words of a-z and apostrophes, with numbers spelled out."""
+"""Spoken form of text: lower-case words of a-z and apostrophes, with numbers spelled out."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ def number_words(number: int) -> str:
 
 
 def spoken(text: str) -> str:
-    """The words of `text` as they are spoken, separated by single spaces; empty if there are none.
+    """The spoken words of `text`, separated by single spaces; empty if there are none.
 
     Letters become lower case, numbers and "%" and "&" words, "3.11" "three point one one"; every other character
     separates words. Accents are not removed: a letter beyond a-z separates words too.

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 import msgspec
 
 from intaglio import extras
-from intaglio.files import CHECKPOINT, atomic_directory, check_output_directory
+from intaglio.atomic import CHECKPOINT, atomic_directory, check_output_directory
 from intaglio.progress import step
 from intaglio.speech_samples import recordings as shipped_recordings
 from intaglio.threads import check_threads, usable_threads
@@ -145,15 +145,15 @@ def _test(run: TrainingRun, reader: FeatureReader, corpus: Corpus, folders: Sequ
 
     part: Part = "test"
     spoken = corpus.part(part)
-    said = [utterance.text for utterance in spoken]
+    references = [utterance.text for utterance in spoken]
     clean = run.transcripts(reader.examples(spoken, "reading the test part"))
     mixed = run.transcripts(reader.examples(spoken, "mixing the test part", Mixed((seed, 0, 1))))
     real = list(_real(reader, folders))
     return TestErrors(
-        test=word_errors(said, clean),
-        mixed=word_errors(said, mixed),
-        kinds=by_group([each.kind for each in spoken], said, clean),
-        voices=by_group([each.voice for each in spoken], said, clean),
+        test=word_errors(references, clean),
+        mixed=word_errors(references, mixed),
+        kinds=by_group([each.kind for each in spoken], references, clean),
+        voices=by_group([each.voice for each in spoken], references, clean),
         recordings=by_group(
             [name for name, _, _ in real],
             [text for _, text, _ in real],
@@ -163,7 +163,7 @@ def _test(run: TrainingRun, reader: FeatureReader, corpus: Corpus, folders: Sequ
 
 
 def _real(reader: FeatureReader, folders: Sequence[Path]) -> Iterator[tuple[str, str, Example]]:
-    """The recordings of people: the name of their set, what is said, and their features."""
+    """The recordings of people: the name of their set, the reference transcript, and their features."""
     from intaglio.training.speech.batches import Example
 
     for each in shipped_recordings():

@@ -57,7 +57,7 @@ class SpeechTraining:
     band_masks: int = 2
     band_width: int = 10  # bands of 80, at most
     time_masks: int = 2  # of 5 % of the frames each, at most
-    mask_after: int = 3000  # steps without masks first: what is heard at all is learned faster
+    mask_after: int = 3000  # steps without masks first: words are learned faster at first
     evaluate_every: int = 500  # steps
     average: int = 5  # the weights of the best evaluations; 1: the best alone
     seed: int = 0

@@ -28,8 +28,8 @@ SMOOTHED = 50  # steps over which a reported loss is averaged
 class TrainingRun:
     """Trains `network`; its weights are the best ones after `train`.
 
-    `examples(epoch)` are those to train on in an epoch, counted from 0; `validation`: examples and what is said in
-    them.
+    `examples(epoch)`: the training examples of an epoch, counted from 0; `validation`: examples and their reference
+    transcripts.
     """
 
     def __init__(
@@ -110,9 +110,9 @@ class TrainingRun:
             self.epochs += 1
 
     def _rate(self) -> float:
-        examples, said = self._validation
+        examples, references = self._validation
         with interrupts.deferred():
-            return word_errors(said, self.transcripts(examples)).wer
+            return word_errors(references, self.transcripts(examples)).wer
 
     def _evaluate(self, step: int) -> float:
         rate = self._rate()
@@ -132,7 +132,7 @@ class TrainingRun:
 
 
 def mean(states: Sequence[State]) -> State:
-    """The mean of weights; whole numbers, which count batches, are those of the first."""
+    """The mean of weights; whole numbers, which count batches, come from the first."""
     return {
         name: torch.stack([state[name] for state in states]).mean(0) if tensor.is_floating_point() else tensor
         for name, tensor in states[0].items()

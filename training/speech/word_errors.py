@@ -14,26 +14,28 @@ class WordErrors(msgspec.Struct, frozen=True):
 
     wer: float  # percent
     utterances: int
-    words: int  # that were said
+    words: int  # in the references
     substitutions: int
     deletions: int
     insertions: int
 
 
-def word_errors(said: Sequence[str], transcripts: Sequence[str]) -> WordErrors:
-    """Compare `transcripts` with what was `said`, none of which is empty."""
-    found = extras.load("jiwer").process_words(list(said), list(transcripts))
+def word_errors(references: Sequence[str], transcripts: Sequence[str]) -> WordErrors:
+    """Compare `transcripts` with the `references`, none of which is empty."""
+    found = extras.load("jiwer").process_words(list(references), list(transcripts))
     words = found.hits + found.substitutions + found.deletions
     errors = (found.substitutions, found.deletions, found.insertions)
-    return WordErrors(100 * sum(errors) / words, len(said), words, *errors)
+    return WordErrors(100 * sum(errors) / words, len(references), words, *errors)
 
 
-def by_group(groups: Sequence[str], said: Sequence[str], transcripts: Sequence[str]) -> dict[str, WordErrors]:
-    """The errors of each group, by name; `groups` names that of each transcript."""
+def by_group(groups: Sequence[str], references: Sequence[str], transcripts: Sequence[str]) -> dict[str, WordErrors]:
+    """The errors of each group, by name; `groups`: the group of each transcript."""
     places: dict[str, list[int]] = {}
     for place, group in enumerate(groups):
         places.setdefault(group, []).append(place)
     return {
-        group: word_errors([said[place] for place in places[group]], [transcripts[place] for place in places[group]])
+        group: word_errors(
+            [references[place] for place in places[group]], [transcripts[place] for place in places[group]]
+        )
         for group in sorted(places)
     }
