@@ -22,7 +22,7 @@ import numpy as np
 
 from intaglio.bounds import Bounds
 from intaglio.validate.compare import Array, Difference, compare
-from intaglio.validate.sides import Side
+from intaglio.validate.compared_models import ComparedModel
 
 PROBES = 8  # values per run; they are in memory together with the outputs
 MASKED_BELOW = -6e4  # a masked attention score: from the lowest float16, -65504, down to the lowest float32
@@ -31,7 +31,11 @@ Measure = Callable[[Sequence[str]], Mapping[str, Difference]]
 
 
 def measure_layers(
-    actual: Side, expected: Side, names: Sequence[str], feeds: Sequence[Mapping[str, Array]], bounds: Bounds
+    actual: ComparedModel,
+    expected: ComparedModel,
+    names: Sequence[str],
+    feeds: Sequence[Mapping[str, Array]],
+    bounds: Bounds,
 ) -> dict[str, Difference]:
     """Run both sides once on `feeds` and compare the graph values `names`, except those not comparable."""
     held_to = replace(bounds, output=bounds.layer)

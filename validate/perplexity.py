@@ -161,7 +161,7 @@ def _written(bundle: Bundle) -> list[Text]:
 
 
 def _same_tokens(bundle: Bundle, against: Bundle, text: str | Path | None, texts: list[Text]) -> bool:
-    """Whether both models have the same tokens for `texts`, which are those of `text` or the output of `against`."""
+    """Whether both models have the same tokens for `texts`, which come from `text` or from the output of `against`."""
     if text is not None:
         return _texts(against, Path(text)) == texts
     tokenizer = read_backend(bundle)

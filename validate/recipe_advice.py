@@ -49,7 +49,7 @@ def _holds(row: Measurement, given: Mapping[str, float]) -> bool:
 
 
 def _made_with(manifest: Manifest, recipe: str) -> bool:
-    """Whether the bundle's last passes are those of the recipe."""
+    """Whether the bundle's last passes match the recipe."""
     passes = [each if isinstance(each, str) else next(iter(each)) for each in RECIPES[recipe].passes]
     return [record.name for record in manifest.passes][-len(passes) :] == passes
 

@@ -8,23 +8,23 @@ from pathlib import Path
 
 from msgspec.structs import replace
 
+from intaglio.atomic import atomic_write
 from intaglio.bundle import Bundle
 from intaglio.errors import StorageError, UsageError, storage_errors
-from intaglio.files import atomic_write
 from intaglio.recorded_name import recorded_name
 from intaglio.validate import report as reports
 from intaglio.validate import results
+from intaglio.validate.compared_models import PYTORCH, ComparedModel
 from intaglio.validate.results import Validated
-from intaglio.validate.sides import PYTORCH, Side
 from intaglio.validate.word_errors import Recognised
 
 
-def recorded_side(side: Side) -> results.Side:
+def recorded_side(side: ComparedModel) -> results.ModelRecord:
     """The report's entry for one side of a comparison."""
     files = side.bundle.manifest.files
     kept = {name: record.sha256 for name, record in files.items() if not name.startswith("reports/")}
     path, name = str(side.bundle.path), recorded_name(side.bundle.path)
-    return results.Side(side.name.replace(path, name), name, kept)
+    return results.ModelRecord(side.name.replace(path, name), name, kept)
 
 
 def check_report(bundle: Bundle, report: str | Path | None) -> None:

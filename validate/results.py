@@ -45,7 +45,7 @@ class LayerError(msgspec.Struct):
     passed: bool
 
 
-class Side(msgspec.Struct):
+class ModelRecord(msgspec.Struct):
     """One side of the comparison: what ran, and the SHA-256 of the bundle's files."""
 
     name: str
@@ -60,8 +60,8 @@ class Report(msgspec.Struct, kw_only=True):
     judged: bool  # False: nothing was compared, only measured
     changes: str  # what was done to one side and not to the other, by which the bounds were chosen
     measures: list[Measured]  # of the model's task, where these are what judges
-    actual: Side
-    expected: Side | None  # None if nothing was compared
+    actual: ModelRecord
+    expected: ModelRecord | None  # None if nothing was compared
     outputs: dict[str, OutputError] = {}
     not_compared: list[str] = []  # outputs of the bundle that the other side does not have
     layers: list[LayerError] = []  # block by block, in execution order, on the worst batch

@@ -1,6 +1,6 @@
 """The verb `roofline`: the speed limit of a bundle on this machine by the bytes it reads, and its measured speed.
 
-The model is that of Williams et al. (2009), which SqueezeLLM uses in section 3.2: a run takes the longer of the time to
+The model is by Williams et al. (2009); SqueezeLLM uses it in section 3.2: a run takes the longer of the time to
 load its bytes from memory, and the time for its operations at the machine's peak. Both limits are measured here: the
 bandwidth by reading memory, the peak by a product of float32 matrices. Integer kernels can exceed that peak.
 """
@@ -34,7 +34,7 @@ REPEATS = 7
 SECONDS = 1.0  # measured per row, with at least REPEATS runs
 
 
-class Row(msgspec.Struct):
+class RooflinePoint(msgspec.Struct):
     """One run: `tokens` new tokens, after which the sequence has `length` tokens."""
 
     tokens: int
@@ -57,7 +57,7 @@ class Roofline(msgspec.Struct):
     bandwidth: float
     peak: float
     cache: int | None  # bytes of the last-level cache; None if the system does not report it
-    rows: list[Row]
+    rows: list[RooflinePoint]
 
 
 def roofline(
@@ -189,10 +189,10 @@ def _product_model() -> ir.Model:
     return ir.Model(ir.Graph([a, b], [product], nodes=[node], opset_imports={"": 23}, name="product"), ir_version=10)
 
 
-def _row(found: Work, new: int, length: int, bandwidth: float, peak: float, measured: float) -> Row:
+def _row(found: Work, new: int, length: int, bandwidth: float, peak: float, measured: float) -> RooflinePoint:
     by_memory, by_compute = found.bytes / bandwidth, found.operations / peak
     predicted = max(by_memory, by_compute)
-    return Row(
+    return RooflinePoint(
         tokens=new,
         length=length,
         bytes=found.bytes,

@@ -15,11 +15,11 @@ from intaglio.runtime.speech.recognizer import SpeechOptions
 from intaglio.validate import report as reports
 from intaglio.validate import results
 from intaglio.validate.changes import changes_between
+from intaglio.validate.compared_models import BASELINE, PYTORCH, REFERENCE, ComparedModel
 from intaglio.validate.measures import judge
 from intaglio.validate.perplexity import SCORED, Perplexity, perplexity
 from intaglio.validate.report_files import check_report, recorded_side, slug, write_report
 from intaglio.validate.results import Validated
-from intaglio.validate.sides import BASELINE, PYTORCH, REFERENCE, Side
 from intaglio.validate.word_errors import MEASURES, RISES, word_errors
 
 
@@ -35,7 +35,7 @@ def score(
 ) -> Validated:
     """Score `bundle` on the file `text`, compare it with the bundle `against` if given, and write the report.
 
-    The arguments and exceptions are those of `validate`; `given` are the user's bounds.
+    For arguments and exceptions see `validate`; `given` are the user's bounds.
     """
     other, changes = _other(bundle, text, against), None
     if other is not None:
@@ -73,7 +73,7 @@ def score_speech(
     """Measure the word error rate of `bundle` on a list of recordings, and that of the bundle `against` if given.
 
     The difference is judged by what was done to one of the two; without `against`, only what `given` has a bound for.
-    The arguments and exceptions are those of `validate`.
+    For arguments and exceptions see `validate`.
     """
     if against in (PYTORCH, REFERENCE):
         raise UsageError(f"--wer: --against {against} transcribes nothing. Give a bundle, or leave it out.")
@@ -104,12 +104,12 @@ def score_speech(
     return write_report(bundle, whole, _name(target, "wer", against), report)
 
 
-def _actual(bundle: Bundle, target: str) -> results.Side:
-    return recorded_side(Side(bundle, target, f"{bundle.path} on {target}"))
+def _actual(bundle: Bundle, target: str) -> results.ModelRecord:
+    return recorded_side(ComparedModel(bundle, target, f"{bundle.path} on {target}"))
 
 
-def _expected(other: Bundle | None) -> results.Side | None:
-    return None if other is None else recorded_side(Side(other, BASELINE, f"{other.path} on {BASELINE}"))
+def _expected(other: Bundle | None) -> results.ModelRecord | None:
+    return None if other is None else recorded_side(ComparedModel(other, BASELINE, f"{other.path} on {BASELINE}"))
 
 
 def _name(target: str, measured: str, against: str | Path | None) -> str:

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from intaglio.bundle import Manifest
-from intaglio.validate.heard import Transcripts
 from intaglio.validate.measures import Distributions, Embeddings, Labels, Measure, Scores, Vectorwise
+from intaglio.validate.transcript_measure import Transcripts
 
 
 def measure_for(manifest: Manifest) -> Measure:

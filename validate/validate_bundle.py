@@ -18,12 +18,12 @@ from intaglio.validate import results
 from intaglio.validate.bisect import blocks, first_beyond, is_beyond, measure_layers
 from intaglio.validate.changes import changes_between
 from intaglio.validate.compare import Array, compare
+from intaglio.validate.compared_models import BASELINE, PYTORCH, REFERENCE, ComparedModel, is_checkpoint
 from intaglio.validate.measures import judge
 from intaglio.validate.report_files import check_report, recorded_side, slug, write_report
 from intaglio.validate.results import LayerError, Validated, layer_error, output_error
 from intaglio.validate.rules import rules_for
 from intaglio.validate.score import score, score_speech
-from intaglio.validate.sides import BASELINE, PYTORCH, REFERENCE, Side, is_checkpoint
 from intaglio.validate.task_measure import measure_for
 
 
@@ -89,8 +89,8 @@ def validate(
                 "context": context,
                 "stride": stride,
             }
-            if strange := [f"--{name}" for name, value in others.items() if value is not None]:
-                raise UsageError(f"--wer transcribes recordings: leave out {', '.join(strange)}.")
+            if unexpected := [f"--{name}" for name, value in others.items() if value is not None]:
+                raise UsageError(f"--wer transcribes recordings: leave out {', '.join(unexpected)}.")
             options = speech_options(beam, language_model, language_model_weight, word_bonus)
             return score_speech(opened, wer, against, target, report, given, options)
         if any(value is not None for value in (beam, language_model, language_model_weight, word_bonus)):
@@ -143,11 +143,11 @@ def validate(
         return write_report(opened, whole, f"{target}-against-{slug(against)}", report)
 
 
-def _sides(bundle: Bundle, target: str, against: str | Path | None) -> tuple[Side, Side]:
+def _sides(bundle: Bundle, target: str, against: str | Path | None) -> tuple[ComparedModel, ComparedModel]:
     """The bundle and its reference. Their names differ, since Polygraphy identifies runners by name."""
     if target != REFERENCE:
         find_target(target, others=[REFERENCE])
-    actual = Side(bundle, target, f"{bundle.path} on {target}")
+    actual = ComparedModel(bundle, target, f"{bundle.path} on {target}")
     if against is None or against == PYTORCH:
         source = bundle.manifest.source
         if not source.location or source.kind == "onnx":
@@ -156,13 +156,13 @@ def _sides(bundle: Bundle, target: str, against: str | Path | None) -> tuple[Sid
                 "Compare it with --against reference, or --against BUNDLE."
             )
         # A manifest may name any checkpoint: the hub is contacted only if the user asks for the source.
-        return actual, Side(bundle, PYTORCH, f"{source.location} in PyTorch", download=against == PYTORCH)
+        return actual, ComparedModel(bundle, PYTORCH, f"{source.location} in PyTorch", download=against == PYTORCH)
     if against == REFERENCE:
         if target == REFERENCE:
             raise UsageError("--against reference: the target is the same. Choose another --target.")
-        return actual, Side(bundle, REFERENCE, f"{bundle.path} in the ONNX reference evaluator")
+        return actual, ComparedModel(bundle, REFERENCE, f"{bundle.path} in the ONNX reference evaluator")
     if is_checkpoint(Path(against)):
-        return actual, Side(bundle, PYTORCH, f"{against} in PyTorch", checkpoint=Path(against))
+        return actual, ComparedModel(bundle, PYTORCH, f"{against} in PyTorch", checkpoint=Path(against))
     other = Bundle.open(against)
     if target == BASELINE and other.path.resolve() == bundle.path.resolve():
         raise UsageError(f"--against {against}: is the bundle itself. Give another one, or another --target.")
@@ -172,17 +172,17 @@ def _sides(bundle: Bundle, target: str, against: str | Path | None) -> tuple[Sid
             f"--against {against}: has the inputs {', '.join(theirs)}, the bundle {', '.join(ours)}. "
             "Compare bundles of the same model."
         )
-    return actual, Side(other, BASELINE, f"{other.path} on {BASELINE}")
+    return actual, ComparedModel(other, BASELINE, f"{other.path} on {BASELINE}")
 
 
-def _shared_values(actual: Side, expected: Side) -> list[str]:
+def _shared_values(actual: ComparedModel, expected: ComparedModel) -> list[str]:
     """The graph values that both sides can return, in the bundle's execution order."""
     known = set(expected.values())
     return [value for value in actual.values() if value in known]
 
 
 def _errors_by_layer(
-    actual: Side, expected: Side, candidates: list[str], feeds: list[dict[str, Array]], bounds: Bounds
+    actual: ComparedModel, expected: ComparedModel, candidates: list[str], feeds: list[dict[str, Array]], bounds: Bounds
 ) -> list[LayerError]:
     """The errors of the bundle's block-level layers, in execution order."""
     named = blocks(actual.bundle.manifest.layers)
@@ -197,7 +197,7 @@ def _errors_by_layer(
 
 
 def _bisect(
-    actual: Side, expected: Side, candidates: list[str], feeds: list[dict[str, Array]], bounds: Bounds
+    actual: ComparedModel, expected: ComparedModel, candidates: list[str], feeds: list[dict[str, Array]], bounds: Bounds
 ) -> LayerError | None:
     with step("looking for the first layer beyond its bound"):
         found = first_beyond(candidates, lambda names: measure_layers(actual, expected, names, feeds, bounds), bounds)

@@ -24,7 +24,7 @@ from intaglio.runtime.speech.recognizer import SpeechOptions, SpeechRecognizer
 from intaglio.runtime.speech.recording_list import LISTS, Listed, recordings_of
 from intaglio.runtime.speech.transcript import real_time_factor
 from intaglio.targets import DEFAULT
-from intaglio.validate.sides import BASELINE
+from intaglio.validate.compared_models import BASELINE
 
 OPTION = "--wer"
 WORST = 5  # recordings that are listed
@@ -101,7 +101,7 @@ def word_errors(
     texts = [normalised(each.text or "") for each in listed]
     words = sum(len(text.split()) for text in texts)
     if not words:
-        raise UsageError(f"{OPTION} {path}: its texts have no words. Write what is said after each recording.")
+        raise UsageError(f"{OPTION} {path}: its texts have no words. Write the transcript after each recording.")
     actual, seconds = _recognised(bundle, target, speech, listed, texts)
     expected = None
     if against is not None:
@@ -117,7 +117,7 @@ def _listed(path: Path) -> list[Listed]:
     listed = recordings_of(path, OPTION)
     for number, each in enumerate(listed, 1):
         if each.text is None:
-            raise UsageError(f"{OPTION} {path}: recording {number}, {each.path.name}, has no text. Add what is said.")
+            raise UsageError(f"{OPTION} {path}: recording {number}, {each.path.name}, has no text. Add its transcript.")
     return listed
 
 

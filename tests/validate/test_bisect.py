@@ -17,7 +17,7 @@ from intaglio.bounds import BOUNDS
 from intaglio.bundle import Bundle
 from intaglio.validate.bisect import PROBES, blocks, evenly_spaced, first_beyond, is_beyond, measure_layers
 from intaglio.validate.compare import Difference
-from intaglio.validate.sides import Side
+from intaglio.validate.compared_models import ComparedModel
 
 BOUND = BOUNDS["float32"]
 SMALL, LARGE = Difference(max_abs=1e-9, largest=1.0), Difference(max_abs=1.0, largest=1.0)
@@ -124,6 +124,9 @@ def test_correct_graph_finds_nothing(
 
 
 def search(actual: Path, expected: Path, rows: npt.NDArray[np.float32]) -> tuple[str, Difference] | None:
-    sides = Side(Bundle.open(actual), "ort-cpu", "actual"), Side(Bundle.open(expected), "ort-cpu", "expected")
+    sides = (
+        ComparedModel(Bundle.open(actual), "ort-cpu", "actual"),
+        ComparedModel(Bundle.open(expected), "ort-cpu", "expected"),
+    )
     feeds = [{"x": rows}]
     return first_beyond(sides[0].values(), lambda names: measure_layers(*sides, names, feeds, BOUND), BOUND)

@@ -17,7 +17,6 @@ from intaglio.bounds import MORE_IS_BETTER, OF_VALUES, QUALITY, Limit, approxima
 from intaglio.bundle import FORMAT, Manifest, Source, TensorSpec
 from intaglio.effect import Effect
 from intaglio.validate.changes import Changes
-from intaglio.validate.heard import Transcripts, edits
 from intaglio.validate.measures import (
     LABELS,
     Distributions,
@@ -31,6 +30,7 @@ from intaglio.validate.measures import (
 )
 from intaglio.validate.rules import rules_for
 from intaglio.validate.task_measure import measure_for
+from intaglio.validate.transcript_measure import Transcripts, edits
 
 RANDOM = np.random.default_rng(0)
 

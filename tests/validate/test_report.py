@@ -14,7 +14,7 @@ from intaglio.runtime.inputs import InputsUsed
 from intaglio.validate.compare import HISTOGRAM_EDGES
 from intaglio.validate.measures import Measured
 from intaglio.validate.report import environment, now, to_html, to_json
-from intaglio.validate.results import LayerError, OutputError, Report, Side
+from intaglio.validate.results import LayerError, ModelRecord, OutputError, Report
 
 HOSTILE = "</svg></td><script>alert(1)</script>\"'&\x00\x1b$name${bar}"
 BINS = len(HISTOGRAM_EDGES) - 1
@@ -46,8 +46,8 @@ def make_report(name: str = "y", histogram: list[int] | None = None, **changes: 
         judged=True,
         changes=f"4-bit weights ({name})",
         measures=[Measured("kl_divergence", 0.5, 0.025, at_least=False, passed=False, reason=f"observed {name}")],
-        actual=Side(f"{name} on ort-cpu", name, {f"{name}.onnx": "ab" * 32}),
-        expected=Side(f"{name} in PyTorch", f"other {name}", {"model.onnx": "cd" * 32}),
+        actual=ModelRecord(f"{name} on ort-cpu", name, {f"{name}.onnx": "ab" * 32}),
+        expected=ModelRecord(f"{name} in PyTorch", f"other {name}", {"model.onnx": "cd" * 32}),
         outputs={name: output},
         not_compared=[f"{name} 2"],
         layers=layers,

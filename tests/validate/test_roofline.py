@@ -16,7 +16,7 @@ from intaglio.graph_passes import compress
 from intaglio.model_file import load
 from intaglio.plugins import OPS, ort
 from intaglio.validate.cpu_cache import last_level_bytes
-from intaglio.validate.roofline import Roofline, Row, roofline
+from intaglio.validate.roofline import Roofline, RooflinePoint, roofline
 from intaglio.validate.roofline_picture import picture
 from intaglio.validate.work import work
 
@@ -115,7 +115,9 @@ def test_invalid_lengths_are_refused(tiny_decoder):
 
 
 def row(tokens, size, above):
-    return Row(tokens, 128, size, 2 * size, 2.0, "memory", 1.0, 0.4 if above else 2.0, 2.5 if above else 0.5, above)
+    return RooflinePoint(
+        tokens, 128, size, 2 * size, 2.0, "memory", 1.0, 0.4 if above else 2.0, 2.5 if above else 0.5, above
+    )
 
 
 def found(cache, *rows):

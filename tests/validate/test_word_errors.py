@@ -172,7 +172,7 @@ def test_rise_above_another_model_is_judged(
 @pytest.mark.parametrize(
     ("texts", "options", "message"),
     [
-        (("a b", None), {}, "recording 2, sentence-5.flac, has no text. Add what is said"),
+        (("a b", None), {}, "recording 2, sentence-5.flac, has no text. Add its transcript"),
         (("", " ?"), {}, "its texts have no words"),
         ((), {}, "has no lines"),
         (("a",), {"against": "pytorch"}, "--against pytorch transcribes nothing"),

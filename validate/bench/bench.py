@@ -22,7 +22,7 @@ from intaglio.runtime.strategies.options import options_by_name
 from intaglio.validate.bench import prompts
 from intaglio.validate.bench.bundle_side import BundleSide
 from intaglio.validate.bench.load import Load, Round
-from intaglio.validate.bench.results import Bench, Row, Side, row, side
+from intaglio.validate.bench.results import Bench, LoadResult, SubjectResult, row, side
 from intaglio.validate.bench.server_side import PATHS, ServerSide
 from intaglio.validate.report import processor
 
@@ -33,7 +33,7 @@ NOT_TAKEN = ("bundle", "options", "batch", "scheduling", "schema", "grammar", "r
 OF_THE_PROCESS = ("target", "threads")  # not for a server that is measured beside a bundle
 
 
-class Measured(Protocol):
+class Subject(Protocol):
     """What rounds are run on. A context manager."""
 
     subject: str
@@ -90,7 +90,7 @@ def bench(
     earlier = read_result(Path(baseline), loads) if _is_file(baseline) else None
     beside_bundle = any(not is_url(each) for each in (bundle, baseline if earlier is None else None) if each)
 
-    def opened(subject: str, chosen: Mapping[str, Any]) -> Measured:
+    def opened(subject: str, chosen: Mapping[str, Any]) -> Subject:
         if not is_url(subject):
             return BundleSide(subject, chosen, given, loads[0].concurrency)
         mine = {name: value for name, value in chosen.items() if not (beside_bundle and name in OF_THE_PROCESS)}
@@ -98,7 +98,7 @@ def bench(
         return ServerSide(subject, api, model, _key(api_key_env), timeout, sent, given)
 
     with ExitStack() as stack:
-        sides: list[Measured] = []
+        sides: list[Subject] = []
         for subject, own in ((bundle, chosen), (baseline if earlier is None else None, plain)):
             if subject is not None:
                 with step(f"opening {subject}"):
@@ -126,10 +126,10 @@ def is_url(subject: str | Path) -> bool:
     return str(subject).startswith(("http://", "https://"))
 
 
-def read_result(path: Path, loads: Sequence[Load]) -> Side:
+def read_result(path: Path, loads: Sequence[Load]) -> SubjectResult:
     """Read the output of an earlier `--json`. Raises `UsageError` for another file, or one without these loads."""
     try:
-        found = msgspec.json.decode(read_text(path, "--baseline"), type=Side)
+        found = msgspec.json.decode(read_text(path, "--baseline"), type=SubjectResult)
     except (msgspec.MsgspecError, RecursionError) as error:
         raise UsageError(
             f"--baseline {path}: not a result of intaglio bench --json ({one_line(error, 80)})."
@@ -171,8 +171,8 @@ def _loads(
 def _chosen(options: Mapping[str, Any]) -> dict[str, Any]:
     """Those of the options of `TextGenerator` that are not at their defaults."""
     known = {**_DEFAULTS, **dict.fromkeys(options_by_name(STRATEGIES))}
-    if strange := [name for name in options if name not in known or name in NOT_TAKEN]:
-        raise UsageError(f"option {strange[0]!r}: expected one of {', '.join(sorted(known.keys() - NOT_TAKEN))}.")
+    if unexpected := [name for name in options if name not in known or name in NOT_TAKEN]:
+        raise UsageError(f"option {unexpected[0]!r}: expected one of {', '.join(sorted(known.keys() - NOT_TAKEN))}.")
     return {name: value for name, value in options.items() if value not in (known[name], ())}
 
 
@@ -184,7 +184,7 @@ def _key(variable: str | None) -> str | None:
     return key
 
 
-def _check_units(sides: Sequence[Measured | Side]) -> None:
+def _check_units(sides: Sequence[Subject | SubjectResult]) -> None:
     if len({each.unit for each in sides}) == 2:
         first, second = sides
         raise UsageError(
@@ -193,7 +193,7 @@ def _check_units(sides: Sequence[Measured | Side]) -> None:
         )
 
 
-def _measure(sides: Sequence[Measured], loads: Sequence[Load], rounds: int) -> list[list[list[Round]]]:
+def _measure(sides: Sequence[Subject], loads: Sequence[Load], rounds: int) -> list[list[list[Round]]]:
     """The rounds of each side and load; at each load the sides take turns, after a warm-up."""
     found: list[list[list[Round]]] = [[] for _ in sides]
     turns = [(load, number) for load in loads for number in range(-1, rounds)]
@@ -208,8 +208,8 @@ def _measure(sides: Sequence[Measured], loads: Sequence[Load], rounds: int) -> l
     return found
 
 
-def _side(measured: Measured, loads: Sequence[Load], found: Sequence[Sequence[Round]]) -> Side:
-    rows: list[Row] = []
+def _side(measured: Subject, loads: Sequence[Load], found: Sequence[Sequence[Round]]) -> SubjectResult:
+    rows: list[LoadResult] = []
     for load, rounds in zip(loads, found, strict=True):
         if not any(each.timings for each in rounds):
             _raise_failed(measured.subject, rounds)
@@ -229,7 +229,7 @@ def _raise_failed(subject: str, rounds: Sequence[Round]) -> None:
     )
 
 
-def _compare(ours: Side, other: Side, in_turn: bool) -> None:
+def _compare(ours: SubjectResult, other: SubjectResult, in_turn: bool) -> None:
     """Set the ratios of `ours`: medians of the rounds' ratios if the sides took turns, else ratios of medians."""
     theirs = {(each.concurrency, each.prompt_tokens): each for each in other.rows}
     for each in ours.rows:

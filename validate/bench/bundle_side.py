@@ -74,8 +74,8 @@ class BundleSide:
         if not line.endswith("\n"):
             code = self._child.wait()
             self._errors.seek(0)
-            said = self._errors.read().strip().splitlines()
-            reason = said[-1] if said else f"exit code {code}"
+            lines = self._errors.read().strip().splitlines()
+            reason = lines[-1] if lines else f"exit code {code}"
             raise EngineError(f"{self.subject}: its process ended: {reason}")
         with suppress(msgspec.ValidationError):
             refused = msgspec.json.decode(line, type=Refused)

@@ -47,7 +47,7 @@ class Chunk(msgspec.Struct):
 
 
 class Reply(msgspec.Struct):
-    """A finished text; times are those of `time.perf_counter`."""
+    """A finished text; times are from `time.perf_counter`."""
 
     text: str
     tokens: int  # as the server counts them, or else its events with text
@@ -91,12 +91,12 @@ class _Embeddings(msgspec.Struct):
     usage: _Usage = msgspec.field(default_factory=_Usage)
 
 
-class _Said(msgspec.Struct):
+class _Error(msgspec.Struct):
     message: str
 
 
 class _Refusal(msgspec.Struct):
-    error: _Said
+    error: _Error
 
 
 class Client:

@@ -26,8 +26,8 @@ class EncoderBench:
 
     def __init__(self, bundle: Bundle, options: Mapping[str, Any], prompts: Sequence[str] | None):
         """Raises `UsageError` for `options` of generation, `BundleError` for a bundle without a tokenizer."""
-        if strange := [name for name in options if name not in TAKEN]:
-            name = strange[0].replace("_", "-")
+        if unexpected := [name for name in options if name not in TAKEN]:
+            name = unexpected[0].replace("_", "-")
             raise UsageError(f"--{name}: {bundle.path} is an encoder, which does not generate. Leave it out.")
         self._given = prompts
         self._tokenizer = Tokenizer.open(bundle)

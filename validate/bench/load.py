@@ -39,7 +39,7 @@ class Load(msgspec.Struct, frozen=True):
     def arrivals(self, began: float) -> Iterator[tuple[int, float]]:
         """Yield the number of each request, from 0, and the time from which its latency counts.
 
-        Times are those of `time.perf_counter`; the round began at `began`. With a rate, the intervals between two
+        Times are from `time.perf_counter`; the round began at `began`. With a rate, the intervals between two
         requests are exponential (Poisson arrivals), and the caller waits until each request is due.
         """
         intervals = random.Random(self.number)  # noqa: S311  not for secrets

@@ -10,7 +10,7 @@ import numpy as np
 
 from intaglio.errors import UsageError
 from intaglio.markup import Markup, fill
-from intaglio.validate.bench.results import Bench, Row, Side
+from intaglio.validate.bench.results import Bench, LoadResult, SubjectResult
 from intaglio.validate.line_chart import Axis, Kind, Line, Panel, chart, ticks
 
 PAGE = '<!doctype html>\n<meta charset="utf-8">\n<title>$title</title>\n$svg\n'
@@ -32,7 +32,7 @@ def picture(found: Bench) -> str:
     """An SVG file: throughput and latency at each concurrency and prompt length, beside the baseline's."""
     names = {float(place): _name(row) for place, row in enumerate(found.rows)}
     x = Axis("concurrency × prompt tokens", {-0.5: "", **names, len(names) - 0.5: ""})
-    sides: list[tuple[Side, Kind, Kind]] = [(found, "ours", "exact")]
+    sides: list[tuple[SubjectResult, Kind, Kind]] = [(found, "ours", "exact")]
     if found.baseline is not None:
         sides.append((found.baseline, "peer", "other"))
     throughput = [_line(found, side, kind, "", lambda row: row.throughput, found.unit) for side, kind, _ in sides]
@@ -51,11 +51,13 @@ def picture(found: Bench) -> str:
     return chart(f"intaglio bench {found.subject}", panels)
 
 
-def _name(row: Row) -> str:
+def _name(row: LoadResult) -> str:
     return f"{row.concurrency} × {row.prompt_tokens_read:.0f}"
 
 
-def _line(found: Bench, side: Side, kind: Kind, what: str, value: Callable[[Row], float], unit: str) -> Line:
+def _line(
+    found: Bench, side: SubjectResult, kind: Kind, what: str, value: Callable[[LoadResult], float], unit: str
+) -> Line:
     """A point for each row of `side`, at the place of the same row of `found`."""
     places = {(row.concurrency, row.prompt_tokens): place for place, row in enumerate(found.rows)}
     rows = [row for row in side.rows if (row.concurrency, row.prompt_tokens) in places]

@@ -20,7 +20,7 @@ class Percentiles(msgspec.Struct):
     p99_ms: float
 
 
-class Row(Percentiles, kw_only=True):
+class LoadResult(Percentiles, kw_only=True):
     """The measurement at one concurrency and prompt length; latencies of whole requests, of all rounds together."""
 
     concurrency: int
@@ -36,23 +36,23 @@ class Row(Percentiles, kw_only=True):
     ratio: float | None = None  # throughput divided by the baseline's
 
 
-class Side(Percentiles, kw_only=True):
-    """One subject; the numbers outside `rows` are those of its first row."""
+class SubjectResult(Percentiles, kw_only=True):
+    """One subject; the numbers outside `rows` repeat its first row."""
 
     subject: str  # bundle or URL
     kind: str  # "decoder", "encoder-decoder", "encoder" or "server"
     unit: str  # of throughput: "tokens" or "texts"
     throughput: float
     peak_bytes: int | None  # resident memory of its process, with Python and all libraries; None: unknown
-    rows: list[Row]
+    rows: list[LoadResult]
 
 
-class Bench(Side, kw_only=True):
+class Bench(SubjectResult, kw_only=True):
     """The subject beside its baseline."""
 
     processor: str  # of the machine that measured
     rounds: int
-    baseline: Side | None = None
+    baseline: SubjectResult | None = None
     ratio: float | None = None  # throughput divided by the baseline's
 
 
@@ -62,13 +62,13 @@ def percentiles(seconds: Sequence[float]) -> Percentiles:
     return Percentiles(*(float(1e3 * each) for each in found))
 
 
-def row(load: Load, rounds: Sequence[Round]) -> Row:
+def row(load: Load, rounds: Sequence[Round]) -> LoadResult:
     """Summarise the rounds of one load, with at least one finished request."""
     timings = [timing for each in rounds for timing in each.timings]
     throughputs = [sum(timing.units for timing in each.timings) / each.seconds for each in rounds]
     read = [timing.prompt_tokens for timing in timings if timing.prompt_tokens]
     whole = percentiles([timing.seconds for timing in timings])
-    return Row(
+    return LoadResult(
         median_ms=whole.median_ms,
         p90_ms=whole.p90_ms,
         p99_ms=whole.p99_ms,
@@ -90,10 +90,10 @@ def _optional(timings: Sequence[Timing], name: str) -> Percentiles | None:
     return percentiles(known) if known else None
 
 
-def side(subject: str, kind: str, unit: str, rows: list[Row], peak_bytes: int | None) -> Side:
+def side(subject: str, kind: str, unit: str, rows: list[LoadResult], peak_bytes: int | None) -> SubjectResult:
     """The result of one subject."""
     first = rows[0]
-    return Side(
+    return SubjectResult(
         median_ms=first.median_ms,
         p90_ms=first.p90_ms,
         p99_ms=first.p99_ms,

@@ -46,8 +46,8 @@ class ServerSide:
         self.subject, self._given = url, prompts
         self.unit = "texts" if api == "embeddings" else "tokens"
         self._api, self._body = api, _body(options)
-        if api == "embeddings" and (strange := [name for name in options if name != "max_new_tokens"]):
-            raise UsageError(f"--{strange[0].replace('_', '-')}: embeddings are not generated. Leave it out.")
+        if api == "embeddings" and (unexpected := [name for name in options if name != "max_new_tokens"]):
+            raise UsageError(f"--{unexpected[0].replace('_', '-')}: embeddings are not generated. Leave it out.")
         self._client = Client(url, key, timeout)
         self._runner = asyncio.Runner()
         self._runner.run(self._client.__aenter__())
@@ -124,8 +124,8 @@ class ServerSide:
 
 def _body(options: Mapping[str, Any]) -> dict[str, Any]:
     """The body of a request; without a sampling option the text is greedy, as in `intaglio generate`."""
-    if strange := [name for name in options if name not in (*SAME_NAME, "max_new_tokens", "stop")]:
-        name = strange[0].replace("_", "-")
+    if unexpected := [name for name in options if name not in (*SAME_NAME, "max_new_tokens", "stop")]:
+        name = unexpected[0].replace("_", "-")
         raise UsageError(f"--{name}: a server chooses it. Leave it out, or give it to the server.")
     body = {name: options[name] for name in SAME_NAME if name in options}
     if not {"temperature", "top_k", "top_p", "min_p"} & set(body):

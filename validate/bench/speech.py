@@ -28,9 +28,9 @@ class SpeechBench:
 
     def __init__(self, bundle: Bundle, options: Mapping[str, Any], prompts: Sequence[str] | None):
         """Raises `UsageError` for `options` of generation, for prompts, and for a bundle that takes no recordings."""
-        strange = [name for name in options if name not in TAKEN]
-        if strange or prompts is not None:
-            name = strange[0].replace("_", "-") if strange else "data"
+        unexpected = [name for name in options if name not in TAKEN]
+        if unexpected or prompts is not None:
+            name = unexpected[0].replace("_", "-") if unexpected else "data"
             raise UsageError(f"--{name}: {bundle.path} is a speech recogniser, which takes no prompts. Leave it out.")
         with bounded(options.get("threads")):
             self._recognizer = SpeechRecognizer(bundle, options.get("target", DEFAULT))

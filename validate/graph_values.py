@@ -19,7 +19,7 @@ def graph_values(path: Path) -> list[str]:
 
 
 @contextmanager
-def exposed(path: Path, names: Sequence[str]) -> Iterator[Path]:
+def expose_values(path: Path, names: Sequence[str]) -> Iterator[Path]:
     """Yield the path of a temporary copy of the model in which the values `names` are outputs too.
 
     Protobuf merges concatenated messages: so the copy is the file's bytes followed by a small message with only the

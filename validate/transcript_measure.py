@@ -1,4 +1,4 @@
-"""The measure of a speech recogniser's task: what it hears."""
+"""The measure of a speech recogniser's task: its transcripts."""
 
 from __future__ import annotations
 
@@ -11,9 +11,9 @@ from intaglio.validate.measures import Array, Measure, floats
 
 
 class Transcripts(Measure):
-    """What a speech recogniser hears, by greedy decoding.
+    """The transcripts of a speech recogniser, by greedy decoding.
 
-    A token that is heard one frame later changes the distributions of two frames, and nothing of the transcript.
+    A token that is recognised one frame later changes the distributions of two frames, but not the transcript.
     """
 
     names = ("token_errors", "same_top")
@@ -32,9 +32,9 @@ class Transcripts(Measure):
         self._same += int(np.count_nonzero((found == wanted) & ~broken))
         ends = np.cumsum(expected["output_lengths"].astype(np.int64))[:-1]
         for ours, theirs in zip(np.split(found, ends), np.split(wanted, ends), strict=True):
-            heard, said = (self._collapsed(each) for each in (ours, theirs))
-            self._edits += edits(heard, said)
-            self._tokens += len(said)
+            hypothesis, reference = (self._collapsed(each) for each in (ours, theirs))
+            self._edits += edits(hypothesis, reference)
+            self._tokens += len(reference)
 
     def _collapsed(self, best: npt.NDArray[np.int64]) -> list[int]:
         """The tokens of the best one in each frame: repetitions are one, and blanks none."""

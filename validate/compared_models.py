@@ -18,7 +18,7 @@ from intaglio.runtime.engines.engine import Engine
 from intaglio.runtime.engines.onnxruntime_engine import OnnxRuntimeEngine
 from intaglio.runtime.engines.opening import open_engine
 from intaglio.targets import DEFAULT, TARGETS
-from intaglio.validate.exposed import exposed, graph_values
+from intaglio.validate.graph_values import expose_values, graph_values
 from intaglio.validate.runners import EngineRunner, PyTorchRunner, ReferenceRunner, Runner
 
 PYTORCH = "pytorch"  # the checkpoint that the bundle was made from
@@ -32,7 +32,7 @@ def is_checkpoint(folder: Path) -> bool:
 
 
 @dataclass(frozen=True)
-class Side:
+class ComparedModel:
     """A bundle run by `kind`: one of the engines' targets, "pytorch" or "reference"."""
 
     bundle: Bundle
@@ -70,7 +70,7 @@ class Side:
 
     @contextmanager
     def _exposing(self, layers: Sequence[str]) -> Iterator[Engine]:
-        with exposed(self.bundle.model_path, layers) as path, OnnxRuntimeEngine(path, self.kind) as engine:
+        with expose_values(self.bundle.model_path, layers) as path, OnnxRuntimeEngine(path, self.kind) as engine:
             yield engine
 
     @property

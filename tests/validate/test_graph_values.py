@@ -12,7 +12,7 @@ import pytest
 
 from intaglio.errors import UsageError
 from intaglio.runtime.engines.onnxruntime_engine import OnnxRuntimeEngine
-from intaglio.validate.exposed import exposed, graph_values
+from intaglio.validate.graph_values import expose_values, graph_values
 
 Chain = Callable[..., onnx.ModelProto]
 
@@ -24,7 +24,7 @@ def test_exposed_values_equal_the_computed_ones(
     path = tmp_path / "chain.onnx"
     onnx.save(chain(3), path, save_as_external_data=external, location="chain.data", size_threshold=0)
     before = path.read_bytes()
-    with exposed(path, ["layer_2", "sum_0", "y"]) as copy:
+    with expose_values(path, ["layer_2", "sum_0", "y"]) as copy:
         with OnnxRuntimeEngine(copy) as engine:
             outputs = engine.run({"x": rows})
         folder = copy.parent
@@ -38,7 +38,7 @@ def test_exposed_values_equal_the_computed_ones(
 def test_external_weights_are_linked_instead_of_copied(chain: Chain, tmp_path: Path) -> None:
     path = tmp_path / "chain.onnx"
     onnx.save(chain(1), path, save_as_external_data=True, location="chain.data", size_threshold=0)
-    with exposed(path, ["sum_0"]) as copy:
+    with expose_values(path, ["sum_0"]) as copy:
         assert (copy.parent / "chain.data").samefile(tmp_path / "chain.data")
 
 
@@ -51,13 +51,13 @@ def test_external_weights_on_another_file_system_are_copied(
     path = tmp_path / "chain.onnx"
     onnx.save(chain(1), path, save_as_external_data=True, location="chain.data", size_threshold=0)
     monkeypatch.setattr("os.link", refuse)
-    with exposed(path, ["sum_0"]) as copy:
+    with expose_values(path, ["sum_0"]) as copy:
         assert (copy.parent / "chain.data").read_bytes() == (tmp_path / "chain.data").read_bytes()
 
 
 def test_missing_value_is_refused(chain: Chain, tmp_path: Path) -> None:
     onnx.save(chain(1), tmp_path / "chain.onnx")
-    with pytest.raises(UsageError, match="no value 'layer_9'"), exposed(tmp_path / "chain.onnx", ["layer_9"]):
+    with pytest.raises(UsageError, match="no value 'layer_9'"), expose_values(tmp_path / "chain.onnx", ["layer_9"]):
         pass
 
 
