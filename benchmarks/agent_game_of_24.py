@@ -6,7 +6,7 @@ Both ways have the same tools, thought_proposer, state_evaluator and top_k_selec
 (examples/agent_patterns). Tree of Thoughts awaits each call; LLMCompiler plans the calls of a depth, which share the
 rows of the engine's batch, and replans after each depth, with a model of its own. The games are not in the training
 data; the two ways take turns in going first. A game counts as solved if the rules say so. The goal is at least the same
-success and a ratio of 2. Tokens are those of both models.
+success and a ratio of 2. Tokens of both models are counted.
 """
 
 from __future__ import annotations

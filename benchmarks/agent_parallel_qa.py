@@ -2,7 +2,7 @@
 
     python benchmarks/agent_parallel_qa.py [--bundle BUNDLE] [--questions N] [--tool-ms MS] [--json]
 
-The questions are those of examples/planner/test.jsonl in the manner of ParallelQA (thesis, section 6.4 and appendix
+The questions come from examples/planner/test.jsonl, in the manner of ParallelQA (thesis, section 6.4 and appendix
 D.6), about facts that the model has not seen; the model is the one of examples/planner/model, which was trained on all
 three forms, and the tools are `search` over its facts and `calculate`. An answer is right if it is a number within
 10 %, or else the same words.

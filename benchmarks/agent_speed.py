@@ -193,7 +193,7 @@ def of(events: Sequence[AnyEvent], kind: type[Kind]) -> list[Kind]:
 
 
 def parts(planned: Sequence[TaskPlanned], seconds: float) -> float:
-    """When the last tool ends if each starts as soon as it was planned and its inputs are there.
+    """When the last tool ends if each starts once it is planned and its inputs are there.
 
     For independent tools that is the planner's time to the last call and one tool.
     """

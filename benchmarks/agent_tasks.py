@@ -3,7 +3,7 @@
     python benchmarks/agent_tasks.py [--rounds N] [--json]
 
 Graphs of 1,000, 10,000 and 20,000 tasks whose tools return at once: a chain, independent tasks, and a random graph with
-up to three inputs for each task. `microseconds` are those of the unit for each task, the least of the rounds, with an
+up to three inputs for each task. `microseconds` is the scheduler's time for each task, the least of the rounds, with an
 observer; the peer is `asyncio.TaskGroup` with one task for each call, which awaits its inputs and the same tool, in the
 same run. The goal is 1 ms. `bytes` are the most that each task takes at a time, by tracemalloc; from 10,000 to 20,000
 tasks they should stay the same.

@@ -3,7 +3,7 @@
     pip install scikit-learn ckwrap        or the extra `peers`
     python benchmarks/clustering.py [rows of each size]
 
-The rows are those of a linear layer of a language model: weights of a Student distribution with 5 degrees of freedom,
+The rows imitate a linear layer of a language model: weights of a Student distribution with 5 degrees of freedom,
 sensitivities of a squared one, both in float32. scikit-learn is called as SqueezeLLM calls it (quantization/nuq.py):
 KMeans(n_clusters=2**bits, random_state=0, n_init="auto", max_iter=50).fit(column, sample_weight=sensitivities).
 All on one thread, ours and the peers' in turns; times are CPU times per row.

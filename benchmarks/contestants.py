@@ -184,7 +184,7 @@ CONTESTANTS = {
     "ort-dynamic": Contestant("ONNX Runtime, dynamic INT8", ORT, _quantize_dynamic, _open_onnxruntime),
     "ort-static": Contestant("ONNX Runtime, static Q/DQ INT8", ORT, _quantize_static, _open_onnxruntime),
     "openvino-float32": Contestant("OpenVINO, float32", OPENVINO, _as_exported, _open_openvino_float32),
-    "openvino": Contestant("OpenVINO, as it comes", OPENVINO, _as_exported, _open_openvino),
+    "openvino": Contestant("OpenVINO, default settings", OPENVINO, _as_exported, _open_openvino),
     STRONGEST: Contestant("OpenVINO, INT8 by NNCF", ("openvino", "nncf"), _quantize_openvino, _open_openvino),
     OURS: Contestant("Intaglio, int8-only", ORT, _compress, _open_onnxruntime),
 }
@@ -236,7 +236,7 @@ def prepared(names: Sequence[str], bundle: Path, folder: Path, texts: list[str])
             try:
                 with step(f"{contestant.title}: making the model"), fresh_process() as pool:
                     model = pool.submit(_prepare, name, bundle, target, texts).result()
-            except Exception as error:  # whatever a peer raises; the others go on
+            except Exception as error:  # a peer can raise anything; the others go on
                 left_out(name, str(error))
                 continue
             record.write_text(str(model.resolve()), encoding="utf-8")
@@ -253,7 +253,7 @@ def opened(models: dict[str, Path], bundle: Path, settings: Settings) -> Iterato
             pool = stack.enter_context(fresh_process())
             try:
                 processes[name] = Process(pool, name, model, bundle, settings)
-            except Exception as error:  # whatever a peer raises; the others go on
+            except Exception as error:  # a peer can raise anything; the others go on
                 left_out(name, str(error))
         yield processes
 

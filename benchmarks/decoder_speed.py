@@ -152,7 +152,7 @@ def prepared(names: Sequence[str], folder: Path) -> dict[str, Path]:
         try:
             with step(f"{CONTESTANTS[name].title}: making the model"), fresh_process() as pool:
                 models[name] = pool.submit(_prepare, name, checkpoint, folder).result()
-        except Exception as error:  # whatever a peer raises; the others go on
+        except Exception as error:  # a peer can raise anything; the others go on
             left_out(name, str(error))
     return models
 
@@ -185,7 +185,7 @@ def opened(models: dict[str, Path], threads: int) -> Iterator[dict[str, ProcessP
             try:
                 process.submit(_open, name, model, threads).result()
                 processes[name] = process
-            except Exception as error:  # whatever a peer raises; the others go on
+            except Exception as error:  # a peer can raise anything; the others go on
                 left_out(name, str(error))
         yield processes
 

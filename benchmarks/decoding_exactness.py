@@ -8,7 +8,7 @@ in the plain model's own pass: passes over several tokens round differently from
 rounding can go either way. Sampled: Pearson's chi-squared test of three sampled tokens against the exact
 distribution, which has 27 outcomes; `p` is the probability that a sample of the right distribution is as far from it.
 
-Without --drafts, the drafts that a model makes itself are those of untrained projections, which repeat a token's state:
+Without --drafts, a model's own drafts come from untrained projections, which repeat a token's state:
 whether a text is exact does not depend on how good they are. With it, checkpoints that `intaglio train` wrote.
 """
 

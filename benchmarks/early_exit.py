@@ -2,7 +2,7 @@
 
     python benchmarks/early_exit.py --layer-exit CHECKPOINT --every-layer CHECKPOINT --text FILE [--json]
 
-See the thesis, figure C.1. The checkpoints are those of `intaglio train early-exit`, without and with --every-layer.
+See the thesis, figure C.1. `intaglio train early-exit` made the checkpoints, without and with --every-layer.
 They were trained differently, so each configuration is compared with its own checkpoint as a plain model: all blocks,
 and no exit in the graph. `speed` is the plain model's time over theirs, `bleu` the similarity to the plain model's
 texts, and `blocks` the mean number of blocks per token: with CALM those that it went through, with BiLD those of all

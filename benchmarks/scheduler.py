@@ -68,7 +68,7 @@ class Result(msgspec.Struct):
     ratio: float
     limit: float  # passes alone over passes together
     late_seconds: float  # until the first token of a request that comes while seven are written
-    late_expected: float  # what it takes alone, a chunk, and a step of the seven
+    late_expected: float  # its time alone, a chunk, and a step of the seven
     shared_read: int  # tokens
     shared_expected: int
     llama_cpp_tokens_per_second: float | None = None

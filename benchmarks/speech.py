@@ -3,9 +3,9 @@
     python benchmarks/speech.py [--size XS ...] [--conformer S ...] [--seconds 30] [--rounds 5] [--threads 2] [--json]
 
 Squeezeformer and Conformer-CTC in their published sizes (thesis, table 5.2) with random weights, as the speed does not
-depend on them. ONNX Runtime with our graph, after the recipe `fold` and as it was exported, and PyTorch (eager,
+depend on them. ONNX Runtime with our graph, after the recipe `fold` and without it, and PyTorch (eager,
 inference mode) take turns in one process; times are the least of the rounds, a ratio is the median over the rounds.
-Operations are those of the products (2 for a multiply-add), without the front end, beside those that the thesis prints.
+Operations of the products (2 for a multiply-add) are counted without the front end, beside those that the thesis prints.
 """
 
 from __future__ import annotations

@@ -10,7 +10,7 @@ The Conformer-CTC is as wide as it has to be for about the same number of parame
 
 WER: test, sentences and voices that were held out; mixed, the same with noise, rooms and other speeds; LibriVox, five
 sentences read by a person; more, 2,000 other utterances of held-out sentences and voices, transcribed by ONNX Runtime.
-On these, the difference of every network from the first has a 95 % interval. Operations are those of the products for
+On these, the difference of every network from the first has a 95 % interval. Operations of the products are counted for
 30 s (2 for a multiply-add), without the front end. Throughput: inputs of 30 s a second in ONNX Runtime, one at a time;
 the networks take turns, the best round counts.
 """
@@ -50,7 +50,7 @@ from intaglio.training.speech.word_errors import word_errors
 
 SECONDS = 30  # of audio
 ROUNDS = 5
-HEARD = 100  # utterances of the larger test part for the picture
+PICTURED = 100  # utterances of the larger test part for the picture
 MORE = 2000  # utterances of the larger test part
 
 
@@ -103,13 +103,13 @@ def trained(
     if not (path / RESULTS).is_file():
         click.echo(f"training {path.name}: {parameters(options):,} parameters", err=True)
         try:
-            return train_speech(path, options, utterances, corpora=corpora, threads=threads, report=said)
+            return train_speech(path, options, utterances, corpora=corpora, threads=threads, report=print_evaluation)
         except GraphError as error:
             return str(error)
     return msgspec.json.decode((path / RESULTS).read_bytes(), type=TrainedSpeech)
 
 
-def said(evaluation: Evaluation) -> None:
+def print_evaluation(evaluation: Evaluation) -> None:
     """Print a line while a network is trained."""
     click.echo(f"  step {evaluation.step}: loss {evaluation.loss:.3f}, WER {evaluation.wer:.1f} %", err=True)
 
@@ -121,7 +121,7 @@ def measured(folder: Path, found: dict[str, TrainedSpeech | str], more: Corpus, 
     feeds = {"audio": audio, "lengths": np.array([samples])}
     rows = {name: Row(name, note=each) if isinstance(each, str) else row_of(name, each) for name, each in found.items()}
     spoken = more.part("test")
-    texts, heard = [each.text for each in spoken], dict[str, list[str]]()
+    texts, transcripts = [each.text for each in spoken], dict[str, list[str]]()
     with scratch_directory("speech") as scratch, ExitStack() as opened:
         engines = {}
         for name, each in found.items():
@@ -133,12 +133,12 @@ def measured(folder: Path, found: dict[str, TrainedSpeech | str], more: Corpus, 
             products = sum(count for module, count in counts.items() if module != "front_end")
             rows[name].gflops = round(products / 1e9, 2)
             recognizer = opened.enter_context(SpeechRecognizer(Bundle.open(scratch / name), threads=threads))
-            heard[name] = [
+            transcripts[name] = [
                 recognizer.transcribe_samples([more.audio(utterance)]).text
                 for utterance in track(spoken, f"transcribing with {name}", len(spoken))
             ]
-            rows[name].more_wer = round(word_errors(texts, heard[name]).wer, 2)
-            rows[name].difference = difference(texts, next(iter(heard.values())), heard[name])
+            rows[name].more_wer = round(word_errors(texts, transcripts[name]).wer, 2)
+            rows[name].difference = difference(texts, next(iter(transcripts.values())), transcripts[name])
             engines[name] = recognizer.engine
         times: dict[str, list[float]] = {name: [] for name in engines}
         for _ in range(ROUNDS):
@@ -220,7 +220,7 @@ def main(
     more = synthesise(CorpusOptions(len(KINDS), len(KINDS), MORE), corpora)
     rows = measured(folder, found, more, threads)
     if drawing is not None:
-        recordings = [more.audio(each) for each in more.part("test")[:HEARD]]
+        recordings = [more.audio(each) for each in more.part("test")[:PICTURED]]
         labels = {"Squeezeformer": "squeezeformer", "Conformer-CTC": "conformer-ctc"}
         trained_ones = {label: name for label, name in labels.items() if not isinstance(found[name], str)}
         compared = {label: frame_similarity(folder / name, recordings) for label, name in trained_ones.items()}

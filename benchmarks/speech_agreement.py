@@ -1,9 +1,9 @@
-"""Does the exported recogniser of hama hear what the package's own library hears?
+"""Does the exported recogniser of hama write the same phonemes as the package's own library?
 
     python benchmarks/speech_agreement.py [RECORDING_OR_FOLDER ...]
 
 Runs both on the recordings that ship with intaglio and on those given, and compares log-probabilities and phonemes.
-hama rounds its features to float16: one at the border of two numbers becomes the one or the other by the order of
+hama rounds its features to float16: one at the border of two numbers is rounded up or down by the order of
 summation, and changes the frames around it.
 """
 
@@ -48,10 +48,11 @@ def main(places: tuple[Path, ...]) -> None:
                 found, _ = recognizer.log_probs(each[None], lengths)
                 difference = np.abs(found - expected)
                 differences.append(difference.ravel())
-                said = library._decode_single(expected[0], int(frames[0])).phonemes
-                heard = [token.text for token in recognizer.transcribe_samples([each]).tokens if token.text != "<wb>"]
-                same += heard == said
-                click.echo(f"{name:40} {len(each) / RATE:6.2f} s  largest {difference.max():.1e}  same {heard == said}")
+                reference = library._decode_single(expected[0], int(frames[0])).phonemes
+                tokens = recognizer.transcribe_samples([each]).tokens
+                equal = [token.text for token in tokens if token.text != "<wb>"] == reference
+                same += equal
+                click.echo(f"{name:40} {len(each) / RATE:6.2f} s  largest {difference.max():.1e}  same {equal}")
     every = np.concatenate(differences)
     click.echo(f"{same} of {len(samples)} recordings have the same phonemes")
     click.echo(

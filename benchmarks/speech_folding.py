@@ -53,7 +53,7 @@ class Result(msgspec.Struct):
 
 
 def random_network(size: str) -> SpeechNetwork:
-    """A network whose scales and statistics are those of no initialisation."""
+    """A network whose scales and statistics are not the initial ones."""
     torch.manual_seed(0)
     network = SpeechNetwork(squeezeformer_of(size)).eval().requires_grad_(False)
     for name, tensor in network.state_dict().items():

@@ -73,13 +73,13 @@ def transcribed(
     options: SpeechOptions | None = None,
 ) -> Row:
     """Transcribe the utterances, one at a time."""
-    heard = []
+    transcripts = []
     with SpeechRecognizer(Bundle.open(bundle), threads=threads, options=options) as recognizer:
         began = time.perf_counter()
         for utterance in track(spoken, name, len(spoken)):
-            heard.append(recognizer.transcribe_samples([corpus.audio(utterance)]).text)
+            transcripts.append(recognizer.transcribe_samples([corpus.audio(utterance)]).text)
         seconds = time.perf_counter() - began
-    errors = word_errors([each.text for each in spoken], heard)
+    errors = word_errors([each.text for each in spoken], transcripts)
     size = sum(path.stat().st_size for path in bundle.glob("model.onnx*")) / 1e6
     audio = sum(each.samples for each in spoken) / SAMPLE_RATE
     return Row(name, round(errors.wer, 2), round(size, 2), round(seconds / audio, 5))
@@ -90,14 +90,14 @@ def measured(checkpoint: Path, corpora: Path | None, threads: int) -> Result:
     corpus = corpus_of(checkpoint, corpora)
     spoken, learned = corpus.part("test"), corpus.part("train")
     with scratch_directory("speech-recipes") as folder:
-        exported, heard = folder / "exported", folder / "calibration"
+        exported, recordings = folder / "exported", folder / "calibration"
         intaglio.export(checkpoint, exported, check=False)
-        heard.mkdir()
+        recordings.mkdir()
         for number, utterance in enumerate(learned[:CALIBRATED]):
-            soundfile.write(heard / f"{number}.flac", corpus.audio(utterance), SAMPLE_RATE)
+            soundfile.write(recordings / f"{number}.flac", corpus.audio(utterance), SAMPLE_RATE)
         rows = [transcribed(exported, "exported", corpus, spoken, threads)]
         for recipe in RECIPES:
-            compress(exported, folder / recipe, recipe, calibration=heard if recipe == "int8-qdq" else None)
+            compress(exported, folder / recipe, recipe, calibration=recordings if recipe == "int8-qdq" else None)
             rows.append(transcribed(folder / recipe, recipe, corpus, spoken, threads))
         text, model = folder / "sentences", folder / "words.arpa"
         text.write_text("\n".join(sorted({each.text for each in learned})) + "\n")

@@ -88,7 +88,7 @@ def measured(found: Validated) -> dict[str, float]:
 
 
 def rows_of(name: str, model: Model, recipes: tuple[str, ...], folder: Path) -> list[Row]:
-    """One row for each of `recipes`, printed as it comes."""
+    """One row for each of `recipes`, printed when it is finished."""
     original = folder / name
     export(model.checkpoint, original, check=False)
     text = None

@@ -4,7 +4,7 @@
 
 Each contestant is a model of equal layers with separate weights, too large for any cache; x is float32, one
 token. Every round runs all contestants and reads a block of memory with the same number of threads; results are medians
-over the rounds, ratios are those of the same round. `bandwidth` is what part of the read bandwidth the bytes of the
+over the rounds, ratios compare within one round. `bandwidth` is what part of the read bandwidth the bytes of the
 indices alone reach.
 """
 

@@ -21,15 +21,15 @@ class Difference(NamedTuple):
     high: float
 
 
-def difference(said: Sequence[str], first: Sequence[str], second: Sequence[str], seed: int = 0) -> Difference:
-    """Compare the transcripts `first` and `second` of what was `said`.
+def difference(references: Sequence[str], first: Sequence[str], second: Sequence[str], seed: int = 0) -> Difference:
+    """Compare the transcripts `first` and `second` of the same `references`.
 
     The interval is the bootstrap's: the sentences are drawn again, with repetition, and both rates are computed of the
     same ones. Utterances of one sentence, by several voices, stay together, as their errors are alike.
     """
-    sentences = {text: place for place, text in enumerate(dict.fromkeys(said))}
+    sentences = {text: place for place, text in enumerate(dict.fromkeys(references))}
     words, excess = np.zeros(len(sentences)), np.zeros(len(sentences))
-    for text, one, other in zip(said, first, second, strict=True):
+    for text, one, other in zip(references, first, second, strict=True):
         words[sentences[text]] += len(text.split())
         excess[sentences[text]] += _errors(text, other) - _errors(text, one)
     random = np.random.default_rng(seed)
@@ -38,6 +38,6 @@ def difference(said: Sequence[str], first: Sequence[str], second: Sequence[str],
     return Difference(100 * float(excess.sum() / words.sum()), float(low), float(high))
 
 
-def _errors(said: str, transcript: str) -> int:
-    found = word_errors([said], [transcript])
+def _errors(reference: str, transcript: str) -> int:
+    found = word_errors([reference], [transcript])
     return found.substitutions + found.deletions + found.insertions
