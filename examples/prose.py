@@ -1,6 +1,6 @@
-"""A real task of text to text: prose as it was written, from its words alone.
+"""A real text-to-text task: restore prose from its words alone.
 
-The prose is that of Python's manual, docstrings and comments; its words come without punctuation and markup. What has
+The prose comes from Python's manual, docstrings and comments; its words come without punctuation and markup. What has
 to be found is where sentences end, what is a name or code, and how that is marked.
 """
 
@@ -29,7 +29,7 @@ class Pair:
 
 
 def words_of(prose: str) -> str:
-    """The words alone: whatever is no letter and no digit separates them."""
+    """The words alone: every character that is no letter and no digit separates them."""
     return " ".join(re.findall(r"[^\W_]+", prose))
 
 

@@ -239,7 +239,7 @@ def train_pair(
 
 @dataclass(frozen=True)
 class Trained:
-    """A model as it was written, read in float32, and what it was found to be."""
+    """A written model, read back in float32, and its measurements."""
 
     model: GPT2LMHeadModel
     choices: Tokens  # int64 [held-out tokens - 1], the likeliest in the place of each but the first
@@ -260,7 +260,7 @@ class Run:
     def train(
         self, label: str, shape: Shape, context: int, steps: int | None, minutes: float | None, directory: Path
     ) -> Trained:
-        """Train a model, write it to `directory`/`label`, and judge it as it is read from there, in float32."""
+        """Train a model, write it to `directory`/`label`, and judge the file that was written, in float32."""
         torch.manual_seed(self.seed)
         model = new_model(shape, len(self.tokenizer), context, end=self.tokenizer.eos_token_id)
         length = Length(steps or shape.steps, minutes and minutes * 60 * SHARES[label])
@@ -361,7 +361,7 @@ Two GPT-2-architecture checkpoints with float16 weights and one byte-level BPE t
 | --- | --- | --- | --- | --- | --- | --- | --- |
 {rows}
 
-Perplexity is that of the held-out text, with the weights as they were trained and as they lie here, rounded to float16;
+Perplexity is measured on the held-out text, with the trained weights and with the stored ones, rounded to float16;
 both computed in float32, in windows of {context} tokens that move by half of that. The frequencies of the tokens alone
 give {unigram_perplexity:.1f}. The two models find the same token the likeliest at {agreement:.1%} of the held-out text;
 of the tokens that the large one writes, {drafting_agreement:.1%} are the likeliest for the small one.

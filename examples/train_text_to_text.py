@@ -71,7 +71,7 @@ SHAPES = {
 
 
 class ModelMeasurements(msgspec.Struct):
-    """One model: its size, its training, and how well it does the task, greedily, as it is read from its files."""
+    """One model: its size, its training, and how well the written file does the task, greedily."""
 
     encoder_layers: int
     decoder_layers: int
@@ -93,7 +93,7 @@ class Measurements(msgspec.Struct):
     training_paragraphs: int
     held_out_paragraphs: int
     judged: int
-    words_alone: TextQuality  # what writing down the words as they are would give
+    words_alone: TextQuality  # the quality of the unchanged words
     models: dict[str, ModelMeasurements]
 
 
@@ -189,9 +189,9 @@ def new_model(shape: Shape, vocabulary: int) -> T5ForConditionalGeneration:
 
 @torch.no_grad()
 def begin_to_copy(model: T5ForConditionalGeneration) -> None:
-    """Let the decoder attend to where the words that it wrote last stand in the source, and see what comes after them.
+    """Let the decoder attend to where the words that it wrote last stand in the source, and see the next word.
 
-    To copy a word one has to find what comes after the words that were just written. From random weights a small model
+    To copy a word one has to find the word after those that were just written. From random weights a small model
     learns that in a thousand steps, a larger one not in a thousand; from these in a hundred. Every self-attention head
     begins by looking at a neighbour, the first of the encoder's at the next token. What the decoder's heads make of a
     token before is what the encoder's make of it, and what is alike attends to each other: queries begin as keys.
@@ -226,7 +226,7 @@ class Run:
     seed: int
 
     def train(self, label: str, shape: Shape, steps: int | None, directory: Path) -> ModelMeasurements:
-        """Train a model, write it to `directory`/`label`, and judge it as it is read from there, in float32."""
+        """Train a model, write it to `directory`/`label`, and judge the file that was written, in float32."""
         torch.manual_seed(self.seed)
         model = new_model(shape, len(self.tokenizer))
         seconds = self._fit(label, model, shape, steps or shape.steps)

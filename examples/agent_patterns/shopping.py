@@ -1,4 +1,4 @@
-"""What a customer wants, how it is said, and how good a purchase is: the reward of WebShop (Yao et al. 2022).
+"""What a customer wants, in words, and how good a purchase is: the reward of WebShop (Yao et al. 2022).
 
 The reward is the share of what was asked for that the purchase has, times a factor for the type of the item:
 
@@ -47,12 +47,12 @@ class Goal:
 
     @property
     def options(self) -> list[str]:
-        """The wanted options, as they are mentioned."""
+        """The wanted options, in the order of the instruction."""
         return self._mentioned([self.colour, self.size])
 
     @property
     def wanted(self) -> str:
-        """All that is wanted in few words, as it is mentioned."""
+        """All that is wanted in few words, in the order of the instruction."""
         words = self._mentioned([*self.attributes, self.item.kind, self.colour, self.size])
         return " ".join([*words, f"under {self.price}"])
 

@@ -19,18 +19,18 @@ ONSETS, NUCLEI, CODAS, BEFORE, AFTER = (line.split() for line in PARTS.splitline
 LETTERS = "aaabcdeeefghiijklmnoopqrsttuvwxyz"
 
 
-def made_up_names(random: Random, count: int) -> list[str]:
-    """Return different names; of some the first or the last word is the same, as that of lakes."""
+def synthetic_names(random: Random, count: int) -> list[str]:
+    """Return different names; some share the first or the last word, as lakes do."""
     before = random.choice(BEFORE) if random.random() < 0.3 else ""
     after = random.choice(AFTER) if random.random() < 0.1 else ""
     names: dict[str, None] = {}
     while len(names) < count:
-        name = f"{before} {_word(random)} {after}".strip() if before or after else made_up_name(random)
+        name = f"{before} {_word(random)} {after}".strip() if before or after else synthetic_name(random)
         names[name] = None
     return list(names)
 
 
-def made_up_name(random: Random) -> str:
+def synthetic_name(random: Random) -> str:
     """Return a name of one to three words."""
     words = [_word(random) for _ in range(random.choices((1, 2), (9, 1))[0])]
     ornament = random.random()

@@ -15,7 +15,7 @@ from intaglio.runtime.agents.observation import as_text
 from intaglio.runtime.agents.plan import Call
 from intaglio.runtime.agents.plan_text import decoded
 from intaglio.runtime.agents.toolbox.arithmetic import calculate
-from planner.names import made_up_name, made_up_names
+from planner.names import synthetic_name, synthetic_names
 from planner.patterns import PATTERNS, Pattern
 
 FACTS = Path(__file__).parent / "facts"
@@ -95,23 +95,23 @@ def training_questions(random: Random, avoid: frozenset[str] = frozenset()) -> I
         words = {name: value for name, value in words.items() if pattern.uses(f"{{{name}}}")}
         if held_out(pattern, words):
             continue
-        entities = made_up_names(random, pattern.entities)
+        entities = synthetic_names(random, pattern.entities)
         if not avoid.isdisjoint(entities):
             continue
-        question = ask(pattern, words, entities, _MadeUpFacts(random), random)
+        question = ask(pattern, words, entities, _SyntheticFacts(random), random)
         if question is not None:
             yield question
 
 
-class _MadeUpFacts(dict[str, Any]):
-    """Values that are made up when they are asked for."""
+class _SyntheticFacts(dict[str, Any]):
+    """Values that are invented at the first query."""
 
     def __init__(self, random: Random):
         self._random = random
 
     def __missing__(self, query: str) -> Any:
         if query.startswith(RELATIONS):
-            self[query] = made_up_name(self._random)
+            self[query] = synthetic_name(self._random)
         elif self._random.random() < 0.1:
             self[query] = round(self._random.uniform(0, 30), 2)
         else:
