@@ -220,8 +220,8 @@ def chi_squared(
     name: str, found: Counter[tuple[int, ...]], exact: Mapping[tuple[int, ...], float], size: int
 ) -> Sampled:
     """Pearson's test; outcomes with an expected count below 8 are merged. p by Wilson and Hilferty (1931)."""
-    if strange := set(found) - set(exact):
-        raise AssertionError(f"{name}: wrote {strange}, which the model cannot")
+    if unexpected := set(found) - set(exact):
+        raise AssertionError(f"{name}: wrote {unexpected}, which the model cannot")
     cells = [(found[each], size * probability) for each, probability in exact.items() if size * probability >= 8]
     rare = [(found[each], size * probability) for each, probability in exact.items() if size * probability < 8]
     if rare:

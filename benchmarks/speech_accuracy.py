@@ -32,9 +32,9 @@ from speech import RATE, processor, timed
 from word_error_difference import Difference, difference
 
 import intaglio
+from intaglio.atomic import atomic_write
 from intaglio.bundle import Bundle
 from intaglio.errors import GraphError
-from intaglio.files import atomic_write
 from intaglio.progress import step, track
 from intaglio.runtime.speech.recognizer import SpeechRecognizer
 from intaglio.speech.network import SpeechNetwork

@@ -2,8 +2,8 @@
 
 Two models that do the same computation must agree in every value of their outputs, within `BOUNDS`. A model that
 approximates another on purpose is judged by the measures of its task (`QUALITY`). Every bound has a reason. "Observed"
-values are those of the trained models of this repository: MiniLM (6 layers, 384 wide) on 64 English sentences, without
-padding, and the language models of examples/language_models on held-out text.
+values were measured on the trained models of this repository: MiniLM (6 layers, 384 wide) on 64 English sentences,
+without padding, and the language models of examples/language_models on held-out text.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ class Exact:
     reason: str
 
     def limit(self, largest: float) -> float:
-        """Largest allowed |error|, whatever the largest |expected| is."""
+        """Largest allowed |error|, regardless of the largest |expected|."""
         return 0.0
 
     def __str__(self) -> str:
@@ -38,7 +38,7 @@ class Absolute:
     reason: str
 
     def limit(self, largest: float) -> float:
-        """Largest allowed |error|, whatever the largest |expected| is."""
+        """Largest allowed |error|, regardless of the largest |expected|."""
         return self.value
 
     def __str__(self) -> str:

@@ -13,18 +13,10 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from intaglio.atomic import atomic_directory, atomic_file, atomic_write, locked, restore
 from intaglio.errors import GraphError, storage_errors
 from intaglio.external_data import external_data_files
-from intaglio.files import (
-    atomic_directory,
-    atomic_file,
-    atomic_write,
-    copy_file,
-    inside_to_write,
-    locked,
-    restore,
-    sha256,
-)
+from intaglio.files import copy_file, inside_to_write, sha256
 from intaglio.manifest import (
     FORMAT,
     MANIFEST,

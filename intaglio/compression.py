@@ -13,10 +13,10 @@ from pathlib import Path
 
 import msgspec
 
+from intaglio.atomic import check_output_directory
 from intaglio.bundle import Bundle, PassRecord, create
 from intaglio.errors import GraphError, UsageError
 from intaglio.external_data import external_data_files
-from intaglio.files import check_output_directory
 from intaglio.graph_passes.calibration import OPTION as CALIBRATION
 from intaglio.graph_passes.calibration import CalibrationData
 from intaglio.graph_passes.checker import check

@@ -48,7 +48,7 @@ def transferred_states(
     projections      one linear layer per step; before the step's block in `layers`, the pseudo states x + x·W are
                      computed from the states x of a token
     input_ids        int64 [batch, tokens]; `positions` likewise
-    attention_mask   bool [batch, tokens, keys], True where a token attends. The keys are those of a `cache`; without
+    attention_mask   bool [batch, tokens, keys], True where a token attends. The keys come from a `cache`; without
                      one they are the tokens, and the pseudo states in their order
     draft_indices    int64 [batch, drafting], the tokens whose states are transferred
     draft_positions  int64 [batch, drafted], drafted = steps · drafting: row s · drafting + j is of step s from

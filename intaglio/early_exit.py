@@ -1,6 +1,6 @@
 """A decoder that was trained to predict also after its first blocks, or after every block: early_exit.json.
 
-The file is in the checkpoint's folder. Final norm and head are those of the whole model; nothing else is added.
+The file is in the checkpoint's folder. The final norm and the head of the whole model are used; nothing else is added.
 """
 
 from __future__ import annotations

@@ -104,7 +104,7 @@ def storage_errors(path: Path, partial: Path | None = None) -> Iterator[None]:
             if partial is None or error.path is None or not error.path.is_relative_to(partial):
                 raise
             assert isinstance(error.__cause__, Exception)
-            error = error.__cause__  # said again of `path`, as users do not know temporary names
+            error = error.__cause__  # reported for `path`, as users do not know temporary names
         number = _storage_errno(error, path, partial)
         if number is None:
             raise

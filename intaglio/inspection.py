@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 
 class Inspected(msgspec.Struct):
-    """A bundle's content. Operators and bytes are those of all its graphs, including an encoder's."""
+    """A bundle's content. Operators and bytes are counted in all its graphs, including an encoder's."""
 
     bundle: str
     source: str

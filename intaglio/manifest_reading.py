@@ -1,4 +1,4 @@
-"""Reading a manifest, which anybody may have written: what contradicts itself, its graph or its files is refused."""
+"""Read an untrusted manifest; reject one that contradicts itself, its graph or its files."""
 
 from __future__ import annotations
 
@@ -163,9 +163,9 @@ def verify_axes(path: Path, manifest: Manifest) -> None:
         raise BundleError(
             f"{path / MANIFEST}: truncation is {manifest.truncation}, expected 1 to {LONGEST}. Re-export the bundle."
         )
-    if strange := [spec for spec in specs if spec.dtype not in DTYPES]:
+    if unexpected := [spec for spec in specs if spec.dtype not in DTYPES]:
         raise BundleError(
-            f"{path / MANIFEST}: {strange[0].name} has dtype {strange[0].dtype[:40]!r}, expected one of "
+            f"{path / MANIFEST}: {unexpected[0].name} has dtype {unexpected[0].dtype[:40]!r}, expected one of "
             f"{', '.join(DTYPES)}. Re-export the bundle."
         )
 

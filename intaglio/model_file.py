@@ -1,7 +1,7 @@
 """Read and write ONNX files without holding the weights twice.
 
 `onnx.save` copies every weight into a protobuf message and that message into a byte string. Here the message is
-built without the large weights, and they are streamed into the file one at a time: the peak memory is that of the
+built without the large weights, and they are streamed into the file one at a time: the peak memory is the size of the
 largest single tensor. Above 1 GiB the weights go to `<name>.data` next to the file, as external data.
 """
 

@@ -18,9 +18,9 @@ import msgspec
 import numpy as np
 import numpy.typing as npt
 
+from intaglio.atomic import atomic_file
 from intaglio.bundle import Source
 from intaglio.errors import UsageError, one_line
-from intaglio.files import atomic_file
 from intaglio.input_files import open_file
 
 OPTION = "--sensitivity"

@@ -14,7 +14,7 @@ SAMPLE_RATE = 16000  # Hz
 
 
 class Recording(NamedTuple):
-    """Speech and what is said in it."""
+    """Speech and its reference transcript."""
 
     name: str
     samples: npt.NDArray[np.float32]  # [samples] at `SAMPLE_RATE`, from -1 to 1

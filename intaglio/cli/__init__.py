@@ -87,7 +87,7 @@ class Verbs(VerbGroup):
 
     def shell_complete(self, context: click.Context, incomplete: str) -> list[CompletionItem]:
         """Complete verbs without importing them; else options."""
-        verbs = [CompletionItem(name, help=said) for name, said in VERBS.items() if name.startswith(incomplete)]
+        verbs = [CompletionItem(name, help=summary) for name, summary in VERBS.items() if name.startswith(incomplete)]
         return verbs or click.Command.shell_complete(self, context, incomplete)
 
     def format_commands(self, context: click.Context, formatter: click.HelpFormatter) -> None:
@@ -182,19 +182,19 @@ def _message(error: BaseException) -> str | None:
             return None
         case click.ClickException():
             context = getattr(error, "ctx", None)
-            said = f"{error.format_message()} See: {context.command_path if context else 'intaglio'} --help"
+            message = f"{error.format_message()} See: {context.command_path if context else 'intaglio'} --help"
         case IntaglioError():
-            said = str(error)
+            message = str(error)
         case KeyboardInterrupt() | click.exceptions.Abort():
-            said = "interrupted. Unfinished output was removed; run the command again."
+            message = "interrupted. Unfinished output was removed; run the command again."
         case MemoryError():
-            said = "out of memory. Close other programs, or use a machine with more memory."
+            message = "out of memory. Close other programs, or use a machine with more memory."
         case _ if (full := full_errno(error)) is not None:
             where = f"{error.filename}: " if getattr(error, "filename", None) else ""  # type: ignore[attr-defined]
-            said = f"{where}{os.strerror(full)}. {FULL[full]}"
+            message = f"{where}{os.strerror(full)}. {FULL[full]}"
         case OSError():
             where = f"{error.filename}: " if error.filename else ""
-            said = f"{where}{error.strerror or error}. Check the path, its permissions and the disk."
+            message = f"{where}{error.strerror or error}. Check the path, its permissions and the disk."
         case _:
-            said = f"{type(error).__name__}: {error}. This is a bug in intaglio; {TRACEBACK}=1 shows where."
-    return printable(f"intaglio: {' '.join(said.split())}")
+            message = f"{type(error).__name__}: {error}. This is a bug in intaglio; {TRACEBACK}=1 shows where."
+    return printable(f"intaglio: {' '.join(message.split())}")

@@ -107,9 +107,9 @@ def agent_command(
     when it has ended. Exit code 1 if there is no complete answer: a limit was reached, or the model failed.
     OPENAI_API_KEY is the key of a server.
     """
+    from intaglio.atomic import check_output_file
     from intaglio.cli.event_loop import run
     from intaglio.cli.reserved_output import reserved_output
-    from intaglio.files import check_output_file
 
     for path, option in ((timeline, "--timeline"), (trace, "--trace")):
         if path is not None:
@@ -132,7 +132,7 @@ def agent_command(
 
 def _write(events: Sequence[AnyEvent], asked: str, trace: Path | None, timeline: Path | None) -> None:
     """Write the files of a run."""
-    from intaglio.files import atomic_write
+    from intaglio.atomic import atomic_write
 
     if trace is not None:
         from intaglio.runtime.agents.trace import trace_bytes

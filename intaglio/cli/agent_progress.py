@@ -100,13 +100,13 @@ class AgentProgress:
 
 def request_line(request: RequestSpan) -> str:
     """Return the line of a request that has ended."""
-    said = (
+    text = (
         f"{request.prompt_tokens:,} tokens read ({request.cached_tokens:,} cached), "
         f"{request.completion_tokens:,} written"
     )
     if request.error is not None:
-        said = f"{said}; {_shown(request.error, RESULT_CHARACTERS)}"
-    return _line((request.ended or request.began) - request.began, request.role, said)
+        text = f"{text}; {_shown(request.error, RESULT_CHARACTERS)}"
+    return _line((request.ended or request.began) - request.began, request.role, text)
 
 
 def task_line(task: TaskSpan) -> str:
@@ -118,8 +118,8 @@ def task_line(task: TaskSpan) -> str:
     )
 
 
-def _line(seconds: float, state: str, said: str) -> str:
-    return f"{seconds:7.2f} s  {state:<8} {said}"
+def _line(seconds: float, state: str, text: str) -> str:
+    return f"{seconds:7.2f} s  {state:<8} {text}"
 
 
 def _shown(text: str, most: int) -> str:

@@ -13,7 +13,7 @@ from intaglio.cli.output import force_option, json_option, number_of, print_json
 from intaglio.cli.verb import OUTPUT, section, verb
 
 if TYPE_CHECKING:
-    from intaglio.validate.bench.results import Bench, Percentiles, Row, Side
+    from intaglio.validate.bench.results import Bench, LoadResult, Percentiles, SubjectResult
 
 EPILOG = """\b
 Examples:
@@ -73,11 +73,11 @@ Examples:
 def bench_command(bundle: str, plot: Path | None, force: bool, as_json: bool, **options: Any) -> int:
     """Measure latency, throughput and peak memory of a bundle, or of a server of the OpenAI API at a URL.
 
-    Each bundle runs in a process of its own. A baseline takes turns with BUNDLE, round by round, and gets the same
-    options except --strategy, --draft, --early-exit and those of strategies. Latency is that of a whole request; of an
-    encoder, of a batch with its tokenization. Exit code 1 when some requests failed.
+    Each bundle runs in a process of its own. The baseline alternates with BUNDLE, round by round, and gets the same
+    options except --strategy, --draft, --early-exit and the options of strategies. Latency is measured for a whole
+    request; for an encoder, for a batch with its tokenization. Exit code 1 when some requests failed.
     """
-    from intaglio.files import atomic_write, check_output_file
+    from intaglio.atomic import atomic_write, check_output_file
     from intaglio.validate.bench.bench import bench
     from intaglio.validate.bench.picture import check_suffix, file
 
@@ -99,7 +99,7 @@ def bench_command(bundle: str, plot: Path | None, force: bool, as_json: bool, **
 MAY_DROP = ["requests", "p90 ms", "prompt tokens", "token ms", "p99 ms", "first token ms"]
 
 
-def _sides(result: Bench) -> list[Side]:
+def _sides(result: Bench) -> list[SubjectResult]:
     return [result, *([result.baseline] if result.baseline else [])]
 
 
@@ -130,5 +130,5 @@ def _median(times: Percentiles | None) -> float | None:
     return times.median_ms if times else None
 
 
-def _ratio(row: Row) -> str | None:
+def _ratio(row: LoadResult) -> str | None:
     return None if row.ratio is None else f"{row.ratio:.2f}×"

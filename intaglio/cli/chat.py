@@ -36,7 +36,7 @@ COMMANDS = """\
 /system TEXT  replace the system message; without TEXT, remove it
 /trace        turn the trace on or off: after each answer, colours show which model wrote what
 /quit         leave, as Ctrl-D does
-Ctrl-C stops an answer and keeps it as far as it is written. Put a space before a message that begins with /."""
+Ctrl-C stops an answer and keeps the partial text. Put a space before a message that begins with /."""
 
 
 @verb("chat", epilog=EPILOG)

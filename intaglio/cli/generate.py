@@ -94,7 +94,7 @@ def generate_command(
     """Generate text after each of PROMPTS, or after the prompts of a file, standard input, or a conversation.
 
     Text is streamed, and its speed is printed on standard error. With --batch, --trace or --json (one object per
-    prompt) a text is printed when it is finished. Ctrl-C stops the text and keeps it as far as it is written.
+    prompt) each output is printed when it is finished. Ctrl-C stops generation and keeps the partial output.
     --trace shows drafted tokens in green, tokens of the large model in blue, and rejected drafts struck through; in a
     pipe, {+large+} and [-rejected-]. With --draft or --early-exit alone, the number of draft tokens adapts to the
     measured speed (strategy auto). --work ends with a table for all texts; with --json it is one more object.

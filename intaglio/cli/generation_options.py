@@ -29,9 +29,9 @@ def _help(strategies: Mapping[str, StrategyOption]) -> str:
     meanings: dict[str, list[str]] = {}
     for name, each in strategies.items():
         meanings.setdefault(each.meaning, []).append(name)
-    said = "; ".join(f"{', '.join(names)}: {meaning}" for meaning, names in meanings.items())
+    text = "; ".join(f"{', '.join(names)}: {meaning}" for meaning, names in meanings.items())
     defaults = dict.fromkeys(each.default for each in strategies.values() if each.default is not None)
-    return f"{said}.  [default: {', '.join(f'{each:g}' for each in defaults)}]" if defaults else f"{said}."
+    return f"{text}.  [default: {', '.join(f'{each:g}' for each in defaults)}]" if defaults else f"{text}."
 
 
 drafting_options = group(

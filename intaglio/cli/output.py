@@ -92,7 +92,7 @@ def verdict(passed: bool) -> str:
 
 
 def _judged(verdicts: Sequence[bool | None], place: int, text: str) -> str:
-    """Colour `text` green or red by the verdict at `place`; leave it as it is where there is none."""
+    """Colour `text` green or red by the verdict at `place`; unchanged where there is none."""
     match verdicts[place]:
         case None:
             return text

@@ -57,14 +57,14 @@ def roofline_command(
 
     Bytes and operations of a run are counted from the graph; bandwidth, peak and the run itself are measured.
     """
-    from intaglio.files import check_output_file
+    from intaglio.atomic import check_output_file
     from intaglio.validate.roofline import roofline
 
     if picture is not None:
         check_output_file(picture, force, "--picture")
     result = roofline(bundle, tokens, length, threads)
     if picture is not None:
-        from intaglio.files import atomic_write
+        from intaglio.atomic import atomic_write
         from intaglio.validate.roofline_picture import picture as draw
 
         atomic_write(picture, draw(result).encode())

@@ -78,8 +78,8 @@ def run_command(
 ) -> None:
     """Run BUNDLE on TEXTS, a file, or standard input: embed, classify, or fill blanks, depending on the bundle's task.
 
-    A speech recogniser takes RECORDINGS (WAV, FLAC, OGG), of any length, and writes what is said in them; with --json
-    also when each word and token is said.
+    A speech recogniser takes RECORDINGS (WAV, FLAC, OGG), of any length, and prints their transcripts; with --json
+    also the start and end of each word and token.
 
     A file has one text per line; blank lines are texts too. Prints one line per text; with --json the full result, one
     object per line. For a text with several blanks, words are listed for the first one. With --similarity up to a

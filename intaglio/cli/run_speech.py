@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class SpeechFlags:
-    """The options of speech, as they were given; None or False where they were not."""
+    """The speech options on the command line; None or False for those not given."""
 
     beam: int | None
     language_model: Path | None
@@ -111,7 +111,7 @@ def transcribe(
     flags: SpeechFlags,
     as_json: bool,
 ) -> None:
-    """Print what is said in recordings, or on standard input."""
+    """Transcribe recordings, or the audio on standard input."""
     from intaglio.runtime import run
     from intaglio.runtime.speech.recording_list import recordings_of
 
@@ -144,7 +144,7 @@ def transcribe(
 
 
 def _stream(bundle: Path, target: str, threads: int | None, options: SpeechOptions, as_json: bool) -> None:
-    """Print the words said on standard input as they become final."""
+    """Transcribe the audio on standard input; print words as they become final."""
     from intaglio.bundle import Bundle
     from intaglio.runtime.speech.audio_file import read_pcm
     from intaglio.runtime.speech.recognizer import SpeechRecognizer

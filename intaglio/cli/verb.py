@@ -75,7 +75,7 @@ class HelpText(click.HelpFormatter):
         super().write_dl([(name, meaning.replace("-", TIED_HYPHEN)) for name, meaning in rows], *layout, **more)
 
     def getvalue(self) -> str:
-        """The help, with hyphens as they are typed."""
+        """The help, with ordinary hyphens."""
         return super().getvalue().replace(TIED_HYPHEN, "-")
 
 

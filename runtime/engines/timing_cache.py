@@ -10,8 +10,9 @@ import contextlib
 from pathlib import Path
 from typing import Any
 
+from intaglio.atomic import atomic_write
 from intaglio.errors import StorageError
-from intaglio.files import atomic_write, cache_directory
+from intaglio.files import cache_directory
 
 
 def location(library: str, sm: int) -> Path:

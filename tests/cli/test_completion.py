@@ -15,7 +15,7 @@ import pytest
 from intaglio.cli import VERBS, completion
 from intaglio.cli.choices import DTYPE
 from intaglio.exporters.export_model import DTYPES
-from intaglio.validate.sides import PYTORCH, REFERENCE
+from intaglio.validate.compared_models import PYTORCH, REFERENCE
 
 
 def asked(line: str, folder: Path, shell: str = "bash") -> list[str]:

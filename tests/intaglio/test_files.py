@@ -14,7 +14,7 @@ from pathlib import Path
 
 import pytest
 
-from intaglio import files, temporary
+from intaglio import atomic, files, temporary
 from intaglio.bundle import Bundle
 from intaglio.exporters.checkpoints.checkpoint import Checkpoint
 
@@ -31,14 +31,14 @@ with temporary_directory(Path(sys.argv[1]), ".out.") as directory:
 REPLACE = """
 import sys
 from pathlib import Path
-from intaglio import files, temporary
+from intaglio import atomic, temporary
 if sys.argv[2] == "rename":
-    files._exchange = lambda one, other: False
+    atomic._exchange = lambda one, other: False
 target = Path(sys.argv[1])
 number = int((target / "one").read_text() or 0) if target.exists() else 0
 while True:
     number += 1
-    with files.atomic_directory(target, force=True) as directory:
+    with atomic.atomic_directory(target, force=True) as directory:
         for name in ("one", "bundle.json"):
             (directory / name).write_text(str(number))
     print(number, flush=True)
@@ -47,7 +47,7 @@ while True:
 CROWD = """
 import sys
 from pathlib import Path
-from intaglio import files, temporary
+from intaglio import atomic, temporary
 for _ in range(300):
     temporary._swept.clear()
     with temporary.temporary_directory(Path(sys.argv[1]), ".out.") as directory:
@@ -136,7 +136,7 @@ def test_kill_at_any_moment_leaves_the_old_or_the_new_output(how: str, tmp_path:
         number = int(line(process))
         time.sleep(moments.uniform(0, 0.05))
         kill(process)
-        files.restore(target)
+        atomic.restore(target)
         content = (target / "one").read_text()
         assert (target / "bundle.json").read_text() == content
         assert int(content) >= number
@@ -145,7 +145,7 @@ def test_kill_at_any_moment_leaves_the_old_or_the_new_output(how: str, tmp_path:
 
 
 def test_backed_up_bundle_of_a_dead_process_is_found(tiny_bundle_copy: Path) -> None:
-    aside = files._aside(tiny_bundle_copy)
+    aside = atomic._aside(tiny_bundle_copy)
     tiny_bundle_copy.rename(aside)
     Bundle.open(tiny_bundle_copy)
     assert not aside.exists()
@@ -157,7 +157,7 @@ def test_backed_up_checkpoint_of_a_dead_process_is_found(tmp_path: Path) -> None
     (folder / "config.json").write_text('{"model_type": "bert"}')
     header = b'{"w":{"dtype":"F32","shape":[1],"data_offsets":[0,4]}}'
     (folder / "model.safetensors").write_bytes(len(header).to_bytes(8, "little") + header + bytes(4))
-    aside = files._aside(folder)
+    aside = atomic._aside(folder)
     folder.rename(aside)
     assert Checkpoint.open(str(folder)).folder == folder
     assert not aside.exists()
@@ -176,7 +176,7 @@ def test_two_renames_replace_an_unsupported_exchange(
     target = tmp_path / "b"
     target.mkdir()
     (target / "bundle.json").write_text("old")
-    with files.atomic_directory(target, force=True) as temporary:
+    with atomic.atomic_directory(target, force=True) as temporary:
         (temporary / "bundle.json").write_text("new")
     assert (target / "bundle.json").read_text() == "new"
     assert list(tmp_path.iterdir()) == [target]
@@ -184,22 +184,22 @@ def test_two_renames_replace_an_unsupported_exchange(
 
 @pytest.mark.parametrize("path", ["/", "..", "nul\0", "x" * 300, "no/such/place"])
 def test_paths_that_cannot_have_a_backup_find_none(path: str) -> None:
-    files.restore(Path(path))
+    atomic.restore(Path(path))
 
 
 def test_directories_are_exchanged_atomically(tmp_path: Path) -> None:
     for name in ("one", "other"):
         (tmp_path / name).mkdir()
         (tmp_path / name / name).touch()
-    if not files._exchange(tmp_path / "one", tmp_path / "other"):
+    if not atomic._exchange(tmp_path / "one", tmp_path / "other"):
         pytest.skip("this file system cannot")
     assert (tmp_path / "one" / "other").exists() and (tmp_path / "other" / "one").exists()
 
 
 def test_longest_allowed_name_can_be_written(tmp_path: Path) -> None:
     path = tmp_path / ("é" * 127)
-    files.atomic_write(path, b"x")
-    with files.atomic_directory(tmp_path / ("ü" * 110)):
+    atomic.atomic_write(path, b"x")
+    with atomic.atomic_directory(tmp_path / ("ü" * 110)):
         pass
     assert path.read_bytes() == b"x"
 

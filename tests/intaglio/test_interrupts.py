@@ -13,11 +13,11 @@ import pytest
 PROGRAM = """
 import os, signal, sys
 from pathlib import Path
-from intaglio import cli, files
+from intaglio import atomic, cli
 import intaglio.inspection
 
 def inspect(bundle):
-    with files.atomic_directory(Path(bundle)) as directory:
+    with atomic.atomic_directory(Path(bundle)) as directory:
         (directory / "bundle.json").write_text("{{}}")
         {how}
 

@@ -47,7 +47,7 @@ SEEN_BY = {
     "graph_passes": "compress",
     "graph_passes/float16.py --dtype": "export",
     "intaglio/compression.py": "compress",
-    "intaglio/files.py": "export compress build",
+    "intaglio/atomic.py": "export compress build",
     "intaglio/sensitivity_file.py": "compress",
     "intaglio/threads.py": "run generate serve",
     "runtime/agents": "agent",

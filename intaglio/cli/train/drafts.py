@@ -120,7 +120,7 @@ def medusa_command(
     """Train Medusa heads with which the causal language model in the directory SOURCE drafts tokens itself.
 
     For each step ahead, a residual block x + SiLU(x·W) on the last hidden states precedes the model's own head. The
-    model's own weights do not change. Loss, data and number of trained parameters are those of hidden-transfer.
+    model's own weights do not change. Loss, data and number of trained parameters equal those of hidden-transfer.
     """
     from intaglio.training import train_medusa
 

@@ -82,5 +82,5 @@ def int8_only_command(
     rows = [("before", result.loss_before), ("after", result.loss_after)]
     print_table(f"Distance to {result.teacher} on {result.held_out} held-out texts", ["", "loss"], rows)
     outputs = ", ".join(result.outputs)
-    say(f"Loss measured on {outputs}; the best state is that of step {result.best_step} of {result.steps}.")
+    say(f"Loss measured on {outputs}; best state: step {result.best_step} of {result.steps}.")
     say(f"{result.bundle}: {result.changed:,} of {result.trained:,} integers changed, in {result.seconds:.0f} s")
