@@ -3,8 +3,8 @@
     python benchmarks/compress_memory.py [--recipe NAME ...] [--hidden 1024] [--layers 16] [--samples 128] [--json]
 
 A LLaMA of random float16 weights (270 million with the defaults) is exported, and compressed by each recipe in a
-process of its own, calibrated on Python's manual. The peak is the process's largest resident memory, the mapped pages of
-files that it holds included; the limit is 1.5 times the float16 weights and the largest layer in float32.
+process of its own, calibrated on Python's manual. The peak is the process's largest resident memory, mapped pages of
+files included; the limit is 1.5 times the float16 weights and the largest layer in float32.
 """
 
 from __future__ import annotations

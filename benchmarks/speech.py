@@ -5,7 +5,7 @@
 Squeezeformer and Conformer-CTC in their published sizes (thesis, table 5.2) with random weights, as the speed does not
 depend on them. ONNX Runtime with our graph, after the recipe `fold` and without it, and PyTorch (eager,
 inference mode) take turns in one process; times are the least of the rounds, a ratio is the median over the rounds.
-Operations of the products (2 for a multiply-add) are counted without the front end, beside those that the thesis prints.
+Operations of products (2 for a multiply-add) are counted without the front end, beside those that the thesis prints.
 """
 
 from __future__ import annotations

@@ -3,7 +3,7 @@
     python benchmarks/weight_quality.py [--model FOLDER] [--text FILE] [--calibration FILE] [--json]
 
 All linear layers are compressed by each method, from the same float32 bundle and the same calibration text; norms,
-embeddings and the tied head stay. `bits` are bits per weight of the compressed layers, everything counted that is stored
+embeddings and the tied head stay. `bits` are bits per weight of the compressed layers, with everything that is stored
 for them: indices, tables, scales, zero points, sparse values with their places.
 """
 
