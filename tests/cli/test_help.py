@@ -1,4 +1,4 @@
-"""The first hour: help fits the terminal and is in groups; a wrong name is answered by the right one."""
+"""The help fits the terminal and is grouped; a misspelt name suggests the right one."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ COMMANDS = dict(commands(cli, click.Context(cli)))
 
 
 def options() -> Iterator[tuple[str, click.Option]]:
-    """Each option of each command, with the command's name."""
+    """Each option of each command with the name of the command."""
     for name, command in COMMANDS.items():
         yield from ((name, each) for each in command.params if isinstance(each, click.Option))
 
@@ -37,7 +37,7 @@ def help_of(name: str, width: int) -> str:
 
 
 @pytest.mark.parametrize(
-    ("arguments", "said"),
+    ("arguments", "message"),
     [
         (["exprot"], "No such command 'exprot'. Did you mean 'export'?"),
         (["Export"], "Did you mean 'export'?"),
@@ -63,25 +63,25 @@ def help_of(name: str, width: int) -> str:
         (["agent", "q", "--tools", "calculate", "--model", "b", "--planner", "reakt"], "Did you mean 'react'?"),
     ],
 )
-def test_a_wrong_name_is_answered_by_the_right_one(arguments: list[str], said: str, intaglio: Run) -> None:
+def test_misspelt_name_suggests_the_right_one(arguments: list[str], message: str, intaglio: Run) -> None:
     code, out, err = intaglio(*arguments)
     assert (code, out, err.count("\n")) == (2, "", 1)
-    assert said in err
+    assert message in err
 
 
-def test_a_name_that_resembles_nothing_gets_no_suggestion(intaglio: Run) -> None:
+def test_unknown_name_gets_no_suggestion(intaglio: Run) -> None:
     assert intaglio("xyzzy")[2] == "intaglio: No such command 'xyzzy'. See: intaglio --help\n"
     assert intaglio("inspect", "b", "--xyzzy")[2] == (
         "intaglio: No such option '--xyzzy'. See: intaglio inspect --help\n"
     )
 
 
-def test_an_option_without_its_value_names_the_help_of_its_command(intaglio: Run) -> None:
+def test_option_without_value_names_the_help_of_its_command(intaglio: Run) -> None:
     assert intaglio("generate", "b", "--strategy")[2].endswith("See: intaglio generate --help\n")
 
 
-def test_an_option_is_said_to_be_of_commands_that_have_it(intaglio: Run) -> None:
-    """For every option and a command without it: the commands that are named take it."""
+def test_unknown_option_names_the_commands_that_have_it(intaglio: Run) -> None:
+    """For every option and a command without it: the named commands have the option."""
     of: dict[str, set[str]] = {}
     for name, option in options():
         for spelled in option.opts:
@@ -102,8 +102,8 @@ def test_nearest_ignores_the_case_of_letters() -> None:
     assert did_you_mean("xyzzy", ["a100"]) == ""
 
 
-def test_values_that_have_names_are_choices() -> None:
-    """No option of such a name is free text, whatever its command."""
+def test_named_values_are_choices() -> None:
+    """No option of such a name is free text in any command."""
     kinds = {(option.name, type(option.type)) for _, option in options()}
     named = {"target", "dtype", "strategy", "planner", "metric", "api", "gpus", "by", "schedule", "log_format"}
     assert {name for name, kind in kinds if kind is OneOf} >= named
@@ -112,11 +112,11 @@ def test_values_that_have_names_are_choices() -> None:
     assert {kind for name, kind in kinds if name == "recipe"} == {RecipeName}
 
 
-def test_a_choice_is_taken_in_any_case() -> None:
+def test_choices_are_case_insensitive() -> None:
     assert OneOf(TARGETS).convert("ORT-CPU", None, None) == "ort-cpu"
 
 
-def test_the_top_level_help_lists_every_verb_once_by_stage_and_what_to_type_first(intaglio: Run) -> None:
+def test_top_level_help_lists_each_verb_once_by_stage_and_first_steps(intaglio: Run) -> None:
     code, out, _ = intaglio("--help")
     assert code == 0
     places = [out.index(f"\n{stage}:\n") for stage in STAGES]
@@ -127,7 +127,7 @@ def test_the_top_level_help_lists_every_verb_once_by_stage_and_what_to_type_firs
     assert out.index("Begin with:") < out.index("  intaglio export ") < out.index("  intaglio run ")
 
 
-def test_compress_lists_each_recipe_in_a_line(intaglio: Run) -> None:
+def test_compress_help_lists_one_recipe_per_line(intaglio: Run) -> None:
     _, out, _ = intaglio("compress", "--help")
     for name, recipe in RECIPES.items():
         star = r" \*" if recipe.needs else ""
@@ -135,7 +135,7 @@ def test_compress_lists_each_recipe_in_a_line(intaglio: Run) -> None:
 
 
 @pytest.mark.parametrize("name", COMMANDS)
-def test_options_are_in_groups_and_those_of_the_output_come_last(name: str) -> None:
+def test_options_are_grouped_with_output_options_last(name: str) -> None:
     shown = help_of(name, 80)
     sections = re.findall(r"^(\w[^:\n]*):$", shown, flags=re.MULTILINE)
     assert sections[-1] == "Output" and len(sections) == len(set(sections))
@@ -147,7 +147,7 @@ def test_options_are_in_groups_and_those_of_the_output_come_last(name: str) -> N
 
 @pytest.mark.parametrize("width", [60, 80, 120])
 @pytest.mark.parametrize("name", COMMANDS)
-def test_help_fits_the_terminal_and_cuts_no_word(name: str, width: int) -> None:
+def test_help_fits_the_terminal_and_splits_no_word(name: str, width: int) -> None:
     shown = help_of(name, width)
     words = set(re.findall(r"[\w-]+", help_of(name, 1000)))
     long = [line for line in shown.splitlines() if len(line) > width and "   " not in line.strip()]
@@ -155,7 +155,7 @@ def test_help_fits_the_terminal_and_cuts_no_word(name: str, width: int) -> None:
     assert {word for word in re.findall(r"[\w-]+", shown) if word.endswith("-") and word != "-"} <= words
 
 
-def test_a_long_example_continues_between_options_and_is_the_same_command() -> None:
+def test_long_examples_break_between_options_and_stay_valid() -> None:
     shown = help_of("agent", 80)
     epilog = COMMANDS["agent"].epilog
     assert epilog is not None and " \\\n" in shown
@@ -163,26 +163,26 @@ def test_a_long_example_continues_between_options_and_is_the_same_command() -> N
     assert all(line.strip() in joined for line in epilog.splitlines() if line.startswith("  intaglio"))
 
 
-def test_every_command_has_quiet_and_verbose() -> None:
+def test_every_command_has_quiet_and_verbose_options() -> None:
     for name, command in COMMANDS.items():
         flags = {flag for option in command.params if isinstance(option, click.Option) for flag in option.opts}
         assert isinstance(command, Verb) and {"-q", "--quiet", "-v", "--verbose"} <= flags, name
 
 
 @pytest.mark.parametrize("verb", ["run", "generate", "chat", "serve", "validate", "bench", "agent"])
-def test_commands_that_run_models_take_threads(verb: str) -> None:
+def test_commands_that_run_models_have_a_threads_option(verb: str) -> None:
     assert any("--threads" in option.opts for option in COMMANDS[verb].params)
 
 
 @pytest.mark.parametrize("columns", [60, 80, 120])
-def test_recipes_fit_the_terminal(columns: int) -> None:
+def test_recipe_table_fits_the_terminal(columns: int) -> None:
     shown = without_styles(on_terminal("-m", "intaglio", "recipes", columns=columns, errors=True))
     assert max(map(len, shown.splitlines())) <= columns
     words = set(shown.replace(",", " ").split())
     assert set(RECIPES) <= words and {"MiniLM", "TensorRT:", "examples/language_models"} <= words
 
 
-def test_a_pipe_gets_a_line_for_each_recipe() -> None:
+def test_recipes_in_a_pipe_are_one_line_each() -> None:
     command = [sys.executable, "-P", "-m", "intaglio", "recipes"]
     found = subprocess.run(command, capture_output=True, text=True, check=True)
     rows = [line for line in found.stdout.splitlines() if line.split()[:1] and line.split()[0] in RECIPES]
@@ -190,8 +190,8 @@ def test_a_pipe_gets_a_line_for_each_recipe() -> None:
     assert found.stderr.count("\n") == 1
 
 
-def test_every_option_that_the_command_line_names_exists() -> None:
-    """In help, errors and notices: no advice to use an option that is not there."""
+def test_every_option_named_in_texts_exists() -> None:
+    """Help, errors and notices only name existing options."""
     known = {flag for _, option in options() for flag in (*option.opts, *option.secondary_opts)}
     sources = Path(intaglio_cli.__file__).parent.rglob("*.py")
     named = {flag for path in sources for flag in re.findall(r"(?<![\w-])--[a-z][\w-]*", path.read_text())}

@@ -19,7 +19,7 @@ TEXTS = ["a", "the quick brown fox, 12.5", "x" * 40]
 ROBERTA = ("xlm-roberta", "camembert")  # families of the same modules
 OWN = [family for family in families().values() if family.model_type not in ROBERTA]
 BASES = [(family.base, 2) for family in OWN]
-# Their layers are those of the base: one takes less to export.
+# Their layers equal those of the base: testing one takes less time.
 HEADS = [("BertForMaskedLM", 1), ("BertForSequenceClassification", 1), ("XLMRobertaForSequenceClassification", 1)]
 OTHERS = [
     (name, 1)
@@ -57,14 +57,14 @@ def test_each_architecture_agrees_with_transformers(
 
 
 @pytest.mark.parametrize("family", families())
-def test_the_default_padding_is_that_of_transformers(family: str) -> None:
+def test_default_padding_equals_transformers(family: str) -> None:
     from transformers import AutoConfig
 
     assert families()[family].pad_token_id == AutoConfig.for_model(family).pad_token_id
 
 
 def check_names(bundle: Bundle) -> None:
-    """Nodes are named after the module that they come from."""
+    """Nodes are named after their modules."""
     nodes = list(load(bundle.model_path).graph)
     modules = {name for name, _ in load_module(bundle.manifest.source).named_modules()}
     names = [str(node.name) for node in nodes]

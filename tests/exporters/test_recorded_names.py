@@ -1,4 +1,4 @@
-"""A bundle has no path of the machine that made it, and its checkpoint is found there nevertheless."""
+"""A bundle contains no path of the machine that exported it, but its checkpoint is still found there."""
 
 from __future__ import annotations
 
@@ -25,22 +25,22 @@ Run = Callable[..., tuple[int, str, str]]
 
 @pytest.fixture
 def cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """A cache of this test."""
+    """A cache for this test."""
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
     return tmp_path / "cache"
 
 
 def swept(folder: Path, hidden: Path) -> list[str]:
-    """The files of `folder` whose bytes have the path `hidden`, or that of a folder above it."""
+    """The files of `folder` that contain the path `hidden` or a parent of it."""
     names = [str(place).encode() for place in (hidden, *hidden.parents) if len(place.parts) > 2]
     return [str(path) for path in folder.rglob("*") if path.is_file() and any(n in path.read_bytes() for n in names)]
 
 
 @pytest.mark.parametrize("given", [pytest.param("absolute", marks=pytest.mark.proof), "relative"])
-def test_no_file_of_a_bundle_has_a_path_of_the_machine(
+def test_bundle_files_contain_no_absolute_path(
     given: str, tiny_checkpoint: Path, cache: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Exported, calibrated, compressed, built, validated against PyTorch and against a bundle, in a sweep of bytes."""
+    """Exports, calibrates, compresses, builds, validates against PyTorch and a bundle, and searches all bytes."""
     place = tmp_path / "a-secret-place"
     shutil.copytree(tiny_checkpoint, place / "checkpoint")
     (place / "texts.txt").write_text("one text\nanother one\n")
@@ -60,7 +60,7 @@ def test_no_file_of_a_bundle_has_a_path_of_the_machine(
     assert [report["expected"]["name"] for report in reports] == ["bundle on ort-cpu"]
 
 
-def test_a_graph_of_another_tool_is_recorded_by_its_name(tmp_path: Path) -> None:
+def test_graph_of_another_tool_is_recorded_by_its_name(tmp_path: Path) -> None:
     x, y = (helper.make_tensor_value_info(name, TensorProto.FLOAT, ["n"]) for name in "xy")
     graph = helper.make_graph([helper.make_node("Relu", ["x"], ["y"])], "g", [x], [y])
     path = tmp_path / "secret" / "model.onnx"
@@ -75,7 +75,7 @@ def test_a_graph_of_another_tool_is_recorded_by_its_name(tmp_path: Path) -> None
     ("given", "recorded"),
     [("/home/ada/models/minilm", "minilm"), ("./minilm", "minilm"), ("models/minilm", "models/minilm"), ("/x/", "x")],
 )
-def test_names_are_as_given_without_the_folders_of_an_absolute_path(given: str, recorded: str) -> None:
+def test_recorded_names_omit_the_folders_of_an_absolute_path(given: str, recorded: str) -> None:
     assert recorded_name(given) == recorded == recorded_name(Path(given))
 
 
@@ -83,7 +83,7 @@ def source_of(folder: Path, bundle: Path) -> Source:
     return Source("local", folder.name, None, Bundle.open(bundle).manifest.source.sha256)
 
 
-def test_the_checkpoint_is_found_where_it_was_exported_from(
+def test_checkpoint_is_found_at_its_export_path(
     tiny_checkpoint: Path, tiny_bundle: Path, cache: Path, tmp_path: Path
 ) -> None:
     here, there = (Path(shutil.copytree(tiny_checkpoint, tmp_path / name)) for name in ("here", "there"))
@@ -99,7 +99,7 @@ def test_the_checkpoint_is_found_where_it_was_exported_from(
     load_module(source)
 
 
-def test_a_local_checkpoint_is_never_looked_for_on_the_hub(
+def test_local_checkpoint_is_never_looked_up_on_the_hub(
     tiny_bundle: Path, cache: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("huggingface_hub.snapshot_download", lambda *_, **__: pytest.fail("asked the hub"))
@@ -107,7 +107,7 @@ def test_a_local_checkpoint_is_never_looked_for_on_the_hub(
         load_module(source_of(tmp_path / "nowhere", tiny_bundle), download=True)
 
 
-def test_a_cache_that_cannot_be_written_is_no_error(
+def test_unwritable_cache_is_ignored(
     tiny_checkpoint: Path, tiny_bundle: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     (tmp_path / "file").touch()
@@ -117,7 +117,7 @@ def test_a_cache_that_cannot_be_written_is_no_error(
     assert folder_of(source) is None
 
 
-def test_validate_takes_the_folder_of_the_checkpoint(
+def test_validate_accepts_the_folder_of_the_checkpoint(
     intaglio: Run, tiny_bundle_copy: Path, tiny_checkpoint: Path, cache: Path, tmp_path: Path
 ) -> None:
     moved = shutil.copytree(tiny_checkpoint, tmp_path / "moved")

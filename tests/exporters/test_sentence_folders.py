@@ -1,4 +1,4 @@
-"""Folders of sentence-transformers: the library's own embeddings, or a refusal that names what is not supported."""
+"""Folders of sentence-transformers: embeddings equal the library, or the unsupported setting is named."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from intaglio.errors import SourceError, UsageError
 from intaglio.exporters import export
 from intaglio.runtime import run, similarity
 
-BOUND = 1e-5  # of every number of an embedding; seen: 2e-6
+BOUND = 1e-5  # absolute error of an embedding's values; measured: 2e-6
 BACKBONES = ("bert", "cased", "distilbert", "roberta", "qwen3")
 UNCASED = {"tokenizer_class": "BertTokenizer", "pad_token": "[PAD]", "cls_token": "[CLS]", "sep_token": "[SEP]",
            "mask_token": "[MASK]", "unk_token": "[UNK]"}  # fmt: skip
@@ -27,7 +27,7 @@ Backbone = Callable[[str], Path]
 
 @pytest.fixture(scope="module")
 def backbone(make_checkpoint: Callable[..., Path], tmp_path_factory: pytest.TempPathFactory) -> Backbone:
-    """A function that makes the checkpoint of a backbone: one random layer and a tokenizer of letters."""
+    """A function that creates the checkpoint of a backbone: one random layer and a tokenizer of letters."""
     made: dict[str, Path] = {}
 
     def get(name: str) -> Path:
@@ -58,7 +58,7 @@ def expected(folder: Path, prompt_name: str | None) -> np.ndarray[Any, Any]:
 
 
 def check(case: Case, backbone: Backbone, folder: Path) -> None:
-    """Make the folder, export it, and compare the embeddings under every prompt with the library's."""
+    """Write the folder, export it, and compare the embeddings under every prompt with those of the library."""
     source = make(case, backbone(case.backbone), folder / "source")
     export(str(source), folder / "bundle", check=False)
     for prompt in (None, "query", *case.prompts):
@@ -97,17 +97,17 @@ SAMPLE = {
 
 
 @pytest.mark.parametrize("case", SAMPLE.values(), ids=SAMPLE.keys())
-def test_embeddings_equal_the_library(case: Case, backbone: Backbone, tmp_path: Path) -> None:
+def test_embeddings_equal_sentence_transformers(case: Case, backbone: Backbone, tmp_path: Path) -> None:
     check(case, backbone, tmp_path)
 
 
-def test_a_decoder_that_pools_its_last_token_embeds(backbone: Backbone, tmp_path: Path) -> None:
+def test_decoder_with_last_token_pooling_embeds(backbone: Backbone, tmp_path: Path) -> None:
     case = Case("qwen3", ("lasttoken",), prompts={"query": "Instruct: find\nQuery: "}, length="model_max_length")
     check(case, backbone, tmp_path)
     assert Bundle.open(tmp_path / "bundle").manifest.task == "embed"
 
 
-def test_a_window_shorter_than_the_texts_is_refused(tmp_path: Path) -> None:
+def test_sliding_window_shorter_than_the_texts_is_refused(tmp_path: Path) -> None:
     checkpoint = save_decoder(tmp_path / "checkpoint", "mistral", num_hidden_layers=1)  # a window of 8 tokens
     edit(checkpoint / "tokenizer_config.json", pad_token="<|end|>")  # noqa: S106
     source = make(Case(poolings=("lasttoken",), length="max_seq_length"), checkpoint, tmp_path / "source")
@@ -118,7 +118,7 @@ def test_a_window_shorter_than_the_texts_is_refused(tmp_path: Path) -> None:
 @pytest.mark.proof
 @pytest.mark.parametrize("family", ["gpt2", "llama", "mistral", "qwen2", "qwen3"])
 @pytest.mark.parametrize("pooling", ["lasttoken", "weightedmean"])
-def test_decoders_embed_as_in_the_library(family: str, pooling: str, tmp_path: Path) -> None:
+def test_decoder_embeddings_equal_sentence_transformers(family: str, pooling: str, tmp_path: Path) -> None:
     checkpoint = save_decoder(tmp_path / "checkpoint", family, num_hidden_layers=1)
     edit(checkpoint / "tokenizer_config.json", pad_token="<|end|>", padding_side="left")  # noqa: S106
     source = make(Case(poolings=(pooling,), length="max_seq_length"), checkpoint, tmp_path / "source")
@@ -130,14 +130,14 @@ def test_decoders_embed_as_in_the_library(family: str, pooling: str, tmp_path: P
 
 @pytest.mark.proof
 @pytest.mark.parametrize("seed", range(200))
-def test_200_folders_give_the_embeddings_of_the_library(seed: int, backbone: Backbone, tmp_path: Path) -> None:
+def test_embeddings_of_200_folders_equal_sentence_transformers(seed: int, backbone: Backbone, tmp_path: Path) -> None:
     check(random_case(seed, BACKBONES), backbone, tmp_path)
 
 
-def test_the_model_without_its_head_counts_for_any_listed_head(
+def test_headless_model_matches_any_listed_head(
     make_checkpoint: Callable[..., Path], backbone: Backbone, tmp_path: Path
 ) -> None:
-    """The library opens it by `AutoModel`; a bundle that fills blanks or generates text would be another model."""
+    """The library opens it by `AutoModel`; a bundle for masked or generated text would be another model."""
     source = make(Case(), backbone("bert"), tmp_path / "source")
     headed = make_checkpoint("BertForMaskedLM", num_hidden_layers=1, max_position_embeddings=150)
     for name in ("model.safetensors", "config.json"):
@@ -149,7 +149,7 @@ def test_the_model_without_its_head_counts_for_any_listed_head(
 
 @pytest.fixture(scope="module")
 def folder(backbone: Backbone, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A folder of every module. Not to be changed."""
+    """A folder with every module. Read-only."""
     case = Case(after=("LayerNorm", "Dense", "Normalize"), prompts={"query": "query: "})
     return make(case, backbone("bert"), tmp_path_factory.mktemp("every") / "source")
 
@@ -207,7 +207,7 @@ REFUSED: dict[str, tuple[Callable[[Path], None], str]] = {
 
 
 @pytest.mark.parametrize(("change", "message"), REFUSED.values(), ids=REFUSED.keys())
-def test_a_setting_that_is_not_applied_is_refused_by_name(
+def test_unsupported_setting_is_refused_by_name(
     change: Callable[[Path], None], message: str, folder: Path, tmp_path: Path
 ) -> None:
     source = Path(shutil.copytree(folder, tmp_path / "source"))
@@ -218,7 +218,7 @@ def test_a_setting_that_is_not_applied_is_refused_by_name(
     assert not (tmp_path / "bundle").exists()
 
 
-def test_similarity_is_the_one_that_the_model_names(backbone: Backbone, tmp_path: Path) -> None:
+def test_similarity_function_is_read_from_the_model(backbone: Backbone, tmp_path: Path) -> None:
     from sentence_transformers import SentenceTransformer
 
     source = make(Case(after=()), backbone("bert"), tmp_path / "source")
@@ -229,4 +229,6 @@ def test_similarity_is_the_one_that_the_model_names(backbone: Backbone, tmp_path
         export(str(source), tmp_path / function, check=False)
         found = similarity(tmp_path / function, TEXTS, truncate=True)
         assert found.function == function
-        np.testing.assert_allclose(found.similarity, wanted, atol=1e-3)  # the library's float32 of distances near 0
+        np.testing.assert_allclose(
+            found.similarity, wanted, atol=1e-3
+        )  # float32 errors of the library for distances near 0

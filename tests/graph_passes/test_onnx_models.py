@@ -42,7 +42,7 @@ SAMPLE = [
 
 @pytest.mark.parametrize("recipe", ["fold", "float16"])
 @pytest.mark.parametrize(("module", "name"), SAMPLE)
-def test_a_model_of_onnx_computes_the_same(tmp_path: Path, module: str, name: str, recipe: str) -> None:
+def test_models_of_onnx_compute_the_same(tmp_path: Path, module: str, name: str, recipe: str) -> None:
     assert outcome(read(name, module), recipe, tmp_path) == ("equal", "")
 
 
@@ -65,22 +65,22 @@ def test_every_model_of_onnx_computes_the_same_or_is_refused(tmp_path: Path) -> 
 
 
 @pytest.mark.parametrize(
-    ("module", "name", "said"),
+    ("module", "name", "message"),
     [
         ("sequenceinsert", "node/test_sequence_insert_at_back", "its input 'sequence' is of type sequence"),
         ("splittosequence", "node/test_split_to_sequence_2", "its output 'seq' is of type sequence"),
         ("optionalgetelement", "node/test_optional_get_element_optional_tensor", "of type optional, expected a tensor"),
     ],
 )
-def test_inputs_and_outputs_that_are_no_tensors_are_refused(tmp_path: Path, module: str, name: str, said: str) -> None:
+def test_non_tensor_inputs_and_outputs_are_refused(tmp_path: Path, module: str, name: str, message: str) -> None:
     onnx.save_model(read(name, module).model, tmp_path / "model.onnx")
-    with pytest.raises(SourceError, match=said):
+    with pytest.raises(SourceError, match=message):
         export(tmp_path / "model.onnx", tmp_path / "bundle")
     assert sorted(path.name for path in tmp_path.iterdir()) == ["model.onnx"]
 
 
-def test_graph_that_onnxruntime_refuses_after_a_pass_is_refused_with_its_recipe(tmp_path: Path) -> None:
-    # The lengths of its Range are of rank 1, which ONNX Runtime sees once the condition of an If is folded.
+def test_graph_rejected_by_onnxruntime_is_refused_with_its_recipe(tmp_path: Path) -> None:
+    # The lengths of its Range have rank 1, which ONNX Runtime only detects once the condition of an If is folded.
     onnx.save_model(read("node/test_affine_grid_2d_expanded", "affinegrid").model, tmp_path / "model.onnx")
     export(tmp_path / "model.onnx", tmp_path / "bundle")
     with pytest.raises(

@@ -1,4 +1,4 @@
-"""`intaglio recipes`: what it says of each recipe is true of its passes, and measured as the documentation has it."""
+"""`intaglio recipes`: its descriptions match the passes, and its measurements match the documentation."""
 
 from __future__ import annotations
 
@@ -25,19 +25,19 @@ DOCS = Path(__file__).parents[2] / "docs"
 
 
 @pytest.mark.parametrize("name", RECIPES)
-def test_a_recipe_says_that_it_needs_data_if_a_pass_does(name: str) -> None:
+def test_recipe_requires_data_if_a_pass_does(name: str) -> None:
     needs = {need for each in load_recipe(name)[1] for need in each.needs}
     assert bool(RECIPES[name].needs) == bool(needs & {Need.CALIBRATION, Need.SENSITIVITY})
 
 
-def test_the_lines_of_help_and_of_the_table_fit_80_columns() -> None:
+def test_help_and_table_fit_80_columns() -> None:
     longest = max(map(len, RECIPES))
     assert all(2 + longest + 2 + len(recipe.does) + 2 <= 78 for recipe in RECIPES.values())
     assert all(len(recipe.job) <= 36 for recipe in RECIPES.values())
 
 
-def test_the_documentation_has_the_measurements() -> None:
-    """Every row of docs/validation.md is a measurement, and every measurement of these models a row."""
+def test_documentation_has_the_measurements() -> None:
+    """Every row of docs/validation.md is a measurement, and every measurement of these models is a row."""
     page = (DOCS / "validation.md").read_text()
     rows = set(
         re.findall(r"^\| (\w+) \| `([\w-]+)` \| ([\d.]+) \| ([^|]+) \| (passed|FAILED) \|", page, flags=re.MULTILINE)
@@ -50,7 +50,7 @@ def test_the_documentation_has_the_measurements() -> None:
     assert len(rows) == 45 and rows == ours
 
 
-def test_the_page_of_the_chat_model_has_its_measurements() -> None:
+def test_chat_model_page_has_its_measurements() -> None:
     page = (DOCS / "chat-model.md").read_text()
     rows = re.findall(
         r"^\| `([\w-]+)([^`]*)`[^|]*\| \d+ MB \| ([\d.]+) \| ([+-][\d.]+) % \| .* \| (\w+) \|", page, re.M
@@ -72,7 +72,7 @@ def test_every_documented_recipe_exists_and_every_recipe_is_documented() -> None
     assert documented == set(RECIPES)
 
 
-def test_the_function_lists_all_or_one(intaglio: Run) -> None:
+def test_function_lists_all_recipes_or_one(intaglio: Run) -> None:
     listed = intaglio_recipes()
     assert [each.name for each in listed] == list(RECIPES)
     (one,) = intaglio_recipes("gptq")
@@ -90,7 +90,7 @@ def intaglio_recipes(name: str | None = None) -> list[ListedRecipe]:
 
 
 @pytest.mark.parametrize("name", RECIPES)
-def test_the_passes_shown_are_a_recipe_file_that_does_the_same(name: str, intaglio: Run, tmp_path: Path) -> None:
+def test_printed_passes_are_an_equivalent_recipe_file(name: str, intaglio: Run, tmp_path: Path) -> None:
     _, out, _ = intaglio("recipes", name)
     block = re.search(r"^passes:\n(?:  - .*\n)+", out, flags=re.MULTILINE)
     assert block is not None
@@ -103,7 +103,7 @@ def manifest(bundle: Path, task: str, *passes: str) -> Manifest:
     return msgspec.structs.replace(Bundle.open(bundle).manifest, task=task, passes=records)
 
 
-def test_recipes_that_passed_on_all_models_of_the_task_are_advised_smallest_first(tiny_bundle: Path) -> None:
+def test_recommended_recipes_pass_on_all_models_smallest_first(tiny_bundle: Path) -> None:
     for task in {task for model in MODELS.values() for task in model.tasks}:
         advised = recipes_to_try(manifest(tiny_bundle, task), {})
         assert advised and [each.size for each in advised] == sorted(each.size for each in advised)
@@ -115,31 +115,29 @@ def test_recipes_that_passed_on_all_models_of_the_task_are_advised_smallest_firs
             assert rows and all(row.passed for row in rows) and each.models == [row.model for row in rows]
 
 
-def test_a_recipe_that_failed_on_a_model_of_the_task_is_not_advised(tiny_bundle: Path) -> None:
+def test_recipe_that_failed_on_a_model_is_not_recommended(tiny_bundle: Path) -> None:
     names = {each.recipe for each in recipes_to_try(manifest(tiny_bundle, "generate"), {}) if not each.options}
     assert {"rtn", "awq", "mixed", "prune-rows"}.isdisjoint(names) and "gptq" in names
 
 
-def test_the_recipe_of_the_bundle_is_not_advised(tiny_bundle: Path) -> None:
+def test_recipe_of_the_bundle_is_not_recommended(tiny_bundle: Path) -> None:
     made = manifest(tiny_bundle, "embed", "raise_opset", "fold_constants", "canonicalize", "gptq")
     assert "gptq" not in {each.recipe for each in recipes_to_try(made, {})}
     assert "gptq" in {each.recipe for each in recipes_to_try(manifest(tiny_bundle, "embed"), {})}
 
 
-def test_advice_holds_the_bounds_of_the_user(tiny_bundle: Path) -> None:
+def test_recommendations_use_the_given_bounds(tiny_bundle: Path) -> None:
     strict = recipes_to_try(manifest(tiny_bundle, "embed"), {"min_cosine": 0.998})
     assert {each.recipe for each in strict} >= {"int8-weights", "int8-absmax"}
     assert "gptq" not in {each.recipe for each in strict}
     assert {each.recipe for each in recipes_to_try(manifest(tiny_bundle, "generate"), {"kl_divergence": 1e-9})} == set()
 
 
-def test_an_unknown_task_gets_no_advice(tiny_bundle: Path) -> None:
+def test_unknown_task_gets_no_recommendation(tiny_bundle: Path) -> None:
     assert recipes_to_try(manifest(tiny_bundle, ""), {}) == []
 
 
-def test_a_failed_verdict_names_recipes_and_a_passed_one_does_not(
-    intaglio: Run, tiny_bundle: Path, tmp_path: Path
-) -> None:
+def test_only_a_failed_verdict_recommends_recipes(intaglio: Run, tiny_bundle: Path, tmp_path: Path) -> None:
     intaglio("compress", tiny_bundle, "-o", tmp_path / "pruned", "--recipe", "prune-magnitude")
     arguments = ("validate", tmp_path / "pruned", "--against", tiny_bundle, "--samples", "4")
     code, out, _ = intaglio(*arguments, "--max-abs", "0")

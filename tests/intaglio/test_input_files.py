@@ -1,4 +1,4 @@
-"""Every file that a user names is read in the same way: UTF-8, in bounded memory, never waiting forever."""
+"""Every input file is read in the same way: UTF-8, in bounded memory, without endless waiting."""
 
 from __future__ import annotations
 
@@ -42,11 +42,11 @@ from intaglio.validate.bench.prompts import read as read_bench_prompts
 
 
 class Reader(NamedTuple):
-    """How the file of an option is read: a small file, and the verb's own function."""
+    """Reading the file of an option: a small file, and the function of the verb."""
 
-    content: str  # é is in it where the format has free text
+    content: str  # contains é if the format has free text
     read: Callable[[Path], Any]
-    separators: str = "\u2028\u0085"  # what may be in a line, in the place of "@"
+    separators: str = "\u2028\u0085"  # text to insert into a line in place of "@"
     suffix: str = ""
 
 
@@ -133,8 +133,8 @@ OTHERS = {
 }
 
 
-def test_every_option_that_names_a_file_is_in_the_table() -> None:
-    """A new option is read by `intaglio.input_files`, and has a line above."""
+def test_every_file_option_is_in_the_table() -> None:
+    """A new option must use `intaglio.input_files` and have an entry above."""
     verbs = {name.split()[0] for name in READERS}
     known = {name.split("--")[-1].split()[0].replace("-", "_") for name in READERS if "--" in name}
     known |= {"calibration", "text", "file", "files", "agents", "grammar", "data"}  # read by the same functions
@@ -158,7 +158,7 @@ def _path_options(command: click.Command, name: str) -> Iterator[tuple[str, str]
 
 @pytest.fixture
 def outcome(tmp_path: Path) -> Callable[..., Any]:
-    """What the reader of an option returns for bytes, or the error that it raises."""
+    """The result of the option's reader for bytes, or the error that it raises."""
 
     def get(option: str, data: bytes) -> Any:
         path = tmp_path / f"file{READERS[option].suffix}"
@@ -172,7 +172,7 @@ def outcome(tmp_path: Path) -> Callable[..., Any]:
 
 
 @pytest.mark.parametrize("option", READERS)
-def test_a_byte_order_mark_and_line_ends_of_windows_change_nothing(option: str, outcome: Any) -> None:
+def test_byte_order_mark_and_windows_line_ends_are_ignored(option: str, outcome: Any) -> None:
     plain = READERS[option].content.replace("@", READERS[option].separators)
     expected = outcome(option, plain.encode())
     assert outcome(option, b"\xef\xbb\xbf" + plain.encode()) == expected
@@ -203,7 +203,7 @@ def test_separators_other_than_line_feeds_are_part_of_a_line(option: str, outcom
     ids=["NUL", "UTF-16", "UTF-32", "UTF-16 without a mark", "Latin-1"],
 )
 @pytest.mark.parametrize("option", READERS)
-def test_what_is_not_utf8_is_refused_with_the_fix(
+def test_non_utf8_input_is_refused_with_the_fix(
     option: str, encode: Callable[[str], bytes], reason: str, tmp_path: Path
 ) -> None:
     text = READERS[option].content.replace("@", "").replace("{}", '{"a": 1}').replace("one\ntwo", "a\ntwo")
@@ -211,15 +211,15 @@ def test_what_is_not_utf8_is_refused_with_the_fix(
     path.write_bytes(encode(text))
     with pytest.raises(IntaglioError) as refused:
         READERS[option].read(path)
-    said = str(refused.value)
-    assert "\n" not in said and str(tmp_path) in said
-    if (option, reason) != ("run --language-model", "is 0xe9"):  # whose header is damaged then
-        assert "iconv -f" in said and reason in said
+    message = str(refused.value)
+    assert "\n" not in message and str(tmp_path) in message
+    if (option, reason) != ("run --language-model", "is 0xe9"):  # with a damaged header then
+        assert "iconv -f" in message and reason in message
 
 
 @pytest.mark.parametrize("kind", ["folder", "device", "pipe"])
 @pytest.mark.parametrize("option", READERS)
-def test_what_gives_no_end_is_refused_at_once(option: str, kind: str, tmp_path: Path) -> None:
+def test_endless_input_is_refused_immediately(option: str, kind: str, tmp_path: Path) -> None:
     path = tmp_path / f"file{READERS[option].suffix}"
     make = {"folder": path.mkdir, "device": lambda: path.symlink_to("/dev/zero"), "pipe": lambda: os.mkfifo(path)}
     make[kind]()
@@ -230,7 +230,7 @@ def test_what_gives_no_end_is_refused_at_once(option: str, kind: str, tmp_path: 
 
 
 @pytest.mark.parametrize("option", [name for name in READERS if name not in ("bundle.json", "validate --wer")])
-def test_a_pipe_that_something_writes_to_is_read_like_a_file(option: str, outcome: Any, tmp_path: Path) -> None:
+def test_pipe_with_a_writer_is_read_like_a_file(option: str, outcome: Any, tmp_path: Path) -> None:
     data = READERS[option].content.replace("@", "").encode()
     expected = outcome(option, data)
     path = tmp_path / f"file{READERS[option].suffix}"
@@ -247,7 +247,7 @@ def test_a_pipe_that_something_writes_to_is_read_like_a_file(option: str, outcom
     assert found == expected
 
 
-def test_a_pipe_of_the_shell_is_read_twice_with_the_same_content(tmp_path: Path) -> None:
+def test_shell_pipe_is_read_twice_with_the_same_content(tmp_path: Path) -> None:
     code = (
         "import sys; from pathlib import Path; from intaglio.input_files import read_bytes; "
         "path = Path(sys.argv[1]); print(read_bytes(path) == read_bytes(path) == b'abc\\n')"
@@ -257,7 +257,7 @@ def test_a_pipe_of_the_shell_is_read_twice_with_the_same_content(tmp_path: Path)
     assert found.stdout.strip() == "True", found.stderr
 
 
-def test_a_pipe_that_stays_silent_is_refused(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+def test_silent_pipe_is_refused(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.setattr(input_files, "SILENCE", 0.05)
     os.mkfifo(tmp_path / "pipe")
     writer = os.open(tmp_path / "pipe", os.O_RDWR)
@@ -266,7 +266,7 @@ def test_a_pipe_that_stays_silent_is_refused(monkeypatch: pytest.MonkeyPatch, tm
     os.close(writer)
 
 
-def test_a_file_beyond_the_limit_is_not_read(tmp_path: Path) -> None:
+def test_file_beyond_the_size_limit_is_not_read(tmp_path: Path) -> None:
     with (tmp_path / "sparse").open("wb") as file:
         file.truncate(1 << 40)
     with pytest.raises(OSError, match="1099511627776 bytes, expected at most 1000"):
@@ -275,7 +275,7 @@ def test_a_file_beyond_the_limit_is_not_read(tmp_path: Path) -> None:
         next(lines(tmp_path / "sparse"))
 
 
-def test_a_checkpoints_pipes_devices_and_marks_are_refused(tmp_path: Path) -> None:
+def test_pipes_devices_and_byte_order_marks_of_checkpoints_are_refused(tmp_path: Path) -> None:
     (tmp_path / "fine.json").write_text("{}")
     (tmp_path / "gone").symlink_to(tmp_path / "nowhere")
     check_folder(tmp_path)
@@ -292,7 +292,7 @@ def test_a_checkpoints_pipes_devices_and_marks_are_refused(tmp_path: Path) -> No
     assert (tmp_path / "vocab.txt").read_bytes() == b"[PAD]\n"
 
 
-def test_standard_input_is_read_in_the_same_way(tiny_bundle: Path, intaglio: Any) -> None:
+def test_standard_input_is_read_like_a_file(tiny_bundle: Path, intaglio: Any) -> None:
     code, out, err = intaglio("run", tiny_bundle, "--json", stdin="\ufeffa\u2028b\r\nc\r\n")
     assert code == 0 and out.count("\n") == 2 and r"\ufeff" not in ascii(out), err
     code, _, err = intaglio("run", tiny_bundle, stdin="a\0b\n")

@@ -105,7 +105,7 @@ def test_missing_vocabulary_file_is_named(tmp_path: Path) -> None:
         intaglio.convert(path, tmp_path / "checkpoint")
 
 
-def test_the_network_is_exported_without_its_front_end(tmp_path: Path) -> None:
+def test_network_is_exported_without_its_front_end(tmp_path: Path) -> None:
     """The float32 features are rounded to float16 in the graph."""
     intaglio.convert(CONTAINER, tmp_path / "checkpoint")
     assert intaglio.export(tmp_path / "checkpoint", tmp_path / "bundle", features=True).passed
