@@ -156,7 +156,7 @@ def not_supported(config: Mapping[str, Any], where: str) -> SourceError:
         tool = next((f", but of {tool}" for key, tool in OTHER_TOOLS.items() if key in config), "")
         of = f'Add "model_type": "{_supported()[listed]}" to it.' if listed in _supported() else ""
         return SourceError(
-            f"{where}: config.json has no model_type, so it is not that of a model of transformers{tool}. "
+            f"{where}: config.json has no model_type, so it does not describe a transformers model{tool}. "
             f"{of or 'Give the checkpoint in the format of transformers.'} What can be exported: {PAGE}."
         )
     architecture = listed or model_type

@@ -228,7 +228,7 @@ def _check_complete(checkpoint: Checkpoint, architecture: str, blocks: str, repo
         )
     if unused:
         raise SourceError(
-            f"{checkpoint.folder}: {len(unused)} weights belong to layers that config.json does not count "
+            f"{checkpoint.folder}: {len(unused)} weights belong to layers beyond those in config.json "
             f"({unused[0]}…). Fix its number of layers."
         )
 

@@ -92,7 +92,7 @@ class Calibrate(ObservingPass):
             counts.add("tokens", tokens)
         if 0 < tokens < FEW_TOKENS:
             counts.leave(
-                f"{tokens} tokens are few, values outside their range will be clipped: give some 64 paragraphs"
+                f"{tokens} tokens are few, values outside their range will be clipped: give about 64 paragraphs"
             )
         if inputs.manifest is None or (inputs.manifest.decoder is None and inputs.manifest.audio is None):
             # a decoder's chunks have no padding, and recordings are run one by one
@@ -103,7 +103,7 @@ class Calibrate(ObservingPass):
 def _note_padding(axes: Sequence[Length] | None, counts: Counts) -> None:
     """Note why padding could not be ignored. `axes`: those of the mask."""
     if axes is None:
-        counts.leave(f"the graph has no input {MASK} of two axes: padding, if there is any, was observed too")
+        counts.leave(f"the graph has no input {MASK} of two axes: padding, if any, was observed too")
     elif isinstance(axes[1], int):
         counts.leave(f"{MASK} has a fixed length, so axes cannot be told apart: padding was observed too")
 

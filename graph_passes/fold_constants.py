@@ -103,10 +103,10 @@ class FoldConstants(Pass):
         sizes = [_bytes(kind) for kind in expected]
         growth = sum(size or 0 for size in sizes) - _superfluous(node)
         if None in sizes:
-            counts.leave(f"{what}: constant, but the size of its result is not known beforehand")
+            counts.leave(f"{what}: constant, but the size of its result is unknown")
             return None
         if growth > self.max_bytes:
-            counts.leave(f"{what}: constant, but the model would grow by {growth} bytes, at most {self.max_bytes} may")
+            counts.leave(f"{what}: constant, but the model would grow by {growth} bytes, the limit is {self.max_bytes}")
             return None
         try:
             with np.errstate(all="ignore"):

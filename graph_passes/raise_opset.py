@@ -50,7 +50,7 @@ class RaiseOpset(Pass):
             counts.add("opset", OLDEST - start)
             start = OLDEST
         if start >= self.version:
-            counts.leave(f"the graph has opset {start} already, {self.version} was asked for")
+            counts.leave(f"the graph has opset {start} already, {self.version} was requested")
         elif start == 0:
             counts.leave("the graph uses no standard operators")
         else:

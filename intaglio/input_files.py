@@ -85,7 +85,7 @@ def _first_bytes(descriptor: int, path: str) -> bytes:
         first = os.read(descriptor, PIECE)
     except BlockingIOError:  # it has a writer
         if not select.select([descriptor], [], [], SILENCE)[0]:
-            raise OSError(errno.ETIMEDOUT, f"is a pipe that gave nothing for {SILENCE:.0f} seconds", path) from None
+            raise OSError(errno.ETIMEDOUT, f"is a pipe without data for {SILENCE:.0f} seconds", path) from None
         first = os.read(descriptor, PIECE)
     first = first or _read_before.get((status.st_dev, status.st_ino), b"")
     if not first:

@@ -152,13 +152,13 @@ def _verify_data(path: Path, manifest: Manifest, file: str, model: onnx.ModelPro
 
 
 def verify_axes(path: Path, manifest: Manifest) -> None:
-    """Reject impossible axes, an impossible truncation, and unknown dtypes."""
+    """Reject invalid axes, an invalid truncation, and unknown dtypes."""
     specs = [spec for graph in manifest.graphs for spec in (*graph.inputs, *graph.outputs)]
     axes = [axis for graph in manifest.graphs for axis in graph.axes.values()]
     lengths = [length for spec in specs for length in spec.shape if isinstance(length, int)]
     bad_axis = any(axis.minimum < 0 or (axis.maximum or axis.minimum) < axis.minimum for axis in axes)
     if bad_axis or any(not 0 <= length <= LONGEST for length in lengths):
-        raise BundleError(f"{path / MANIFEST}: an axis has an impossible length. Re-export the bundle.")
+        raise BundleError(f"{path / MANIFEST}: an axis has an invalid length. Re-export the bundle.")
     if manifest.truncation is not None and not 1 <= manifest.truncation <= LONGEST:
         raise BundleError(
             f"{path / MANIFEST}: truncation is {manifest.truncation}, expected 1 to {LONGEST}. Re-export the bundle."
@@ -171,11 +171,11 @@ def verify_axes(path: Path, manifest: Manifest) -> None:
 
 
 def verify_embedding(path: Path, manifest: Manifest) -> None:
-    """Reject a default prompt that is none, an impossible length of a prompt, and an unknown similarity."""
+    """Reject a missing default prompt, an invalid prompt length, and an unknown similarity."""
     if manifest.default_prompt is not None and manifest.default_prompt not in manifest.prompts:
         raise BundleError(f"{path / MANIFEST}: the default prompt is not among the prompts. Re-export the bundle.")
     if any(not 0 <= prompt.excluded_tokens <= LONGEST for prompt in manifest.prompts.values()):
-        raise BundleError(f"{path / MANIFEST}: a prompt has an impossible number of tokens. Re-export the bundle.")
+        raise BundleError(f"{path / MANIFEST}: a prompt has an invalid number of tokens. Re-export the bundle.")
     if manifest.similarity not in SIMILARITIES:
         raise BundleError(
             f"{path / MANIFEST}: similarity {manifest.similarity[:40]!r}, expected one of {', '.join(SIMILARITIES)}. "
@@ -184,7 +184,7 @@ def verify_embedding(path: Path, manifest: Manifest) -> None:
 
 
 def verify_decoder(path: Path, manifest: Manifest, decoder: Decoder) -> None:
-    """Reject a decoder with impossible numbers, or numbers that contradict its graph."""
+    """Reject a decoder with invalid numbers, or numbers that contradict its graph."""
 
     def check(name: str, value: int | None, low: int, high: int) -> None:
         if value is not None and not low <= value <= high:
@@ -219,7 +219,7 @@ def verify_decoder(path: Path, manifest: Manifest, decoder: Decoder) -> None:
 
 
 def verify_audio(path: Path, audio: Audio) -> None:
-    """Reject impossible numbers of a speech recogniser."""
+    """Reject invalid numbers of a speech recogniser."""
     limits = {
         "sample_rate": (1000, 1_000_000),
         "frame_samples": (1, 1_000_000),

@@ -23,7 +23,7 @@ class _Loader(yaml.SafeLoader):
         try:
             return text.encode("utf-16", "surrogatepass").decode("utf-16")
         except UnicodeDecodeError as error:
-            raise yaml.YAMLError("half of a surrogate pair is no character") from error
+            raise yaml.YAMLError("a lone surrogate is not a character") from error
 
 
 def load_yaml(text: str) -> Any:

@@ -76,7 +76,7 @@ def score_speech(
     For arguments and exceptions see `validate`.
     """
     if against in (PYTORCH, REFERENCE):
-        raise UsageError(f"--wer: --against {against} transcribes nothing. Give a bundle, or leave it out.")
+        raise UsageError(f"--wer: --against {against} cannot transcribe. Give a bundle, or leave it out.")
     other = None if against is None else Bundle.open(against)
     check_given(given, MEASURES if other is None else (*RISES, *MEASURES))
     check_report(bundle, report)

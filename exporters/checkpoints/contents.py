@@ -20,7 +20,7 @@ def refuse_file(path: Path) -> SourceError:
     """The error for a file that was given as the source."""
     check_downloaded([path])
     if not path.is_file():
-        return SourceError(f"source {path}: neither a folder nor a file of data. Give the folder of a checkpoint.")
+        return SourceError(f"source {path}: neither a folder nor a regular file. Give the folder of a checkpoint.")
     folder = path.absolute().parent
     if path.suffix == ".safetensors" or path.name.endswith(".json"):
         fix = f"Give its folder: intaglio export {folder} -o BUNDLE"

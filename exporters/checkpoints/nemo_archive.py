@@ -87,7 +87,7 @@ def _resolved(value: Any, config: Mapping[str, Any], counter: Iterator[int], dep
     `counter` counts the values: references to lists of references multiply them.
     """
     if next(counter) > MAX_VALUES:
-        raise ValueError(f"more than {MAX_VALUES} values with what is referred to")
+        raise ValueError(f"more than {MAX_VALUES} values, references included")
     if isinstance(value, dict):
         return {key: _resolved(each, config, counter, depth) for key, each in value.items()}
     if isinstance(value, list):
@@ -123,10 +123,10 @@ def _weights(file: Path, path: Path) -> dict[str, Tensor]:
     ):
         raise SourceError(f"{path}: {WEIGHTS} does not map names to tensors. {FIX}")
     if unexpected := [name for name, tensor in weights.items() if not _is_plain(tensor)]:
-        raise SourceError(f"{path}: the tensor {unexpected[0]!a:.80} is not one of plain numbers in memory. {FIX}")
+        raise SourceError(f"{path}: the tensor {unexpected[0]!a:.80} is not a plain dense tensor. {FIX}")
     size, most = sum(tensor.nbytes for tensor in weights.values()), 2 * file.stat().st_size
     if size > most or any(not _is_text(name) for name in weights):
-        problem = f"its tensors take {size} bytes, expected at most {most}" if size > most else "a name is no text"
+        problem = f"its tensors take {size} bytes, expected at most {most}" if size > most else "a name is not text"
         raise SourceError(f"{path}: {WEIGHTS}: {problem}. {FIX}")
     return dict(weights)
 

@@ -130,7 +130,7 @@ def _check_class(folder: Path, tokenizer: Any) -> None:
     found = next((name for name in MODELS if (folder / name).is_file()), None)
     if found and type(tokenizer).__name__ == GENERIC and not _has_ranks(folder / found):
         raise SourceError(
-            f"{folder}: {found} alone does not say which tokenizer it is of. Put the model's tokenizer_config.json "
+            f"{folder}: {found} alone does not identify its tokenizer. Put the model's tokenizer_config.json "
             f"there, with its tokenizer_class, or its {TOKENIZER}."
         )
 
@@ -145,7 +145,9 @@ def _check_vocabulary(checkpoint: Checkpoint, tokenizer: Any, size: int) -> None
     """Reject a tokenizer that has special tokens only, or that of another model, with ids beyond the vocabulary."""
     vocabulary = tokenizer.get_vocab(with_added_tokens=True)
     if len(vocabulary) <= len(tokenizer.get_added_tokens_decoder()):
-        raise SourceError(f"{checkpoint.folder}: its tokenizer has no words. Put the {TOKENIZER} of this model there.")
+        raise SourceError(
+            f"{checkpoint.folder}: its tokenizer has an empty vocabulary. Put the {TOKENIZER} of this model there."
+        )
     largest = max(vocabulary.values())
     if largest >= size:
         raise SourceError(

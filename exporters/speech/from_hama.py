@@ -126,9 +126,9 @@ def _split(name: str, array: Array) -> list[tuple[str, Array]]:
 def _vocabulary(path: Path) -> dict[str, Any]:
     file = path.with_name(VOCABULARY)
     if not file.is_file():
-        raise SourceError(f"{file}: no such file, it lists the phonemes. Copy it from the package too.")
+        raise SourceError(f"{file}: no such file, it lists the phonemes. Copy it from the package as well.")
     phonemes = read_json(file).get("decoder")
     if not isinstance(phonemes, list) or not all(isinstance(each, str) for each in phonemes):
-        raise SourceError(f"{file}: its decoder is no list of phonemes. Copy it from the package again.")
+        raise SourceError(f"{file}: its decoder is not a list of phonemes. Copy it from the package again.")
     tokens = [*phonemes, *AFTER]
     return {"tokens": tokens, "blank": tokens.index(AFTER[1]), "word_mark": AFTER[0], "blank_bias": BLANK_BIAS}

@@ -111,7 +111,7 @@ def _vocabulary(config: Mapping[str, Any], where: str) -> dict[str, Any]:
     """The tokens of the decoder, with the blank after them."""
     tokens = _section(config, "decoder", where).get("vocabulary")
     if not isinstance(tokens, list) or not tokens or not all(isinstance(each, str) for each in tokens):
-        raise SourceError(f"{where}: decoder.vocabulary is no list of tokens, expected that of a CTC model.")
+        raise SourceError(f"{where}: decoder.vocabulary is not a list of tokens, expected that of a CTC model.")
     kind = "characters" if " " in tokens else "pieces"
     return {"tokens": [*tokens, "<blank>"], "blank": len(tokens), "word_mark": WORD_MARK[kind]}
 

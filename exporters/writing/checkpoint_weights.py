@@ -103,7 +103,7 @@ class CheckpointWeights:
             unused = [name for name in unused if ".".join(name.split(".")[:depth]) not in used]
             if unused:
                 raise SourceError(
-                    f"{self._folder}: {len(unused)} weights belong to layers that config.json does not count "
+                    f"{self._folder}: {len(unused)} weights belong to layers beyond those in config.json "
                     f"({unused[0]}…). Fix its number of layers."
                 )
 
@@ -123,4 +123,4 @@ class DecoderWeights(CheckpointWeights):
 
 
 def _never() -> ir.TensorProtocol:
-    raise AssertionError("a weight that is missing was read")
+    raise AssertionError("a missing weight was read")

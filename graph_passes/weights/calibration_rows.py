@@ -23,9 +23,9 @@ def load_batches(
     tokens = count_tokens(batches)
     if tokens < LEAST_TOKENS:
         raise UsageError(
-            f"{OPTION} {data.path}: {tokens} tokens, pass {name} expects at least {LEAST_TOKENS}, and some ten "
-            "thousand to do well. Give more text."
+            f"{OPTION} {data.path}: {tokens} tokens, pass {name} expects at least {LEAST_TOKENS}, better about "
+            "ten thousand. Give more text."
         )
     if tokens < FEW_TOKENS:
-        counts.leave(f"{tokens} tokens are few to judge weights by: give some ten thousand")
+        counts.leave(f"{tokens} tokens are few to measure weights on: give about ten thousand")
     return batches, Calibration(data.path.name, used.sha256, used.samples, tokens, name)

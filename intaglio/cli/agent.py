@@ -44,7 +44,7 @@ NO_QUESTION = "no question. Give it as an argument, or pipe it in."
     multiple=True,
     required=True,
     metavar="SOURCE",
-    help="calculate, search:FOLDER, pages, pages:FOLDER, FILE.py (which is run), the URL of an MCP server, or "
+    help="calculate, search:FOLDER, pages, pages:FOLDER, FILE.py (runs it), the URL of an MCP server, or "
     "mcp:COMMAND, which starts one. Can be repeated.",
 )
 @click.option("--model", required=True, metavar="BUNDLE|URL", help="A decoder, or a server with OpenAI's API.")
@@ -54,31 +54,46 @@ NO_QUESTION = "no question. Give it as an argument, or pipe it in."
     type=OneOf(["llmcompiler", "react", "function-calling"]),
     default="llmcompiler",
     show_default=True,
-    help="llmcompiler: a plan of calls that run in parallel; react: one call at a time; function-calling: by the "
-    "model's own format of tool calls.",
+    help="llmcompiler: a plan of calls that run in parallel; react: one call at a time; function-calling: in "
+    "the model's own tool-call format.",
 )
 @section("Limits")
-@click.option("--max-replans", default=3, show_default=True, help="Plans after the first one.")
-@click.option("--max-model-calls", default=16, show_default=True, help="Requests to the model.")
-@click.option("--max-calls", default=1000, show_default=True, help="Calls of tools, in all plans.")
-@click.option("--max-tokens", default=1 << 16, show_default=True, help="Tokens that the model writes, in all.")
-@click.option("--max-request-tokens", default=1024, show_default=True, help="Tokens that it writes for one request.")
-@click.option("--max-result-characters", default=4000, show_default=True, help="Characters of a result in prompts.")
-@click.option("--max-string-characters", default=2000, show_default=True, help="Characters of a string in a plan.")
-@click.option("--max-seconds", default=300.0, show_default=True, help="Seconds for the whole run.")
+@click.option("--max-replans", default=3, show_default=True, help="Maximum replans after the first plan.")
+@click.option("--max-model-calls", default=16, show_default=True, help="Maximum requests to the model.")
+@click.option("--max-calls", default=1000, show_default=True, help="Maximum tool calls, in all plans.")
+@click.option("--max-tokens", default=1 << 16, show_default=True, help="Maximum generated tokens, in total.")
+@click.option("--max-request-tokens", default=1024, show_default=True, help="Maximum generated tokens per request.")
 @click.option(
-    "--tool-timeout", default=60.0, show_default=True, help="Seconds for a call, unless its tool has a limit."
+    "--max-result-characters",
+    default=4000,
+    show_default=True,
+    help="Maximum characters of a tool's result in a prompt.",
 )
-@click.option("--parallel", default=64, show_default=True, help="Maximum concurrent calls of tools.")
+@click.option(
+    "--max-string-characters", default=2000, show_default=True, help="Maximum characters of a string in a plan."
+)
+@click.option("--max-seconds", default=300.0, show_default=True, help="Time limit of the whole run, in seconds.")
+@click.option(
+    "--tool-timeout",
+    default=60.0,
+    show_default=True,
+    help="Timeout of a tool call in seconds, unless its tool has its own.",
+)
+@click.option("--parallel", default=64, show_default=True, help="Maximum concurrent tool calls.")
 @section("Plans")
-@click.option("--examples", type=click.Path(path_type=Path), help="Questions with plans for the planner; see the docs.")
+@click.option(
+    "--examples", type=click.Path(path_type=Path), help="File with example questions and plans for the planner."
+)
 @click.option(
     "--grammar/--no-grammar",
     default=None,
-    help="Constrain plans to calls that can be run.  [default: with a bundle; few servers can]",
+    help="Constrain plans to valid calls.  [default: on for a bundle; few servers support it]",
 )
 @click.option(
-    "--streaming/--no-streaming", default=True, show_default=True, help="Start calls while the plan is written."
+    "--streaming/--no-streaming",
+    default=True,
+    show_default=True,
+    help="Start tool calls while the plan is being generated.",
 )
 @drafting_options
 @target_option()

@@ -35,8 +35,8 @@ Examples:
     "--prompt-tokens",
     multiple=True,
     type=click.IntRange(1),
-    help="Tokens of a prompt, or of an encoder's text; about so many for a server. Can be repeated.  [default: 128, or "
-    "what the model takes]",
+    help="Tokens per prompt, or per text of an encoder; approximate for a server. Can be repeated.  [default: 128, or "
+    "the model's maximum]",
 )
 @click.option(
     "--concurrency",
@@ -49,9 +49,9 @@ Examples:
     help="Concurrent requests: clients of a server, rows of a decoder, texts of an encoder's batch. Can be repeated.",
 )
 @click.option(
-    "--requests", type=click.IntRange(1), help="Requests in a round.  [default: 16, or 4 times the concurrency]"
+    "--requests", type=click.IntRange(1), help="Requests per round.  [default: 16, or 4 times the concurrency]"
 )
-@click.option("--seconds", type=float, help="Length of a round, instead of --requests.")
+@click.option("--seconds", type=float, help="Length of a round in seconds, instead of --requests.")
 @click.option("--rate", type=float, help="Requests per second, as Poisson arrivals; for servers.")
 @click.option("--rounds", type=click.IntRange(1), default=3, show_default=True, help="Rounds after the warm-up.")
 @section("Servers")
@@ -60,11 +60,11 @@ Examples:
     type=OneOf(["completions", "chat", "embeddings"]),
     default="completions",
     show_default=True,
-    help="What to request of a server.",
+    help="API of the server to measure.",
 )
-@click.option("--model", help="The server's name of the model.  [default: its first]")
+@click.option("--model", help="Name of the model on the server.  [default: its first model]")
 @click.option("--api-key-env", metavar="NAME", help="Environment variable that holds the server's API key.")
-@click.option("--timeout", default=600.0, show_default=True, help="Seconds that a server may be silent.")
+@click.option("--timeout", default=600.0, show_default=True, help="Response timeout of a server, in seconds.")
 @generation_options
 @section(OUTPUT)
 @click.option("--plot", type=click.Path(path_type=Path), help="Plot throughput and latency to this .svg or .html file.")

@@ -90,7 +90,7 @@ class ListsRecipes(Verb):
 @click.option(
     "--sensitivity",
     type=click.Path(path_type=Path),
-    help="File made by `intaglio sensitivity`, for the recipes that need it.  [default: computed from --calibration]",
+    help="File from `intaglio sensitivity`, for the recipes that need it.  [default: computed from --calibration]",
 )
 @section("Options of the passes")
 @click.option(
@@ -99,7 +99,9 @@ class ListsRecipes(Verb):
 @click.option(
     "--group-size", type=int, help="Weights per group, for the passes with this option: a multiple of 32, or 0."
 )
-@click.option("--allow-float", is_flag=True, help="Keep in floating point what an integer-only recipe cannot convert.")
+@click.option(
+    "--allow-float", is_flag=True, help="Keep operators in floating point that an integer-only recipe cannot convert."
+)
 @click.option("--threads", type=int, help="Maximum number of threads.  [default: all processors]")
 @click.option("--allow-code", is_flag=True, help="Allow the recipe to run your own functions (surgeon: ...).")
 @force_option

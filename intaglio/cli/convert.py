@@ -40,7 +40,7 @@ def convert_command(source: str, output: Path, force: bool, as_json: bool) -> No
         return
     if result.left_out:
         more = "…" if result.left_out[NAMED:] else ""
-        say(f"left out, as the architecture has no place for them: {', '.join(result.left_out[:NAMED])}{more}")
+        say(f"skipped, not part of the architecture: {', '.join(result.left_out[:NAMED])}{more}")
     say(
         f"{result.checkpoint}: a {result.architecture} with {result.parameters / 1e6:.1f} million parameters and "
         f"{result.tokens} tokens. Next: intaglio export {result.checkpoint} -o BUNDLE"

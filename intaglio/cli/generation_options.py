@@ -61,19 +61,22 @@ sampling_options = group(
         "--min-p", type=float, help="Sample only from tokens with at least this fraction of the top probability."
     ),
     click.option(
-        "--repetition-penalty", default=1.0, show_default=True, help="Above 1: make tokens that occurred less likely."
+        "--repetition-penalty",
+        default=1.0,
+        show_default=True,
+        help="Above 1: make tokens less likely that have occurred.",
     ),
     click.option(
         "--presence-penalty",
         default=0.0,
         show_default=True,
-        help="Above 0: make generated tokens less likely, however often they occur; -2 to 2.",
+        help="Above 0: make generated tokens less likely, once per token; -2 to 2.",
     ),
     click.option(
         "--frequency-penalty",
         default=0.0,
         show_default=True,
-        help="Above 0: make generated tokens less likely, each time more; -2 to 2.",
+        help="Above 0: make generated tokens less likely, once per occurrence; -2 to 2.",
     ),
     click.option("--seed", type=int, help="Random seed. The same seed gives the same text, except with strategy auto."),
 )

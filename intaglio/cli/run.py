@@ -58,7 +58,7 @@ HEADINGS = {
 @click.option("--batch-size", default=32, show_default=True, help="Texts per run.")
 @click.option("--truncate", is_flag=True, help="Truncate texts that are longer than the model's maximum.")
 @click.option("--top", default=5, show_default=True, help="Number of words to list for a blank.")
-@click.option("--prompt-name", help="Prompt of the model to put before each text.  [default: the model's]")
+@click.option("--prompt-name", help="Name of the model's prompt to put before each text.  [default: the model's]")
 @click.option("--similarity", "compare", is_flag=True, help="Show the similarity of the texts' embeddings.")
 @speech_flags
 @json_option

@@ -58,7 +58,7 @@ beam_options = group(
         help="ARPA file of word n-grams for the beam search (width 100, unless --beam is given).",
     ),
     click.option(
-        "--language-model-weight", type=float, help="Factor of the language model's logarithms.  [default: 0.5]"
+        "--language-model-weight", type=float, help="Weight of the language model's log-probabilities.  [default: 0.5]"
     ),
     click.option(
         "--word-bonus",
@@ -73,7 +73,7 @@ def speech_flags(command: Callable[..., Any]) -> Callable[..., Any]:
 
     @section(SPEECH)
     @beam_options
-    @click.option("--max-seconds", type=float, help="Refuse recordings that are longer.")
+    @click.option("--max-seconds", type=float, help="Reject recordings longer than this.")
     @click.option("--stream", is_flag=True, help="Transcribe raw 16-bit samples from standard input while they arrive.")
     @functools.wraps(command)
     def with_flags(

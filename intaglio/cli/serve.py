@@ -49,38 +49,49 @@ Examples:
     "--cors-origin", "cors_origins", multiple=True, help="Web page that may call the server. Can be repeated."
 )
 @section("Limits")
-@click.option("--rows", default=8, show_default=True, help="Texts generated concurrently, per decoder.")
-@click.option("--max-waiting", default=256, show_default=True, help="Waiting requests per model; beyond: status 429.")
+@click.option("--rows", default=8, show_default=True, help="Maximum batch size of a decoder.")
 @click.option(
-    "--max-waiting-tokens", default=1 << 18, show_default=True, help="Tokens of their prompts; beyond: status 429."
+    "--max-waiting", default=256, show_default=True, help="Maximum queue length per model; further requests get 429."
+)
+@click.option(
+    "--max-waiting-tokens",
+    default=1 << 18,
+    show_default=True,
+    help="Maximum prompt tokens in a queue; further requests get 429.",
 )
 @click.option(
     "--max-sequence-tokens",
     type=int,
-    help="Tokens of a prompt and its text; of an encoder-decoder, of each.  [default: the model's limit; 4096 for "
-    "the prompt of an encoder-decoder]",
+    help="Maximum tokens of prompt and output together; of an encoder-decoder, of each.  [default: the model's limit; "
+    "4096 for the prompt of an encoder-decoder]",
 )
-@click.option("--max-body-bytes", default=8 << 20, show_default=True, help="Bytes of a request; beyond: status 413.")
+@click.option(
+    "--max-body-bytes", default=8 << 20, show_default=True, help="Maximum bytes of a request; larger ones get 413."
+)
 @click.option(
     "--max-audio-seconds",
     default=10_800.0,
     show_default=True,
-    help="Seconds of a recording; beyond: status 400, and 413 beyond 96 kB a second.",
+    help="Maximum seconds of a recording; longer ones get 400, and more than 96 kB per second gets 413.",
 )
-@click.option("--max-choices", default=32, show_default=True, help="Texts per request: prompts x n.")
+@click.option("--max-choices", default=32, show_default=True, help="Maximum outputs per request: prompts x n.")
 @click.option(
-    "--body-timeout", default=30.0, show_default=True, help="Seconds for a request to arrive: headers, then body."
+    "--body-timeout", default=30.0, show_default=True, help="Read timeout in seconds: for headers, then for the body."
 )
-@click.option("--request-timeout", default=600.0, show_default=True, help="Seconds for a response to be generated.")
-@click.option("--send-timeout", default=60.0, show_default=True, help="Seconds that a client may read nothing.")
-@click.option("--grace", default=30.0, show_default=True, help="Seconds for running requests after SIGTERM.")
+@click.option("--request-timeout", default=600.0, show_default=True, help="Time limit of a response, in seconds.")
+@click.option("--send-timeout", default=60.0, show_default=True, help="Client write timeout, in seconds.")
+@click.option("--grace", default=30.0, show_default=True, help="Seconds to finish running requests after SIGTERM.")
 @drafting_options
 @beam_options
-@click.option("--prompt-name", help="Prompt before texts to embed, unless a request names one.  [default: the model's]")
+@click.option(
+    "--prompt-name", help="Default prompt before texts to embed, by its name in the model.  [default: the model's]"
+)
 @target_option()
 @threads_option("CPU threads per model")
 @section(OUTPUT)
-@click.option("--trace", type=click.Path(path_type=Path), help="Write the steps of decoders here, as a Chrome trace.")
+@click.option(
+    "--trace", type=click.Path(path_type=Path), help="Write the decode steps to this file, as a Chrome trace."
+)
 @click.option(
     "--log-format", type=OneOf(["text", "json"]), default="text", show_default=True, help="Format of the log."
 )
@@ -133,5 +144,5 @@ def read_keys(path: Path | None) -> tuple[str, ...]:
     if not keys:
         raise UsageError(f"--api-key-file {path}: has no key, expected one per line. Write at least one.")
     if not all(key.isascii() and key.isprintable() and " " not in key for key in keys):
-        raise UsageError(f"--api-key-file {path}: a key has other characters than visible ASCII. Choose another key.")
+        raise UsageError(f"--api-key-file {path}: a key has characters other than visible ASCII. Choose another key.")
     return keys

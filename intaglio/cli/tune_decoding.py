@@ -52,14 +52,17 @@ def _threshold(name: str, tried: str) -> Callable[[Any], Any]:
     help='JSON lines {"prompt": ..., "reference": ...}; without references, the large model\'s own texts are used.',
 )
 @click.option(
-    "--max-quality-drop", default=0.0, show_default=True, help="Maximum drop of the metric, in points of 100."
+    "--max-quality-drop",
+    default=0.0,
+    show_default=True,
+    help="Maximum drop of the quality metric, in points (0 to 100).",
 )
 @click.option(
     "--metric",
     type=OneOf(["bleu", "rouge_1", "rouge_2", "rouge_l"]),
     default="bleu",
     show_default=True,
-    help="Metric of quality.",
+    help="Quality metric.",
 )
 @section("Thresholds to try")
 @_threshold("fallback", "0.3, 0.5, 0.7, 0.8, 0.9")

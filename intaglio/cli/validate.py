@@ -52,8 +52,8 @@ every output. For an approximation (8, 4, 3 bits, integers, pruning): the qualit
 @click.argument("bundle", type=click.Path(path_type=Path))
 @click.option(
     "--against",
-    help="pytorch (the source checkpoint, downloaded if need be), its folder, reference (ONNX's reference evaluator), "
-    "or a bundle.",
+    help="pytorch (the source checkpoint, downloaded if necessary), its folder, reference (ONNX's reference "
+    "evaluator), or a bundle.",
 )
 @click.option(
     "--data",

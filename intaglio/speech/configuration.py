@@ -127,7 +127,7 @@ FRONT_END_LIMITS = {
 def read_config(config: Mapping[str, Any], where: str) -> SpeechConfig:
     """The configuration in the JSON object `config` of the file `where`.
 
-    Raises `SourceError` for an unknown architecture, an unknown or missing option, or an impossible value.
+    Raises `SourceError` for an unknown architecture, an unknown or missing option, or an invalid value.
     """
     kind = CONFIGS.get(str(config.get("model_type")))
     if kind is None:

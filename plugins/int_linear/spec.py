@@ -107,7 +107,7 @@ def finish(accumulator: integer_math.Integers, given: Sequence[Array | None], at
     """The epilogue of an int32 accumulator; `given` are multiplier, shift, out_multiplier, out_shift."""
     bits = attributes["bits"]
     if accumulator.size and not -(2**31) <= accumulator.min() <= accumulator.max() < 2**31:
-        raise GraphError("the sum of an integer matrix product leaves int32. Split the rows of the weight.")
+        raise GraphError("the sum of an integer matrix product overflows int32. Split the rows of the weight.")
     if bits == 32:
         return with_bits(accumulator, 32)
     multiplier, shift, out_multiplier, out_shift = given

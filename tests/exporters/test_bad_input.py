@@ -235,7 +235,7 @@ def test_empty_tokenizer_is_refused(source: Path, refused: Callable[..., str]) -
     vocabulary = content["model"]["vocab"]
     content["model"]["vocab"] = {token: number for token, number in vocabulary.items() if token.startswith("[")}
     (source / "tokenizer.json").write_text(json.dumps(content))
-    assert "its tokenizer has no words" in refused(source)
+    assert "its tokenizer has an empty vocabulary" in refused(source)
 
 
 @pytest.mark.parametrize("fault", ["overlap", "trailing"])

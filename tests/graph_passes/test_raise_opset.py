@@ -141,7 +141,7 @@ def test_graphs_with_a_new_opset_are_reported(parse: Any, opset: int) -> None:
     model = parse("(float[2] x) => (float[2] y) { y = Relu(x) }", opset=opset)
     model, counts = RaiseOpset()(model)
     assert (counts.rewritten, model.opset_imports[""]) == ({}, opset)
-    assert counts.reasons == [f"the graph has opset {opset} already, 23 was asked for"]
+    assert counts.reasons == [f"the graph has opset {opset} already, 23 was requested"]
 
 
 @pytest.mark.parametrize(

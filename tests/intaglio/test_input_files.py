@@ -261,7 +261,7 @@ def test_silent_pipe_is_refused(monkeypatch: pytest.MonkeyPatch, tmp_path: Path)
     monkeypatch.setattr(input_files, "SILENCE", 0.05)
     os.mkfifo(tmp_path / "pipe")
     writer = os.open(tmp_path / "pipe", os.O_RDWR)
-    with pytest.raises(UsageError, match="gave nothing for 0 seconds"):
+    with pytest.raises(UsageError, match="is a pipe without data for 0 seconds"):
         read_text(tmp_path / "pipe", "--file")
     os.close(writer)
 

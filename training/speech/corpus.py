@@ -82,13 +82,13 @@ class Corpus:
             self._samples: npt.NDArray[np.int16] = np.memmap(path / SAMPLES, "<i2", "r")
         except (OSError, ValueError, msgspec.DecodeError) as error:
             raise UsageError(
-                f"corpus {path}: cannot be read ({error}). Delete it, and it is synthesised again."
+                f"corpus {path}: cannot be read ({error}). Delete it; it will be synthesised again."
             ) from error
         expected = self.utterances[-1].start + self.utterances[-1].samples if self.utterances else 0
         if len(self._samples) != expected:
             raise UsageError(
                 f"corpus {path}: {SAMPLES} has {len(self._samples)} samples, expected {expected}. "
-                "Delete it, and it is synthesised again."
+                "Delete it; it will be synthesised again."
             )
 
     def part(self, part: Part) -> list[Spoken]:

@@ -95,7 +95,7 @@ class SpeechTraining:
         if self.width % self.heads or self.width % 2:
             raise UsageError(f"width {self.width}: expected an even multiple of the {self.heads} heads.")
         if self.ablation is not None and self.architecture != "squeezeformer":
-            raise UsageError(f"ablation {self.ablation}: of the Squeezeformer only, got {self.architecture}.")
+            raise UsageError(f"ablation {self.ablation}: only for squeezeformer, got {self.architecture}.")
         if self.architecture == "squeezeformer" and self.layers < 2:
             raise UsageError("layers 1: expected at least 2, as a Squeezeformer halves the frame rate between two.")
 

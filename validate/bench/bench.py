@@ -80,9 +80,7 @@ def bench(
     if data is not None and prompt_tokens:
         raise UsageError("--data and --prompt-tokens are both given, expected at most one. Leave one out.")
     if rate is not None and not all(is_url(each) for each in (bundle, baseline) if each):
-        raise UsageError(
-            "--rate: requests arrive at a server; a bundle takes the next one when it is free. Leave it out."
-        )
+        raise UsageError("--rate: applies to servers only. Leave it out.")
     loads = _loads(concurrency, prompt_tokens or (None,), requests, seconds, rate)
     given = None if data is None else prompts.read(Path(data), "--data")
     chosen = _chosen(options)

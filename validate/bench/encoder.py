@@ -28,7 +28,7 @@ class EncoderBench:
         """Raises `UsageError` for `options` of generation, `BundleError` for a bundle without a tokenizer."""
         if unexpected := [name for name in options if name not in TAKEN]:
             name = unexpected[0].replace("_", "-")
-            raise UsageError(f"--{name}: {bundle.path} is an encoder, which does not generate. Leave it out.")
+            raise UsageError(f"--{name}: {bundle.path} is an encoder and cannot generate. Leave it out.")
         self._given = prompts
         self._tokenizer = Tokenizer.open(bundle)
         with bounded(options.get("threads")):

@@ -47,7 +47,7 @@ class ServerSide:
         self.unit = "texts" if api == "embeddings" else "tokens"
         self._api, self._body = api, _body(options)
         if api == "embeddings" and (unexpected := [name for name in options if name != "max_new_tokens"]):
-            raise UsageError(f"--{unexpected[0].replace('_', '-')}: embeddings are not generated. Leave it out.")
+            raise UsageError(f"--{unexpected[0].replace('_', '-')}: does not apply to embeddings. Leave it out.")
         self._client = Client(url, key, timeout)
         self._runner = asyncio.Runner()
         self._runner.run(self._client.__aenter__())

@@ -22,7 +22,7 @@ Examples:
 """
 
 
-@verb("align", epilog=EPILOG, short_help="Align a small (draft) model with the large one.")
+@verb("align", epilog=EPILOG, short_help="Align a small (draft) model with the large (target) one.")
 @click.argument("source", metavar="SMALL", type=click.Path(path_type=Path))
 @click.option("-o", "--output", required=True, type=click.Path(path_type=Path), help="Output directory.")
 @click.option("--teacher", required=True, type=click.Path(path_type=Path), help="Bundle of the large model.")
@@ -37,7 +37,7 @@ Examples:
 @click.option("--texts", type=int, help="Use only the first prompts of --data.  [default: all]")
 @section("Training")
 @click.option("--steps", default=300, show_default=True, help="Steps of the optimiser.")
-@click.option("--batch-size", default=8, show_default=True, help="Texts per step, and per batch of generation.")
+@click.option("--batch-size", default=8, show_default=True, help="Batch size, of training and of generation.")
 @click.option("--learning-rate", default=2e-4, show_default=True, help="Learning rate of Adam.")
 @click.option("--dtype", type=DTYPE, help="Dtype of the written weights.  [default: unchanged]")
 @click.option("--seed", default=0, show_default=True, help="Random seed of the order of the texts.")

@@ -70,7 +70,7 @@ def draft_options(command: Callable[..., None]) -> Callable[..., None]:
     short_help="Train drafts from pseudo hidden states in middle layers.",
 )
 @draft_options
-@click.option("--layers", help="For each step ahead, the block (from 0) before which it is computed, e.g. 6,7,9.")
+@click.option("--layers", help="Block (from 0) before which each step ahead is computed, e.g. 6,7,9.")
 def hidden_transfer_command(
     source: Path,
     output: Path,

@@ -19,7 +19,7 @@ Examples:
 """
 
 
-@verb("prune", epilog=EPILOG, short_help="Fine-tune a decoder's checkpoint and prune it on the way.")
+@verb("prune", epilog=EPILOG, short_help="Fine-tune a decoder's checkpoint and prune it while it trains.")
 @click.argument("source", type=click.Path(path_type=Path))
 @click.option("-o", "--output", required=True, type=click.Path(path_type=Path), help="Output directory.")
 @click.option("--data", required=True, type=click.Path(path_type=Path), help="UTF-8 text. A tenth is held out.")
@@ -36,7 +36,7 @@ Examples:
     type=OneOf(["separate", "linear", "cubic"]),
     default="cubic",
     show_default=True,
-    help="separate: prune before each stage; linear, cubic: before every step, evenly or fast at first.",
+    help="separate: prune before each stage; linear, cubic: before every step, evenly or faster at first.",
 )
 @section("Training")
 @click.option("--stages", default=5, show_default=True, help="Pruning stages, after one stage without pruning.")

@@ -57,11 +57,11 @@ Examples:
     "--letters",
     default=0.5,
     show_default=True,
-    help="Weight of the loss of letters, read after an early block during training; 0: none.",
+    help="Weight of the auxiliary loss on letters after an early block, in training only; 0: none.",
 )
 @section("Training")
 @click.option("--steps", default=9000, show_default=True, help="Steps of the optimiser.")
-@click.option("--minutes", type=float, help="End after this time, if the steps take longer.")
+@click.option("--minutes", type=float, help="Maximum training time, in minutes.")
 @click.option(
     "--optimizer",
     type=OneOf(["muon", "adamw"]),
@@ -76,26 +76,28 @@ Examples:
     "--cool-down",
     default=0.3,
     show_default=True,
-    help="Last part of the training, 0 to 1, in which the rate falls to 0.",
+    help="Final fraction of the training in which the rate falls to 0.",
 )
 @click.option("--batch-frames", default=6000, show_default=True, help="Frames of 10 ms per step.")
 @click.option(
     "--variants",
     default=1,
     show_default=True,
-    help="Noisy variants of each utterance, one per epoch in turns, which take 58 MB an hour; 0: always new ones.",
+    help="Noisy variants of each utterance, used in turn, one per epoch (58 MB per hour); 0: new ones in every epoch.",
 )
 @section("SpecAugment")
-@click.option("--band-masks", default=2, show_default=True, help="Masks over bands.")
-@click.option("--band-width", default=10, show_default=True, help="Widest mask, of 80 bands.")
-@click.option("--time-masks", default=2, show_default=True, help="Masks over time, of 5 % at most.")
-@click.option("--mask-after", default=3000, show_default=True, help="First steps without masks.")
+@click.option("--band-masks", default=2, show_default=True, help="Number of frequency masks.")
+@click.option("--band-width", default=10, show_default=True, help="Maximum width of a frequency mask, of 80 bands.")
+@click.option(
+    "--time-masks", default=2, show_default=True, help="Number of time masks, each at most 5 % of the frames."
+)
+@click.option("--mask-after", default=3000, show_default=True, help="Initial steps without masks.")
 @section("Evaluation")
 @click.option("--evaluate-every", default=500, show_default=True, help="Steps between two evaluations.")
-@click.option("--average", default=5, show_default=True, help="Best evaluations whose weights are averaged.")
+@click.option("--average", default=5, show_default=True, help="Number of best evaluations whose weights are averaged.")
 @section("Data")
 @click.option("--utterances", default=28000, show_default=True, help="Utterances to train on; 1,450 make an hour.")
-@click.option("--held-out", default=400, show_default=True, help="Utterances for validation, and as many for the test.")
+@click.option("--held-out", default=400, show_default=True, help="Utterances for validation; same number for testing.")
 @click.option("--corpora", type=click.Path(path_type=Path), help="Keep synthesised speech here.  [default: the cache]")
 @click.option(
     "--recordings",
@@ -104,7 +106,7 @@ Examples:
     help="Folder where packages with real recordings were unpacked, to test on. Repeatable.",
 )
 @section("Start")
-@click.option("--start", type=click.Path(path_type=Path), help="Train on from the weights of this checkpoint.")
+@click.option("--start", type=click.Path(path_type=Path), help="Start from the weights of this checkpoint.")
 @click.option("--seed", default=0, show_default=True, help="Random seed of weights, order, noise and dropout.")
 @click.option("--threads", type=int, help="Number of threads.  [default: one per processor]")
 @force_option

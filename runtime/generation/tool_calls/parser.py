@@ -259,7 +259,7 @@ class ToolCallParser:
             value = str(json.loads(text, strict=False))
         except ValueError:
             return text
-        return value.encode("utf-8", "replace").decode()  # half of a surrogate pair is no character
+        return value.encode("utf-8", "replace").decode()  # a lone surrogate is not a character
 
     def _value(self, character: str, index: int | None = None) -> Characters:
         """Read a JSON value from its first `character` on; report its text as arguments of a call, or return it."""

@@ -160,7 +160,7 @@ BAD: dict[str, tuple[str, dict[str, Any], str]] = {
         r"missing or do not have the shape .*c_fc\.weight \(got \[32, 128\]",
     ),
     "more layers": ("gpt2", {"n_layer": 3}, r"12 weights are missing .*transformer\.h\.2\.ln_1\.weight \(missing"),
-    "fewer layers": ("gpt2", {"n_layer": 1}, r"12 weights belong to layers that config\.json does not count"),
+    "fewer layers": ("gpt2", {"n_layer": 1}, r"12 weights belong to layers beyond those in config\.json"),
     "dynamic rope": ("llama", {"rope_parameters": LINEAR | {"rope_type": "dynamic"}}, "type 'dynamic'"),
     "part of a head": ("llama", {"rope_parameters": LINEAR | {"partial_rotary_factor": 0.5}}, "partial_rotary_factor"),
     "theta": ("llama", {"rope_parameters": LINEAR | {"rope_theta": -1.0}}, "rope_theta"),

@@ -129,9 +129,9 @@ def test_filters_that_contradict_the_options_are_refused(tmp_path: Path) -> None
 @pytest.mark.parametrize(
     ("tensor", "reason"),
     [
-        (lambda old: torch.empty(old.shape, device="meta"), "not one of plain numbers"),
-        (lambda old: old.to_sparse(), "not one of plain numbers"),
-        (lambda old: old.to(torch.complex64), "not one of plain numbers"),
+        (lambda old: torch.empty(old.shape, device="meta"), "not a plain dense tensor"),
+        (lambda old: old.to_sparse(), "not a plain dense tensor"),
+        (lambda old: old.to(torch.complex64), "not a plain dense tensor"),
         (lambda old: torch.zeros(1).expand(1 << 20, 1 << 20), "bytes, expected at most"),
     ],
     ids=["meta", "sparse", "complex", "expanded"],
@@ -145,9 +145,9 @@ def test_lone_surrogate_prints_one_line(tmp_path: Path) -> None:
     def change(config: dict[str, Any]) -> None:
         config["decoder"]["vocabulary"][1] = "\ud800"
 
-    refused(changed(tmp_path, config=change), tmp_path, "half of a surrogate pair")
+    refused(changed(tmp_path, config=change), tmp_path, "a lone surrogate")
     named = changed(tmp_path, weights=lambda found: found.update({"\udc00": torch.zeros(1)}))
-    refused(named, tmp_path, "a name is no text")
+    refused(named, tmp_path, "a name is not text")
 
 
 @pytest.mark.parametrize(

@@ -294,4 +294,4 @@ def test_command_line_prints_a_table_or_one_object(intaglio: Run, corpora: Path,
     code, out, err = intaglio(*command, "-o", tmp_path / "two")
     assert (code, out) == (2, "") and err.count("\n") == 1 and "Add --force" in err
     code, out, err = intaglio(*command, "-o", tmp_path / "three", "--ablation=no-skip", "--architecture=conformer-ctc")
-    assert (code, out) == (2, "") and err.count("\n") == 1 and "of the Squeezeformer only" in err
+    assert (code, out) == (2, "") and err.count("\n") == 1 and "only for squeezeformer" in err

@@ -16,7 +16,7 @@ from intaglio.training.speech.training_options import Architecture, SpeechTraini
     [
         ({"architecture": "rnn"}, "architecture 'rnn': expected one of squeezeformer, conformer-ctc"),
         ({"ablation": "no-norm"}, "ablation 'no-norm': expected one of no-skip"),
-        ({"ablation": "no-skip", "architecture": "conformer-ctc"}, "ablation no-skip: of the Squeezeformer only"),
+        ({"ablation": "no-skip", "architecture": "conformer-ctc"}, "ablation no-skip: only for squeezeformer"),
         ({"steps": 0}, "steps 0: expected at least 1"),
         ({"channels": 0}, "channels 0: expected at least 1"),
         ({"variants": -1}, "variants -1: expected at least 0"),

@@ -148,7 +148,7 @@ def test_poisson_arrivals_have_the_given_rate_and_are_reproducible() -> None:
         ({"seconds": 0.0}, "seconds 0: expected more than 0"),
         ({"seconds": float("nan")}, "seconds nan: expected more than 0"),
         ({"seconds": 1.0, "requests": 1}, "Leave one out"),
-        ({"rate": 2.0}, "--rate: requests arrive at a server"),
+        ({"rate": 2.0}, "--rate: applies to servers only"),
         ({"data": "missing.jsonl"}, "--data missing.jsonl"),
         ({"data": "missing.jsonl", "prompt_tokens": (1,)}, "Leave one out"),
         ({"timeout": 0.0}, "timeout 0: expected more than 0 seconds"),

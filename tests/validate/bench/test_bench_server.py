@@ -187,7 +187,7 @@ def test_server_side_options_are_refused(server: StreamingServer) -> None:
         measured(server, window=2)
     with pytest.raises(UsageError, match="--threads: a server chooses it"):
         measured(server, threads=1)
-    with pytest.raises(UsageError, match="--seed: embeddings are not generated"):
+    with pytest.raises(UsageError, match="--seed: does not apply to embeddings"):
         measured(server, api="embeddings", seed=1)
 
 
