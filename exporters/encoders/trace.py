@@ -34,6 +34,7 @@ if TYPE_CHECKING:
 OPSET = 23  # the first with Attention and RMSNormalization; has Gelu and LayerNormalization as single operators
 FOLDED = 1024  # elements of a constant; larger ones are folded only if used once, so tied weights stay shared
 SHAPE = ("batch", "sequence")  # the axes of every input
+EXAMPLE = (2, 16)  # of the inputs that are traced; a size of 1 would be taken as a constant
 GRAPH = "encoder"  # the graph's name
 SCOPES = "pkg.torch.onnx.name_scopes"  # node metadata: the modules of the node, outermost first
 
@@ -57,7 +58,8 @@ def trace(module: Encoder, weights: Mapping[str, MappedTensor], axes: Mapping[st
         fake = FakeTensorMode(allow_non_fake_inputs=True)  # buffers, such as position ids, keep their values
         real = _fake_parameters(module, dtype, fake)
         with fake:
-            example = tuple(torch.ones(2, 16, dtype=torch.int64) for _ in module.input_names)
+            sizes = [min(size, axes[name].maximum or size) for name, size in zip(SHAPE, EXAMPLE, strict=True)]
+            example = tuple(torch.ones(*sizes, dtype=torch.int64) for _ in module.input_names)
         symbolic = {axis: torch.export.Dim(name, max=axes[name].maximum) for axis, name in enumerate(SHAPE)}
         program = torch.onnx.export(
             module,

@@ -304,3 +304,11 @@ def test_graph_with_weights_outside_its_folder_is_refused(tmp_path: Path) -> Non
     (tmp_path / "in" / "m.onnx").write_bytes(model.SerializeToString())
     with pytest.raises(SourceError, match="stays inside"):
         adopt(tmp_path / "in" / "m.onnx", Draft(tmp_path))
+
+
+def test_a_model_of_few_positions_is_traced_with_an_example_that_fits(
+    make_checkpoint: Callable[..., Path], tmp_path: Path
+) -> None:
+    checkpoint = make_checkpoint("DistilBertModel", num_hidden_layers=1, max_position_embeddings=5)
+    assert export(str(checkpoint), tmp_path / "bundle").passed
+    assert Bundle.open(tmp_path / "bundle").manifest.axes["sequence"].maximum == 5
