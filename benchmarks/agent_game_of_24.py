@@ -5,7 +5,7 @@
 Both ways have the same tools, thought_proposer, state_evaluator and top_k_select, whose model runs in the engine
 (examples/agent_patterns). Tree of Thoughts awaits each call; LLMCompiler plans the calls of a depth, which share the
 rows of the engine's batch, and replans after each depth, with a model of its own. The games are not in the training
-data; the two ways take turns in going first. A game counts as solved if the rules say so. The goal is at least the same
+data; the two ways alternate in going first. A game counts as solved if the rules say so. The goal is at least the same
 success and a ratio of 2. Tokens of both models are counted.
 """
 

@@ -1,4 +1,4 @@
-"""How much faster does LLMCompiler shop than ReAct, and is what it buys as good?
+"""How much faster does LLMCompiler shop than ReAct, and are its purchases as good?
 
     python benchmarks/agent_shop.py [--goals N] [--latency SECONDS] [--json]
 

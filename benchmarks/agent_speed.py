@@ -15,7 +15,7 @@ The goals: the independent tools end within 1.10 times the planner's time to its
 at least 3.7 times as fast as with ReAct; the first tool starts before the plan ends; and the dependent tools end within
 1.05 times their critical path: each starts when it was planned and its inputs are there, then the joiner writes.
 
-Last, the latency model of the thesis (D.1 to D.6) beside what was measured: what it predicts for all three ways from
+Last, the latency model of the thesis (D.1 to D.6) beside the measurements: its predictions for all three ways from
 the fastest run of LLMCompiler and from ReAct's own planning times, without the answer.
 """
 
@@ -81,7 +81,7 @@ class Way(msgspec.Struct):
     plan_seconds: float  # when the last call was planned
     first_answer_seconds: float  # when the first request to the model ended
     joiner_seconds: float  # of the last request
-    parts_seconds: float  # what the whole is compared with: see `parts`
+    parts_seconds: float  # the reference for the whole: see `parts`
     ratio: float  # the whole over its parts
     prompt_tokens: int
     cached_tokens: int
@@ -89,7 +89,7 @@ class Way(msgspec.Struct):
 
 
 class Prediction(msgspec.Struct):
-    """What the latency model predicts for one set of tools, and what was measured, in the order of `AGENTS`."""
+    """Predictions of the latency model for one set of tools, and measurements, in the order of `AGENTS`."""
 
     tools: str
     predicted: list[float]  # seconds: D.3, D.2, D.1

@@ -2,7 +2,7 @@
 
     python benchmarks/agreement.py
 
-Prints, per output, the largest absolute error and the smallest cosine, in units of what is promised: 1e-4
+Prints, per output, the largest absolute error and the smallest cosine, in units of the promised bound: 1e-4
 absolute on the last hidden state, cosine 0.99999 of sentence embeddings.
 """
 

@@ -57,7 +57,7 @@ class Schema(msgspec.Struct):
 
     @property
     def prompt(self) -> str:
-        """What the document is written after."""
+        """The prompt of the document."""
         return f"{self.name}, as JSON:\n"
 
 

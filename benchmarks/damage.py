@@ -33,7 +33,7 @@ class Layer:
     """A linear layer's weight as stored.
 
     `integers`: int32 words of `bits`-bit numbers, or int8; the weight itself where it is floating point.
-    `scales`: what they are multiplied with, or a table of what they stand for; None of a floating-point weight.
+    `scales`: their factors, or a table of their values; None for a floating-point weight.
     `shift`: of an integer layer, the power of two that its sums are divided by, in place of scales.
     """
 

@@ -4,7 +4,7 @@
 
 Prints two ratios of time (the call alone with every library imported, and the whole program from its start) and
 the peak memory above the point where torch was imported, in units of the weights' bytes. Each is the median of
-three runs, ours and the bare one taking turns, each in a process of its own. Ours includes what the bare one
+three runs, ours and the bare one alternating, each in a process of its own. Ours includes what the bare one
 lacks: running the source model, hashing, the tokenizer, and checking the file in ONNX Runtime.
 """
 

@@ -5,7 +5,7 @@
 A LLaMA of random weights is written tensor by tensor, and exported by `intaglio export` in a process of its own, once
 with the check and once with --no-check. The memory is the peak of the resident memory of that process and its children
 together, sampled every 20 ms: mapped pages of files count, although the system can take them back at any time, and
-those that two processes share count twice. So it is an upper limit of what the export needs. The limit is 1.3 times the
+those that two processes share count twice. So it is an upper limit of the export's needs. The limit is 1.3 times the
 checkpoint's file; the exported weights are stated too, as bfloat16 exported as float32 doubles.
 """
 

@@ -225,7 +225,7 @@ def show(rows: list[Row]) -> None:
 
 
 def show_row(row: Row) -> None:
-    """Print one contestant's line, and for ours what was asked."""
+    """Print one contestant's line, and for ours the requested details."""
     title = CONTESTANTS[row.contestant].title
     times = f"{row.minimum_ms:7.2f} ms {row.median_ms:7.2f} ms {row.cpu_ms:7.2f} ms"
     quartiles = f"({row.ratio_low:.2f} to {row.ratio_high:.2f})"

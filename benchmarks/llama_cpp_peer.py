@@ -1,4 +1,4 @@
-"""llama.cpp as a peer of our decoders: a LLaMA checkpoint brought to its file format, quantised and run by itself.
+"""llama.cpp as a peer of our decoders: a LLaMA checkpoint converted to its file format, quantised and run by itself.
 
     pip install llama-cpp-python gguf      (which compiles llama.cpp for this machine)
 

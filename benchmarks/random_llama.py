@@ -1,6 +1,6 @@
 """A LLaMA of random parameters, 0.95 billion of them, as a checkpoint: what whole models are measured on.
 
-A decoder's speed and memory depend on the shapes of its weights and not on what is in them. The folder holds what
+A decoder's speed and memory depend on the shapes of its weights and not on their values. The folder holds what
 `transformers` saves (config.json, model.safetensors in float16, tokenizer.json), so that every contestant starts from
 the same file.
 """

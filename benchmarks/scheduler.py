@@ -9,7 +9,7 @@ second is printed for both. Then, while seven are being written, a late request 
 that it takes alone and one chunk and one step more. Then eight requests that share 400 tokens, of which the tokens that
 the model read are counted.
 
-Without --checkpoint the model is a LLaMA of 134 million random parameters: speed does not depend on what is in them.
+Without --checkpoint the model is a LLaMA of 134 million random parameters: speed does not depend on their values.
 examples/chat_model.py makes a trained one. With `pip install 'intaglio[peers]'` llama.cpp writes the same requests in
 eight sequences, all of which are there from the start, in Q4_0; only for LLaMAs in float16.
 """
@@ -146,7 +146,7 @@ def tokens(seed: int, count: int) -> list[int]:
 
 
 def request(prompt: Sequence[int], count: int, reuse: bool = False) -> GenerationRequest:
-    """What is asked for: greedy, of a fixed length."""
+    """The request: greedy, of a fixed length."""
     return GenerationRequest(prompt, max_new_tokens=count, ignore_eos=True, reuse_prefix=reuse)
 
 
@@ -181,7 +181,7 @@ def throughput(bundle: Bundle, session: DecoderSession, written: Sequence[int], 
 
 
 def late_request(bundle: Bundle, session: DecoderSession) -> tuple[float, float]:
-    """Seconds until the first token of a request beside seven others, and what is to be expected of it."""
+    """Seconds until the first token of a request beside seven others, and the expected time."""
     scheduler = _scheduler(bundle, session)
     alone = scheduler.submit(request(tokens(50, LATE), 1))
     chunks = []

@@ -210,7 +210,7 @@ def main(
     threads: int,
     as_json: bool,
 ) -> None:
-    """Train what is missing, and print the tables."""
+    """Train the missing networks, and print the tables."""
     folder.mkdir(exist_ok=True)
     base = SpeechTraining(width=width, layers=layers, steps=steps, warm_up=warm_up, hold=hold, minutes=minutes)
     wanted = {"squeezeformer": base, "conformer-ctc": conformer_like(base)}

@@ -51,7 +51,7 @@ class Model:
 
 
 class Row(msgspec.Struct):
-    """One bundle: its verdict, what was measured, and the verdicts on its damaged copies."""
+    """One bundle: its verdict, its measurements, and the verdicts on its damaged copies."""
 
     model: str
     recipe: str

@@ -14,7 +14,7 @@ WARM_UP = 2  # texts
 
 @dataclass
 class Way:
-    """A way to write, and what it wrote."""
+    """A way to generate, and its output."""
 
     name: str
     generator: TextGenerator

@@ -94,7 +94,7 @@ def _asked(texts: Sequence[str], seed: int) -> list[str]:
 
 
 def prompt(tokenizer: PreTrainedTokenizerFast, question: str) -> str:
-    """The text that the model goes on with to answer `question`."""
+    """The text that the model continues to answer `question`."""
     conversation = [{"role": "user", "content": question}]
     return str(tokenizer.apply_chat_template(conversation, tokenize=False, add_generation_prompt=True))
 

@@ -1,7 +1,7 @@
 """A real text-to-text task: restore prose from its words alone.
 
-The prose comes from Python's manual, docstrings and comments; its words come without punctuation and markup. What has
-to be found is where sentences end, what is a name or code, and how that is marked.
+The prose comes from Python's manual, docstrings and comments; its words come without punctuation and markup. The
+ends of sentences and the marks of names and code have to be restored.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ SENTENCES = re.compile(r"(?<=[.!?:;]) ")
 
 @dataclass(frozen=True)
 class Pair:
-    """What is given and what is wanted."""
+    """Input and expected output."""
 
     words: str
     prose: str

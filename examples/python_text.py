@@ -86,7 +86,7 @@ def _modules(library: Path, whole: bool = False) -> Iterator[tuple[str, str, Sec
 
 
 def _sources(library: Path) -> Iterator[Path]:
-    """The files of the standard library, without its tests and without what is installed beside it."""
+    """The files of the standard library, without its tests and without packages installed beside it."""
     for top in sorted(library.iterdir()):
         if top.stem in sys.stdlib_module_names - OTHER_MODULES:
             found = [top] if top.suffix == ".py" else sorted(top.rglob("*.py"))

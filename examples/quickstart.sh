@@ -20,7 +20,7 @@ step run minilm-int8 --similarity "A cat sits on the mat." "A kitten rests on a 
 
 cat <<END
 
-Done: the bundles are in $PWD. Go on there with
+Done: the bundles are in $PWD. Continue there with
 
   source examples/session.sh
   intaglio run minilm-int8 --similarity "How do I reset my password?" "I forgot my login."
@@ -28,5 +28,5 @@ Done: the bundles are in $PWD. Go on there with
   intaglio inspect minilm-int8
   intaglio --help
 
-README.md goes on with language models, speech, and serving.
+README.md continues with language models, speech, and serving.
 END

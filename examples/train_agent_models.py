@@ -57,11 +57,11 @@ RECIPES = {
 @click.option("--out", type=click.Path(path_type=Path), required=True, help="Directory to make.")
 @click.option("--steps", type=click.IntRange(min=1), help="Steps to train for; default: by the model.")
 @click.option("--minutes", type=click.FloatRange(min=0, min_open=True), help="Train for so long instead.")
-@click.option("--start", type=click.Path(exists=True, path_type=Path), help="Go on from this checkpoint.")
+@click.option("--start", type=click.Path(exists=True, path_type=Path), help="Continue from this checkpoint.")
 @click.option("--learning-rate", type=click.FloatRange(min=0), help="The highest; default: by the model.")
 @click.option("--seed", type=click.IntRange(min=0), default=0, show_default=True, help="Of weights and conversations.")
 @click.option("--processes", type=click.IntRange(min=1), default=2, show_default=True, help="Each trains on its own.")
-@click.option("--json", "as_json", is_flag=True, help="Print what was measured as one JSON object on one line.")
+@click.option("--json", "as_json", is_flag=True, help="Print the measurements as one JSON object on one line.")
 def command(
     name: str,
     out: Path,

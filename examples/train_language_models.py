@@ -3,7 +3,7 @@
     python examples/train_language_models.py --preset tests --out DIRECTORY
 
 Both are checkpoints of GPT-2's architecture as transformers reads them, with float16 weights. Beside them lie the text
-that was held out of the training, a piece of the training text for calibration, and a README.md with what was measured.
+that was held out of the training, a piece of the training text for calibration, and a README.md with the measurements.
 The preset `tests` makes the pair that lies in examples/language_models, of English; `benchmarks` makes a larger one
 with 22 times the parameters between small and large, of English and Python, in about an hour on two cores.
 """
@@ -82,7 +82,7 @@ PRESETS = {
 
 @dataclass(frozen=True)
 class Texts:
-    """What is trained on and what is not; no subject is in both."""
+    """Training and held-out documents; no subject is in both."""
 
     training: tuple[str, ...]
     held_out: tuple[str, ...]
@@ -115,7 +115,7 @@ class ModelMeasurements(msgspec.Struct):
 
 
 class Measurements(msgspec.Struct):
-    """What the run was made from, and what it measured."""
+    """The inputs of a run, and its measurements."""
 
     preset: str
     length: str  # the option that took the place of the preset's steps, or nothing
@@ -164,7 +164,7 @@ def run_command(program: str, command: click.Command) -> None:
 @click.option("--minutes", type=click.FloatRange(min=0, min_open=True), help="Train the pair for so long instead.")
 @click.option("--seed", type=click.IntRange(min=0), default=0, show_default=True, help="Of weights and batches.")
 @click.option("--precision", type=click.Choice(["float32", "bfloat16"]), help="Of the products; default: the faster.")
-@click.option("--json", "as_json", is_flag=True, help="Print what was measured as one JSON object on one line.")
+@click.option("--json", "as_json", is_flag=True, help="Print the measurements as one JSON object on one line.")
 def command(
     preset: str,
     out: Path,
@@ -248,7 +248,7 @@ class Trained:
 
 @dataclass(frozen=True)
 class Run:
-    """What the two trainings of a pair have in common."""
+    """The common inputs of the two trainings of a pair."""
 
     tokenizer: PreTrainedTokenizerFast
     training: Tokens
@@ -325,7 +325,7 @@ def _check_lengths(preset: Preset, training: Tokens, held_out: Tokens) -> None:
 
 
 def _file(texts: Sequence[str]) -> str:
-    """What a text file holds: a tokenizer reads it as the stream of tokens that the documents are here."""
+    """The content of a text file: a tokenizer reads it as the stream of tokens that the documents are here."""
     return "".join(text + END for text in texts)
 
 

@@ -4,7 +4,7 @@
 
 Both are checkpoints as transformers reads them, with float16 weights; the large one has 27 times the parameters, and
 takes 90 minutes on two cores. Beside them lie pairs that were held out of the training, for judging, others of them
-for choosing thresholds, a piece of the training's for calibration, and a README.md with what was measured.
+for choosing thresholds, a piece of the training's for calibration, and a README.md with the measurements.
 """
 
 from __future__ import annotations
@@ -84,7 +84,7 @@ class ModelMeasurements(msgspec.Struct):
 
 
 class Measurements(msgspec.Struct):
-    """What the run was made from, and what it measured."""
+    """The inputs of a run, and its measurements."""
 
     seed: int
     python: str
@@ -102,7 +102,7 @@ class Measurements(msgspec.Struct):
 @click.option("--model", "names", type=click.Choice(list(SHAPES)), multiple=True, help="Train only this one.")
 @click.option("--steps", type=click.IntRange(min=1), help="Steps to train each model for, instead of its own number.")
 @click.option("--seed", type=click.IntRange(min=0), default=0, show_default=True, help="Of weights and batches.")
-@click.option("--json", "as_json", is_flag=True, help="Print what was measured as one JSON object on one line.")
+@click.option("--json", "as_json", is_flag=True, help="Print the measurements as one JSON object on one line.")
 def command(out: Path, names: tuple[str, ...], steps: int | None, seed: int, as_json: bool) -> None:
     """Train, judge, write and print."""
     check_output(out)
@@ -218,7 +218,7 @@ def begin_to_copy(model: T5ForConditionalGeneration) -> None:
 
 @dataclass(frozen=True)
 class Run:
-    """What the two trainings of a pair have in common."""
+    """The common inputs of the two trainings of a pair."""
 
     tokenizer: PreTrainedTokenizerFast
     paragraphs: list[str]
@@ -296,7 +296,7 @@ class Run:
         return float(np.average([loss_of(model, rows).item() for rows in batches], weights=[*map(len, batches)]))
 
     def _written(self, model: T5ForConditionalGeneration) -> list[str]:
-        """What the model writes greedily for each of the judged pairs."""
+        """The model's greedy output for each of the judged pairs."""
         texts: list[str] = []
         for some in _pieces(self.judging):
             ids = torch.from_numpy(padded([self.tokenizer(pair.words)["input_ids"] for pair in some], 0))
@@ -321,7 +321,7 @@ def optimizers(model: T5ForConditionalGeneration) -> tuple[torch.optim.Optimizer
 
 
 def _pieces(items: Sequence[Any]) -> Iterator[Sequence[Any]]:
-    """So many at a time as the models are judged on together."""
+    """Batches of the pairs that the models are judged on together."""
     return (items[first : first + TOGETHER] for first in range(0, len(items), TOGETHER))
 
 

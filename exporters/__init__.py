@@ -1,6 +1,6 @@
 """Checkpoint -> ONNX bundle: one file per model family, one place that traces.
 
-Names are imported on first use, so that the process that checks a graph runs it without what has made it.
+Names are imported on first use, so that the process that checks a graph does not load the libraries that made it.
 """
 
 from intaglio.lazy_names import lazy_names

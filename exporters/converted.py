@@ -6,7 +6,7 @@ import msgspec
 
 
 class Converted(msgspec.Struct):
-    """What was written; `checkpoint` and `seconds` are set at the end."""
+    """The written checkpoint; `checkpoint` and `seconds` are set at the end."""
 
     architecture: str  # model_type of config.json
     parameters: int

@@ -91,7 +91,7 @@ def find_speech(config: Mapping[str, Any]) -> SpeechFamily | None:
 def find_sentence_family(config: Mapping[str, Any], where: str) -> Family:
     """The family of the Transformer of a sentence-transformers folder, for any head that its config.json lists.
 
-    Raises `SourceError` listing what is supported.
+    Raises `SourceError` that lists the supported ones.
     """
     known = families() | {family.model_type: family for family in causal.FAMILIES}
     model_type = str(config.get("model_type"))

@@ -77,7 +77,7 @@ class StreamedWeights:
         module.register_forward_hook(end)
 
     def _buffer(self, elements: int) -> Tensor:
-        """A buffer of so many elements: the beginning of a free one, whose storage is at least as large."""
+        """A buffer of this number of elements: the beginning of a free one, whose storage is at least as large."""
         for position, buffer in enumerate(self._free):
             if buffer.untyped_storage().nbytes() >= 4 * elements:
                 whole = self._free.pop(position)

@@ -91,7 +91,7 @@ class AffineLayer:
         return (self.adding or self.node).outputs[0]
 
     def refuses_bias(self) -> str | None:
-        """What the layer is if its bias cannot change; else None."""
+        """A description of the layer if its bias cannot change; else None."""
         stored = self._bias_value
         if stored is not None and constant(stored) is None:
             return f"a {self.node.op_type} whose bias is not a constant"
@@ -100,7 +100,7 @@ class AffineLayer:
         return None
 
     def refuses_shifted_inputs(self) -> str | None:
-        """What the layer is if a shift of its inputs cannot become part of its bias; else None."""
+        """A description of the layer if a shift of its inputs cannot become part of its bias; else None."""
         attributes = self.node.attributes
         if self.node.op_type == "Conv" and (
             any(attributes["pads"].as_ints() if "pads" in attributes else ())

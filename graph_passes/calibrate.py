@@ -113,7 +113,7 @@ def _observe(
     statistics: dict[ir.Value, Statistics],
     batches: Sequence[dict[str, Array]],
 ) -> None:
-    """Run every batch and add all of the given activations, as many at a time as fit into memory."""
+    """Run every batch and add all of the given activations, in groups that fit into memory."""
     axes = mask_axes(model)
     values = list(statistics)
     for group in _groups(values, _bytes(model, values, batches)):

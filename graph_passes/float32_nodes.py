@@ -1,6 +1,6 @@
 """Which nodes of a float16 graph compute in float32: those without a float16 form, or whose meaning depends on it.
 
-They are found by what the standard says of an operator: the types that it allows, and attributes that state a dtype.
+The standard's description of an operator tells: the types that it allows, and attributes that state a dtype.
 """
 
 from __future__ import annotations

@@ -87,7 +87,7 @@ def _numbers(node: ir.Node, x: ir.Value, axis: int, channels: int) -> Vector | s
     """γ or β [channels] of `node`, relative to `x` with the channels along `axis`; or the reason why it has none."""
     tensor = next(tensor for value in node.inputs if (tensor := constant(value)) is not None)
     found = per_channel(tensor, x, axis, channels)
-    if tensor.size == 1:  # of as many axes as x behind a Reshape
+    if tensor.size == 1:  # with the rank of x behind a Reshape
         found = np.full(channels, tensor.numpy().astype(np.float64).reshape(-1)[0])
     if found is None:
         return f"by a constant that is neither one number nor one for each of {channels} channels"

@@ -212,7 +212,7 @@ def infer_shapes(model: ir.Model) -> None:
 
 
 def _infer(model: ir.Model) -> None:
-    """Run ONNX's shape inference without the large weights, and take over what it finds.
+    """Run ONNX's shape inference without the large weights, and keep its results.
 
     The pass of onnx_ir takes over only the dtype, so that a sequence without a stated type becomes a tensor.
     """

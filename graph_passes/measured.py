@@ -2,7 +2,7 @@
 
 `python benchmarks/verdicts.py` prints these rows; those of hama are of docs/integer-only.md, those of SmolLM2 of
 docs/chat-model.md, by `intaglio validate` with the sentences that ship with intaglio. Other models differ, mostly
-larger ones for the better, so this says what is worth a try, and `validate` decides.
+larger ones for the better, so this suggests recipes to try, and `validate` decides.
 """
 
 from __future__ import annotations

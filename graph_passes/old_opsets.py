@@ -23,7 +23,7 @@ WAY_OUT = "Re-export it with opset 11 or later."
 RELATIVE = 1e-5  # to the largest magnitude of an output: the operators of another version may round otherwise
 LENGTHS = (2, 1, 8, 32, 224)  # of symbolic axes, tried until the original runs
 TRIALS = 2  # runs that are compared
-OLDEST_IR, OPTIONAL_INPUTS_IR = 3, 4  # what the converter reads; before 4 every initializer is also an input
+OLDEST_IR, OPTIONAL_INPUTS_IR = 3, 4  # supported by the converter; before 4 every initializer is also an input
 
 
 def convert(model: ir.Model, version: int) -> ir.Model:

@@ -1,4 +1,4 @@
-"""The verb `recipes`: what each recipe does, which job it is for, and what it measured."""
+"""The verb `recipes`: the purpose of each recipe, its passes, and its measurements."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ class ListedRecipes(msgspec.Struct):
 
 
 def recipes(name: str | None = None) -> ListedRecipes:
-    """List the recipes of `compress`, or the one called `name`, with what they measured on named models.
+    """List the recipes of `compress`, or the one called `name`, with measurements on named models.
 
     Raises `UsageError` for an unknown name.
     """

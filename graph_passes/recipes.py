@@ -78,7 +78,7 @@ INT8_WEIGHTS: tuple[Entry, ...] = (
 
 RECIPES: dict[str, Recipe] = {
     "canonical": Recipe(
-        "Merge what other tools wrote as many nodes.",
+        "Merge operators that other tools wrote as many nodes.",
         "graphs of other tools, first",
         CANONICAL,
     ),

@@ -37,7 +37,7 @@ class Rewritten:
 def run_passes(passes: Sequence[Pass], model: ir.Model, inputs: PassInputs, threads: int | None = None) -> Rewritten:
     """Run `passes` on `model`, in order, and check the result.
 
-    `inputs` has everything that any of them needs; `threads`: maximum number of threads. Raises what they raise, and
+    `inputs` has the inputs of all passes; `threads`: maximum number of threads. Raises their exceptions, and
     `GraphError` for a graph that ONNX's checker rejects.
     """
     for graph_pass in passes:

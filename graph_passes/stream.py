@@ -33,7 +33,7 @@ Floats = npt.NDArray[np.float32]
 
 
 class Layer(Protocol):
-    """What has an activation as its input."""
+    """Nodes with an activation as an input."""
 
     @property
     def x(self) -> ir.Value:

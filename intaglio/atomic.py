@@ -39,7 +39,7 @@ def check_output_directory(path: Path, force: bool, holds: str = BUNDLE) -> None
                 f"output {path}: --force replaces {kind} only, and this directory has no {holds}. Choose another path."
             )
     with sibling_directory(path):
-        pass  # a place that cannot be written to says so now
+        pass  # fail now if the directory is not writable
 
 
 def check_output_file(path: Path, force: bool, option: str) -> None:
@@ -54,7 +54,7 @@ def check_output_file(path: Path, force: bool, option: str) -> None:
     if path.exists() and not force:
         raise UsageError(f"{option} {path}: exists already. Add --force to replace it, or choose another path.")
     with sibling_directory(path):
-        pass  # a place that cannot be written to says so now
+        pass  # fail now if the directory is not writable
 
 
 @contextmanager

@@ -104,7 +104,7 @@ class Bundle:
     def open(cls, path: str | Path) -> Bundle:
         """Read and verify the bundle at `path`: format version, paths, sizes, hashes, external data.
 
-        Raises `BundleError` with one line: what is wrong and how to fix it.
+        Raises `BundleError` with one line: the problem and how to fix it.
         """
         path = Path(path)
         restore(path)
@@ -180,7 +180,7 @@ class Draft:
     def __init__(self, path: Path):
         self.path = path
         self.manifest: Manifest | None = None
-        self.notes: list[str] = []  # what the user should know of how it was made, a line each
+        self.notes: list[str] = []  # messages for the user about the export, a line each
 
     @property
     def model_path(self) -> Path:

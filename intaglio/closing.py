@@ -20,4 +20,4 @@ class Closing(ABC):
 
     @abstractmethod
     def close(self) -> None:
-        """Release what it holds; it is invalid afterwards."""
+        """Release its resources; it is invalid afterwards."""

@@ -78,8 +78,8 @@ def compress(
     by input name, for a speech recogniser a folder or a list of recordings. `sensitivity`: the file that
     `intaglio.training.sensitivity` made for this bundle, or for another one of the same checkpoint; if a pass needs it
     and it is not given, it is computed from `calibration`, a text. Each must be given if and only if a pass of the
-    recipe needs it. `allow_float`: keep in floating point what an integer-only recipe cannot convert, instead of
-    raising. `bits`, `group_size`, `allow_float`: set in every pass with this option. `threads`: maximum number of
+    recipe needs it. `allow_float`: keep operators in floating point that an integer-only recipe cannot convert, instead
+    of raising. `bits`, `group_size`, `allow_float`: set in every pass with this option. `threads`: maximum number of
     threads, by default all processors that this process may use. `allow_code`: let the recipe run the user's own
     functions that it names.
     The new graph is opened in ONNX Runtime before it gets its name.

@@ -63,7 +63,7 @@ def default_layers(steps: int, depth: int) -> tuple[int, ...]:
 
 
 def layers_error(layers: Sequence[int], steps: int, depth: int) -> str | None:
-    """What is wrong with `layers` for a model of `depth` blocks, or None."""
+    """The error in `layers` for a model of `depth` blocks, or None."""
     if len(layers) != steps:
         return f"{len(layers)} transfer layers {list(layers)} for {steps} steps ahead, expected one per step"
     if list(layers) != sorted(layers) or not 0 <= layers[0] <= layers[-1] < depth:

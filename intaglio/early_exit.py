@@ -31,7 +31,7 @@ def default_layer(depth: int) -> int:
 
 
 def layer_error(layer: int | Literal["every"], depth: int) -> str | None:
-    """What is wrong with an exit after `layer` of `depth` blocks, or None."""
+    """The error of an exit after `layer` of `depth` blocks, or None."""
     if depth < 2:
         return f"the model has {depth} block, an early exit needs at least 2"
     return None if layer == EVERY or 1 <= layer < depth else f"exit after {layer} blocks, expected 1 to {depth - 1}"

@@ -95,7 +95,7 @@ NEARLY_FULL = 1 << 16  # free bytes, below which a failed write is due to them
 def storage_errors(path: Path, partial: Path | None = None) -> Iterator[None]:
     """Convert errors while writing `path` into a `StorageError` that says how to fix it, a library's own errors too.
 
-    `partial`: the directory that holds what was written so far, and that is removed afterwards.
+    `partial`: the directory of the partial output, which is removed afterwards.
     """
     try:
         yield
@@ -149,7 +149,7 @@ def _storage_errno(error: Exception, path: Path, partial: Path | None) -> int | 
 
 
 def _is_of(error: OSError, path: Path, partial: Path | None) -> bool:
-    """Whether the error is about `path`, a folder that it is in, or what is written; not about a file that is read."""
+    """Whether the error is about `path`, its folder, or a file that is written; not about a file that is read."""
     if not isinstance(error.filename, str | Path):
         return True
     named, target = Path(error.filename).absolute(), path.absolute()

@@ -145,7 +145,7 @@ def read_text(
 ) -> str:
     """The text of the UTF-8 file `path`, as `decode` returns it; `what` names it in errors, such as "--input".
 
-    Raises `error`, with `fix` for what is no readable file.
+    Raises `error`, with `fix`, unless it is a readable file.
     """
     where = f"{what} {path}".lstrip()
     try:

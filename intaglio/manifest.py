@@ -87,7 +87,7 @@ class Encoder(msgspec.Struct, frozen=True):
 
 
 class Audio(msgspec.Struct, frozen=True):
-    """What a speech recogniser takes and gives; its vocabulary is in vocabulary.json."""
+    """Inputs and outputs of a speech recogniser; its vocabulary is in vocabulary.json."""
 
     sample_rate: int  # Hz, of one channel
     frame_samples: int  # between two output frames
@@ -104,7 +104,7 @@ class Prompt(msgspec.Struct, frozen=True):
 
 
 class PassRecord(msgspec.Struct):
-    """One applied graph pass: its options, its rewrites (name -> number), and the reasons for what it skipped."""
+    """One applied graph pass: its options, its rewrites (name -> number), and the reasons for skipped candidates."""
 
     name: str
     options: dict[str, Any] = {}
@@ -176,7 +176,7 @@ class Manifest(msgspec.Struct):
 
     @property
     def modality(self) -> str:
-        """What the bundle takes, a name of `intaglio.runtime.modalities`."""
+        """The modality of the bundle's input, a name of `intaglio.runtime.modalities`."""
         return "text" if self.audio is None else "audio"
 
     @property

@@ -111,7 +111,7 @@ def verify_graph(path: Path, manifest: Manifest, graph: Graph) -> None:
 
 
 def _contradiction(spec: TensorSpec, value: onnx.ValueInfoProto) -> str:
-    """What the manifest says of an input or output against what the graph states; "" if they agree."""
+    """How the manifest's entry of an input or output contradicts the graph; "" if they agree."""
     import onnx
 
     kind = value.type.tensor_type

@@ -8,7 +8,7 @@
 
 namespace intaglio {
 
-// What the system says of a cache once, since asking takes microseconds; `otherwise` where it does not tell. Each
+// The cache size that the system reports, read once as that takes microseconds; `otherwise` if it reports none. Each
 // instruction set's copy of the kernels has its own copy of these functions: shared, it might be the one that this
 // processor cannot run.
 [[maybe_unused]] static int64_t cache_bytes(std::atomic<int64_t>& known, int name, int64_t otherwise) {

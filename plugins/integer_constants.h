@@ -1,7 +1,7 @@
 // From real-valued scales to the integer constants of integer_math.h: the C++ twin of the derivations in
 // integer_math.py, equal to them bit for bit because both compute in IEEE doubles, in the same order.
 //
-// Used once, when a kernel is made; throws std::invalid_argument for what is out of range.
+// Used once, when a kernel is made; throws std::invalid_argument for arguments out of range.
 #pragma once
 
 #include <cmath>

@@ -91,7 +91,7 @@ ERF_B = -1.769
 class GeluConstants:
     """The integers that i-GELU computes with.
 
-    x·scale is first brought to 16 bits at `inner_scale`: fine enough for the output, and wide enough for the interval
+    x·scale is first requantised to 16 bits at `inner_scale`: fine enough for the output, wide enough for the interval
     where erf is not yet ±1. There gelu(x) = x·(1 - h) for x >= 0 and x·h below, with h = -a/4·(saturation - |x|)².
     """
 
@@ -255,7 +255,7 @@ class LayerNormConstants:
     """The integers that i-LayerNorm computes with, for rows of `channels`."""
 
     channels: int
-    fraction: int  # bits of fraction of the normalised values: as many as keep √C within 16 bits
+    fraction: int  # bits of fraction of the normalised values: the most that keep √C within 16 bits
     root: int  # √C in Q(16 + fraction), at most 2^31
     epsilon: int  # mantissa and exponent of epsilon·C³/scale²: what epsilon adds to the sum of squares
     epsilon_exponent: int
@@ -276,7 +276,7 @@ def layer_norm_constants(
     wide_scale: float | None = None,
     epsilon: float = 0.0,
 ) -> LayerNormConstants:
-    """Constants for rows of `channels` values x·scale. Raises `GraphError` for what is out of range."""
+    """Constants for rows of `channels` values x·scale. Raises `GraphError` for arguments out of range."""
     if not 1 <= channels <= MAX_CHANNELS:
         raise GraphError(f"IntLayerNorm: {channels} channels, expected 1 to {MAX_CHANNELS}. Leave this layer in float.")
     scale, weight_scale, bias_scale, out_scale, epsilon = (

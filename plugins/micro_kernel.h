@@ -1,4 +1,4 @@
-// What the micro-kernels that plugins/kernel_generator writes are chosen by.
+// The key by which micro-kernels of plugins/kernel_generator are chosen.
 #pragma once
 
 #include <cstdint>

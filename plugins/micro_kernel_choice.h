@@ -1,4 +1,4 @@
-// What the micro-kernels that plugins/kernel_generator writes are built on, and the choice among them.
+// The base of the micro-kernels of plugins/kernel_generator, and the choice among them.
 #pragma once
 
 #include <cstdint>
@@ -56,7 +56,7 @@ private:
     const MicroKernel<Stretch>* chosen_[9][4][9] = {};
 };
 
-// --- what the portable micro-kernels use in the place of intrinsics --------------------------------------------------
+// --- the portable micro-kernels' substitutes for intrinsics ----------------------------------------------------------
 
 #if !defined(__AVX2__)
 using Words = uint32_t __attribute__((vector_size(16)));

@@ -1,4 +1,4 @@
-// Vectors of 32-, 16- and 8-bit integers with one interface for every instruction set: what the kernels are written on.
+// Vectors of 32-, 16- and 8-bit integers with one interface for every instruction set: the base of the kernels.
 //
 // A kernel.cpp includes this file and puts its code in `namespace intaglio::INTAGLIO_ISA { namespace { ... } }`; the
 // build compiles it once for each instruction set (isa.h says what must not be in it). There are

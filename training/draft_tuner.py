@@ -1,4 +1,4 @@
-"""Train one step of drafts to predict what the model itself predicts, and measure how well it does."""
+"""Train one step of drafts to match the model's own predictions, and measure the agreement."""
 
 from __future__ import annotations
 

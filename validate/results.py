@@ -58,7 +58,7 @@ class Report(msgspec.Struct, kw_only=True):
 
     passed: bool
     judged: bool  # False: nothing was compared, only measured
-    changes: str  # what was done to one side and not to the other, by which the bounds were chosen
+    changes: str  # passes applied to one side only, by which the bounds were chosen
     measures: list[Measured]  # of the model's task, where these are what judges
     actual: ModelRecord
     expected: ModelRecord | None  # None if nothing was compared
@@ -81,7 +81,7 @@ class Validated(msgspec.Struct, kw_only=True):
     outputs: dict[str, OutputError]
     report: str  # path of the HTML report; the JSON report is next to it
     judged: bool = True  # False: nothing was compared, only measured
-    changes: str = ""  # what was done to one side and not to the other, by which the bounds were chosen
+    changes: str = ""  # passes applied to one side only, by which the bounds were chosen
     measures: list[Measured] = []  # of the model's task, where these are what judges
     not_compared: list[str] = []
     first_layer_beyond: LayerError | None = None

@@ -72,7 +72,7 @@ def score_speech(
 ) -> Validated:
     """Measure the word error rate of `bundle` on a list of recordings, and that of the bundle `against` if given.
 
-    The difference is judged by what was done to one of the two; without `against`, only what `given` has a bound for.
+    The passes of one of the two decide how the difference is judged; without `against`, only bounds in `given` count.
     For arguments and exceptions see `validate`.
     """
     if against in (PYTORCH, REFERENCE):

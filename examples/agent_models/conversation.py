@@ -39,7 +39,7 @@ class Row(NamedTuple):
 def chat_tokenizer(
     examples: Sequence[Conversation], pieces: str, vocabulary: int, context: int
 ) -> PreTrainedTokenizerFast:
-    """Return a byte-level BPE made for `examples`; `pieces`: a regular expression of what is never merged further."""
+    """Return a byte-level BPE made for `examples`; `pieces`: a regular expression; its matches are never merged."""
     tokenizer = Tokenizer(models.BPE())
     tokenizer.pre_tokenizer = pre_tokenizers.Sequence(
         [

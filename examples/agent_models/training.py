@@ -33,7 +33,7 @@ JUDGED = 60  # conversations of other random numbers that the model is judged on
 
 @dataclass(frozen=True)
 class Recipe:
-    """A model, and what it is trained on."""
+    """A model, and its training data."""
 
     conversations: Callable[[Random], Iterator[Conversation]]  # without end
     pieces: str  # see `chat_tokenizer`
@@ -45,7 +45,7 @@ class Recipe:
 
 
 class Figures(msgspec.Struct):
-    """What was measured."""
+    """The measurements."""
 
     parameters: int
     vocabulary: int
@@ -83,7 +83,7 @@ def train(
 
 @dataclass(frozen=True)
 class Work:
-    """What the processes of a training have in common."""
+    """The common data of a training's processes."""
 
     directory: Path  # of the checkpoint
     folder: Path  # for files between them
@@ -91,7 +91,7 @@ class Work:
     length: Length
     seed: int
     processes: int
-    start: Path | None  # a checkpoint to go on from
+    start: Path | None  # a checkpoint to continue from
 
 
 def run_process(rank: int, work: Work) -> None:

@@ -1,6 +1,6 @@
 """A shop in the manner of WebShop (Yao et al. 2022; thesis, appendix D.8): items made from a seed, and a search.
 
-What a search shows of an item is its title and price; all of its attributes and its options are on its page only.
+A search shows an item's title and price; all of its attributes and its options are on its page only.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ class Item:
 
     @property
     def title(self) -> str:
-        """What a search shows: not all attributes, and no options."""
+        """The result of a search: not all attributes, and no options."""
         return " ".join([self.brand, *self.attributes[:TITLE_ATTRIBUTES], self.kind])
 
     @property

@@ -37,7 +37,7 @@ def game_conversations(random: Random) -> Iterator[Conversation]:
 
 
 def planned(messages: Sequence[Message]) -> str:
-    """Return what the planner, or the joiner, should write next."""
+    """Return the next output of the planner, or of the joiner."""
     last, numbers = text(messages[-1]), text(messages[1]).removeprefix("Question: ")
     if last.startswith("$"):
         states = _selected(last)

@@ -69,7 +69,7 @@ def calculated(first: int, operator: str, second: int) -> int | None:
 
 
 def applied(step: Step, left: Numbers) -> Numbers | None:
-    """Return what is left after `step`; None for a wrong result, or a number that is not there."""
+    """Return the numbers left after `step`; None for a wrong result, or a number that is not there."""
     rest = list(left)
     for each in (step.first, step.second):
         if each not in rest:

@@ -13,7 +13,7 @@ LIMITS = AgentLimits(model_calls=20, request_tokens=400)
 
 
 def shop_compiler(model: Model, shop: Shop) -> LLMCompiler:
-    """Return LLMCompiler with the shop's tools: a plan to search, then one to open what was found, rank and buy."""
+    """Return LLMCompiler with the shop's tools: a plan to search, then one to open the pages found, rank and buy."""
     return LLMCompiler(model, shop.tools(), LIMITS, instructions=PLAN)
 
 

@@ -38,7 +38,7 @@ def shop_conversations(random: Random) -> Iterator[Conversation]:
 
 
 def planned(goal: Goal, messages: Sequence[Message]) -> str:
-    """Return what the planner, or the joiner, should write next."""
+    """Return the next output of the planner, or of the joiner."""
     last = text(messages[-1])
     if last.startswith("$1"):
         return REPLAN if FOUND.search(last) else NOTHING

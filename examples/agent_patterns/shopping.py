@@ -1,6 +1,6 @@
 """What a customer wants, in words, and how good a purchase is: the reward of WebShop (Yao et al. 2022).
 
-The reward is the share of what was asked for that the purchase has, times a factor for the type of the item:
+The reward is the share of the request that the purchase fulfils, times a factor for the type of the item:
 
     type * (wanted attributes that it has + wanted options that were chosen + 1 if the price is not too high)
          / (wanted attributes + wanted options + 1)
@@ -29,7 +29,7 @@ TEMPLATES = (
 
 @dataclass(frozen=True)
 class Goal:
-    """What is wanted."""
+    """A customer's request."""
 
     item: Item  # one that has all of it
     attributes: tuple[str, str]
@@ -40,7 +40,7 @@ class Goal:
 
     @property
     def instruction(self) -> str:
-        """What the customer says."""
+        """The customer's words."""
         return self.template.format(
             *self.attributes, kind=self.item.kind, colour=self.colour, size=self.size, price=self.price
         )
@@ -62,7 +62,7 @@ class Goal:
 
 @dataclass(frozen=True)
 class Purchase:
-    """What was bought."""
+    """A purchase."""
 
     item: Item
     options: tuple[str, ...]

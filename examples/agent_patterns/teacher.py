@@ -1,4 +1,4 @@
-"""A model that writes what a trained one should: conversations to train on are recorded from the loops themselves."""
+"""A model that writes the expected output: conversations to train on are recorded from the loops themselves."""
 
 from __future__ import annotations
 

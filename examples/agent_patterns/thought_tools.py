@@ -29,7 +29,7 @@ class ThoughtTools:
         self.proposed = self.dropped = 0  # lines of the proposer, and those of them that broke the rules
 
     def tools(self) -> dict[str, Tool]:
-        """Return the tools. What the proposer and the evaluator return is for other tools, not for the planner."""
+        """Return the tools. Results of the proposer and the evaluator are for other tools, not for the planner."""
         silent = [tool(shown=0)(each) for each in (self.thought_proposer, self.state_evaluator)]
         return {each.name: each for each in (*silent, tool(self.top_k_select))}
 

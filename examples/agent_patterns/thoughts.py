@@ -1,4 +1,4 @@
-"""What the language model of Tree of Thoughts is asked, and what it is trained to write: proposals and values.
+"""The prompts of Tree of Thoughts' language model, and its trained output: proposals and values.
 
 The proposer writes one state a line, those that can lead to 24 first. The evaluator tries each state, as the prompts of
 Yao et al. (2023) do, and writes a label after its trials:
@@ -53,7 +53,7 @@ def valuation(left: Numbers) -> str:
 
 
 def trials(left: Numbers) -> str:
-    """Return what the evaluator should try: the steps of a way to 24; or, of two numbers, all; of three, their sum."""
+    """Return the steps for the evaluator to try: those of a way to 24; or, of two numbers, all; of three, their sum."""
     if len(left) == 1:
         return ""
     if len(left) == 2:

@@ -1,1 +1,1 @@
-"""A small model that plans: questions over facts, what it is trained on, and its tools."""
+"""A small model that plans: questions over facts, its training data, and its tools."""

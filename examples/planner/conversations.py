@@ -34,7 +34,7 @@ PARAMETERS = {"search": "query", "calculate": "expression"}  # the only one of e
 
 
 class Round(NamedTuple):
-    """A plan of `LLMCompiler`, what its calls return, and what the joiner writes."""
+    """A plan of `LLMCompiler`, its calls' results, and the joiner's output."""
 
     calls: Sequence[Call]
     values: Mapping[int, Any]  # by the number of the call

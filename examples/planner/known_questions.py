@@ -11,7 +11,7 @@ from planner.patterns import PATTERNS, Pattern
 from planner.questions import ATTRIBUTES, RELATIONS, Facts, read_facts
 
 FIELD = re.compile(r"\{(\w+)\}")
-NAMED = re.compile(r"[A-Z][\w'-]*(?: (?:of |the )?[A-Z][\w'-]*)*")  # what a question seems to name
+NAMED = re.compile(r"[A-Z][\w'-]*(?: (?:of |the )?[A-Z][\w'-]*)*")  # names in a question
 
 
 def refusal(question: str) -> str | None:

@@ -1,4 +1,4 @@
-"""Made-up names, so many that a model can only copy them."""
+"""Synthetic names, too many to memorise: a model can only copy them."""
 
 from __future__ import annotations
 

@@ -1,6 +1,6 @@
 """The patterns of questions in the manner of ParallelQA (thesis, section 6.4 and appendix D.6), and their plans.
 
-A pattern has 2 to 5 searches at the same time, then arithmetic on what they find, in up to three joins.
+A pattern has 2 to 5 searches at the same time, then arithmetic on their results, in up to three joins.
 """
 
 from __future__ import annotations

@@ -21,7 +21,7 @@ from planner.patterns import PATTERNS, Pattern
 FACTS = Path(__file__).parent / "facts"
 # A line of a file: "area of Texas (square kilometres): 695662".
 FACT = re.compile(r"(?P<attribute>[a-z ]+) of (?P<entity>[^(]*?)(?: \((?P<unit>.*)\))?: (?P<value>.*)")
-HELD_OUT = 5  # one in so many combinations of a pattern and attributes is held out of the training
+HELD_OUT = 5  # one in this number of combinations of a pattern and attributes is held out of the training
 LEAST = 0.2  # of an answer that is a number: smaller ones would be rounded too far
 ATTRIBUTES = (
     "population",

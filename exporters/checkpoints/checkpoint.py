@@ -46,7 +46,7 @@ class Checkpoint:
     def open(cls, location: str, revision: str | None = None, download: bool = True) -> Checkpoint:
         """Open a local folder, or download a hub id. Raises `SourceError` if it cannot be exported.
 
-        `download`: False takes what an earlier download left on this machine, and contacts nobody.
+        `download`: False uses the files of an earlier download on this machine, without network access.
         """
         path = Path(location)
         restore(path)
@@ -123,7 +123,7 @@ class Checkpoint:
 def read_config(root: Path, given: str) -> tuple[Path, dict[str, Any]]:
     """The folder of the weights in `root`, and its config.json, of what can be exported and is not quantised.
 
-    `given`: what the user gave as the source. Raises `SourceError`.
+    `given`: the source as named by the user. Raises `SourceError`.
     """
     folder = transformer_folder(root)
     if (folder / BUNDLE).is_file() or not (folder / CONFIG).is_file():

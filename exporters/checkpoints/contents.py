@@ -1,4 +1,4 @@
-"""Say what a folder or a file holds that is not a checkpoint to export, and what to do with it."""
+"""Describe a folder or a file that is not a checkpoint to export, and the next step."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ def refuse_file(path: Path) -> SourceError:
 def refuse_folder(folder: Path, source: str, names: Sequence[str] | None = None) -> SourceError:
     """The error for a folder without weights that can be read, by the names of its files.
 
-    `source`: what the user gave. `names`: all that the hub has, of which `folder` got some.
+    `source`: as named by the user. `names`: all files on the hub, of which `folder` got some.
     """
     names = _names(folder) if names is None else names
     kind, found = _kind(names)
@@ -60,7 +60,7 @@ def refuse_folder(folder: Path, source: str, names: Sequence[str] | None = None)
 
 
 def _lacking(names: Sequence[str]) -> str:
-    """What is missing in a folder with these files, none of which is of a known kind."""
+    """The missing parts of a folder with these files, none of which is of a known kind."""
     weights = next((name for name in names if fnmatch(name, "*.safetensors")), None)
     if weights and "config.json" not in names:
         return f"no config.json beside {weights}. Copy the one of the same checkpoint there."

@@ -11,7 +11,7 @@ OTHER = f"It was made from a checkpoint. {ORIGINAL}"
 class Kind(NamedTuple):
     """Files of one kind: patterns of names, and what to say. `{path}` is the first that was found, `{folder}` its own.
 
-    `{source}` is what the user gave.
+    `{source}` is the source as named by the user.
     """
 
     patterns: tuple[str, ...]

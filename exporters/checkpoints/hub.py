@@ -17,7 +17,7 @@ OTHER_FORMATS = ("consolidated*.safetensors", "original/*", "onnx/*", "openvino/
 def fetch(location: str, revision: str | None, download: bool, weights: Sequence[str] = ()) -> Path:
     """The folder of the hub id `location`, with its configuration and the files that match `weights`.
 
-    `download`: False takes what an earlier download left on this machine, and contacts nobody. Raises `SourceError`.
+    `download`: False uses the files of an earlier download, without network access. Raises `SourceError`.
     """
     hub = load("huggingface_hub")
     options = {

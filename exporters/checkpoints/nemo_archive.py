@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 CONFIG, WEIGHTS = "model_config.yaml", "model_weights.ckpt"
 MAX_CONFIG = 4 << 20  # bytes; real ones have 10 kB, or some MB with a large vocabulary
 MAX_MEMBERS = 10_000
-MAX_VALUES = 1 << 21  # of the configuration; the largest file holds about as many
+MAX_VALUES = 1 << 21  # of the configuration; the number that the largest file holds
 MAX_RATIO = 32  # of the files' size to the archive's; weights hardly shrink when they are compressed
 REFERENCE = re.compile(r"\$\{([\w.]+)\}")  # OmegaConf's reference to another value, ${model.sample_rate}
 FIX = "Download or copy the archive again."
@@ -82,7 +82,7 @@ def _config(archive: tarfile.TarFile, member: tarfile.TarInfo, path: Path) -> di
 
 
 def _resolved(value: Any, config: Mapping[str, Any], counter: Iterator[int], depth: int = 0) -> Any:
-    """`value` with each string that is one reference replaced by what it refers to, if that is in the file.
+    """`value` with each string that is one reference replaced by its target, if that is in the file.
 
     `counter` counts the values: references to lists of references multiply them.
     """

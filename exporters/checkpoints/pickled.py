@@ -73,7 +73,7 @@ def open_pickled(location: str) -> Pickled:
 def convert_pickled(pickled: Pickled, folder: Path) -> Converted:
     """Write the model to `folder` as its own class of `transformers` saves it, with all files beside the weights.
 
-    Every tensor that is read is found again, bit for bit, in what was written, or is named in `left_out`. Raises
+    Every tensor that is read is written bit for bit, or named in `left_out`. Raises
     `SourceError` for weights that are missing, and for a file that is damaged or has more than tensors in it.
     """
     with step("loading the libraries"):

@@ -21,7 +21,7 @@ MOST_POSITIONS = 1 << 30  # rotary and relative positions have no weight to comp
 
 
 def check_config(checkpoint: Checkpoint, learned_positions: bool) -> None:
-    """Raise `SourceError` for what is not a number, more layers than weights, or a length beyond every weight's axes.
+    """Raise `SourceError` for a value that is no number, more layers than weights, or a length beyond every weight.
 
     Such a number would otherwise cost a lot of time first: `transformers` creates lists of that many layers. With
     `learned_positions`, the model has a weight with one row per position.

@@ -1,4 +1,4 @@
-"""What a checkpoint of an encoder is: its family, the architecture to build, and what follows it."""
+"""Description of an encoder's checkpoint: its family, the architecture to build, and the modules after it."""
 
 from __future__ import annotations
 

@@ -53,7 +53,7 @@ CONVOLUTION = (
     (r"depthwise_conv\.(.*)", r"depthwise.\1"),
     (r"batch_norm\.(.*)", r"norm.\1"),
 )
-MODULES = {  # a module's name in a block -> ours, and the rules for what is inside
+MODULES = {  # a module's name in a block -> ours, and the rules for its content
     "self_attn": ("attention", ATTENTION),
     "conv": ("convolution", CONVOLUTION),
     "feed_forward1": ("feed_forward1", ()),

@@ -1,4 +1,4 @@
-"""What the graphs of all speech recognisers have: their inputs and outputs, and the validity of samples and frames."""
+"""Common parts of all speech recognisers' graphs: inputs and outputs, and the validity of samples and frames."""
 
 from __future__ import annotations
 

@@ -27,7 +27,7 @@ class Distances:
 
 @dataclass(frozen=True)
 class Frames:
-    """What the blocks read besides the states, at one frame rate."""
+    """The inputs of the blocks besides the states, at one frame rate."""
 
     lengths: ir.Value  # int64 [batch]
     size: ir.Value  # frames of the batch, int64 []

@@ -21,7 +21,7 @@ Array = npt.NDArray[Any]
 
 
 class Rounding:
-    """Casts weights to the graph's dtype, and counts by weight what is out of the range of float16."""
+    """Casts weights to the graph's dtype, and counts, per weight, the values beyond the range of float16."""
 
     def __init__(self) -> None:
         self._found: dict[str, OutOfRange] = {}  # by name: a weight may be cast several times

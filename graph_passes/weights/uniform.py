@@ -2,7 +2,7 @@
 
     w = scale·(q - zero_point), q of 0 to 2**bits - 1
 
-This is what the operator GroupMatMul multiplies with (QIGen, arXiv:2307.03738, equation 2). In symmetric groups the
+The operator GroupMatMul multiplies with these numbers (QIGen, arXiv:2307.03738, equation 2). In symmetric groups the
 zero point is 2**(bits - 1) everywhere and is not stored.
 """
 

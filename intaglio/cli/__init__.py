@@ -147,7 +147,7 @@ def _exit(code: int) -> NoReturn:
 
 
 def _discard(descriptor: int) -> None:
-    """Drop what is buffered for an output that nobody reads, as its flush at exit would change the exit code."""
+    """Drop the buffer of an output that nobody reads, as its flush at exit would change the exit code."""
     os.dup2(os.open(os.devnull, os.O_WRONLY), descriptor)
 
 

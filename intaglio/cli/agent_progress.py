@@ -55,7 +55,7 @@ class AgentProgress:
             self._live.stop()
 
     def __call__(self, event: AnyEvent) -> None:
-        """Add an event, and print the line of what it ends."""
+        """Add an event, and print the line of the request or call that it ends."""
         self._began = time.perf_counter() - event.seconds
         self.record.add(event)
         match event:

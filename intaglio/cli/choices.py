@@ -48,7 +48,7 @@ class RecipeName(Kind):
         return "NAME|FILE"
 
     def shell_complete(self, ctx: click.Context, param: click.Parameter, incomplete: str) -> list[CompletionItem]:
-        """The recipes that begin with `incomplete`, with what they do; else files, which the shell lists."""
+        """The recipes that begin with `incomplete`, with their summaries; else files, which the shell lists."""
         from intaglio.graph_passes.recipes import RECIPES
 
         found = [CompletionItem(name, help=each.does) for name, each in RECIPES.items() if name.startswith(incomplete)]

@@ -100,7 +100,7 @@ def bundles(beginning: str) -> list[CompletionItem]:
 
 
 def references(beginning: str) -> list[CompletionItem]:
-    """Complete what a bundle can be compared with: its source, the reference evaluator, or another bundle."""
+    """Complete the models to compare a bundle with: its source, the reference evaluator, or another bundle."""
     return [CompletionItem(name) for name in AGAINST if name.startswith(beginning)] + bundles(beginning)
 
 

@@ -119,7 +119,7 @@ def notice(line: str) -> None:
 
 
 def _fitting(line: str, stream: TextIO) -> str:
-    """`line` in as many lines as it takes on the terminal behind `stream`; words, such as paths, stay whole."""
+    """`line` wrapped to the terminal behind `stream`; words, such as paths, stay whole."""
     from intaglio.cli.table import wrap
 
     width = shutil.get_terminal_size().columns

@@ -26,7 +26,7 @@ Examples:
 @click.argument("name", required=False, type=RecipeName(), metavar="[NAME]")
 @json_option
 def recipes_command(name: str | None, as_json: bool) -> None:
-    """List the recipes of `intaglio compress`: which job each is for, what it needs, and what it measured.
+    """List the recipes of `intaglio compress`: the job, the inputs and the measurements of each.
 
     With NAME, show one with its passes, which can be copied to a recipe file and changed, and all measurements.
     """

@@ -12,7 +12,7 @@ from typing import TextIO
 
 
 class _Reserved(io.TextIOBase):
-    """Sends what the thread `owner` writes to `ours`, and all else to standard error."""
+    """Sends the output of the thread `owner` to `ours`, and all other output to standard error."""
 
     def __init__(self, ours: TextIO):
         self._ours = ours
@@ -39,7 +39,7 @@ class _Reserved(io.TextIOBase):
         return self._stream().write(text)
 
     def flush(self) -> None:
-        """Write out what is buffered."""
+        """Flush the buffer."""
         self._stream().flush()
         self._ours.flush()
 
@@ -75,7 +75,7 @@ class ReservedOutput:
 
 @contextmanager
 def reserved_output() -> Iterator[ReservedOutput]:
-    """Send to standard error what is printed, by threads, by processes and by libraries, until it is released.
+    """Send all prints of threads, processes and libraries to standard error, until it is released.
 
     The program keeps a descriptor of its own of standard output, and the first one becomes that of standard error: a
     tool that still runs at the end prints nothing into the result either.

@@ -71,7 +71,7 @@ class HelpText(click.HelpFormatter):
         super().write_text(text.replace("-", TIED_HYPHEN))
 
     def write_dl(self, rows: Iterable[tuple[str, str]], *layout: int, **more: int) -> None:
-        """Write a list of names with what they mean."""
+        """Write a list of names and descriptions."""
         super().write_dl([(name, meaning.replace("-", TIED_HYPHEN)) for name, meaning in rows], *layout, **more)
 
     def getvalue(self) -> str:

@@ -31,7 +31,7 @@ class FrontEnd(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=
     padding: Literal["zeros", "reflect"] = "zeros"  # what lies before the first and after the last sample
     last_frame: bool = False  # samples // hop + 1 frames, rather than samples // hop
     guard: Literal["add", "clamp"] = "add"  # how the logarithm of 0 is avoided
-    floor: float = 2.0**-24  # what is added to a band's power, or its minimum
+    floor: float = 2.0**-24  # added to a band's power, or its minimum
     normalize: bool = True  # each band to mean 0 and deviation 1 over the row's frames
     precision: Literal["float32", "float16"] = "float32"  # dtype that the features are rounded to
 

@@ -174,7 +174,7 @@ class Convolution(nn.Module):
 
 
 class ImageSubsampling(nn.Module):
-    """Convolutions of kernel 3 and stride 2 over time and bands with ReLU, then a linear layer over what is left.
+    """Convolutions of kernel 3 and stride 2 over time and bands with ReLU, then a linear layer over the bands left.
 
     With `separable`, all but the first are a depthwise and a pointwise convolution (thesis, section 5.2).
     """

@@ -19,7 +19,7 @@ class SpeechNetwork(nn.Module):
     With `front_end`, the inputs are `audio` float32 [batch, samples], from -1 to 1, and `lengths` int64 [batch], the
     samples of each row; without it, `features` [batch, frames, mels] and the frames of each row. The outputs are
     `log_probs` float32 [batch, frames, vocabulary] and `output_lengths` int64 [batch]. What lies beyond a row's length
-    never changes what the row gives.
+    never changes the row's output.
     """
 
     def __init__(self, config: SpeechConfig, front_end: bool = True):

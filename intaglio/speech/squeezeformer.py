@@ -37,7 +37,7 @@ class Residual(nn.Module):
         self.dropout = nn.Dropout(config.dropout)
 
     def forward(self, x: Tensor, *context: Tensor) -> Tensor:
-        """`x` [batch, frames, width] and what the module reads besides it -> the same shape as `x`."""
+        """`x` [batch, frames, width] and the module's other inputs -> the same shape as `x`."""
         if self.before:
             added: Tensor = x + self.dropout(self.module(self.norm(x), *context))
             return added

@@ -14,7 +14,7 @@ from intaglio.speech.configuration import SpeechConfig
 from intaglio.speech.front_end import LogMel
 from intaglio.speech.network import SpeechNetwork
 
-FRONT_END = "front_end."  # what the names of its constants begin with
+FRONT_END = "front_end."  # prefix of the names of its constants
 
 
 def load_network(

@@ -1,4 +1,4 @@
-// The product with a sparse matrix in compressed rows, added to what there is: y + x·Sᵀ.
+// The product with a sparse matrix in compressed rows, added to y: y + x·Sᵀ.
 //
 // Rows are cut into chunks of at most CSR_CHUNK values, and the chunks ordered by their lengths, the longest first. Eight
 // of them, side by side, are a slice: eight sums at once, in loops whose lengths repeat, where rows as they come end at

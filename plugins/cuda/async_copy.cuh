@@ -1,4 +1,4 @@
-// Copies of 16 bytes from global to shared memory that go on while a warp computes.
+// Copies of 16 bytes from global to shared memory that proceed while a warp computes.
 //
 // From sm_80 they are cp.async: `start` begins one, `commit` closes a group, `wait<N>` waits for all groups but the
 // last N. A T4 has none: there a copy waits in registers between `start` and `finish`, and the other two do nothing.

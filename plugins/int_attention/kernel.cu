@@ -118,7 +118,7 @@ __device__ __forceinline__ void multiply_values(
     }
 }
 
-// What a lane knows of its two rows, lane/4 and 8 further.
+// A lane's data of its two rows, lane/4 and 8 further.
 struct Rows {
     int64_t mask_start[2];
     int32_t top[2], total[2];

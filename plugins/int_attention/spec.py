@@ -120,6 +120,6 @@ def _third(x: Integers, index: int) -> Integers:
 
 
 def _thirds(graph: FunctionBody, packed: Sequence[ir.Value]) -> list[ir.Value]:
-    """The same in the body; what is given more than once is split once."""
+    """The same in the body; a value given more than once is split once."""
     thirds = {x: graph.split_channels(x, PACKED) for x in dict.fromkeys(packed)}
     return [thirds[x][index] for index, x in enumerate(packed)]

@@ -1,4 +1,4 @@
-// i-GELU of a matrix: int32 brought to 16 bits at the inner scale, the polynomial there, and its result to int8.
+// i-GELU of a matrix: int32 requantised to 16 bits at the inner scale, the polynomial there, and its result to int8.
 #pragma once
 
 #include <cstdint>

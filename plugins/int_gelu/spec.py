@@ -1,7 +1,7 @@
 """IntGelu: i-GELU (I-BERT, equations 2.8 and 2.9, algorithm 2) of int32 values, as int8.
 
-The input is brought to 16 bits at a scale that is fine enough for the output and wide enough for erf's curve, the
-polynomial is computed there, and the result is brought to 8 bits, with a factor per channel where one is given (which
+The input is requantised to 16 bits at a scale that is fine enough for the output and wide enough for erf's curve, the
+polynomial is computed there, and the result is requantised to 8 bits, with a factor per channel if given (which
 spreads outliers into the rows of the next weight).
 """
 

@@ -172,7 +172,7 @@ struct LongGroup {
     };
 };
 
-// What a table begins with; the groups follow.
+// The head of a table; the groups follow.
 struct alignas(64) TableHead {
     bool is_short;
     int32_t weight_shift;

@@ -4,7 +4,7 @@ The mean is never rounded (channels·x - sum is exact), each row is normalised b
 squared, and the square root is exact, so neither large nor small rows lose bits, and a constant row gives the bias.
 
 The weighted result has 16 bits at `wide_scale`. It is the second output (for the residual branch); the first is it,
-brought to 8 bits, with a factor per channel where one is given.
+requantised to 8 bits, with a factor per channel where one is given.
 
 With a residual, x is first replaced by the 16-bit sum that IntAdd gives of the two.
 """
@@ -45,7 +45,7 @@ class IntLayerNorm(Operator):
     signature = SIGNATURE
 
     def constants(self, channels: int, attributes: Mapping[str, Any]) -> LayerNormConstants:
-        """What the kernels compute with. Raises `GraphError` for scales or channels out of range."""
+        """The constants of the kernels. Raises `GraphError` for scales or channels out of range."""
         return integer_math.layer_norm_constants(channels, **attributes)
 
     def check(self, inputs: Sequence[Given | None], attributes: Mapping[str, Any]) -> None:

@@ -74,7 +74,7 @@ void activate(int32_t* sums, int64_t rows, const Factors& factors, const GeluVec
     activate<false>(sums, rows, factors, constants);
 }
 
-// i-GELU of the requantised sums, brought to 8 bits without leaving the registers.
+// i-GELU of the requantised sums, requantised to 8 bits without leaving the registers.
 template <bool NARROWING>
 void activate_short(const int32_t* sums, int64_t rows, Columns n, const Factors& factors, const GeluVectors& constants,
                     const ShortFactors& first_out, const ShortFactors& second_out, int8_t* y, int64_t stride) {

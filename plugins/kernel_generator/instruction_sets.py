@@ -1,4 +1,4 @@
-"""How each instruction set says what the micro-kernels need.
+"""The intrinsics of each instruction set for the micro-kernels.
 
 A form is C++ with its operands as {0}, {1}, ...; integers are vectors of 32-bit lanes unless the name says bytes. Lanes
 of `float32` and of integers are as many: 4, 8 or 16. The forms of `portable` are functions of plugins/simd_float.h and
@@ -47,7 +47,7 @@ class ByteForms(NamedTuple):
 
 
 class InstructionSet(NamedTuple):
-    """What the generator knows of an instruction set."""
+    """The generator's description of an instruction set."""
 
     name: str
     registers: int  # vectors

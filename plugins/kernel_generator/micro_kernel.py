@@ -1,4 +1,4 @@
-"""What a micro-kernel is, how many registers it takes, and which ones are emitted.
+"""The parameters of micro-kernels, their registers, and the choice of the emitted ones.
 
 A micro-kernel multiplies `rows` rows of x with `t_u` vectors' worth of the weight's rows, in steps of `m_u` vectors
 along K. QIGen holds m_u vectors of x, m_u·t_u of the weight and t_u of y in registers and asks (equation 4) that
@@ -40,7 +40,7 @@ SHORTEST_GROUP = 32  # values of K of a group, whose multiple every group's size
 
 
 class Case(NamedTuple):
-    """What a micro-kernel is chosen for."""
+    """The case that a micro-kernel is chosen for."""
 
     operator: str  # "group_matmul" or "lut_matmul"
     bits: int  # of a number of the weight

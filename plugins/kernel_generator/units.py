@@ -11,7 +11,7 @@ REST = 3  # with 3 bits, in the place of a load: the two upper bits of all three
 
 
 class Place(NamedTuple):
-    """Where a vector of numbers lies: at bit `shift` of what is loaded `load`·64 bytes into the unit, or of `REST`."""
+    """Place of a vector of numbers: bit `shift` of the vector loaded `load`·64 bytes into the unit, or of `REST`."""
 
     load: int
     shift: int

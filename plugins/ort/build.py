@@ -2,7 +2,7 @@
 
     python plugins/ort/build.py [--sanitize] [--quick] [library]
 
-compiles what has changed; the library is plugins/ort/_kernels.so. `make sanitize` explains the options.
+compiles changed sources; the library is plugins/ort/_kernels.so. `make sanitize` explains the options.
 
 setup.py uses it too, so it imports nothing but the standard library. Objects are kept in build/kernels under the hash
 of all their dependencies, so that an unchanged source is never compiled twice. First, the generated headers are written
@@ -58,7 +58,7 @@ class CompileError(Exception):
 
 
 class Options(NamedTuple):
-    """What is compiled in another way than for users."""
+    """Options that differ from the build for users."""
 
     sanitize: bool = False  # with AddressSanitizer and UBSan; who loads the library has to preload theirs
     quick: bool = False  # the portable instruction set alone, not optimised: a sixth of the sanitizers' time

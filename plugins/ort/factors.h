@@ -1,4 +1,4 @@
-// How a result is brought to its output's scale: the inputs `multiplier` and `shift` where a node has them, one per
+// Requantisation of a result to its output's scale: the inputs `multiplier` and `shift` where a node has them, one per
 // channel or one for all, else the constants that its scales give.
 #pragma once
 

@@ -95,7 +95,7 @@ struct Instance {
     std::unique_ptr<Kernel> kernel;
 };
 
-// Runs `work`; what it throws becomes the status that is returned.
+// Runs `work`; an exception becomes the returned status.
 template <typename Work>
 OrtStatus* guarded(const Api& api, const std::string& context, const Work& work) {
     int code = ERROR_FAIL;

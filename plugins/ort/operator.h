@@ -1,7 +1,7 @@
-// What a binding writes against: tensors, a node's attributes and constants, threads and scratch memory.
+// The interface for bindings: tensors, a node's attributes and constants, threads and scratch memory.
 //
 // A binding (plugins/<operator>/ort_binding.cpp) stands between ONNX Runtime and a kernel. It checks every shape and
-// says what is wrong in one line by throwing Error("shift: shape [3], expected [8] or [1]"); the operator's and the
+// reports an error in one line by throwing Error("shift: shape [3], expected [8] or [1]"); the operator's and the
 // node's name come before it by themselves. It is compiled once, for any CPU: no vector code belongs here.
 #pragma once
 
@@ -121,7 +121,7 @@ struct OutputPort {
     std::vector<std::pair<int64_t, DType>> choices;
 };
 
-// What an operator's signature.py declares, as schemas.py writes it, and what its ort_binding.cpp makes of a node.
+// The declaration in an operator's signature.py, as schemas.py writes it, and its ort_binding.cpp's kernel of a node.
 struct Operator {
     const char* name;
     const char* folder;
@@ -149,7 +149,7 @@ public:
     std::string text(const char* name) const;
 
     size_t input_count() const { return api_.input_count(info_); }  // those left out at the end are not counted
-    // The value of an input that is a constant of the graph, else a Tensor that is false. Copy what the kernel keeps.
+    // The value of an input that is a constant of the graph, else a Tensor that is false. Copy the data that the kernel keeps.
     Tensor constant(size_t input) const;
 
     // Throws Error unless the graph declares each output that an attribute chooses the type of as that says.

@@ -1,4 +1,4 @@
-// What the bindings of layers with packed weights, LutMatMul and GroupMatMul, read of a node and check alike.
+// The inputs that the bindings of layers with packed weights, LutMatMul and GroupMatMul, both read and check.
 #pragma once
 
 #include <algorithm>
@@ -8,7 +8,7 @@
 
 namespace intaglio::ort {
 
-constexpr int64_t LARGEST_K = 1 << 30;  // so that no size of what is packed leaves 64 bits
+constexpr int64_t LARGEST_K = 1 << 30;  // so that no packed size overflows 64 bits
 
 // Rows of x that a piece of parallel work packs: some microseconds.
 inline int64_t x_packing_grain(int64_t depth) { return std::max<int64_t>((32 << 10) / std::max<int64_t>(depth, 1), 1); }

@@ -1,4 +1,4 @@
-// How the bindings of integer matrix products divide their work, and what they check alike.
+// How the bindings of integer matrix products divide their work, and their common checks.
 #pragma once
 
 #include <algorithm>

@@ -1,4 +1,4 @@
-"""A corpus of synthesised speech: what is to be spoken, speaking it once, and reading it."""
+"""A corpus of synthesised speech: choosing the texts, synthesising them once, and reading them."""
 
 from __future__ import annotations
 
@@ -112,7 +112,7 @@ class Corpus:
 
 
 def plan(options: CorpusOptions) -> list[Utterance]:
-    """What is to be spoken: the same for the same options. Parts have neither sentences nor voices in common.
+    """The texts to speak: the same for the same options. Parts have neither sentences nor voices in common.
 
     A part does not depend on the sizes of the others, so that two trainings can be compared.
     """

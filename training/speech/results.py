@@ -22,7 +22,7 @@ class Evaluation(msgspec.Struct, frozen=True):
 
 
 class TestErrors(msgspec.Struct):
-    """Word errors on what was not trained on."""
+    """Word errors on held-out speech."""
 
     __test__ = False  # pytest takes classes of this name for tests
 

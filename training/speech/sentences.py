@@ -1,4 +1,4 @@
-"""What is spoken: prose, strings of digits, numbers and commands, each for training, for validation or for the test."""
+"""The spoken texts: prose, strings of digits, numbers and commands, each for training, validation or test."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ HELD_OUT = 24 / 256  # of the sentences, for validation and for the test each
 
 DIGITS = UNITS[:10]
 MOST_DIGITS = 7  # of a string
-STRINGS = 2000  # of digits, and as many numbers
+STRINGS = 2000  # of digits; the same number of numbers
 SINGLE = (
     "yes no up down left right on off stop go back next start pause play help cancel repeat open close save print "
     "copy paste undo delete search select continue quit exit forward backward follow learn louder quieter hello "

@@ -26,7 +26,7 @@ LARGEST_GRADIENT = 5.0  # norm; larger ones are scaled down, as one bad batch ca
 
 @dataclass(frozen=True)
 class Step:
-    """What a step of training reports."""
+    """The report of a training step."""
 
     loss: float  # nats a token; the loss of letters is not included
     learning_rate: float

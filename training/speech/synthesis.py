@@ -81,7 +81,7 @@ class Synthesiser:
         return {row.split()[1] for row in rows}
 
     def _run(self, *arguments: str) -> bytes:
-        """What the program writes to its standard output."""
+        """The program's standard output."""
         try:
             done = subprocess.run([self._program, *arguments], capture_output=True, timeout=SECONDS, check=False)
         except (OSError, subprocess.TimeoutExpired) as error:

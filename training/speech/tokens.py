@@ -1,4 +1,4 @@
-"""What a recogniser writes: characters, or sub-word pieces that are trained on the sentences."""
+"""The tokens of a recogniser: characters, or sub-word pieces that are trained on the sentences."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from intaglio.errors import UsageError
 from intaglio.runtime.speech.vocabulary import Vocabulary
 
 BLANK = "<blank>"  # token 0
-LETTERS = (*string.ascii_lowercase, "'")  # what the words of a corpus are written with
+LETTERS = (*string.ascii_lowercase, "'")  # the letters of a corpus's words
 MARK = "▁"  # of sub-word pieces, as SentencePiece has it
 FEWEST_PIECES = len(LETTERS) + 3  # every letter, the mark, the blank and one piece more
 MOST_PIECES = 4096

@@ -112,7 +112,7 @@ def _seeded(seed: int) -> Iterator[None]:
 def _prepared(
     corpus: Corpus, tokens: Tokens, options: SpeechTraining, start: Path | None
 ) -> tuple[TrainingRun, FeatureReader, SpeechNetwork]:
-    """A run with its examples, and what they are read with."""
+    """A run with its examples, their reader and the network."""
     from intaglio.speech.network import SpeechNetwork
     from intaglio.training.speech.features import CLEAN, FeatureReader, Mixed
     from intaglio.training.speech.start import load_start

@@ -29,7 +29,7 @@ ABLATIONS: dict[Ablation, dict[str, Any]] = {
 
 @dataclass(frozen=True)
 class SpeechTraining:
-    """The network, the optimiser's steps, and what it sees in them.
+    """The network, the optimiser's steps, and the data in them.
 
     The learning rate rises over `warm_up` steps, stays for `hold` steps and then decays as 1 / step (thesis, section
     5.3); in the last part, `cool_down`, it also falls to 0. SpecAugment's masks are narrower than the thesis', as

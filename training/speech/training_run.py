@@ -72,7 +72,7 @@ class TrainingRun:
         return self._keep()
 
     def transcripts(self, examples: Sequence[Example]) -> list[str]:
-        """What the network understands, decoded greedily; it trains on afterwards."""
+        """The network's transcripts, decoded greedily; training continues afterwards."""
         found = greedy_tokens(self._network, examples, 2 * self._options.batch_frames)
         self._network.train()
         return [self._tokens.vocabulary.text(tokens) for tokens in found]

@@ -27,7 +27,7 @@ from intaglio.validate.bench.server_side import PATHS, ServerSide
 from intaglio.validate.report import processor
 
 REQUESTS = 16  # of a round, at least, and
-REQUESTS_EACH = 4  # so many times the requests at a time
+REQUESTS_EACH = 4  # requests per round for each concurrent request
 OF_THE_METHOD = ("strategy", "draft", "early_exit", *options_by_name(STRATEGIES))  # not for the baseline
 NOT_TAKEN = ("bundle", "options", "batch", "scheduling", "schema", "grammar", "regex")  # of `TextGenerator`
 OF_THE_PROCESS = ("target", "threads")  # not for a server that is measured beside a bundle

@@ -102,7 +102,7 @@ class _Refusal(msgspec.Struct):
 class Client:
     """Connections to one server. An asynchronous context manager.
 
-    Its own work counts in what is measured where client and server share a machine: aiohttp parses HTTP in C.
+    Its own work is part of the measurement where client and server share a machine: aiohttp parses HTTP in C.
     Raises `MissingExtraError` without aiohttp; its methods raise `RequestError`.
     """
 

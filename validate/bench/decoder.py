@@ -16,7 +16,7 @@ DEFAULT_PROMPT = 128  # tokens
 
 
 class DecoderBench:
-    """Generates texts, as many at a time as the load asks for. No request reuses the prompt of another."""
+    """Generates texts, at the load's concurrency. No request reuses the prompt of another."""
 
     unit = "tokens"
 

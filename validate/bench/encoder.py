@@ -20,7 +20,7 @@ TAKEN = ("target", "threads")
 
 
 class EncoderBench:
-    """Runs batches of texts, tokenization included: of as many texts as the load asks for at a time."""
+    """Runs batches of texts, tokenization included; the load's concurrency is the batch size."""
 
     kind, unit = "encoder", "texts"
 

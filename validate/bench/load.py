@@ -1,4 +1,4 @@
-"""What is asked for in a round of a benchmark, and what was measured in it."""
+"""The load of a benchmark's round, and its measurements."""
 
 from __future__ import annotations
 
@@ -16,8 +16,8 @@ class Load(msgspec.Struct, frozen=True):
 
     concurrency: int = 1  # requests at a time
     prompt_tokens: int | None = None  # None: those of a file, or the default of the subject
-    requests: int | None = None  # the round ends after so many requests, or
-    seconds: float | None = None  # starts no request after so many seconds
+    requests: int | None = None  # the round ends after this number of requests, or
+    seconds: float | None = None  # starts no request after this number of seconds
     rate: float | None = None  # requests per second, at random intervals; None: the next when one is finished
     number: int = 0  # of the round: chooses the prompts and the arrivals
 

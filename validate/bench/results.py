@@ -25,7 +25,7 @@ class LoadResult(Percentiles, kw_only=True):
 
     concurrency: int
     prompt_tokens: int | None  # asked for; None: prompts of a file, or the default
-    prompt_tokens_read: float  # mean of what the model read; 0: not reported
+    prompt_tokens_read: float  # mean of the processed tokens; 0: not reported
     requests: int  # finished ones
     throughput: float  # units per second, median of the rounds
     requests_per_second: float

@@ -22,7 +22,7 @@ SECONDS = 10  # of audio in each row of a batch
 
 
 class SpeechBench:
-    """Runs batches of recordings of `SECONDS` seconds, of as many as the load asks for at a time, without decoding."""
+    """Runs batches of recordings of `SECONDS` seconds, without decoding; the load's concurrency is the batch size."""
 
     kind, unit = "recogniser", "seconds of audio"
 

@@ -1,6 +1,6 @@
 """Run an operator's CUDA kernel on the CPU, for tests without a GPU: the same `kernel.cu`, built by g++.
 
-`cuda_emulation.h` documents what is emulated and checked. `__CUDA_ARCH__` selects the matrix unit's shape and the
+`cuda_emulation.h` documents what it emulates and checks. `__CUDA_ARCH__` selects the matrix unit's shape and the
 asynchronous copies, as on the GPU itself.
 """
 
