@@ -36,6 +36,7 @@ test:
 lint: $(VENV)/dev
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
+	$(BIN)/codespell
 
 # In the folder of the links the stages lie where their import names say; in the checkout mypy would miss them.
 types: $(VENV)/dev
