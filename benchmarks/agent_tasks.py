@@ -1,4 +1,4 @@
-"""What does the task-fetching unit cost for each task, and how close to its critical path does a plan run?
+"""What does the call scheduler cost for each task, and how close to its critical path does a plan run?
 
     python benchmarks/agent_tasks.py [--rounds N] [--json]
 
@@ -62,7 +62,7 @@ class Path(msgspec.Struct):
     tasks: int
     longest: int  # tasks of the longest path
     seconds: float  # the least of the rounds, as are the others: other programs only add to them
-    limit_seconds: float  # of the longest path alone, without the unit
+    limit_seconds: float  # of the longest path alone, without the scheduler
     ratio: float  # of the two
     of_nominal: float  # the seconds over those that the tools of the longest path ask for
     goal: float = PATH_GOAL
@@ -125,15 +125,15 @@ def calls(graph: Graph) -> list[Call]:
 
 
 async def ours(plan: Sequence[Call], function: Callable[..., Any], streamed: bool = False) -> None:
-    """Run a plan with the unit; `streamed`: the loop runs between its calls, as while a model writes it."""
+    """Run a plan with the scheduler; `streamed`: the loop runs between its calls, as while a model writes it."""
     limits = AgentLimits(tasks=len(plan), parallel=SLEEPING)
     tools = {"tool": Tool("tool", "", PARAMETERS, function)}
-    async with CallScheduler(tools, limits, lambda event: None, time.monotonic) as unit:
+    async with CallScheduler(tools, limits, lambda event: None, time.monotonic) as scheduler:
         for call in plan:
-            unit.add(call)
+            scheduler.add(call)
             if streamed:
                 await asyncio.sleep(0)
-        ended = await unit.wait()
+        ended = await scheduler.wait()
     assert all(each.status == "done" for each in ended.values()) and len(ended) == len(plan)
 
 

@@ -114,7 +114,7 @@ class EncoderWorker(Closing):
 
     async def _run_call(self, call: EncoderCall, texts: Sequence[Text], prompt: Prompt) -> list[Ran]:
         with self._changed:
-            self._check_room(len(texts))
+            self._check_queue(len(texts))
             tokenized = self._tokenizing.submit(self._tokenize, texts, prompt)
             self._count += len(texts)
         try:
@@ -157,7 +157,7 @@ class EncoderWorker(Closing):
         self._thread.join()
         self._runner.close()
 
-    def _check_room(self, count: int) -> None:
+    def _check_queue(self, count: int) -> None:
         if self._closed:
             raise EngineError(CLOSED)
         if count > self._max_waiting:

@@ -91,7 +91,7 @@ def decode(body: bytes, kind: type[Body]) -> Body:
         raise invalid(f"the body is not valid JSON: {reason}. Send one JSON object.") from error
     if not isinstance(fields, dict):
         raise invalid(f"the body is a JSON {_kind(fields)}, expected an object with fields. Send one JSON object.")
-    known = _known(kind)
+    known = _field_names(kind)
     given = {name: value for name, value in fields.items() if value is not None and not _neutral(name, value, known)}
     for items in (given.get("messages"), given.get("input")):  # clients send earlier answers, with their empty fields
         for item in items if isinstance(items, list) else ():
@@ -103,7 +103,7 @@ def decode(body: bytes, kind: type[Body]) -> Body:
 
 def converted(given: Mapping[str, object], kind: type[Body], strict: bool = True) -> Body:
     """Convert the fields of a request to `kind`; with `strict` false, from text. Raises `ApiError` as `decode`."""
-    if unknown := sorted(given.keys() - _known(kind)):
+    if unknown := sorted(given.keys() - _field_names(kind)):
         raise unsupported(unknown[0][:100])
     try:
         return msgspec.convert(given, kind, strict=strict)
@@ -122,7 +122,7 @@ def _checked_object(members: list[tuple[str, object]]) -> None:
 
 
 @cache
-def _known(kind: type[msgspec.Struct]) -> frozenset[str]:
+def _field_names(kind: type[msgspec.Struct]) -> frozenset[str]:
     return frozenset(field.encode_name for field in msgspec.structs.fields(kind))
 
 

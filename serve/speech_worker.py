@@ -26,7 +26,7 @@ class SpeechWorker(Closing):
     """Transcribes recordings of many callers with one bundle, one window of one of them at a time.
 
     Up to `rows` recordings are in progress, and take turns; others wait in the order of their arrival. Every other turn
-    is for a recording that has not begun, if there is room for it, or if it is not longer than one window: so a short
+    is for a recording that has not begun, if a row is free for it, or if it is not longer than one window: so a short
     recording does not wait for long ones to end, and long ones continue regardless of how many short ones arrive.
     """
 
@@ -59,18 +59,18 @@ class SpeechWorker(Closing):
         self._thread.start()
 
     async def start(self, upload: Upload) -> SpeechCall:
-        """Queue a recording, which belongs to the worker afterwards; it goes on until its end, or `SpeechCall.cancel`.
+        """Queue a recording, which belongs to the worker afterwards; it runs until its end, or `SpeechCall.cancel`.
 
         Raises `UsageError` for an invalid or too long recording, `BusyError` if too many wait, `EngineError` after
         `close`; then it still belongs to the caller.
         """
-        self._check_room()
+        self._check_queue()
         file = await asyncio.to_thread(self._open, upload)
         short = file.seconds is not None and file.seconds <= self._recognizer.options.windows.seconds
         call = SpeechCall(self._recognizer.begin(file.blocks()), file, upload, short)
         with self._changed:
             try:
-                self._check_room()
+                self._check_queue()
             except IntaglioError:
                 file.close()
                 raise
@@ -104,7 +104,7 @@ class SpeechWorker(Closing):
         self._thread.join()
         self._recognizer.close()
 
-    def _check_room(self) -> None:
+    def _check_queue(self) -> None:
         if self._closed:
             raise EngineError(CLOSED)
         if len(self._new) >= self._max_waiting:
@@ -148,8 +148,8 @@ class SpeechWorker(Closing):
         """Take a recording out of the queues; cancelled ones first, as they release what they hold."""
         call = next((call for call in chain(self._new, self._begun) if call.cancelled), None)
         if call is None and (self._new_turn or not self._begun):
-            room = len(self._begun) < self._rows
-            call = next((call for call in self._new if room or call.short), None)
+            free_row = len(self._begun) < self._rows
+            call = next((call for call in self._new if free_row or call.short), None)
         self._new_turn = call is None
         if call is None:
             return self._begun.popleft()

@@ -41,8 +41,8 @@ class TraceFile(Closing):
 
         Raises `UsageError` for a path that cannot be a file, or a size that holds no event, and `StorageError`.
         """
-        self._room = int(max_megabytes * MEGABYTE) - len(END) - NOTE_BYTES
-        if self._room <= NOTE_BYTES:
+        self._bytes_left = int(max_megabytes * MEGABYTE) - len(END) - NOTE_BYTES
+        if self._bytes_left <= NOTE_BYTES:
             raise UsageError(f"trace of {max_megabytes} MB: expected at least 0.001.")
         self._path, self._megabytes = path, max_megabytes
         self._began = time.perf_counter()
@@ -72,7 +72,7 @@ class TraceFile(Closing):
             return
         line = msgspec.json.encode(event)
         with self._lock:
-            if len(self._separator) + len(line) <= self._room:
+            if len(self._separator) + len(line) <= self._bytes_left:
                 self._append(line)
             else:
                 name = f"the trace ends here: it has reached its limit of {self._megabytes:g} MB"
@@ -87,7 +87,7 @@ class TraceFile(Closing):
 
     def _append(self, line: bytes) -> None:
         self._put(self._separator + line)
-        self._room -= len(self._separator) + len(line)
+        self._bytes_left -= len(self._separator) + len(line)
         self._separator = b",\n"
 
     def _end(self) -> None:

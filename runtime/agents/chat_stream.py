@@ -87,7 +87,7 @@ class _Call:
         arguments = function.arguments or ""
         text = arguments if isinstance(arguments, str) else msgspec.json.encode(arguments).decode()
         if self.given and text:
-            raise MalformedChunkError(f"tool call {self.name!r:.80} goes on after its end")
+            raise MalformedChunkError(f"tool call {self.name!r:.80} continues after its end")
         self.name = self.name or function.name or ""
         self.arguments += text
 

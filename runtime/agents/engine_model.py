@@ -71,7 +71,7 @@ class EngineModel:
             wanted, calling = await asyncio.to_thread(self._prepared, request)
             stream = await self._worker.submit([wanted])
         except Exception as error:
-            raise self._known(error) from error
+            raise self._as_model_error(error) from error
         async with stream, aclosing(self._pieces(stream, calling)) as pieces:
             yield pieces
 
@@ -107,12 +107,12 @@ class EngineModel:
                     for piece in _pieces_of(answer.take(part), answer.calls):
                         yield piece
         except Exception as error:
-            raise self._known(error) from error
+            raise self._as_model_error(error) from error
         result = answer.result
         assert result is not None, "a text without an error has a result"
         yield End(Usage(result.prompt_tokens, result.reused_tokens, len(result.tokens), 1), answer.finish_reason)
 
-    def _known(self, error: Exception) -> IntaglioError:
+    def _as_model_error(self, error: Exception) -> IntaglioError:
         """Return an error of the request unchanged, and any other as a `ModelError`."""
         if isinstance(error, UsageError | ModelError):
             return error

@@ -1,4 +1,4 @@
-"""Function calling as the OpenAI API does it: the model asks for calls, gets their results, and goes on or answers."""
+"""Function calling of the OpenAI API: the model requests calls, gets their results, and continues or answers."""
 
 from __future__ import annotations
 

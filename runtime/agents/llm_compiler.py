@@ -102,7 +102,7 @@ class LLMCompiler:
         """Let the planner write a plan, and run it; return what is wrong with it, if it could not be read to its end.
 
         The calls before the error are run all the same: their results help the next plan. The second value is whether
-        the model's answer ended too early, after calls that have started: then the planner goes on from them. Before
+        the model's answer ended too early, after calls that have started: then the planner continues from them. Before
         the first call, it is asked again.
         """
         broken, lost = None, False

@@ -38,7 +38,7 @@ class PlanParser:
     """
 
     def __init__(self, tools: Mapping[str, Tool], known: Collection[int] = ()):
-        """`known`: the numbers of earlier calls, which this plan may refer to and goes on from.
+        """`known`: the numbers of earlier calls, which this plan may refer to and continues.
 
         Raises `UsageError` for a tool with the name of a plan's ending.
         """

@@ -86,7 +86,7 @@ class ServerModel:
         try:
             return [str(model.id) async for model in await self._opened().models.list()]
         except Exception as error:
-            raise self._known(error) from None
+            raise self._as_intaglio_error(error) from None
 
     @asynccontextmanager
     async def stream(self, request: ModelRequest) -> AsyncIterator[AsyncIterator[ModelPiece]]:
@@ -94,7 +94,7 @@ class ServerModel:
         try:
             chunks = await self._sent(request)
         except Exception as error:
-            raise self._known(error) from None
+            raise self._as_intaglio_error(error) from None
         async with aclosing(chunks), aclosing(self._pieces(chunks, request.max_tokens)) as pieces:
             yield pieces
 
@@ -156,7 +156,7 @@ class ServerModel:
                     return
         except Exception as error:
             if reader.finish_reason is None or isinstance(error, MalformedChunkError):
-                raise self._known(error) from None
+                raise self._as_intaglio_error(error) from None
         for piece in self._last(reader):
             yield piece
 
@@ -164,9 +164,9 @@ class ServerModel:
         try:
             return reader.finish()
         except MalformedChunkError as error:
-            raise self._known(error) from None
+            raise self._as_intaglio_error(error) from None
 
-    def _known(self, error: Exception) -> IntaglioError:
+    def _as_intaglio_error(self, error: Exception) -> IntaglioError:
         """Return any error of a request as one of ours, without the key."""
         if isinstance(error, IntaglioError):
             return error

@@ -149,7 +149,7 @@ def _documentation(function: Callable[..., Any]) -> tuple[str, dict[str, str]]:
         elif (match := ENTRY.fullmatch(line)) and match[1] in names:
             entry = match[1]
             about[entry] = match[2].strip()
-        elif entry and line.startswith(" "):  # the text goes on
+        elif entry and line.startswith(" "):  # the text continues
             about[entry] = f"{about[entry]} {line.strip()}".strip()
         elif section is None:
             entry = None

@@ -22,7 +22,7 @@ class Conversation:
         _ = generator.template
         self.system = system
         self.turns: list[Message] = []  # user, model, user, ...
-        self.dropped = 0  # oldest messages dropped to make room for the last question
+        self.dropped = 0  # oldest messages dropped so that the last question fits
         self._generator = generator
         self._run: TextRun | None = None
 
@@ -37,7 +37,7 @@ class Conversation:
         before = [Message("system", self.system)] if self.system else []
         wanted = min(generator.max_new_tokens, generator.limit // ANSWER)
         turns = [*self.turns, Message("user", text)]
-        while len(turns) > 1 and generator.room([*before, *turns]) < wanted:
+        while len(turns) > 1 and generator.free_positions([*before, *turns]) < wanted:
             turns = turns[2:]
         self._run = generator.write([*before, *turns])
         self.dropped = len(self.turns) + 1 - len(turns)

@@ -50,7 +50,7 @@ def _fits(chunks: Sequence[Chunk]) -> bool:
     width = max(len(chunk.tokens) for chunk in chunks)
     origins = max(len(chunk.forward.origins) for chunk in trees)
     models = (chunk.forward.model for chunk in chunks)
-    return all(width <= model.session.tree_room(origins, model.row) for model in models)
+    return all(width <= model.session.max_tree_tokens(origins, model.row) for model in models)
 
 
 def run_batch(session: DecoderSession, chunks: Sequence[Chunk], number: int) -> list[tuple[RequestState, Logits]]:

@@ -165,7 +165,7 @@ class TextGenerator(Closing):
 
     @property
     def draft_source(self) -> Literal["draft model", "early exit", "model", "text"] | None:
-        """The source of draft tokens: a smaller model, the model's early exit, the model itself, or the text so far."""
+        """The source of draft tokens: a draft model, the model's early exit, the model itself, or the text so far."""
         if self._draft is not None:
             return "early exit" if isinstance(self._draft, EarlyExitSession) else "draft model"
         if isinstance(self.method, DraftTree) or (isinstance(self.method, Auto) and self._model.decoder.draft_kind):
@@ -173,7 +173,7 @@ class TextGenerator(Closing):
         return "text" if isinstance(self.method, Auto | NGram) else None
 
     def cap_limits(self, limit: int, vocabulary: int) -> None:
-        """Cap further texts at `limit` tokens and at token ids below `vocabulary`, the limits of a smaller model.
+        """Cap further texts at `limit` tokens and at token ids below `vocabulary`, the limits of a draft model.
 
         Models that share a tokenizer may pad its vocabulary to different sizes.
         """
@@ -263,7 +263,7 @@ class TextGenerator(Closing):
         """
         return self.checked(prompt).tokens
 
-    def room(self, prompt: Prompt) -> int:
+    def free_positions(self, prompt: Prompt) -> int:
         """Return how many new tokens fit after `prompt`; less than 1 if the prompt is too long.
 
         The source that an encoder reads takes no positions of the text.

@@ -29,7 +29,7 @@ MAX_CHARACTERS = 1 << 17  # of a grammar; one with 5000 properties, twice as lon
 MAX_DEPTH = 64  # of the objects and arrays of a schema
 HINT = re.compile(r" Enable '\w+' option.*")  # in the library's messages, for its own interface
 SHOWN = 300  # characters of the library's messages
-MASKS = 64  # masks that a constraint remembers: those of the drafts that are reviewed next
+MASKS = 64  # masks that a constraint caches: for the drafts that are verified next
 
 
 class Grammar:

@@ -1,4 +1,4 @@
-"""A text in progress as its reader takes it: characters and log-probabilities that arrived together."""
+"""Parts of a text in progress: characters and log-probabilities that arrived together."""
 
 from __future__ import annotations
 
@@ -12,12 +12,12 @@ from intaglio.runtime.generation.worker import ChoiceEvent
 
 
 class Part(NamedTuple):
-    """The next characters of a text, and after its last ones the result."""
+    """The next characters of a text, with the result after the last ones."""
 
     choice: int  # the number of the text of the stream
     text: str
     logprobs: list[TokenLogprobs]  # of the tokens of `text`, if the request asks for them
-    result: Generated | None  # None: the text goes on
+    result: Generated | None  # None: the text continues
 
 
 def parts_of(events: Sequence[ChoiceEvent]) -> Iterator[Part]:

@@ -49,7 +49,7 @@ class RequestState:
         self._deferred = False  # whether tokens are decoded only at the end
         self._stopped = "interrupted"
         self._ends: frozenset[int] = frozenset()
-        self._room = 0
+        self._max_new_tokens = 0
         self._submitted = time.perf_counter()
         self._begun = self._first = self._last = 0.0  # seconds: in a row, after the first pass, after the last
         self._first_calls, self._at_first = 0, 0  # the target model's first pass with output tokens, and their number
@@ -60,11 +60,11 @@ class RequestState:
         """Start in a row; return the sequence to generate, of at most `limit` tokens with the prompt."""
         self._begun = self._first = self._last = time.perf_counter()
         self._ends = (frozenset() if self.request.ignore_eos else ends) | self.request.end_tokens
-        self._room = min(self.request.max_new_tokens, limit - len(self.start))
+        self._max_new_tokens = min(self.request.max_new_tokens, limit - len(self.start))
         request, start = self.request, len(self.start)
         self.sequence = GeneratedSequence(
             tokens=list(self.start),
-            room=self._room,
+            remaining=self._max_new_tokens,
             ends=self._ends,
             sampler=Sampler(request.sampling, request.seed, request.constraint, start),
             target=target,
@@ -98,7 +98,7 @@ class RequestState:
                 sequence.counts.rolled_back += 1
             else:
                 sequence.tokens.append(yielded.token)
-                sequence.room -= 1
+                sequence.remaining -= 1
                 sequence.counts.accepted += yielded.by == "small"
             text, logprobs = self._emit(yielded)
             if text or logprobs:
@@ -138,8 +138,8 @@ class RequestState:
                 self._stopped = "stop"
             elif self.sequence.sampler.finished(self.sequence.tokens):
                 self._stopped = "eos"
-            elif not self.sequence.room:
-                self._stopped = "length" if self._room == self.request.max_new_tokens else "capacity"
+            elif not self.sequence.remaining:
+                self._stopped = "length" if self._max_new_tokens == self.request.max_new_tokens else "capacity"
         self.ended = self._stopped != "interrupted"
         if self.ended:
             piece += self._stream.finish()

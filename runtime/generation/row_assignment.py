@@ -73,7 +73,7 @@ class Rows:
         If none holds any, take the first that was never used, so that passes cover few rows, or the one idle longest.
         """
         idle = [row for row in self._rows if row.state is None]
-        held = {row.number: self._held(row, self._target, state) for row in idle}
+        held = {row.number: self._cached_prefix(row, self._target, state) for row in idle}
         best = max(idle, key=lambda row: held[row.number])
         if held[best.number] < MIN_SHARED:
             best = min(idle, key=lambda row: (row.freed, row.number))
@@ -108,7 +108,9 @@ class Rows:
         state = row.state
         assert state is not None, "only busy rows prefill"
         others = [other for other in self._rows if other is not row]
-        held, best = max(((self._held(other, session, state), other) for other in others), key=_first, default=(0, row))
+        held, best = max(
+            ((self._cached_prefix(other, session, state), other) for other in others), key=_first, default=(0, row)
+        )
         more = held - session.lengths[row.number]
         if more >= MIN_SHARED:
             session.copy(best.number, row.number, held)
@@ -123,7 +125,7 @@ class Rows:
         shared = (shared_tokens(*other.known(), state.start) for other in prefilling)
         return max(shared, default=0) - session.lengths[row.number] >= MIN_SHARED
 
-    def _held(self, row: Row, session: DecoderSession, state: RequestState) -> int:
+    def _cached_prefix(self, row: Row, session: DecoderSession, state: RequestState) -> int:
         """Return how many tokens of the prompt of `state`, excluding its last, `row` holds in `session`."""
         if not state.request.reuse_prefix:
             return 0

@@ -45,7 +45,7 @@ class Scheduler:
         draft: DecoderSession | None = None,
         options: SchedulerOptions | None = None,
     ):
-        """`target` runs `bundle`, `draft` a smaller model with the same tokens and rows. The caller closes both."""
+        """`target` runs `bundle`, `draft` a draft model with the same tokens and rows. The caller closes both."""
         assert bundle.manifest.decoder is not None, "a session was opened for it"
         options = options or SchedulerOptions()
         self.prompts = PromptEncoder(bundle)

@@ -41,7 +41,7 @@ def rendered(render: Render, messages: Sequence[Message], where: str, known: boo
         except RejectedError as error:
             refusal = error
             continue
-        if not _leaves_out(render, tried):
+        if not _drops_system_message(render, tried):
             return text
         refusal = None
     if refusal is None:
@@ -67,7 +67,7 @@ def merged(messages: Sequence[Message]) -> list[Message]:
     return [one, *(message for message in messages if message.role not in SYSTEM)]
 
 
-def _leaves_out(render: Render, messages: Sequence[Message]) -> bool:
+def _drops_system_message(render: Render, messages: Sequence[Message]) -> bool:
     """Whether the prompt contains texts of the user, but nothing of some system message.
 
     The word that is looked for stands at both ends: a template may keep a part of a message, as for short prompts.

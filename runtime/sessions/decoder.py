@@ -45,7 +45,7 @@ class DecoderSession(CachedRows, Closing):
     holds those of the row's last step. Not thread-safe.
 
     A step covers all rows from the first to the last with new tokens; rows between them get dummy tokens after their
-    end. In an engine with caches of a fixed length, rows without new tokens are truncated if there is no room;
+    end. In an engine with caches of a fixed length, rows without new tokens are truncated if there is no space;
     the truncated tokens have to be appended again.
     """
 
@@ -59,7 +59,7 @@ class DecoderSession(CachedRows, Closing):
             raise UsageError(f"limit of {limit} tokens: the model takes 1 to {decoder.max_positions}.")
         self.engine, self._limits = engine, StepLimits(engine, decoder)
         cache = KeyValueCache(engine.memory, decoder, batch, dtypes_of(engine.inputs))
-        super().__init__(cache, decoder, batch, self._limits.most_tokens(limit or decoder.max_positions))
+        super().__init__(cache, decoder, batch, self._limits.max_tokens(limit or decoder.max_positions))
         self.seconds = 0.0  # spent in the engine so far
         self.vocabulary = decoder.vocab_size  # logits to return; lower it to leave out padding
         self.draft_logits: list[Logits] = [np.zeros((0, decoder.drafts, decoder.vocab_size), np.float32)] * batch
@@ -156,13 +156,13 @@ class DecoderSession(CachedRows, Closing):
         return [np.concatenate(parts) for parts in found]
 
     def _widest(self, counts: Sequence[int]) -> int:
-        """The most tokens of a step in which every row gets `counts`; rows without tokens do not count."""
+        """The maximum tokens of a step in which every row gets `counts`; rows without tokens do not count."""
         return self._limits.widest(length for length, count in zip(self.lengths, counts, strict=True) if count)
 
-    def tree_room(self, origins: int, row: int) -> int:
-        """The most tokens of a tree that a step takes in `row`, at least 1; it drafts after at most `origins` of them.
+    def max_tree_tokens(self, origins: int, row: int) -> int:
+        """The maximum tokens of a tree in a step of `row`, at least 1; it drafts after at most `origins` of them.
 
-        A step takes trees of several rows where each has room for the widest of them.
+        A step takes trees of several rows if each has space for the widest of them.
         """
         return self._limits.tree(self.lengths[row], origins)
 
@@ -233,7 +233,7 @@ class DecoderSession(CachedRows, Closing):
         return self._run(buffers, real.tolist()).copy()
 
     def _prepare(self, rows: range, counts: Sequence[int], tokens: int, wanted: int, drafting: int) -> StepBuffers:
-        """The buffers of a step of `tokens` for `rows`, with room in the cache: for sequences without branches.
+        """The buffers of a step of `tokens` for `rows`, with space in the cache: for sequences without branches.
 
         `counts`: of all rows, how many of them are real. `drafting`: after so many, where the graph drafts.
         """

@@ -1,4 +1,4 @@
-"""A decoder's first blocks as a small model, with the same cache (thesis section 4.3, early exiting).
+"""A decoder's first blocks as a draft model, with the same cache (thesis section 4.3, early exiting).
 
 The states of the first blocks do not depend on the later blocks, so their keys and values are the same whether a token
 leaves at the exit or runs through the whole model: both write the same values.

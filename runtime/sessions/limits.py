@@ -25,23 +25,24 @@ class StepLimits:
             engine.axes.get(name, Axis()).maximum for name in (TOKENS, WANTED, CAPACITY)
         )
 
-    def most_tokens(self, limit: int) -> int:
+    def max_tokens(self, limit: int) -> int:
         """The maximum length of a sequence, at most `limit`."""
         return limit if self.slots is None else max(min(limit, self.slots - drafted(self._decoder, 1)), 1)
 
     def widest(self, lengths: Iterable[int]) -> int:
-        """The most tokens of a step, for rows that hold `lengths`."""
+        """The maximum tokens of a step, for rows that hold `lengths`."""
         widest = min(PREFILL_TOKENS, self._tokens or PREFILL_TOKENS)
         if self.slots is None:
             return widest
         return min(widest, max(self.slots - max(lengths, default=0) - drafted(self._decoder, 1), 1))
 
     def tree(self, length: int, origins: int) -> int:
-        """The most tokens of a tree behind `length` others, at least 1; it drafts after at most `origins` of them."""
+        """The maximum tokens of a tree after `length` others, at least 1; it drafts after at most `origins` of them."""
         limits = [limit for limit in (self._tokens, self._wanted) if limit is not None]
         if self.slots is not None:
             free, behind = self.slots - length, drafted(self._decoder, 1)
-            limits.append(max(free - behind * origins, free // (1 + behind)))  # the latter drafts after all of fewer
+            # The second: fewer tokens, with drafts after all of them.
+            limits.append(max(free - behind * origins, free // (1 + behind)))
         return max(min(limits, default=PREFILL_TOKENS), 1)
 
     def check_slots(self, slots: int) -> None:

@@ -45,7 +45,7 @@ class BigLittleDecoder(Strategy):
         choose, penalised = sequence.sampler.choose, sequence.sampler.penalised
         while True:
             draft: list[int] = []
-            while len(draft) < min(self.max_draft, sequence.room - 1):
+            while len(draft) < min(self.max_draft, sequence.remaining - 1):
                 logits = yield sequence.draft_model.forward(sequence.tokens + draft)
                 if largest_probability(penalised(logits[-1], sequence.tokens + draft)) < self.fallback:
                     break

@@ -54,7 +54,7 @@ class Calm(Strategy):
 
     def write(self, sequence: GeneratedSequence) -> Steps:
         """See `Strategy`."""
-        model, most = sequence.target, sequence.room
+        model, most = sequence.target, sequence.remaining
         thresholds = model.session.exit_thresholds
         for generated in count():
             thresholds[model.row] = self.threshold(generated, most) if generated else NEVER

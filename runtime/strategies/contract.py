@@ -129,9 +129,9 @@ class CachedModel:
         """
         return Forward(self, sequence, len(tokens), tokens, parents, origins)
 
-    def tree_room(self, origins: int) -> int:
+    def max_tree_tokens(self, origins: int) -> int:
         """Return the maximum size of the next tree, if drafts follow at most `origins` of its tokens."""
-        return self.session.tree_room(origins, self.row)
+        return self.session.max_tree_tokens(origins, self.row)
 
     def keep(self, start: int, places: Sequence[int]) -> None:
         """Of the tokens in the cache from `start` on, keep those at `places`: a path through a tree."""
@@ -147,7 +147,7 @@ class GeneratedSequence:
     """A sequence being generated. The scheduler appends the emitted tokens to `tokens`, and updates `counts`."""
 
     tokens: list[int]  # the prompt and the tokens generated after it
-    room: int  # tokens that may still be generated; at least 1 while the strategy runs
+    remaining: int  # tokens that may still be generated; at least 1 while the strategy runs
     ends: frozenset[int]  # tokens that end the sequence
     sampler: Sampler
     target: CachedModel  # the target model; its cache may hold a prefix of the prompt

@@ -28,7 +28,7 @@ class StepTimes:
     def measure(cls, target: DecoderSession, draft: DecoderSession | None, longest: int = LONGEST) -> StepTimes:
         """Measure the median step times, in a fraction of a second; the caches are empty afterwards.
 
-        `longest`: maximum draft tokens, reduced to what the models' limits leave room for.
+        `longest`: maximum draft tokens, reduced to fit the models' limits.
         """
         limit = min(session.limit for session in (target, draft) if session)
         context = min(CONTEXT, max(limit - longest - 1, 1))

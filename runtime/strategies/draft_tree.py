@@ -81,7 +81,7 @@ class DraftTree(Strategy):
         while True:
             yield Emitted(token, "large")
             drafter.extend(sequence.tokens)
-            most = min(self.tree, sequence.room - 1, target.tree_room(self.draft_positions) - 1)
+            most = min(self.tree, sequence.remaining - 1, target.max_tree_tokens(self.draft_positions) - 1)
             tree = grow(token, drafts, most, self.min_draft_prob, drafter, sequence.allows)
             tree = tree.first(enough(tree.chances[1:]))
             origins, start = tree.likely_ends(self.draft_positions), len(sequence.tokens) - 1

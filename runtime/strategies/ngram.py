@@ -50,7 +50,7 @@ def copy_ahead(sequence: GeneratedSequence, ngram: int, most: int, enough: Calla
     drafter = NgramDrafter(ngram)
     while True:
         drafter.extend([*sequence.source, *sequence.tokens])
-        draft, chances = drafter.chain(min(most, sequence.room - 1))
+        draft, chances = drafter.chain(min(most, sequence.remaining - 1))
         draft = sequence.allowed_draft(draft[: enough(chances)])
         logits = yield sequence.target.forward(sequence.tokens + draft, len(draft) + 1)
         accepted, token = verify(sequence, draft, [None] * len(draft), logits)

@@ -38,7 +38,7 @@ def speculate(sequence: GeneratedSequence, window: DraftWindow) -> Steps:
     while True:
         draft: list[int] = []
         draft_probs: list[Probabilities] = []
-        size = min(window.size(), sequence.room - 1)
+        size = min(window.size(), sequence.remaining - 1)
         while len(draft) < size and not sequence.ends_with(draft):
             logits = yield sequence.draft_model.forward(sequence.tokens + draft)
             draft_probs.append(sequence.sampler.distribution(logits[-1], sequence.tokens + draft))

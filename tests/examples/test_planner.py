@@ -89,10 +89,10 @@ def test_test_split_plans_lead_to_the_reference_answers(split: list[UnseenQuesti
 
     async def ran(plan: str) -> list[Observation]:
         parser = PlanParser(TOOLS_BY_NAME)
-        async with CallScheduler(TOOLS_BY_NAME, AgentLimits(), None, lambda: 0.0) as unit:
+        async with CallScheduler(TOOLS_BY_NAME, AgentLimits(), None, lambda: 0.0) as scheduler:
             for call in [*parser.push(plan), *parser.finish()]:
-                unit.add(call)
-            return [each for _, each in sorted((await unit.wait()).items())]
+                scheduler.add(call)
+            return [each for _, each in sorted((await scheduler.wait()).items())]
 
     for each in split:
         *others, last = asyncio.run(ran(each.plan))

@@ -164,7 +164,7 @@ def test_cancelled_recording_stops_at_its_next_window(
     assert served.state() == Load()
 
 
-@pytest.mark.parametrize("leaves", ["whole", "streamed", "unread"])
+@pytest.mark.parametrize("leaves", ["full response", "streamed", "unread"])
 def test_client_disconnect_stops_the_work(
     worker: Open, recorded: Recorded, monkeypatch: pytest.MonkeyPatch, leaves: str
 ) -> None:
@@ -173,8 +173,8 @@ def test_client_disconnect_stops_the_work(
     async def ask(served: SpeechWorker) -> None:
         call = await served.start(recorded.upload(70))
         spoken = Spoken(call, TranscriptionRequest("speech"), ServerMetrics(), Record("speech"))
-        if leaves == "whole":
-            await left(spoken.whole())
+        if leaves == "full response":
+            await left(spoken.full_response())
         elif leaves == "streamed":
             await left(anext(spoken.streamed()))
         else:

@@ -91,12 +91,12 @@ async def ran(tasks: list[Planned], parallel: int, narrow: int | None) -> Ran:
         for name, attempts in ATTEMPTS.items()
     }
     limits = AgentLimits(parallel=parallel, tool_seconds=TIMEOUT)
-    async with CallScheduler(tools, limits, seen.events.append, loop.time) as unit:
+    async with CallScheduler(tools, limits, seen.events.append, loop.time) as scheduler:
         for task in tasks:
             await asyncio.sleep(task.added - loop.time())
             seen.added[task.number] = loop.time()
-            unit.add(Call(task.number, task.tool, (task.number, [Reference(number) for number in task.needs])))
-        seen.observations = await unit.wait()
+            scheduler.add(Call(task.number, task.tool, (task.number, [Reference(number) for number in task.needs])))
+        seen.observations = await scheduler.wait()
     return seen
 
 
@@ -184,11 +184,11 @@ def test_blocking_tools_run_once_after_their_inputs(size: int, seed: int) -> Non
     async def main() -> Mapping[int, Observation]:
         tools = {"wait": Tool("wait", "", PARAMETERS, function)}
         limits = AgentLimits(parallel=generator.choice([1, 4, 64]))
-        async with CallScheduler(tools, limits, None, asyncio.get_running_loop().time) as unit:
+        async with CallScheduler(tools, limits, None, asyncio.get_running_loop().time) as scheduler:
             for number in numbers:
-                unit.add(Call(number, "wait", (number, [Reference(each) for each in needs[number]])))
+                scheduler.add(Call(number, "wait", (number, [Reference(each) for each in needs[number]])))
                 await asyncio.sleep(0)
-            return dict(await unit.wait())
+            return dict(await scheduler.wait())
 
     found = run(main(), 60)
     assert sorted(called) == list(numbers) and early == []

@@ -122,7 +122,7 @@ def test_unanswered_call_ends_at_its_timeout(tmp_path: Path) -> None:
     async def body(tools: dict[str, Tool]) -> None:
         with pytest.raises(ToolError, match=r"sleep: no result within 1 s"):
             await tools["sleep"].function(seconds=600)
-        assert await tools["echo"].function(value=1) == 1  # the connection goes on
+        assert await tools["echo"].function(value=1) == 1  # the connection continues
 
     use(script(tmp_path, "ours.py", OURS), body, call=1.0)
 

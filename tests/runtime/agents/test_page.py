@@ -289,7 +289,7 @@ def test_other_files_are_refused_with_a_reason(folder: Path) -> None:
             read_file(path=path)
 
 
-def test_path_that_is_not_a_folder_is_rejected(folder: Path) -> None:
+def test_missing_folder_is_rejected(folder: Path) -> None:
     with pytest.raises(UsageError, match="is not a folder"):
         file_tool(folder / "a.txt")
 

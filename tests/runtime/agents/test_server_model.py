@@ -283,7 +283,7 @@ GONE = r"the connection failed \(.+\)\. Check the address"
         (stream(chunk(tool_calls=[call(0, None, ULM, "a")]), chunk(reason="stop")), "a tool call has no name"),
         (
             stream(*(chunk(tool_calls=[call(i, "now", "{}", str(i))]) for i in (0, 1, 0)), chunk(reason="stop")),
-            "tool call 'now' goes on after its end",
+            "tool call 'now' continues after its end",
         ),
         (stream(chunk("a", "content_filter")), r"the answer was ended by the server \(finish_reason 'content_filter'"),
         ([STREAM, chunk("a"), event({"error": {"message": "no memory"}}), END], r"failed during the answer \(no mem"),

@@ -25,9 +25,9 @@ TOOL = Tool("letters", "", {"type": "object"}, lambda: "abcdef", shown=2)
 
 def observed(tool: Tool) -> Observation:
     async def run() -> Observation:
-        async with CallScheduler({tool.name: tool}, AgentLimits(), None, lambda: 0.0) as unit:
-            unit.add(Call(1, tool.name))
-            return (await unit.wait())[1]
+        async with CallScheduler({tool.name: tool}, AgentLimits(), None, lambda: 0.0) as scheduler:
+            scheduler.add(Call(1, tool.name))
+            return (await scheduler.wait())[1]
 
     return asyncio.run(run())
 

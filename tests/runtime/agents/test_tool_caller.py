@@ -34,10 +34,10 @@ async def observed(*tools: Tool, limits: AgentLimits | None = None) -> list[Obse
     """Call each tool once, at the same time."""
     named = {f"tool{number}": each for number, each in enumerate(tools, 1)}
     began = time.monotonic()
-    async with CallScheduler(named, limits or AgentLimits(), None, lambda: time.monotonic() - began) as unit:
+    async with CallScheduler(named, limits or AgentLimits(), None, lambda: time.monotonic() - began) as scheduler:
         for number, name in enumerate(named, 1):
-            unit.add(Call(number, name))
-        observations = await unit.wait()
+            scheduler.add(Call(number, name))
+        observations = await scheduler.wait()
     return [observations[number] for number in range(1, len(tools) + 1)]
 
 
@@ -241,10 +241,10 @@ from intaglio.runtime.agents.tool import Tool
 async def main():
     tools = {name: Tool(name, "", {"type": "object"}, lambda seconds=seconds: time.sleep(seconds), timeout=0.1)
              for name, seconds in (("hangs", 600), ("late", 0.4))}
-    async with CallScheduler(tools, AgentLimits(), None, time.monotonic) as unit:
-        unit.add(Call(1, "hangs"))
-        unit.add(Call(2, "late"))
-        print([each.error for each in (await unit.wait()).values()])
+    async with CallScheduler(tools, AgentLimits(), None, time.monotonic) as scheduler:
+        scheduler.add(Call(1, "hangs"))
+        scheduler.add(Call(2, "late"))
+        print([each.error for each in (await scheduler.wait()).values()])
 
 asyncio.run(main())
 time.sleep(0.6)  # "late" comes back to a loop that is closed

@@ -41,7 +41,7 @@ def test_contradicting_types_are_reported(tmp_path: Path) -> None:
     assert [each.name for each in tmp_path.iterdir()] == ["m.onnx"]
 
 
-def test_operator_without_a_kernel_is_exported_for_other_targets_with_a_warning(tmp_path: Path) -> None:
+def test_missing_kernel_is_a_warning_for_other_targets(tmp_path: Path) -> None:
     path = write(tmp_path / "m.onnx", "(int64[4, 4] x) => (float16[4, 4] y) { y = EyeLike <dtype = 10> (x) }")
     found = unopenable(path)
     assert found is not None and found.lacks_kernel

@@ -115,7 +115,7 @@ def test_rows_decode_between_prefill_chunks(long: Callable[..., Scheduler]) -> N
 
 @pytest.mark.parametrize("first", [5, 25, 40, 50])
 @pytest.mark.parametrize("second", [5, 30, 45, 58])
-def test_draft_trees_fit_beside_nearly_full_fixed_caches(first: int, second: int, models: dict[str, Models]) -> None:
+def test_draft_trees_fit_next_to_nearly_full_rows(first: int, second: int, models: dict[str, Models]) -> None:
     """Chunks that do not fit into one pass take two; truncated tokens are prefilled again."""
     own = models["fixed trees"]
     scheduler = own.scheduler(3)

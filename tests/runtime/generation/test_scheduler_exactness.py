@@ -48,7 +48,7 @@ class Planned:
     arrives: int
     cancelled: int | None
     follows: int  # continues the text of an earlier plan, this many before, like a conversation; 0: none
-    room: int  # tokens that a prompt which is too long leaves
+    free: int  # tokens left by a prompt that is too long
 
 
 def strategy_of(name: str) -> Strategy:
@@ -87,7 +87,7 @@ def follow_ups(models: Models, plans: Sequence[Planned]) -> list[Planned]:
             before = made[number - plan.follows]
             prompt = [*before.request.prompt, *alone(models, before.request), *prompt[-3:]]
             arrives += before.arrives
-        request = replace(plan.request, prompt=prompt[: limit - plan.room])
+        request = replace(plan.request, prompt=prompt[: limit - plan.free])
         made.append(replace(plan, request=request, arrives=arrives))
     return made
 

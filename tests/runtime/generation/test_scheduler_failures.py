@@ -95,7 +95,7 @@ def test_engine_error_fails_running_requests_and_clears_caches(
     assert states[2].reused == 0
 
 
-def test_interrupt_finishes_running_requests_and_keeps_the_scheduler_usable(models: dict[str, Models]) -> None:
+def test_interrupt_finishes_requests_and_keeps_the_scheduler_usable(models: dict[str, Models]) -> None:
     class Interrupting(LogitConstraint):
         def allowed(self, written: Sequence[int]) -> npt.NDArray[np.bool_] | None:
             if len(written) == 2:

@@ -215,7 +215,7 @@ def alone(mistral: Path) -> dict[int, Any]:
     return {row: (text, one_at_a_time(mistral, text)) for row, text in enumerate(texts)}
 
 
-def test_nearly_full_row_continues_beside_a_longer_draft(
+def test_nearly_full_row_continues_next_to_a_longer_draft(
     mistral: Path, engine: OnnxRuntimeEngine, alone: dict[int, Any]
 ) -> None:
     """A step of a batch is as wide as its widest row, which would lie beyond the cache after the longest text."""

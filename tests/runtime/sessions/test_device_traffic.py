@@ -127,7 +127,7 @@ def test_step_traffic_is_independent_of_capacity(strategy: str, models: Models, 
             assert generator.write(PROMPT).whole().tokens == expected
         assert not ledger.allocated, "closing frees everything"
         for step in ledger.steps:
-            up, down = bound(step, decoder_of(bundle))  # the smaller model has the same words, and drafts nothing
+            up, down = bound(step, decoder_of(bundle))  # the draft model has no drafts of its own
             assert step.up <= up and step.down == down
         traffic[capacity] = [(step.up, step.down) for step in ledger.steps]
         before = max(copied(step, bundle) for step in ledger.steps)

@@ -54,19 +54,19 @@ class Reference:
         """All tokens emitted after `prompt`, including rejected drafts."""
         text, written = list(prompt), []
         while True:
-            reviewed = len(text)
-            most = min(method.max_draft, len(prompt) + LENGTH - reviewed - 1)  # the last token is verified too
-            while len(text) < reviewed + most and not (len(text) > reviewed and text[-1] in ends):
+            verified = len(text)
+            most = min(method.max_draft, len(prompt) + LENGTH - verified - 1)  # the last token is verified too
+            while len(text) < verified + most and not (len(text) > verified and text[-1] in ends):
                 probabilities = self.probabilities(self.small, text)[-1]
                 if probabilities.max() < method.fallback:
                     break
                 text.append(int(probabilities.argmax()))
             probabilities = self.probabilities(self.large, text)
-            far = [i for i in range(reviewed, len(text)) if -math.log(probabilities[i - 1, text[i]]) > method.rollback]
+            far = [i for i in range(verified, len(text)) if -math.log(probabilities[i - 1, text[i]]) > method.rollback]
             kept = min(far, default=len(text))
-            written += [Emitted(token, "small", place >= kept) for place, token in enumerate(text) if place >= reviewed]
+            written += [Emitted(token, "small", place >= kept) for place, token in enumerate(text) if place >= verified]
             del text[kept:]
-            if kept > reviewed and text[-1] in ends:
+            if kept > verified and text[-1] in ends:
                 return written
             text.append(int(probabilities[kept - 1].argmax()))
             written.append(Emitted(text[-1], "large"))
