@@ -82,7 +82,7 @@ def test_every_byte_has_a_token(tokenizer: PreTrainedTokenizerFast) -> None:
 @pytest.mark.parametrize("seed", [0, 1])
 def test_training_is_reproducible(texts: Texts, tmp_path: Path, seed: int) -> None:
     runs = [tmp_path / "one", tmp_path / "other"]
-    figures = [
+    measured = [
         train_language_models.train_pair("tests", PRESET, texts, run, steps=3, seed=seed, precision="float32")
         for run in runs
     ]
@@ -92,10 +92,10 @@ def test_training_is_reproducible(texts: Texts, tmp_path: Path, seed: int) -> No
         for name, value in weights[0].items():
             assert value.dtype == torch.float16
             assert torch.equal(value, weights[1][name]), name
-    assert figures[0].large.perplexity == figures[1].large.perplexity
-    assert figures[0].large.steps == 3
+    assert measured[0].large.perplexity == measured[1].large.perplexity
+    assert measured[0].large.steps == 3
     assert (runs[0] / "held_out.txt").read_bytes() == (runs[1] / "held_out.txt").read_bytes()
-    assert f"{figures[0].large.perplexity:.2f}" in (runs[0] / "README.md").read_text()
+    assert f"{measured[0].large.perplexity:.2f}" in (runs[0] / "README.md").read_text()
 
 
 def test_weights_depend_on_the_seed(texts: Texts, tmp_path: Path) -> None:
@@ -123,18 +123,18 @@ def test_training_lowers_the_loss(texts: Texts) -> None:
 
 
 def test_time_limit_ends_the_training(texts: Texts, tmp_path: Path) -> None:
-    figures = train_language_models.train_pair("tests", PRESET, texts, tmp_path / "out", minutes=1 / 60)
-    assert figures.large.steps >= 1
-    assert 0.85 <= figures.large.seconds < 10
+    measured = train_language_models.train_pair("tests", PRESET, texts, tmp_path / "out", minutes=1 / 60)
+    assert measured.large.steps >= 1
+    assert 0.85 <= measured.large.seconds < 10
 
 
 def test_text_files_hold_the_scored_tokens(texts: Texts, tmp_path: Path) -> None:
-    figures = train_language_models.train_pair("tests", PRESET, texts, tmp_path / "out", 1, None, 0, "float32")
+    measured = train_language_models.train_pair("tests", PRESET, texts, tmp_path / "out", 1, None, 0, "float32")
     tokenizer = AutoTokenizer.from_pretrained(tmp_path / "out" / "small")
     ids = tokenizer.backend_tokenizer.encode((tmp_path / "out" / "held_out.txt").read_text()).ids
     model = AutoModelForCausalLM.from_pretrained(tmp_path / "out" / "small", dtype=torch.float32)
-    assert len(ids) == figures.held_out_tokens
-    assert language_model.perplexity(model.eval(), np.array(ids)) == pytest.approx(figures.small.perplexity)
+    assert len(ids) == measured.held_out_tokens
+    assert language_model.perplexity(model.eval(), np.array(ids)) == pytest.approx(measured.small.perplexity)
     assert model.generation_config.eos_token_id == tokenizer.eos_token_id == 0
 
 

@@ -77,9 +77,9 @@ def test_pair_is_written_with_its_metrics(tmp_path: Path, monkeypatch: pytest.Mo
     monkeypatch.setattr(program, "SHAPES", {"small": shape, "large": replace(shape, width=32)})
     monkeypatch.setattr(program, "JUDGED", 4)
     monkeypatch.setattr(program, "LONGEST", 60)
-    figures = program.train_models(tmp_path / "pair", ["small", "large"], steps=3)
-    assert figures.models["large"].parameters > figures.models["small"].parameters
-    assert figures.words_alone.rouge_1 > 90
+    measured = program.train_models(tmp_path / "pair", ["small", "large"], steps=3)
+    assert measured.models["large"].parameters > measured.models["small"].parameters
+    assert measured.words_alone.rouge_1 > 90
     names = {path.name for path in (tmp_path / "pair").iterdir()}
     assert names == {"README.md", "small", "large", "held_out.jsonl", "validation.jsonl", "calibration.jsonl"}
     assert not list((tmp_path / "pair").rglob("*.bin"))
@@ -87,7 +87,7 @@ def test_pair_is_written_with_its_metrics(tmp_path: Path, monkeypatch: pytest.Mo
     training = [json.loads(line) for line in (tmp_path / "pair" / "calibration.jsonl").read_text().splitlines()]
     assert len(held_out) == 4
     assert not {pair["reference"] for pair in held_out} & {pair["reference"] for pair in training}
-    assert f"| {figures.models['small'].parameters:,} |" in (tmp_path / "pair" / "README.md").read_text()
+    assert f"| {measured.models['small'].parameters:,} |" in (tmp_path / "pair" / "README.md").read_text()
 
 
 def test_existing_output_is_refused(

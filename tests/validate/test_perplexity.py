@@ -49,7 +49,7 @@ def test_log_probabilities_of_large_logits_sum_to_one() -> None:
     np.testing.assert_allclose(found, [[0.0, -1e30], [-math.log(2)] * 2], rtol=1e-6)
 
 
-def torch_figures(checkpoints: list[Path], tokens: list[int], context: int, stride: int) -> tuple[list[float], float]:
+def torch_metrics(checkpoints: list[Path], tokens: list[int], context: int, stride: int) -> tuple[list[float], float]:
     """The perplexity of each checkpoint, and the mean KL divergence of the first from the second, by transformers."""
     import torch
     import transformers
@@ -96,7 +96,7 @@ def test_perplexities_equal_transformers(
     monkeypatch.setattr(distributions, "SCORED_VALUES", 3 * 272)  # and three tokens at a time are scored
     found = perplexity(Bundle.open(bundle), text, Bundle.open(other), context=context, stride=stride)
     tokens = read_backend(Bundle.open(bundle)).encode(TEXT).ids
-    expected, divergence = torch_figures([checkpoint, other_checkpoint], tokens, context or 64, stride or 32)
+    expected, divergence = torch_metrics([checkpoint, other_checkpoint], tokens, context or 64, stride or 32)
     assert found.tokens == len(tokens) - 1
     assert [found.perplexity, found.against_perplexity] == pytest.approx(expected, rel=1e-5)
     assert found.kl_divergence == pytest.approx(divergence, rel=1e-4)
