@@ -1,6 +1,6 @@
 """The options of `TextGenerator` as types, for the functions that pass them on.
 
-They are those of the command line; tests hold both against the constructor and the strategies' dataclasses.
+They match those of the command line; tests hold both against the constructor and the strategies' dataclasses.
 """
 
 from __future__ import annotations
