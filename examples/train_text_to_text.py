@@ -32,8 +32,7 @@ from torch import Tensor
 from train_language_models import check_output, run_command, save
 from transformers import PreTrainedTokenizerFast, T5Config, T5ForConditionalGeneration
 
-from intaglio.atomic import atomic_directory
-from intaglio.validate.text_quality import TextQuality, text_quality
+from intaglio import TextQuality, atomic_directory, text_quality
 
 PAD, END = "<pad>", "</s>"
 VOCABULARY = 1024

@@ -21,6 +21,7 @@ from intaglio.version import __version__
 
 TYPE_CHECKING = False  # the module `typing` takes longer to import than all of this one
 if TYPE_CHECKING:
+    from intaglio.atomic import atomic_directory, check_output_directory
     from intaglio.bundle import Bundle, Manifest
     from intaglio.compression import Compressed, compress
     from intaglio.errors import (
@@ -68,6 +69,7 @@ if TYPE_CHECKING:
     from intaglio.validate.bench.results import Bench
     from intaglio.validate.results import Validated
     from intaglio.validate.roofline import Roofline, roofline
+    from intaglio.validate.text_quality import TextQuality, text_quality
     from intaglio.validate.tune_decoding import TunedDecoding, tune_decoding
     from intaglio.validate.validate_bundle import validate
 
@@ -108,6 +110,7 @@ __all__ = [
     "SpeechRecognizer",
     "StorageError",
     "TextGenerator",
+    "TextQuality",
     "Tool",
     "ToolCall",
     "ToolError",
@@ -120,8 +123,10 @@ __all__ = [
     "__version__",
     "agent",
     "answer",
+    "atomic_directory",
     "bench",
     "build",
+    "check_output_directory",
     "compress",
     "convert",
     "export",
@@ -135,6 +140,7 @@ __all__ = [
     "run",
     "sensitivity",
     "similarity",
+    "text_quality",
     "tool",
     "tune",
     "tune_decoding",
@@ -145,6 +151,7 @@ __all__ = [
 _MODULES = {
     name: module
     for module, names in {
+        "intaglio.atomic": "atomic_directory check_output_directory",
         "intaglio.bundle": "Bundle Manifest",
         "intaglio.compression": "Compressed compress",
         "intaglio.errors": (
@@ -183,6 +190,7 @@ _MODULES = {
         "intaglio.validate.bench.results": "Bench",
         "intaglio.validate.results": "Validated",
         "intaglio.validate.roofline": "Roofline roofline",
+        "intaglio.validate.text_quality": "TextQuality text_quality",
         "intaglio.validate.tune_decoding": "TunedDecoding tune_decoding",
         "intaglio.validate.validate_bundle": "validate",
     }.items()

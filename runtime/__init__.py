@@ -1,4 +1,4 @@
-"""Engines (ONNX Runtime, TensorRT), building them, running a bundle on text, and generating text.
+"""Engines (ONNX Runtime, TensorRT), building them, running a bundle on text, generating text, and agents.
 
 Names are imported on first use, so that help texts can read the strategies without ONNX.
 """
@@ -7,24 +7,118 @@ from intaglio.lazy_names import lazy_names
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
+    from intaglio.runtime.agents.engine_model import EngineModel
+    from intaglio.runtime.agents.function_calling import FunctionCalling
+    from intaglio.runtime.agents.llm_compiler import LLMCompiler
+    from intaglio.runtime.agents.mcp_server import serve_tools
+    from intaglio.runtime.agents.model import End, Model, ModelPiece, ModelRequest, Usage
+    from intaglio.runtime.agents.observation import Observation, as_text
+    from intaglio.runtime.agents.plan import Call
+    from intaglio.runtime.agents.plan_grammar import plan_grammar
+    from intaglio.runtime.agents.plan_parser import PlanParser
+    from intaglio.runtime.agents.plan_text import decoded, rendered, rendered_plan
+    from intaglio.runtime.agents.prompts import (
+        FUNCTION_RULES,
+        LAST_RULE,
+        PLAN_RULES,
+        TURN_RULES,
+        question_prompt,
+        replan_prompt,
+        result_line,
+        results_prompt,
+    )
+    from intaglio.runtime.agents.react import ReAct
+    from intaglio.runtime.agents.timeline import timeline
+    from intaglio.runtime.agents.toolbox.arithmetic import CALCULATE, calculate
+    from intaglio.runtime.agents.toolbox.text_search import TextIndex
+    from intaglio.runtime.agents.trace import read_trace
     from intaglio.runtime.engines.build import build
     from intaglio.runtime.engines.engine import Engine
     from intaglio.runtime.engines.opening import open_engine
+    from intaglio.runtime.generation.chat import ChatPrompt
     from intaglio.runtime.generation.generate import TextGenerator, generate
+    from intaglio.runtime.generation.grammar import GrammarConstraint
+    from intaglio.runtime.generation.tool_calls.calling import tool_calling
     from intaglio.runtime.run_bundle import run
     from intaglio.runtime.similarities import similarity
 
-__all__ = ["Engine", "TextGenerator", "build", "generate", "open_engine", "run", "similarity"]
+__all__ = [
+    "CALCULATE",
+    "FUNCTION_RULES",
+    "LAST_RULE",
+    "PLAN_RULES",
+    "TURN_RULES",
+    "Call",
+    "ChatPrompt",
+    "End",
+    "Engine",
+    "EngineModel",
+    "FunctionCalling",
+    "GrammarConstraint",
+    "LLMCompiler",
+    "Model",
+    "ModelPiece",
+    "ModelRequest",
+    "Observation",
+    "PlanParser",
+    "ReAct",
+    "TextGenerator",
+    "TextIndex",
+    "Usage",
+    "as_text",
+    "build",
+    "calculate",
+    "decoded",
+    "generate",
+    "open_engine",
+    "plan_grammar",
+    "question_prompt",
+    "read_trace",
+    "rendered",
+    "rendered_plan",
+    "replan_prompt",
+    "result_line",
+    "results_prompt",
+    "run",
+    "serve_tools",
+    "similarity",
+    "timeline",
+    "tool_calling",
+]
 
-# Name -> the module that has it.
+# Name -> the module that has it, as above.
 _MODULES = {
-    "Engine": ".engines.engine",
-    "TextGenerator": ".generation.generate",
-    "build": ".engines.build",
-    "generate": ".generation.generate",
-    "open_engine": ".engines.opening",
-    "run": ".run_bundle",
-    "similarity": ".similarities",
+    name: f"intaglio.runtime.{module}"
+    for module, names in {
+        "agents.engine_model": "EngineModel",
+        "agents.function_calling": "FunctionCalling",
+        "agents.llm_compiler": "LLMCompiler",
+        "agents.mcp_server": "serve_tools",
+        "agents.model": "End Model ModelPiece ModelRequest Usage",
+        "agents.observation": "Observation as_text",
+        "agents.plan": "Call",
+        "agents.plan_grammar": "plan_grammar",
+        "agents.plan_parser": "PlanParser",
+        "agents.plan_text": "decoded rendered rendered_plan",
+        "agents.prompts": (
+            "FUNCTION_RULES LAST_RULE PLAN_RULES TURN_RULES question_prompt replan_prompt result_line results_prompt"
+        ),
+        "agents.react": "ReAct",
+        "agents.timeline": "timeline",
+        "agents.toolbox.arithmetic": "CALCULATE calculate",
+        "agents.toolbox.text_search": "TextIndex",
+        "agents.trace": "read_trace",
+        "engines.build": "build",
+        "engines.engine": "Engine",
+        "engines.opening": "open_engine",
+        "generation.chat": "ChatPrompt",
+        "generation.generate": "TextGenerator generate",
+        "generation.grammar": "GrammarConstraint",
+        "generation.tool_calls.calling": "tool_calling",
+        "run_bundle": "run",
+        "similarities": "similarity",
+    }.items()
+    for name in names.split()
 }
 
 if not TYPE_CHECKING:  # a type checker would take any name for one of this module's

@@ -11,7 +11,7 @@ from typing import NamedTuple
 from tokenizers import Regex, Tokenizer, decoders, models, pre_tokenizers, trainers
 from transformers import PreTrainedTokenizerFast
 
-from intaglio.runtime.generation.message import Message
+from intaglio import Message
 
 TEMPLATE = Path(__file__).parent / "chat_template.jinja"
 END, ASSISTANT = "<|end|>", "<|assistant|>"

@@ -22,7 +22,7 @@ from transformers import LlamaForCausalLM, PreTrainedTokenizerFast
 
 from agent_models.conversation import IGNORED, SORTED_TOGETHER, Conversation, Row, chat_tokenizer, rows
 from agent_models.network import Shape, new_model
-from intaglio.atomic import atomic_directory
+from intaglio import atomic_directory
 
 TOKENIZED = 1500  # conversations that the tokenizer is made for
 REPORTS = 20  # of the progress

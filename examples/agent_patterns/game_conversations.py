@@ -14,8 +14,8 @@ from agent_patterns.teacher import Teacher, first_number, listed, plan, text
 from agent_patterns.thought_tools import ThoughtTools
 from agent_patterns.thoughts import LABELS, PROPOSE, proposals, valuation
 from agent_patterns.tree_of_thoughts import game_compiler
-from intaglio.runtime.agents.prompts import LAST_RULE
-from intaglio.runtime.generation.message import Message
+from intaglio import Message
+from intaglio.runtime import LAST_RULE
 
 REPLAN = "Replan: none is 24."
 UNSOLVED = "Answer: no solution found."

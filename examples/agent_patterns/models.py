@@ -8,9 +8,9 @@ from contextlib import asynccontextmanager
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
+from intaglio import TextGenerator
 from intaglio.exporters import export
-from intaglio.runtime.agents.engine_model import EngineModel
-from intaglio.runtime.generation.generate import TextGenerator
+from intaglio.runtime import EngineModel
 
 CHECKPOINTS = Path(__file__).parent
 PLANNER, THINKER, SHOPPER = "game-planner", "thinker", "shopper"

@@ -3,10 +3,8 @@
 from __future__ import annotations
 
 from agent_patterns.shop_tools import Shop
-from intaglio.runtime.agents.agent import AgentLimits
-from intaglio.runtime.agents.llm_compiler import LLMCompiler
-from intaglio.runtime.agents.model import Model
-from intaglio.runtime.agents.react import ReAct
+from intaglio import AgentLimits
+from intaglio.runtime import LLMCompiler, Model, ReAct
 
 PLAN, ACT = "Plan the purchase.", "Buy step by step."
 LIMITS = AgentLimits(model_calls=20, request_tokens=400)

@@ -16,7 +16,7 @@ from agent_patterns.shop_agents import shop_compiler, shop_react
 from agent_patterns.shop_tools import Shop
 from agent_patterns.shopping import Goal, goals
 from agent_patterns.teacher import Teacher, first_number, listed, plan, text
-from intaglio.runtime.generation.message import Message
+from intaglio import Message
 
 REPLAN = "Replan: open the items."
 NOTHING = "Answer: nothing found."

@@ -8,8 +8,7 @@ from typing import TypedDict
 
 from agent_patterns.catalogue import Catalogue, Item
 from agent_patterns.shopping import Purchase
-from intaglio.runtime.agents.tool import Tool, ToolError
-from intaglio.runtime.agents.tool_from_function import tool
+from intaglio import Tool, ToolError, tool
 
 LIMIT = re.compile(r"\bunder (\d+)")
 

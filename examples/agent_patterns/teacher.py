@@ -7,8 +7,8 @@ from contextlib import asynccontextmanager
 
 from agent_models.conversation import Conversation
 
-from intaglio.runtime.agents.model import End, ModelPiece, ModelRequest, Usage
-from intaglio.runtime.generation.message import Message
+from intaglio import Message
+from intaglio.runtime import End, ModelPiece, ModelRequest, Usage
 
 NUMBERED = "Plan on, from call "
 

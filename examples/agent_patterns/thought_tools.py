@@ -6,10 +6,8 @@ from collections.abc import Sequence
 
 from agent_patterns.game_of_24 import TARGET, Numbers, checked_state, left_after, numbers_of, text_of
 from agent_patterns.thoughts import IMPOSSIBLE, LABELS, evaluator_prompt, proposer_prompt
-from intaglio.runtime.agents.model import End, Model, ModelRequest, Usage
-from intaglio.runtime.agents.tool import Tool, ToolError
-from intaglio.runtime.agents.tool_from_function import tool
-from intaglio.runtime.generation.message import Message
+from intaglio import Message, Tool, ToolError, tool
+from intaglio.runtime import End, Model, ModelRequest, Usage
 
 KEPT = 5  # states after each depth, as in the thesis
 REQUEST_TOKENS = 320  # twelve states with their trials have at most 299

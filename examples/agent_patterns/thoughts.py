@@ -15,7 +15,7 @@ from random import Random
 from agent_models.conversation import Conversation
 
 from agent_patterns.game_of_24 import TARGET, Numbers, applied, games, solvable, state_of, steps, text_of
-from intaglio.runtime.generation.message import Message
+from intaglio import Message
 
 PROPOSE, EVALUATE = "Propose steps.", "Evaluate states."
 PROPOSALS = 12  # of a state, at most

@@ -6,9 +6,8 @@ from collections.abc import Sequence
 
 from agent_patterns.game_of_24 import Numbers, is_solution, text_of
 from agent_patterns.thought_tools import ThoughtTools
-from intaglio.runtime.agents.agent import AgentLimits
-from intaglio.runtime.agents.llm_compiler import LLMCompiler
-from intaglio.runtime.agents.model import Model
+from intaglio import AgentLimits
+from intaglio.runtime import LLMCompiler, Model
 
 DEPTHS = 3  # steps from four numbers to one
 INSTRUCTIONS = "Plan the Game of 24."

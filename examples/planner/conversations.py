@@ -14,19 +14,20 @@ from typing import Any, NamedTuple
 
 from agent_models.conversation import Conversation
 
-from intaglio.runtime.agents.observation import Observation
-from intaglio.runtime.agents.plan import Call
-from intaglio.runtime.agents.plan_text import rendered, rendered_plan
-from intaglio.runtime.agents.prompts import (
+from intaglio import FunctionCall, Message, ToolCall
+from intaglio.runtime import (
     FUNCTION_RULES,
     PLAN_RULES,
     TURN_RULES,
+    Call,
+    Observation,
     question_prompt,
+    rendered,
+    rendered_plan,
     replan_prompt,
     result_line,
     results_prompt,
 )
-from intaglio.runtime.generation.message import FunctionCall, Message, ToolCall
 from planner.questions import Question, read_facts, substituted_text, training_questions
 
 MOST = 4000  # characters of a result: the agents' default

@@ -11,10 +11,7 @@ from pathlib import Path
 from random import Random
 from typing import Any
 
-from intaglio.runtime.agents.observation import as_text
-from intaglio.runtime.agents.plan import Call
-from intaglio.runtime.agents.plan_text import decoded
-from intaglio.runtime.agents.toolbox.arithmetic import calculate
+from intaglio.runtime import Call, as_text, calculate, decoded
 from planner.names import synthetic_name, synthetic_names
 from planner.patterns import PATTERNS, Pattern
 

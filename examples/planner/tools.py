@@ -10,10 +10,8 @@ import re
 import sys
 from pathlib import Path
 
-from intaglio.runtime.agents.tool import Tool, ToolError
-from intaglio.runtime.agents.tool_from_function import tool
-from intaglio.runtime.agents.toolbox.arithmetic import CALCULATE
-from intaglio.runtime.agents.toolbox.text_search import TextIndex
+from intaglio import Tool, ToolError, tool
+from intaglio.runtime import CALCULATE, TextIndex
 
 sys.path.append(str(Path(__file__).parent.parent))  # run as a file, it is no part of a package
 

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import msgspec
 
-from intaglio.runtime.agents.plan_text import rendered_plan
+from intaglio.runtime import rendered_plan
 from planner.questions import Question, unseen_questions
 
 PATH = Path(__file__).parent / "test.jsonl"
