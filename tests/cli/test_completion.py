@@ -93,7 +93,7 @@ def test_completion_imports_no_heavy_library(folder: Path) -> None:
     assert statistics.median(ours) < 4 * statistics.median(base)
 
 
-def test_the_command_line_starts_without_libraries_that_few_commands_need() -> None:
+def test_command_line_imports_no_rarely_needed_library() -> None:
     code = "import sys, intaglio.cli; print([name for name in ('asyncio', 'msgspec', 'numpy') if name in sys.modules])"
     started = subprocess.run([sys.executable, "-P", "-c", code], capture_output=True, text=True, check=True)
     assert started.stdout == "[]\n"

@@ -91,7 +91,7 @@ def test_sharded_pickles_of_generative_models_are_converted(family: str, tmp_pat
 
 
 @pytest.mark.parametrize("dtype", ["float16", "bfloat16", "float64"])
-def test_the_dtype_is_kept(dtype: str, source: Path, tmp_path: Path) -> None:
+def test_dtype_is_kept(dtype: str, source: Path, tmp_path: Path) -> None:
     import torch
 
     weights = torch.load(source / "pytorch_model.bin", weights_only=True)

@@ -85,9 +85,7 @@ def test_unreadable_file_is_not_reported_as_unwritable(tmp_path: Path) -> None:
             raise PermissionError(errno.EACCES, "Permission denied", str(name))
 
 
-def test_an_engine_that_does_not_fit_is_one_line_though_the_engine_library_only_says_that_it_failed(
-    tiny_bundle: Path, disk: Path
-) -> None:
+def test_disk_full_while_building_an_engine_prints_one_line(tiny_bundle: Path, disk: Path) -> None:
     room = sum(-(-file.stat().st_size // 4096) * 4096 for file in tiny_bundle.rglob("*") if file.is_file()) + (40 << 10)
     subprocess.run(["mount", "-o", f"remount,size={room}", str(disk)], check=True)
     shutil.copytree(tiny_bundle, disk / "bundle")

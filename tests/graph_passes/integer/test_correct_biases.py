@@ -77,7 +77,7 @@ def test_output_means_equal_the_float_layers(parse: Parse) -> None:
     assert np.ptp(h) > 50 and np.abs(arrays["b1"]).min() > 100  # the inputs of the second layer were different before
 
 
-def test_a_bias_keeps_its_bound(parse: Parse) -> None:
+def test_corrected_bias_is_clamped_to_its_limit(parse: Parse) -> None:
     model = graph(parse, f"{FIRST} {SECOND}")
     first = model.graph.node(0)
     first.meta[KEY] = FloatMeans(np.full(WIDTH, -1e12), np.ones(WIDTH))
