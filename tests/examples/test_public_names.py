@@ -38,7 +38,7 @@ def test_imports_are_of_public_names(path: Path) -> None:
     found = list(imports_of(path))
     assert not [f"from {module} import {name}" for module, name in found if module not in PUBLIC]
     for module, name in found:
-        assert not name or hasattr(importlib.import_module(module), name), f"from {module} import {name}"
+        exec(f"from {module} import {name}" if name else f"import {module}", {})  # noqa: S102  checked above
 
 
 def test_pages_and_examples_have_imports() -> None:
