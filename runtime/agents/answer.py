@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
 from pathlib import Path
-from typing import Unpack
+from typing import Unpack, cast
 
 from intaglio import async_run
 from intaglio.runtime.agents.agent import Agent, AgentLimits
@@ -121,13 +121,8 @@ async def open_agent(
         tool_seconds=tool_timeout,
         parallel=parallel,
     )
-    opening: GeneratorOptions = {
-        "strategy": strategy,
-        "draft": draft,
-        "early_exit": early_exit,
-        "threads": threads,
-        **strategy_options,
-    }
+    given = {"strategy": strategy, "draft": draft, "early_exit": early_exit, "threads": threads, **strategy_options}
+    opening = cast("GeneratorOptions", given)
     server = is_url(model)
     if not server or target != DEFAULT:
         opening["target"] = target
