@@ -98,10 +98,10 @@ def run_command(
         return
     speech.refuse(bundle)
     read = _texts(texts, file)
-    if compare:
-        _show_similarity(similarity(bundle, read, target, batch_size, truncate, threads, prompt_name), as_json)
-        return
     try:
+        if compare:
+            _show_similarity(similarity(bundle, read, target, batch_size, truncate, threads, prompt_name), as_json)
+            return
         for result in run(bundle, read, target, batch_size, truncate, top, threads=threads, prompt_name=prompt_name):
             if as_json:
                 print_json(result)
