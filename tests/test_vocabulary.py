@@ -1,4 +1,4 @@
-"""`make lint` rejects the words of .ci/vocabulary.txt in identifiers, docstrings and pages."""
+"""`make lint` rejects the words of tests/vocabulary.txt in identifiers, docstrings and pages."""
 
 from __future__ import annotations
 
@@ -22,8 +22,8 @@ PLANTED = {
 def lint(folder: Path, name: str, text: str) -> subprocess.CompletedProcess[str]:
     """Run codespell with the project's configuration on one file."""
     pytest.importorskip("codespell_lib", reason="codespell is not installed")
-    (folder / ".ci").mkdir()
-    for each in (".codespellrc", ".ci/vocabulary.txt"):
+    (folder / "tests").mkdir()
+    for each in (".codespellrc", "tests/vocabulary.txt"):
         shutil.copy(ROOT / each, folder / each)
     (folder / name).write_text(text)
     return subprocess.run([sys.executable, "-m", "codespell_lib"], cwd=folder, capture_output=True, text=True)
@@ -31,7 +31,7 @@ def lint(folder: Path, name: str, text: str) -> subprocess.CompletedProcess[str]
 
 @pytest.mark.parametrize(("name", "text"), PLANTED.values(), ids=PLANTED)
 def test_forbidden_word_is_reported(tmp_path: Path, name: str, text: str) -> None:
-    word = (ROOT / ".ci" / "vocabulary.txt").read_text().split("->")[0]
+    word = (ROOT / "tests" / "vocabulary.txt").read_text().split("->")[0]
     found = lint(tmp_path, name, text.replace("WORD", word.capitalize() if "class" in text else word))
     assert found.returncode != 0 and f"./{name}:" in found.stdout and "==>" in found.stdout
 
