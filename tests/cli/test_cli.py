@@ -90,16 +90,6 @@ def test_similarities_are_shown_as_a_matrix_of_numbered_texts(intaglio: Run, min
     assert np.array(result["similarity"])[0] == pytest.approx([1, 0.665, 0.052], abs=1e-3)
 
 
-@pytest.mark.parametrize("options", [(), ("--similarity",)])
-def test_text_beyond_the_limit_is_an_error_that_names_truncate(
-    options: tuple[str, ...], intaglio: Run, tiny_bundle: Path
-) -> None:
-    code, _, err = intaglio("run", tiny_bundle, "x " * 400, "b", *options)
-    assert (code, err.count("\n")) == (2, 1)
-    assert "the model takes at most" in err and err.endswith("Or truncate it with --truncate.\n")
-    assert intaglio("run", tiny_bundle, "x " * 400, "b", *options, "--truncate")[0] == 0
-
-
 def test_many_texts_show_only_the_most_similar_pairs(intaglio: Run, tiny_bundle: Path) -> None:
     code, out, _ = intaglio("run", tiny_bundle, "--similarity", *[f"{number} texts" for number in range(9)])
     lines = out.splitlines()
