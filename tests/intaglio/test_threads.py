@@ -131,12 +131,13 @@ def test_recipe_respects_the_thread_limit_with_equal_results(
     (tmp_path / "text.txt").write_text(TEXT)
     (tmp_path / "r.yaml").write_text("passes: [lut: {unweighted: true, skip: ['*.0.*']}, gptq: {samples: 4}]")
     more = []
-    for number, threads in enumerate((1, 1, 4)):  # libraries start permanent threads of their own at the first use
+    # Libraries start permanent threads of their own when they are first used, which may be in any of the first runs.
+    for number, threads in enumerate((1, 1, 4, 1)):
         with most_threads() as most:
             output = tmp_path / str(number)
             compress(bundle, output, tmp_path / "r.yaml", calibration=tmp_path / "text.txt", threads=threads)
             more.append(most())
-    assert more[1] == 0 and 3 <= more[2] <= 4
+    assert min(more[1], more[3]) == 0 and 3 <= more[2] <= 4
     assert (tmp_path / "1" / "model.onnx").read_bytes() == (tmp_path / "2" / "model.onnx").read_bytes()
 
 

@@ -82,6 +82,7 @@ def test_agents_are_listed_as_models(client: openai.OpenAI) -> None:
 def test_agent_answers_with_the_usage_of_all_its_requests(
     client: openai.OpenAI, model: ScriptedServer, offering: Served
 ) -> None:
+    before = len(offering.log)
     found = ask(client, model, ANSWERED)
     (choice,) = found.choices
     assert (choice.message.content, choice.finish_reason, found.model) == ("It is 43.", "stop", "helper")
@@ -89,8 +90,8 @@ def test_agent_answers_with_the_usage_of_all_its_requests(
     assert model.bodies[-1]["messages"][1]["content"] == "Question: How much?"
     assert "$2 = 43" in model.bodies[-1]["messages"][-1]["content"]
     assert offering.metric("intaglio:agent_tool_calls_total") >= 2
-    wait_until(lambda: any('"model":"helper"' in line for line in offering.log))
-    line = json.loads(next(line for line in offering.log if '"model":"helper"' in line))
+    wait_until(lambda: any('"model":"helper"' in line for line in offering.log[before:]))
+    line = json.loads(next(line for line in offering.log[before:] if '"model":"helper"' in line))
     assert (line["status"], line["finish_reason"], line["completion_tokens"]) == (200, "stop", 3)
     assert "How much" not in "".join(offering.log) and "It is" not in "".join(offering.log)
 

@@ -9,6 +9,7 @@ import time
 import urllib.error
 import urllib.request
 from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
@@ -19,13 +20,20 @@ from intaglio.runtime.generation.generate import TextGenerator
 BODY = {"model": "lm", "prompt": "The import statement", "max_tokens": 30, "temperature": 0}
 
 
-@pytest.fixture(scope="module")
-def operated(chat_models: tuple[Path, Path], tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[Served, Path]]:
-    """A server with a draft model, a trace, logs in JSON, and a web page that may call it; its trace's path."""
-    trace = tmp_path_factory.mktemp("trace") / "trace.json"
+@contextmanager
+def drafting_server(chat_models: tuple[Path, Path], trace: Path) -> Iterator[Served]:
+    """A server with a draft model, a trace, logs in JSON, and a web page that may call it."""
     small, large = chat_models
     options = ("--draft", small, "--strategy", "speculative", "--trace", trace, "--log-format", "json")
     with served(f"lm={large}", *options, "--cors-origin", "https://page.example", "--rows", 4) as running:
+        yield running
+
+
+@pytest.fixture(scope="module")
+def operated(chat_models: tuple[Path, Path], tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[Served, Path]]:
+    """A server, and its trace's path."""
+    trace = tmp_path_factory.mktemp("trace") / "trace.json"
+    with drafting_server(chat_models, trace) as running:
         yield running, trace
 
 
@@ -107,11 +115,12 @@ def test_prompts_beyond_max_waiting_tokens_get_429(chat_models: tuple[Path, Path
         assert running.post("/v1/completions", {**body, "max_tokens": 1})[0] == 200
 
 
-def test_trace_is_complete_after_shutdown(operated: tuple[Served, Path]) -> None:
-    server, trace = operated
-    server.post("/v1/completions", BODY)
-    assert server.get("/health/ready") == (200, {"status": "ok"})
-    assert server.stop() == 0
+def test_trace_is_complete_after_shutdown(chat_models: tuple[Path, Path], tmp_path: Path) -> None:
+    trace = tmp_path / "trace.json"
+    with drafting_server(chat_models, trace) as server:
+        server.post("/v1/completions", BODY)
+        assert server.get("/health/ready") == (200, {"status": "ok"})
+        assert server.stop() == 0
     events = json.loads(trace.read_text())
     passes = [event for event in events if event["ph"] == "X"]
     assert {event["tid"] for event in passes} >= {1, 2}  # the target model's and the draft model's

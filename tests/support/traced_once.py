@@ -56,6 +56,8 @@ class TracedOnce:
 
     def __call__(self, module: Any, *arguments: Any, **options: Any) -> Any:
         """Like `torch.onnx.export`."""
+        if len(arguments) > 1:  # a file to write
+            return self._export(module, *arguments, **options)
         key = identity(module, arguments, options)
         if key not in self._models:
             self._models[key] = self._export(module, *arguments, **options).model
