@@ -6,14 +6,14 @@ from collections.abc import Mapping
 from pathlib import Path
 
 import pytest
-from import_graph import ImportGraph, cycles
+from import_graph import PACKAGE, STAGES, ImportGraph, cycles
 
 from intaglio.cli import VERBS
 from intaglio.plugins.registry import FOLDERS as OPERATOR_FOLDERS
 from intaglio.targets import TARGETS
 
 ROOT = Path(__file__).parent.parent
-FOLDERS = ("intaglio", "plugins", "runtime", "exporters", "graph_passes", "serve", "training", "validate")
+FOLDERS = (PACKAGE, *STAGES)
 # Imports of modules that load a heavy library (torch, ONNX Runtime, ...) may be in a function or only for type
 # checkers, to keep the others light. So may those of these files and folders, for the given reason.
 DEFERRED = {

@@ -10,9 +10,9 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from import_graph import STAGES
 
 ROOT = Path(__file__).parents[2]
-STAGES = ("exporters", "graph_passes", "plugins", "runtime", "serve", "training", "validate")
 PUBLIC = ("intaglio", *(f"intaglio.{stage}" for stage in STAGES))
 BLOCK = re.compile(r"^( *)```python\n(.*?)^ *```", re.S | re.M)
 FILES = sorted([ROOT / "README.md", *(ROOT / "docs").glob("*.md"), *(ROOT / "examples").rglob("*.py")])

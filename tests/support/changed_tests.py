@@ -17,10 +17,9 @@ import sys
 from collections.abc import Iterable, Iterator
 from pathlib import Path, PurePath
 
-from import_graph import PACKAGE, imports_of
+from import_graph import PACKAGE, STAGES, imports_of, reached
 
 ROOT = Path(__file__).parents[2]
-STAGES = ("plugins", "runtime", "exporters", "graph_passes", "serve", "training", "validate")
 TOP_LEVEL = ("tests/support", "examples", "benchmarks")  # folders on the path of the tests
 EVERY_TEST = ("Makefile", "pyproject.toml", "constraints.txt", "setup.py", "MANIFEST.in")
 KERNELS = {".cpp": "plugins/ort", ".h": "plugins/ort", ".cu": "plugins/cuda", ".cuh": "plugins/cuda"}
@@ -58,7 +57,7 @@ class Uses:
         return [
             test
             for test in self.tests
-            if starts & self._closure(test) or any(name in self.sources[test] for name in named)
+            if starts & {test, *reached(self.uses, test)} or any(name in self.sources[test] for name in named)
         ]
 
     def _starts(self, file: str) -> Iterator[str]:
@@ -70,13 +69,6 @@ class Uses:
         else:
             folders = {str(path.parent), KERNELS.get(path.suffix, str(path.parent))}
             yield from (source for source in self.sources if str(PurePath(source).parent) in folders)
-
-    def _closure(self, start: str) -> set[str]:
-        found, waiting = set(), {start}
-        while waiting:
-            found |= waiting
-            waiting = set().union(*(self.uses.get(file, set()) for file in waiting)) - found
-        return found
 
     def _imported(self, file: str, tree: ast.AST) -> set[str]:
         """The files that the imports in `tree` load; of names imported on first use, those that it mentions."""
@@ -185,9 +177,9 @@ def main() -> None:
     changed = {*_git("diff", "--name-only", base), *untracked}
     files = [file for file in {*_git("ls-files"), *untracked} if (ROOT / file).is_file()]
     uses = Uses(ROOT, files)
-    reached = uses.reached(changed)
-    print(f"{len(changed)} files changed, {len(reached)} of {len(uses.tests)} test files reached", file=sys.stderr)  # noqa: T201
-    print("\n".join(reached))  # noqa: T201
+    found = uses.reached(changed)
+    print(f"{len(changed)} files changed, {len(found)} of {len(uses.tests)} test files reached", file=sys.stderr)  # noqa: T201
+    print("\n".join(found))  # noqa: T201
 
 
 if __name__ == "__main__":

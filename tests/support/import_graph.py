@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 PACKAGE = "intaglio"
+STAGES = ("plugins", "runtime", "exporters", "graph_passes", "serve", "training", "validate")  # folders below it
 # Libraries that load slowly, or are not installed everywhere.
 HEAVY = (
     "torch",
@@ -141,12 +142,12 @@ class ImportGraph:
 
 def cycles(edges: Mapping[str, set[str]]) -> list[list[str]]:
     """Import cycles: every strongly connected component of more than one module."""
-    reached = {name: _reached(edges, name) for name in edges}
-    components = {frozenset(other for other in reached[name] if name in reached[other]) for name in edges}
+    closures = {name: reached(edges, name) for name in edges}
+    components = {frozenset(other for other in closures[name] if name in closures[other]) for name in edges}
     return sorted(sorted(component) for component in components if len(component) > 1)
 
 
-def _reached(edges: Mapping[str, set[str]], start: str) -> set[str]:
+def reached(edges: Mapping[str, set[str]], start: str) -> set[str]:
     """The modules that `start` imports directly or indirectly, including `start` if it is in a cycle."""
     found: set[str] = set()
     waiting = set(edges[start])
