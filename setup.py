@@ -13,7 +13,7 @@ from setuptools.command.bdist_wheel import bdist_wheel
 from setuptools.command.build import build
 
 HERE = Path(__file__).parent
-STAGES = ("exporters", "graph_passes", "plugins", "runtime", "serve", "training", "validate")
+STAGES = ("exporters", "graph_passes", "plugins", "runtime", "serve", "training", "validate", "cli")
 
 
 def packages() -> dict[str, str]:
@@ -104,11 +104,12 @@ setup(
     packages=list(PACKAGES),
     package_dir=PACKAGES,
     package_data={
-        "intaglio": ["py.typed", "recordings/*", "sentences.txt"],
+        "intaglio": ["py.typed"],
+        "intaglio.samples": ["recordings/*", "sentences.txt"],
         "intaglio.plugins.kernel_generator": ["machines/*.json"],
-        "intaglio.runtime.agents": ["timeline.html"],
+        "intaglio.runtime.agents.reports": ["timeline.html"],
         "intaglio.training.speech": ["sentences.txt"],
-        "intaglio.validate": ["report.html"],
+        "intaglio.validate.reports": ["report.html"],
         "": ["*.h", "*.cu", "*.cuh"],  # the CUDA kernels are compiled where they run
     },
     exclude_package_data={"": ["*.cpp"]},

@@ -29,9 +29,9 @@ from agent_patterns.thought_tools import ThoughtTools
 from agent_patterns.tree_of_thoughts import game_compiler, tree_of_thoughts
 from serving import verdict
 
-from intaglio.progress import track
-from intaglio.runtime.agents.model import Model, Usage
-from intaglio.validate.report import processor
+from intaglio.display.progress import track
+from intaglio.runtime.agents.models.model import Model, Usage
+from intaglio.validate.reports.report import processor
 
 GOAL = 2.0
 Play = Callable[[Numbers], Awaitable[tuple[str, Usage, ThoughtTools]]]

@@ -42,19 +42,19 @@ from planner.tools import TOOLS
 from planner.unseen import UnseenQuestion, read_unseen
 from serving import verdict
 
+from intaglio.display.progress import step
 from intaglio.exporters import export
-from intaglio.progress import step
-from intaglio.runtime.agents.agent import Agent, AgentLimits, AgentResult
-from intaglio.runtime.agents.function_calling import FunctionCalling
-from intaglio.runtime.agents.joiner import read_decision
-from intaglio.runtime.agents.llm_compiler import LLMCompiler
-from intaglio.runtime.agents.model import Model, ModelPiece, ModelRequest
-from intaglio.runtime.agents.open_model import open_model
-from intaglio.runtime.agents.plan import PlanError
-from intaglio.runtime.agents.plan_parser import PlanParser
-from intaglio.runtime.agents.react import ReAct
-from intaglio.runtime.agents.tool import Tool
-from intaglio.validate.report import processor
+from intaglio.runtime.agents.loops.agent import Agent, AgentLimits, AgentResult
+from intaglio.runtime.agents.loops.function_calling import FunctionCalling
+from intaglio.runtime.agents.loops.joiner import read_decision
+from intaglio.runtime.agents.loops.llm_compiler import LLMCompiler
+from intaglio.runtime.agents.loops.react import ReAct
+from intaglio.runtime.agents.models.model import Model, ModelPiece, ModelRequest
+from intaglio.runtime.agents.models.open_model import open_model
+from intaglio.runtime.agents.plan.parser import PlanParser
+from intaglio.runtime.agents.plan.plan import PlanError
+from intaglio.runtime.agents.tools.tool import Tool
+from intaglio.validate.reports.report import processor
 
 MODEL = Path(__file__).parent.parent / "examples" / "planner" / "model"
 RIGHT, VALID = 0.9, 1.0  # goals

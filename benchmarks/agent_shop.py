@@ -29,9 +29,9 @@ from agent_patterns.shop_tools import Shop
 from agent_patterns.shopping import Goal, goals, reward
 from serving import verdict
 
-from intaglio.progress import track
-from intaglio.runtime.agents.model import Model
-from intaglio.validate.report import processor
+from intaglio.display.progress import track
+from intaglio.runtime.agents.models.model import Model
+from intaglio.validate.reports.report import processor
 
 GOAL = 2.0
 CATALOGUE, GOALS = 0, 1  # seeds

@@ -36,18 +36,18 @@ import click
 import msgspec
 from serving import MODELS, verdict
 
+from intaglio.display.progress import step, track
 from intaglio.exporters import export
-from intaglio.progress import step, track
-from intaglio.runtime.agents.agent import Agent
-from intaglio.runtime.agents.engine_model import EngineModel
-from intaglio.runtime.agents.events import AnyEvent, ModelBegan, ModelEnded, TaskPlanned, TaskStarted
-from intaglio.runtime.agents.latency_model import latency_of
-from intaglio.runtime.agents.llm_compiler import LLMCompiler
-from intaglio.runtime.agents.model import ModelPiece, ModelRequest
-from intaglio.runtime.agents.react import ReAct
-from intaglio.runtime.agents.tool import Tool
+from intaglio.runtime.agents.loops.agent import Agent
+from intaglio.runtime.agents.loops.llm_compiler import LLMCompiler
+from intaglio.runtime.agents.loops.react import ReAct
+from intaglio.runtime.agents.models.engine_model import EngineModel
+from intaglio.runtime.agents.models.model import ModelPiece, ModelRequest
+from intaglio.runtime.agents.reports.latency_model import latency_of
+from intaglio.runtime.agents.run.events import AnyEvent, ModelBegan, ModelEnded, TaskPlanned, TaskStarted
+from intaglio.runtime.agents.tools.tool import Tool
 from intaglio.runtime.generation.generate import TextGenerator
-from intaglio.validate.report import processor
+from intaglio.validate.reports.report import processor
 
 POSITIONS = 2048
 CHATML = (

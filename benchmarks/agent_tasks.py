@@ -27,12 +27,12 @@ from typing import Any
 import click
 import msgspec
 
-from intaglio.progress import step
-from intaglio.runtime.agents.agent import AgentLimits
-from intaglio.runtime.agents.call_scheduler import CallScheduler
-from intaglio.runtime.agents.plan import Call, Reference
-from intaglio.runtime.agents.tool import Tool
-from intaglio.validate.report import processor
+from intaglio.display.progress import step
+from intaglio.runtime.agents.loops.agent import AgentLimits
+from intaglio.runtime.agents.loops.call_scheduler import CallScheduler
+from intaglio.runtime.agents.plan.plan import Call, Reference
+from intaglio.runtime.agents.tools.tool import Tool
+from intaglio.validate.reports.report import processor
 
 SIZES = (1_000, 10_000, 20_000)
 GOAL = 1000.0  # microseconds for each task

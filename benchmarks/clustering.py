@@ -24,7 +24,7 @@ import numpy as np
 import numpy.typing as npt
 
 from intaglio.plugins import ort
-from intaglio.plugins.clustering import assign, cluster
+from intaglio.plugins.native.clustering import assign, cluster
 
 ROUNDS = 3
 

@@ -23,7 +23,7 @@ import msgspec
 import random_llama
 from contestants import fresh_process
 
-from intaglio.progress import step
+from intaglio.display.progress import step
 
 LIMIT = 1.5
 SENSITIVITY_SAMPLES = 2  # its peak does not depend on the number
@@ -100,7 +100,7 @@ def _export(checkpoint: Path, bundle: Path) -> None:
 
 
 def _sensitivity(bundle: Path, text: Path, output: Path) -> tuple[float, int, int]:
-    from intaglio.training import sensitivity
+    from intaglio.training.sensitivity.sensitivity import sensitivity
 
     start, begin = _memory("VmRSS"), time.perf_counter()
     sensitivity(bundle, output, text, samples=SENSITIVITY_SAMPLES, force=True)
@@ -112,7 +112,7 @@ def _compress(
 ) -> tuple[float, int, int]:
     from intaglio.graph_passes import compress
     from intaglio.graph_passes.contract import Need
-    from intaglio.graph_passes.load_recipe import load_recipe
+    from intaglio.graph_passes.recipes.loading import load_recipe
 
     path = output.with_suffix(".yaml")
     options = "" if recipe == "rtn" else f": {{samples: {samples}}}"

@@ -27,13 +27,13 @@ import click
 import msgspec
 from jsonschema import Draft202012Validator, FormatChecker
 
+from intaglio.display.progress import step, track
 from intaglio.exporters import export
-from intaglio.progress import step, track
 from intaglio.runtime.generation.generate import TextGenerator
-from intaglio.runtime.generation.generated import Generated
-from intaglio.runtime.generation.grammar import Grammar, GrammarConstraint
-from intaglio.runtime.generation.request import GenerationRequest
-from intaglio.runtime.generation.sampling import Sampling
+from intaglio.runtime.generation.requests.request import GenerationRequest
+from intaglio.runtime.generation.scheduling.generated import Generated
+from intaglio.runtime.sampling.grammar import Grammar, GrammarConstraint
+from intaglio.runtime.sampling.sampler import Sampling
 
 MODELS = Path(__file__).parent.parent / "examples" / "language_models"
 SCHEMAS = Path(__file__).parent / "schemas.jsonl"

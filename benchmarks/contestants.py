@@ -26,8 +26,8 @@ import msgspec
 import numpy as np
 import numpy.typing as npt
 
-from intaglio.bundle import Bundle
-from intaglio.progress import step
+from intaglio.bundle.bundle import Bundle
+from intaglio.display.progress import step
 
 if TYPE_CHECKING:
     from onnxruntime.quantization import CalibrationDataReader
@@ -143,14 +143,14 @@ def _quantize_openvino(bundle: Bundle, folder: Path, texts: list[str]) -> Path:
 
 
 def _calibration_feeds(bundle: Bundle, texts: list[str]) -> Iterator[Any]:
-    from intaglio.runtime.tokenizer import Tokenizer
+    from intaglio.runtime.text.tokenizer import Tokenizer
 
     tokenizer = Tokenizer.open(bundle)
     return (tokenizer.feeds([text], truncate=True) for text in texts)
 
 
 def _open_onnxruntime(model: Path, bundle: Bundle, settings: Settings) -> Runner:
-    from intaglio.runtime.engines.onnxruntime_engine import OnnxRuntimeEngine
+    from intaglio.runtime.engines.onnxruntime.engine import OnnxRuntimeEngine
 
     source = Bundle.open(model) if model.is_dir() else model
     engine = OnnxRuntimeEngine(source, threads=settings.threads, spinning=settings.spinning)

@@ -20,8 +20,8 @@ import numpy as np
 import numpy.typing as npt
 import onnx_ir as ir
 
-from intaglio.bundle import Bundle, create
-from intaglio.model_file import load, save
+from intaglio.bundle.bundle import Bundle, create
+from intaglio.bundle.model_file import load, save
 from intaglio.plugins import DOMAIN
 from intaglio.plugins.bit_packing import pack, unpack
 

@@ -33,7 +33,7 @@ from contestants import fresh_process, left_out
 from integer_encoder import REST, Processor, processor
 from llama_cpp_peer import Generate
 
-from intaglio.progress import step, track
+from intaglio.display.progress import step, track
 
 PROMPT = (1, 500, 1000, 2000, 4000, 8000, 16_000, 31_000)
 TOKENS = 64

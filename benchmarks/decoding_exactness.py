@@ -26,16 +26,16 @@ import click
 import msgspec
 import numpy as np
 
-from intaglio.bundle import Bundle
-from intaglio.drafts import HIDDEN_TRANSFER, MATRICES, MEDUSA, RECORD, Drafts, default_layers, matrix_path
+from intaglio.bundle.bundle import Bundle
+from intaglio.display.progress import step, track
 from intaglio.exporters import export
 from intaglio.graph_passes import compress
-from intaglio.progress import step, track
+from intaglio.networks.drafts import HIDDEN_TRANSFER, MATRICES, MEDUSA, RECORD, Drafts, default_layers, matrix_path
 from intaglio.runtime.generation.generate import TextGenerator
-from intaglio.runtime.generation.generated import Generated
-from intaglio.runtime.generation.sampling import Sampling, distribution
+from intaglio.runtime.generation.scheduling.generated import Generated
+from intaglio.runtime.sampling.sampler import Sampling, distribution
 from intaglio.runtime.sessions.decoder import DecoderSession
-from intaglio.runtime.tokenizer import read_backend
+from intaglio.runtime.text.tokenizer import read_backend
 
 MODELS = Path(__file__).parent.parent / "examples" / "language_models"
 TOKENS = 64

@@ -29,14 +29,14 @@ import click
 import msgspec
 from ways import WARM_UP, Way, write_in_turn
 
+from intaglio.display.progress import step
 from intaglio.errors import UsageError
 from intaglio.exporters import export
 from intaglio.graph_passes import compress
-from intaglio.progress import step
 from intaglio.runtime.generation.generate import TextGenerator
-from intaglio.runtime.generation.prompts import Example, read_examples
-from intaglio.validate.text_quality import TextQuality, text_quality
-from intaglio.validate.tune_decoding import METRICS, Setting, TunedDecoding, tune_decoding
+from intaglio.runtime.generation.requests.prompts import Example, read_examples
+from intaglio.validate.measures.text_quality import TextQuality, text_quality
+from intaglio.validate.tuning.tune_decoding import METRICS, Setting, TunedDecoding, tune_decoding
 
 DRAFTED = ("hidden-transfer", "medusa")
 

@@ -29,16 +29,16 @@ import msgspec
 import numpy as np
 from ways import Way, write_in_turn
 
-from intaglio.bundle import Bundle
-from intaglio.early_exit import EVERY, RECORD, read_early_exit
+from intaglio.bundle.bundle import Bundle
+from intaglio.display.progress import step
 from intaglio.errors import UsageError
 from intaglio.exporters import export
-from intaglio.progress import step
+from intaglio.networks.early_exit import EVERY, RECORD, read_early_exit
 from intaglio.runtime.generation.generate import TextGenerator
-from intaglio.runtime.generation.prompts import read_prompts
+from intaglio.runtime.generation.requests.prompts import read_prompts
 from intaglio.runtime.sessions.step import decoder_of
-from intaglio.runtime.tokenizer import read_backend
-from intaglio.validate.text_quality import text_quality
+from intaglio.runtime.text.tokenizer import read_backend
+from intaglio.validate.measures.text_quality import text_quality
 
 
 class Row(msgspec.Struct):

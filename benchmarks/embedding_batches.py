@@ -24,10 +24,10 @@ import numpy.typing as npt
 from integer_encoder import exported
 from texts import evaluation_texts
 
-from intaglio.bundle import Bundle
-from intaglio.progress import track
-from intaglio.runtime.run_texts import Ran, TextRunner
-from intaglio.serve.encoder_worker import EncoderWorker
+from intaglio.bundle.bundle import Bundle
+from intaglio.display.progress import track
+from intaglio.runtime.text.run_texts import Ran, TextRunner
+from intaglio.serve.workers.encoder_worker import EncoderWorker
 
 TARGET = 0.8  # of the throughput of one batch
 WORDS = ("time", "people", "way", "water", "day", "part", "place", "work", "world", "house")  # each is one token

@@ -23,8 +23,8 @@ import msgspec
 import random_llama
 from export_cost import tree_memory
 
+from intaglio.display.progress import step
 from intaglio.exporters.checkpoints.checkpoint import WEIGHTS
-from intaglio.progress import step
 
 LIMIT = 1.3
 SHAPES = {  # billions of parameters -> layers, width, feed-forward width

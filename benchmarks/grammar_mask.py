@@ -18,7 +18,7 @@ import llguidance.numpy
 import msgspec
 import numpy as np
 
-from intaglio.runtime.generation.constraint import (
+from intaglio.runtime.sampling.constraint import (
     Booleans,
     LogitConstraint,
     Logits,
@@ -26,7 +26,7 @@ from intaglio.runtime.generation.constraint import (
     constrained,
     masking_memory,
 )
-from intaglio.runtime.generation.grammar import read_mask
+from intaglio.runtime.sampling.grammar import read_mask
 
 GOAL = 0.1  # milliseconds
 

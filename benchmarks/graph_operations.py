@@ -17,7 +17,7 @@ from typing import Any
 import numpy as np
 import onnxruntime
 
-from intaglio.temporary import scratch_directory
+from intaglio.processes.temporary import scratch_directory
 
 Shape = list[int]
 

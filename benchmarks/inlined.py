@@ -24,10 +24,10 @@ import onnxruntime
 from integer_encoder import exported, processor
 from texts import calibration_texts, token_block
 
-from intaglio.bundle import Bundle
+from intaglio.bundle.bundle import Bundle
 from intaglio.exporters import export
 from intaglio.graph_passes import compress
-from intaglio.runtime.tokenizer import Tokenizer
+from intaglio.runtime.text.tokenizer import Tokenizer
 
 Feeds = dict[str, npt.NDArray[Any]]
 

@@ -20,8 +20,8 @@ from contestants import BASE, CONTESTANTS, OURS, Process, Settings, opened, prep
 from integer_encoder import exported
 from texts import calibration_texts, evaluation_texts
 
-from intaglio.bundle import Bundle
-from intaglio.runtime.tokenizer import Tokenizer
+from intaglio.bundle.bundle import Bundle
+from intaglio.runtime.text.tokenizer import Tokenizer
 
 BATCH = 8
 TARGETS = {"mean_cosine": 0.995, "minimum_cosine": 0.98, "spearman": 0.995}

@@ -27,9 +27,9 @@ import msgspec
 from contestants import BASE, CONTESTANTS, OURS, STRONGEST, Process, Settings, opened, prepared, selected
 from texts import calibration_texts, token_block
 
-from intaglio.bundle import Bundle
-from intaglio.progress import step, track
-from intaglio.runtime.tokenizer import Tokenizer
+from intaglio.bundle.bundle import Bundle
+from intaglio.display.progress import step, track
+from intaglio.runtime.text.tokenizer import Tokenizer
 
 REST = 0.05  # seconds before each turn, after which no thread of the turn before still spins
 # Model -> our target speed relative to float32 ONNX Runtime. Relative to OpenVINO's INT8 it is always 1.

@@ -25,7 +25,7 @@ import numpy.typing as npt
 
 from intaglio.exporters.checkpoints.checkpoint import CONFIG, WEIGHTS
 from intaglio.exporters.checkpoints.safetensors_file import read_header
-from intaglio.runtime.tokenizer import TOKENIZER
+from intaglio.runtime.text.tokenizer import TOKENIZER
 
 Generate = Callable[[Sequence[int]], Iterator[int]]  # a prompt -> the tokens after it, greedily, without end
 

@@ -18,10 +18,10 @@ import msgspec
 import numpy as np
 import numpy.typing as npt
 
+from intaglio.display.progress import step, track
 from intaglio.exporters.checkpoints.checkpoint import CONFIG as CONFIG_FILE
 from intaglio.exporters.checkpoints.checkpoint import WEIGHTS
-from intaglio.progress import step, track
-from intaglio.runtime.tokenizer import TOKENIZER
+from intaglio.runtime.text.tokenizer import TOKENIZER
 
 VOCABULARY = 32_000
 INITIALIZER_RANGE = 0.02

@@ -29,15 +29,15 @@ import numpy as np
 import random_llama
 from contestants import fresh_process, left_out
 
-from intaglio.bundle import Bundle
+from intaglio.bundle.bundle import Bundle
+from intaglio.display.progress import step
 from intaglio.exporters import export
 from intaglio.graph_passes import compress
-from intaglio.progress import step
-from intaglio.runtime.generation.events import Failed
-from intaglio.runtime.generation.request import GenerationRequest
-from intaglio.runtime.generation.request_state import RequestState
-from intaglio.runtime.generation.scheduler import Scheduler
-from intaglio.runtime.generation.scheduler_options import SchedulerOptions
+from intaglio.runtime.generation.requests.request import GenerationRequest
+from intaglio.runtime.generation.scheduling.events import Failed
+from intaglio.runtime.generation.scheduling.request_state import RequestState
+from intaglio.runtime.generation.scheduling.scheduler import Scheduler
+from intaglio.runtime.generation.scheduling.scheduler_options import SchedulerOptions
 from intaglio.runtime.sessions.decoder import DecoderSession
 
 SHAPE = random_llama.Shape(hidden=768, feed_forward=2048, layers=12, heads=12)

@@ -24,7 +24,7 @@ import click
 import msgspec
 from serving import Served, exported, resident_bytes, serving, verdict
 
-from intaglio.progress import step, track
+from intaglio.display.progress import step, track
 from intaglio.runtime.generation.generate import TextGenerator
 from intaglio.validate.bench.client import Client, RequestError
 from intaglio.validate.bench.prompts import of_tokens

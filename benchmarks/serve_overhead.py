@@ -21,8 +21,8 @@ import click
 import msgspec
 from serving import exported, serving, verdict
 
-from intaglio.bundle import Bundle
-from intaglio.runtime.tokenizer import read_backend
+from intaglio.bundle.bundle import Bundle
+from intaglio.runtime.text.tokenizer import read_backend
 from intaglio.validate.bench.bench import bench
 from intaglio.validate.bench.prompts import of_tokens
 from intaglio.validate.bench.results import Bench

@@ -28,12 +28,12 @@ import msgspec
 import random_llama
 from serving import OPENING, serving
 
+from intaglio.display.progress import step, track
 from intaglio.exporters import export
 from intaglio.graph_passes import compress
-from intaglio.progress import step, track
 from intaglio.validate.bench.client import Client, RequestError
 from intaglio.validate.bench.prompts import of_words
-from intaglio.validate.report import processor
+from intaglio.validate.reports.report import processor
 
 SHAPE = random_llama.Shape(hidden=768, feed_forward=2048, layers=12, heads=12)
 CLIENTS = (1, 8)

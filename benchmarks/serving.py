@@ -12,8 +12,8 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import IO, NamedTuple
 
+from intaglio.display.progress import step
 from intaglio.exporters import export
-from intaglio.progress import step
 
 MODELS = Path(__file__).parent.parent / "examples" / "language_models"
 LISTENING = re.compile(r"listening on (http://\S+)")

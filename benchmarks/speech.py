@@ -24,14 +24,14 @@ import torch
 from graph_operations import operations
 
 import intaglio
-from intaglio.bundle import Bundle
-from intaglio.progress import step
+from intaglio.bundle.bundle import Bundle
+from intaglio.display.progress import step
+from intaglio.networks.speech.checkpoint import write_checkpoint
+from intaglio.networks.speech.configuration import SpeechConfig
+from intaglio.networks.speech.network import SpeechNetwork
+from intaglio.networks.speech.sizes import CONFORMERS, SQUEEZEFORMERS, Size, conformer_of, squeezeformer_of
+from intaglio.processes.temporary import scratch_directory
 from intaglio.runtime.engines.opening import open_engine
-from intaglio.speech.checkpoint import write_checkpoint
-from intaglio.speech.configuration import SpeechConfig
-from intaglio.speech.network import SpeechNetwork
-from intaglio.speech.sizes import CONFORMERS, SQUEEZEFORMERS, Size, conformer_of, squeezeformer_of
-from intaglio.temporary import scratch_directory
 
 RATE = 16000
 

@@ -32,13 +32,13 @@ from speech import RATE, processor, timed
 from word_error_difference import Difference, difference
 
 import intaglio
-from intaglio.atomic import atomic_write
-from intaglio.bundle import Bundle
+from intaglio.bundle.bundle import Bundle
+from intaglio.display.progress import step, track
 from intaglio.errors import GraphError
-from intaglio.progress import step, track
+from intaglio.files.atomic import atomic_write
+from intaglio.networks.speech.network import SpeechNetwork
+from intaglio.processes.temporary import scratch_directory
 from intaglio.runtime.speech.recognizer import SpeechRecognizer
-from intaglio.speech.network import SpeechNetwork
-from intaglio.temporary import scratch_directory
 from intaglio.training import TrainedSpeech, train_speech
 from intaglio.training.speech.corpus import Corpus, CorpusOptions, synthesise
 from intaglio.training.speech.results import RESULTS, Evaluation

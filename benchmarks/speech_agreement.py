@@ -17,12 +17,12 @@ import numpy as np
 from hama.asr import ASRModel
 
 import intaglio
-from intaglio.bundle import Bundle
+from intaglio.bundle.bundle import Bundle
+from intaglio.processes.temporary import scratch_directory
 from intaglio.runtime.speech.audio_file import read_audio
 from intaglio.runtime.speech.recognizer import SpeechRecognizer
 from intaglio.runtime.speech.recording_list import recordings_of
-from intaglio.speech_samples import recordings
-from intaglio.temporary import scratch_directory
+from intaglio.samples.speech_samples import recordings
 
 RATE = 16000
 

@@ -23,13 +23,13 @@ import torch
 from speech import RATE, checkpoint_of, processor, timed
 
 import intaglio
+from intaglio.bundle.model_file import load
+from intaglio.display.progress import step
 from intaglio.graph_passes import compress
-from intaglio.model_file import load
-from intaglio.progress import step
+from intaglio.networks.speech.network import SpeechNetwork
+from intaglio.networks.speech.sizes import SQUEEZEFORMERS, squeezeformer_of
+from intaglio.processes.temporary import scratch_directory
 from intaglio.runtime.engines.opening import open_engine
-from intaglio.speech.network import SpeechNetwork
-from intaglio.speech.sizes import SQUEEZEFORMERS, squeezeformer_of
-from intaglio.temporary import scratch_directory
 
 TARGET = 1.03  # times the speed of the exported graph
 ELEMENTWISE = ("Add", "BatchNormalization", "Mul")  # what folding removes

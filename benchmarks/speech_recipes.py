@@ -22,12 +22,12 @@ import soundfile
 from speech import processor
 
 import intaglio
-from intaglio.bundle import Bundle
+from intaglio.bundle.bundle import Bundle
+from intaglio.display.progress import track
 from intaglio.graph_passes import compress
-from intaglio.progress import track
+from intaglio.processes.temporary import scratch_directory
 from intaglio.runtime.speech.ngram_estimate import estimate
 from intaglio.runtime.speech.recognizer import SpeechOptions, SpeechRecognizer, speech_options
-from intaglio.temporary import scratch_directory
 from intaglio.training.speech.corpus import Corpus, CorpusOptions, Spoken, synthesise
 from intaglio.training.speech.results import RESULTS
 from intaglio.training.speech.synthesis import SAMPLE_RATE

@@ -16,8 +16,8 @@ from pydoc_data.topics import topics
 import numpy as np
 import numpy.typing as npt
 
-from intaglio.runtime.tokenizer import Tokenizer
-from intaglio.sentences import sentences
+from intaglio.runtime.text.tokenizer import Tokenizer
+from intaglio.samples.sentences import sentences
 
 # Modules of pure Python with much prose in their docstrings.
 MODULES = (

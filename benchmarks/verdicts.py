@@ -20,16 +20,16 @@ import click
 import msgspec
 from damage import KINDS, damaged
 
+from intaglio.display.progress import step
 from intaglio.exporters import export
 from intaglio.graph_passes import compress
 from intaglio.graph_passes.contract import Need
-from intaglio.graph_passes.load_recipe import load_recipe
-from intaglio.graph_passes.measured import described
-from intaglio.progress import step
-from intaglio.training import sensitivity
+from intaglio.graph_passes.recipes.loading import load_recipe
+from intaglio.graph_passes.recipes.measured import described
+from intaglio.training.sensitivity.sensitivity import sensitivity
 from intaglio.validate import validate
-from intaglio.validate.report import processor
-from intaglio.validate.results import Validated
+from intaglio.validate.reports.report import processor
+from intaglio.validate.reports.results import Validated
 
 EXAMPLES = Path(__file__).parent.parent / "examples"
 TEXT_CHARACTERS = 24_000  # of the held-out text: some 8,000 tokens

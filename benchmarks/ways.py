@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
-from intaglio.progress import track
+from intaglio.display.progress import track
 from intaglio.runtime.generation.generate import TextGenerator
-from intaglio.runtime.generation.generated import Generated
+from intaglio.runtime.generation.scheduling.generated import Generated
 
 WARM_UP = 2  # texts
 

@@ -22,7 +22,7 @@ import onnxruntime
 from onnx import TensorProto, helper, numpy_helper
 
 from intaglio.plugins import DOMAIN, ort
-from intaglio.plugins.memory_bandwidth import Memory
+from intaglio.plugins.native.memory_bandwidth import Memory
 
 SHAPES = ((4096, 4096), (4096, 11008))  # K, N
 BYTES = 160 << 20  # of indices that a model's layers have at least, several times the last cache

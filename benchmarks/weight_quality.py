@@ -15,14 +15,14 @@ from pathlib import Path
 import click
 import msgspec
 
-from intaglio.bundle import Bundle
+from intaglio.bundle.bundle import Bundle
+from intaglio.bundle.model_file import load
+from intaglio.display.progress import step
 from intaglio.exporters import export
 from intaglio.graph_passes import compress
-from intaglio.model_file import load
 from intaglio.plugins import DOMAIN
-from intaglio.progress import step
-from intaglio.training import sensitivity
-from intaglio.validate.perplexity import perplexity
+from intaglio.training.sensitivity.sensitivity import sensitivity
+from intaglio.validate.scores.perplexity import perplexity
 
 MODELS = Path(__file__).parent.parent / "examples" / "language_models"
 

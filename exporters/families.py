@@ -6,6 +6,7 @@ import re
 from collections.abc import Mapping
 from typing import Any
 
+from intaglio.display.nearest import nearest
 from intaglio.errors import SourceError
 from intaglio.exporters.checkpoints.config import integer
 from intaglio.exporters.decoders import gpt2, llama, mistral, opt, qwen2, qwen3
@@ -16,7 +17,6 @@ from intaglio.exporters.encoders import bert, camembert, causal, distilbert, rob
 from intaglio.exporters.encoders.family import Family
 from intaglio.exporters.speech import conformer, squeezeformer
 from intaglio.exporters.speech.family import SpeechFamily
-from intaglio.nearest import nearest
 
 ENCODERS = (
     bert.FAMILY,

@@ -10,8 +10,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import numpy.typing as npt
 
-from intaglio.bundle import Source
-from intaglio.early_exit import EVERY
+from intaglio.bundle.bundle import Source
 from intaglio.errors import MissingExtraError, SourceError, one_line
 from intaglio.exporters.checkpoints.checkpoint import CONFIG, Checkpoint
 from intaglio.exporters.checkpoints.safetensors_file import MappedTensor
@@ -21,14 +20,15 @@ from intaglio.exporters.encoders.sentence_transformers import read_head
 from intaglio.exporters.families import find_decoder, find_speech
 from intaglio.exporters.source_folders import folder_of
 from intaglio.extras import load
-from intaglio.speech.configuration import read_config
+from intaglio.networks.early_exit import EVERY
+from intaglio.networks.speech.configuration import read_config
 
 if TYPE_CHECKING:
     from torch import Tensor, dtype
 
     from intaglio.exporters.decoders.module import DecoderModule
     from intaglio.exporters.encoders.modules import Encoder
-    from intaglio.speech.network import SpeechNetwork
+    from intaglio.networks.speech.network import SpeechNetwork
 
 
 def load_module(
@@ -128,7 +128,7 @@ def build_decoder(checkpoint: Checkpoint, family: DecoderFamily, streamed: bool 
 def build_speech(checkpoint: Checkpoint, takes_audio: bool) -> SpeechNetwork:
     """The checkpoint as a float32 `SpeechNetwork` in eval mode, with its front end if it `takes_audio`."""
     load("torch")
-    from intaglio.speech.weights import load_network
+    from intaglio.networks.speech.weights import load_network
 
     config = read_config(checkpoint.config, str(checkpoint.folder / CONFIG))
     weights = {name: mapped.tensor for name, mapped in checkpoint.tensors().items()}

@@ -10,10 +10,10 @@ import hashlib
 import json
 from pathlib import Path
 
-from intaglio.atomic import atomic_write
-from intaglio.bundle import Source
+from intaglio.bundle.bundle import Source
 from intaglio.errors import StorageError
-from intaglio.files import cache_directory
+from intaglio.files.atomic import atomic_write
+from intaglio.files.hashes import cache_directory
 
 
 def remember(source: Source, folder: Path) -> None:

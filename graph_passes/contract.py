@@ -19,12 +19,12 @@ from dataclasses import dataclass, field
 from enum import Enum
 from typing import TYPE_CHECKING, ClassVar, TypeVar
 
-from intaglio.bundle import Manifest
-from intaglio.effect import Effect
+from intaglio.bundle.bundle import Manifest
+from intaglio.bundle.effect import Effect
+from intaglio.display.progress import step
 from intaglio.errors import GraphError
-from intaglio.graph_passes.calibration import CalibrationData
-from intaglio.graph_passes.user_code import UserCode
-from intaglio.progress import step
+from intaglio.graph_passes.calibration.data import CalibrationData
+from intaglio.graph_passes.user.code import UserCode
 from intaglio.sensitivity_file import Sensitivities
 
 if TYPE_CHECKING:
@@ -73,7 +73,8 @@ class PassInputs:
 
     A pass reads the properties `calibration`, `sensitivities` and `code`, which are never None: a pass is not called
     without what it `needs`. `manifest` belongs to the bundle of the graph; None for a graph without a bundle. The
-    number of threads and the progress bars are set for the process: `intaglio.threads`, `intaglio.progress`.
+    number of threads and the progress bars are set for the process:
+    `intaglio.processes.threads`, `intaglio.display.progress`.
     """
 
     manifest: Manifest | None = None

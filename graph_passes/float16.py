@@ -12,7 +12,8 @@ import onnx
 import onnx_ir as ir
 from onnx_ir.passes.common import InlinePass
 
-from intaglio.effect import Effect
+from intaglio.bundle.effect import Effect
+from intaglio.bundle.half_precision import OutOfRange, half
 from intaglio.errors import GraphError
 from intaglio.graph_passes.contract import Counts, Pass, PassInputs
 from intaglio.graph_passes.float32_nodes import (
@@ -32,7 +33,6 @@ from intaglio.graph_passes.graphs import (
     infer_shapes,
     remove_if_dead,
 )
-from intaglio.half_precision import OutOfRange, half
 from intaglio.runtime.sessions.step import EXIT_THRESHOLDS
 
 FLOAT, HALF = ir.DataType.FLOAT, ir.DataType.FLOAT16

@@ -10,7 +10,7 @@ import numpy.typing as npt
 import onnx
 import onnx_ir as ir
 
-from intaglio.model_file import without_data
+from intaglio.bundle.model_file import without_data
 
 Array = npt.NDArray[np.generic]
 

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from intaglio.graph_passes.calibrate import Calibrate
+from intaglio.graph_passes.calibration.calibrate import Calibrate
 from intaglio.graph_passes.canonicalize import Canonicalize
 from intaglio.graph_passes.contract import Pass
 from intaglio.graph_passes.float16 import Float16
-from intaglio.graph_passes.fold_batch_norm import FoldBatchNorm
-from intaglio.graph_passes.fold_constants import FoldConstants
-from intaglio.graph_passes.fold_scales import FoldScales
+from intaglio.graph_passes.folding.fold_batch_norm import FoldBatchNorm
+from intaglio.graph_passes.folding.fold_constants import FoldConstants
+from intaglio.graph_passes.folding.fold_scales import FoldScales
 from intaglio.graph_passes.inline import Inline
 from intaglio.graph_passes.integer.audit_integer_only import AuditIntegerOnly
 from intaglio.graph_passes.integer.check_encoder import CheckEncoder
@@ -25,19 +25,19 @@ from intaglio.graph_passes.integer.integer_layer_norm import IntegerLayerNorm
 from intaglio.graph_passes.integer.integer_linear import IntegerLinear
 from intaglio.graph_passes.integer.integer_requantize import IntegerRequantize
 from intaglio.graph_passes.integer.integer_softmax import IntegerSoftmax
-from intaglio.graph_passes.integer.quantize_activations import QuantizeActivations
-from intaglio.graph_passes.integer.quantize_weights import QuantizeWeights
-from intaglio.graph_passes.raise_opset import RaiseOpset
-from intaglio.graph_passes.surgeon import Surgeon
+from intaglio.graph_passes.lookup_tables.lut import Lut
+from intaglio.graph_passes.lookup_tables.lut_sparse import LutSparse
+from intaglio.graph_passes.opsets.raise_opset import RaiseOpset
+from intaglio.graph_passes.pruning.prune_magnitude import PruneMagnitude
+from intaglio.graph_passes.pruning.prune_rows import PruneRows
+from intaglio.graph_passes.quantize_dequantize.quantize_activations import QuantizeActivations
+from intaglio.graph_passes.quantize_dequantize.quantize_weights import QuantizeWeights
+from intaglio.graph_passes.user.surgeon import Surgeon
 from intaglio.graph_passes.weights.awq import Awq
 from intaglio.graph_passes.weights.gptq import Gptq
 from intaglio.graph_passes.weights.int8_absmax import Int8Absmax
 from intaglio.graph_passes.weights.int8_zeropoint import Int8ZeroPoint
-from intaglio.graph_passes.weights.lut import Lut
-from intaglio.graph_passes.weights.lut_sparse import LutSparse
 from intaglio.graph_passes.weights.mixed import Mixed
-from intaglio.graph_passes.weights.prune_magnitude import PruneMagnitude
-from intaglio.graph_passes.weights.prune_rows import PruneRows
 from intaglio.graph_passes.weights.rtn import Rtn
 
 PASSES: dict[str, type[Pass]] = {

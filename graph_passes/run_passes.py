@@ -10,15 +10,15 @@ from dataclasses import dataclass
 import msgspec
 import onnx_ir as ir
 
-from intaglio.bundle import Manifest, PassRecord, tensor_spec
-from intaglio.graph_passes.calibrate import RECORD
+from intaglio.bundle.bundle import Manifest, PassRecord, tensor_spec
+from intaglio.display.progress import step
+from intaglio.graph_passes.calibration.calibrate import RECORD
 from intaglio.graph_passes.checker import check
 from intaglio.graph_passes.contract import Pass, PassInputs
 from intaglio.graph_passes.graphs import all_nodes, all_values, infer_shapes
 from intaglio.graph_passes.weight_share import WeightShare, weight_share
 from intaglio.plugins import custom_operators
-from intaglio.progress import step
-from intaglio.threads import bounded
+from intaglio.processes.threads import bounded
 from intaglio.version import __version__
 
 

@@ -21,8 +21,8 @@ from intaglio.version import __version__
 
 TYPE_CHECKING = False  # the module `typing` takes longer to import than all of this one
 if TYPE_CHECKING:
-    from intaglio.atomic import atomic_directory, check_output_directory
-    from intaglio.bundle import Bundle, Manifest
+    from intaglio.bundle.bundle import Bundle, Manifest
+    from intaglio.bundle.inspection import Inspected, inspect
     from intaglio.compression import Compressed, compress
     from intaglio.errors import (
         BuildError,
@@ -40,37 +40,37 @@ if TYPE_CHECKING:
     from intaglio.exporters.convert_checkpoint import convert
     from intaglio.exporters.converted import Converted
     from intaglio.exporters.export_model import Exported, export
-    from intaglio.graph_passes.recipe_list import ListedRecipes, recipes
-    from intaglio.inspection import Inspected, inspect
+    from intaglio.files.atomic import atomic_directory, check_output_directory
+    from intaglio.graph_passes.recipes.listing import ListedRecipes, recipes
     from intaglio.plugins.kernel_generator.tune import Tuning, tune
-    from intaglio.runtime.agents.agent import Agent, AgentLimits, AgentResult
     from intaglio.runtime.agents.answer import agent, answer, open_agent
+    from intaglio.runtime.agents.loops.agent import Agent, AgentLimits, AgentResult
     from intaglio.runtime.agents.open_tools import open_tools
-    from intaglio.runtime.agents.run_report import AgentRun
-    from intaglio.runtime.agents.tool import Tool, ToolError
-    from intaglio.runtime.agents.tool_from_function import tool
+    from intaglio.runtime.agents.reports.run_report import AgentRun
+    from intaglio.runtime.agents.tools.from_function import tool
+    from intaglio.runtime.agents.tools.tool import Tool, ToolError
     from intaglio.runtime.engines.build import build
     from intaglio.runtime.engines.build_request import Built
     from intaglio.runtime.engines.engine import Engine
     from intaglio.runtime.engines.opening import open_engine
     from intaglio.runtime.generation.generate import TextGenerator, generate
-    from intaglio.runtime.generation.generated import Generated
-    from intaglio.runtime.generation.grammar import Grammar
-    from intaglio.runtime.generation.message import FunctionCall, Message, ToolCall
-    from intaglio.runtime.generation.request import GenerationRequest
+    from intaglio.runtime.generation.requests.message import FunctionCall, Message, ToolCall
+    from intaglio.runtime.generation.requests.request import GenerationRequest
+    from intaglio.runtime.generation.scheduling.generated import Generated
     from intaglio.runtime.run_bundle import run
-    from intaglio.runtime.run_texts import Ran
-    from intaglio.runtime.similarities import Similarity, similarity
+    from intaglio.runtime.sampling.grammar import Grammar
     from intaglio.runtime.speech.recognizer import SpeechOptions, SpeechRecognizer
     from intaglio.runtime.speech.run_recordings import Transcribed
     from intaglio.runtime.speech.transcript import Transcript
-    from intaglio.training.sensitivity import Sensitivity, sensitivity
+    from intaglio.runtime.text.run_texts import Ran
+    from intaglio.runtime.text.similarities import Similarity, similarity
+    from intaglio.training.sensitivity.sensitivity import Sensitivity, sensitivity
     from intaglio.validate.bench.bench import bench
     from intaglio.validate.bench.results import Bench
-    from intaglio.validate.results import Validated
-    from intaglio.validate.roofline import Roofline, roofline
-    from intaglio.validate.text_quality import TextQuality, text_quality
-    from intaglio.validate.tune_decoding import TunedDecoding, tune_decoding
+    from intaglio.validate.measures.text_quality import TextQuality, text_quality
+    from intaglio.validate.reports.results import Validated
+    from intaglio.validate.roofline.roofline import Roofline, roofline
+    from intaglio.validate.tuning.tune_decoding import TunedDecoding, tune_decoding
     from intaglio.validate.validate_bundle import validate
 
 __all__ = [
@@ -151,8 +151,8 @@ __all__ = [
 _MODULES = {
     name: module
     for module, names in {
-        "intaglio.atomic": "atomic_directory check_output_directory",
-        "intaglio.bundle": "Bundle Manifest",
+        "intaglio.files.atomic": "atomic_directory check_output_directory",
+        "intaglio.bundle.bundle": "Bundle Manifest",
         "intaglio.compression": "Compressed compress",
         "intaglio.errors": (
             "BuildError BundleError BusyError ContextLengthError EngineError GraphError IntaglioError "
@@ -161,37 +161,37 @@ _MODULES = {
         "intaglio.exporters.convert_checkpoint": "convert",
         "intaglio.exporters.converted": "Converted",
         "intaglio.exporters.export_model": "Exported export",
-        "intaglio.graph_passes.recipe_list": "ListedRecipes recipes",
-        "intaglio.inspection": "Inspected inspect",
+        "intaglio.graph_passes.recipes.listing": "ListedRecipes recipes",
+        "intaglio.bundle.inspection": "Inspected inspect",
         "intaglio.plugins.kernel_generator.tune": "Tuning tune",
-        "intaglio.runtime.agents.agent": "Agent AgentLimits AgentResult",
+        "intaglio.runtime.agents.loops.agent": "Agent AgentLimits AgentResult",
         "intaglio.runtime.agents.answer": "agent answer open_agent",
         "intaglio.runtime.agents.open_tools": "open_tools",
-        "intaglio.runtime.agents.run_report": "AgentRun",
-        "intaglio.runtime.agents.tool": "Tool ToolError",
-        "intaglio.runtime.agents.tool_from_function": "tool",
+        "intaglio.runtime.agents.reports.run_report": "AgentRun",
+        "intaglio.runtime.agents.tools.tool": "Tool ToolError",
+        "intaglio.runtime.agents.tools.from_function": "tool",
         "intaglio.runtime.engines.build": "build",
         "intaglio.runtime.engines.build_request": "Built",
         "intaglio.runtime.engines.engine": "Engine",
         "intaglio.runtime.engines.opening": "open_engine",
         "intaglio.runtime.generation.generate": "TextGenerator generate",
-        "intaglio.runtime.generation.generated": "Generated",
-        "intaglio.runtime.generation.grammar": "Grammar",
-        "intaglio.runtime.generation.message": "FunctionCall Message ToolCall",
-        "intaglio.runtime.generation.request": "GenerationRequest",
+        "intaglio.runtime.generation.scheduling.generated": "Generated",
+        "intaglio.runtime.sampling.grammar": "Grammar",
+        "intaglio.runtime.generation.requests.message": "FunctionCall Message ToolCall",
+        "intaglio.runtime.generation.requests.request": "GenerationRequest",
         "intaglio.runtime.run_bundle": "run",
-        "intaglio.runtime.run_texts": "Ran",
-        "intaglio.runtime.similarities": "Similarity similarity",
+        "intaglio.runtime.text.run_texts": "Ran",
+        "intaglio.runtime.text.similarities": "Similarity similarity",
         "intaglio.runtime.speech.recognizer": "SpeechOptions SpeechRecognizer",
         "intaglio.runtime.speech.run_recordings": "Transcribed",
         "intaglio.runtime.speech.transcript": "Transcript",
-        "intaglio.training.sensitivity": "Sensitivity sensitivity",
+        "intaglio.training.sensitivity.sensitivity": "Sensitivity sensitivity",
         "intaglio.validate.bench.bench": "bench",
         "intaglio.validate.bench.results": "Bench",
-        "intaglio.validate.results": "Validated",
-        "intaglio.validate.roofline": "Roofline roofline",
-        "intaglio.validate.text_quality": "TextQuality text_quality",
-        "intaglio.validate.tune_decoding": "TunedDecoding tune_decoding",
+        "intaglio.validate.reports.results": "Validated",
+        "intaglio.validate.roofline.roofline": "Roofline roofline",
+        "intaglio.validate.measures.text_quality": "TextQuality text_quality",
+        "intaglio.validate.tuning.tune_decoding": "TunedDecoding tune_decoding",
         "intaglio.validate.validate_bundle": "validate",
     }.items()
     for name in names.split()

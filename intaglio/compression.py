@@ -13,25 +13,25 @@ from pathlib import Path
 
 import msgspec
 
-from intaglio.atomic import check_output_directory
-from intaglio.bundle import Bundle, PassRecord, create
+from intaglio.bundle.bundle import Bundle, PassRecord, create
+from intaglio.bundle.external_data import external_data_files
+from intaglio.bundle.model_file import load, outline, save
+from intaglio.display.progress import step
 from intaglio.errors import GraphError, UsageError
-from intaglio.external_data import external_data_files
-from intaglio.graph_passes.calibration import OPTION as CALIBRATION
-from intaglio.graph_passes.calibration import CalibrationData
+from intaglio.files.atomic import check_output_directory
+from intaglio.graph_passes.calibration.data import OPTION as CALIBRATION
+from intaglio.graph_passes.calibration.data import CalibrationData
 from intaglio.graph_passes.checker import check
 from intaglio.graph_passes.contract import Need, Pass, PassInputs
-from intaglio.graph_passes.load_recipe import load_recipe
+from intaglio.graph_passes.recipes.loading import load_recipe
 from intaglio.graph_passes.run_passes import manifest_after, run_passes
-from intaglio.graph_passes.user_code import UserCode
+from intaglio.graph_passes.user.code import UserCode
 from intaglio.graph_passes.weight_share import LeftWeight
-from intaglio.model_file import load, outline, save
-from intaglio.progress import step
-from intaglio.runtime.engines.open_check import NotOpened, unopenable
+from intaglio.processes.temporary import sibling_directory
+from intaglio.runtime.engines.onnxruntime.open_check import NotOpened, unopenable
 from intaglio.sensitivity_file import OPTION as SENSITIVITY
 from intaglio.sensitivity_file import Sensitivities
-from intaglio.temporary import sibling_directory
-from intaglio.training.sensitivity import sensitivity as compute_sensitivities
+from intaglio.training.sensitivity.sensitivity import sensitivity as compute_sensitivities
 
 ALLOW_CODE = "--allow-code"
 
@@ -76,8 +76,8 @@ def compress(
     an encoder-decoder the passes apply to the decoder, and the encoder is copied unchanged.
     `calibration`: real inputs to observe activations on, a UTF-8 file with one text per line or an .npz file of arrays
     by input name, for a speech recogniser a folder or a list of recordings. `sensitivity`: the file that
-    `intaglio.training.sensitivity` made for this bundle, or for another one of the same checkpoint; if a pass needs it
-    and it is not given, it is computed from `calibration`, a text. Each must be given if and only if a pass of the
+    `intaglio.sensitivity` made for this bundle, or for another one of the same checkpoint; if a pass needs it and it is
+    not given, it is computed from `calibration`, a text. Each must be given if and only if a pass of the
     recipe needs it. `allow_float`: keep operators in floating point that an integer-only recipe cannot convert, instead
     of raising. `bits`, `group_size`, `allow_float`: set in every pass with this option. `threads`: maximum number of
     threads, by default all processors that this process may use. `allow_code`: let the recipe run the user's own

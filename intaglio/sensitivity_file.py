@@ -18,10 +18,10 @@ import msgspec
 import numpy as np
 import numpy.typing as npt
 
-from intaglio.atomic import atomic_file
-from intaglio.bundle import Source
+from intaglio.bundle.bundle import Source
 from intaglio.errors import UsageError, one_line
-from intaglio.input_files import open_file
+from intaglio.files.atomic import atomic_file
+from intaglio.files.input_files import open_file
 
 OPTION = "--sensitivity"
 FORMAT = "intaglio sensitivity 1"

@@ -26,8 +26,8 @@ class Target:
     builds: str | None  # None: it runs graphs unchanged
 
 
-_ONNX_RUNTIME = {"opens": "onnxruntime_engine:open_target", "builds": "onnxruntime_builder:build_target"}
-_TENSORRT = {"opens": "tensorrt_engine:open_target", "builds": "tensorrt_builder:build_target"}
+_ONNX_RUNTIME = {"opens": "onnxruntime.engine:open_target", "builds": "onnxruntime.builder:build_target"}
+_TENSORRT = {"opens": "tensorrt.engine:open_target", "builds": "tensorrt.builder:build_target"}
 
 TARGETS = {
     target.name: target

@@ -7,17 +7,9 @@ from intaglio.lazy_names import lazy_names
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from intaglio.runtime.agents.engine_model import EngineModel
-    from intaglio.runtime.agents.function_calling import FunctionCalling
-    from intaglio.runtime.agents.llm_compiler import LLMCompiler
-    from intaglio.runtime.agents.mcp_server import serve_tools
-    from intaglio.runtime.agents.model import End, Model, ModelPiece, ModelRequest, Usage
-    from intaglio.runtime.agents.observation import Observation, as_text
-    from intaglio.runtime.agents.plan import Call
-    from intaglio.runtime.agents.plan_grammar import plan_grammar
-    from intaglio.runtime.agents.plan_parser import PlanParser
-    from intaglio.runtime.agents.plan_text import decoded, rendered, rendered_plan
-    from intaglio.runtime.agents.prompts import (
+    from intaglio.runtime.agents.loops.function_calling import FunctionCalling
+    from intaglio.runtime.agents.loops.llm_compiler import LLMCompiler
+    from intaglio.runtime.agents.loops.prompts import (
         FUNCTION_RULES,
         LAST_RULE,
         PLAN_RULES,
@@ -27,20 +19,28 @@ if TYPE_CHECKING:
         result_line,
         results_prompt,
     )
-    from intaglio.runtime.agents.react import ReAct
-    from intaglio.runtime.agents.timeline import timeline
+    from intaglio.runtime.agents.loops.react import ReAct
+    from intaglio.runtime.agents.models.engine_model import EngineModel
+    from intaglio.runtime.agents.models.model import End, Model, ModelPiece, ModelRequest, Usage
+    from intaglio.runtime.agents.plan.grammar import plan_grammar
+    from intaglio.runtime.agents.plan.parser import PlanParser
+    from intaglio.runtime.agents.plan.plan import Call
+    from intaglio.runtime.agents.plan.text import decoded, rendered, rendered_plan
+    from intaglio.runtime.agents.reports.timeline import timeline
+    from intaglio.runtime.agents.reports.trace import read_trace
+    from intaglio.runtime.agents.run.observation import Observation, as_text
     from intaglio.runtime.agents.toolbox.arithmetic import CALCULATE, calculate
     from intaglio.runtime.agents.toolbox.text_search import TextIndex
-    from intaglio.runtime.agents.trace import read_trace
+    from intaglio.runtime.agents.tools.mcp_server import serve_tools
     from intaglio.runtime.engines.build import build
     from intaglio.runtime.engines.engine import Engine
     from intaglio.runtime.engines.opening import open_engine
-    from intaglio.runtime.generation.chat import ChatPrompt
     from intaglio.runtime.generation.generate import TextGenerator, generate
-    from intaglio.runtime.generation.grammar import GrammarConstraint
+    from intaglio.runtime.generation.requests.chat import ChatPrompt
     from intaglio.runtime.generation.tool_calls.calling import tool_calling
     from intaglio.runtime.run_bundle import run
-    from intaglio.runtime.similarities import similarity
+    from intaglio.runtime.sampling.grammar import GrammarConstraint
+    from intaglio.runtime.text.similarities import similarity
 
 __all__ = [
     "CALCULATE",

@@ -6,7 +6,7 @@ from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import Any
 
-from intaglio.bundle import Bundle
+from intaglio.bundle.bundle import Bundle
 from intaglio.runtime.modalities.modality import RunOptions
 from intaglio.runtime.modalities.table import modality_of
 from intaglio.runtime.speech.recognizer import speech_options
@@ -27,7 +27,7 @@ def run(
     threads: int | None = None,
     prompt_name: str | None = None,
 ) -> Iterator[Any]:
-    """Run `bundle` on `texts` and yield one result per text, in order: a `Ran`, see `intaglio.runtime.run_texts`.
+    """Run `bundle` on `texts` and yield one result per text, in order: a `Ran`, see `intaglio.runtime.text.run_texts`.
 
     A speech recogniser takes the paths of recordings instead, and its results are `Transcribed`
     (`intaglio.runtime.speech.run_recordings`). `beam`: the width of its prefix beam search; None: greedy decoding, or

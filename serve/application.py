@@ -18,28 +18,28 @@ from starlette.responses import Response
 from starlette.routing import Route
 
 from intaglio.errors import BusyError
-from intaglio.serve.agent_completions import AgentFormatter
-from intaglio.serve.arrivals import Arrivals
-from intaglio.serve.chat_completions import ChatFormatter, ChatRequest
-from intaglio.serve.classification import ClassificationRequest, ClassificationResponse, classify
-from intaglio.serve.completions import CompletionFormatter, CompletionRequest
-from intaglio.serve.embeddings import EmbeddingsRequest, EmbeddingsResponse, create_embeddings
-from intaglio.serve.encoder_worker import EncoderWorker
-from intaglio.serve.errors import ApiError, api_error
-from intaglio.serve.formatter import Formatter
-from intaglio.serve.generation import full_response, start, streamed
-from intaglio.serve.generation_fields import GenerationFields
-from intaglio.serve.metrics import ServerMetrics
+from intaglio.serve.bodies.arrivals import Arrivals
+from intaglio.serve.bodies.request_decoding import Body, decode, read_body
+from intaglio.serve.bodies.transcription_fields import transcription_request
+from intaglio.serve.bodies.uploads import Uploads
+from intaglio.serve.endpoints.agent_completions import AgentFormatter
+from intaglio.serve.endpoints.chat_completions import ChatFormatter, ChatRequest
+from intaglio.serve.endpoints.classification import ClassificationRequest, ClassificationResponse, classify
+from intaglio.serve.endpoints.completions import CompletionFormatter, CompletionRequest
+from intaglio.serve.endpoints.embeddings import EmbeddingsRequest, EmbeddingsResponse, create_embeddings
+from intaglio.serve.endpoints.responses import ResponseFormatter, ResponsesRequest
+from intaglio.serve.endpoints.transcriptions import MEDIA_TYPES, Ending, Spoken, recording_error
 from intaglio.serve.middleware import CLOSED, Gate, Observed
-from intaglio.serve.model import DecoderModel, Model, Models
-from intaglio.serve.observation import KEY, Observation, Record
+from intaglio.serve.models.model import DecoderModel, Model, Models
+from intaglio.serve.models.served_agent import ServedAgent
+from intaglio.serve.monitoring.metrics import ServerMetrics
+from intaglio.serve.monitoring.observation import KEY, Observation, Record
 from intaglio.serve.options import ServerOptions
-from intaglio.serve.request_decoding import Body, decode, read_body
-from intaglio.serve.responses import ResponseFormatter, ResponsesRequest
-from intaglio.serve.served_agent import ServedAgent
-from intaglio.serve.transcription_fields import transcription_request
-from intaglio.serve.transcriptions import MEDIA_TYPES, Ending, Spoken, recording_error
-from intaglio.serve.uploads import Uploads
+from intaglio.serve.requests.generation_fields import GenerationFields
+from intaglio.serve.responses.errors import ApiError, api_error
+from intaglio.serve.responses.formatter import Formatter
+from intaglio.serve.responses.generation import full_response, start, streamed
+from intaglio.serve.workers.encoder_worker import EncoderWorker
 
 SHORT_BODY = 1 << 16  # bytes
 PING = 15  # seconds between comments in an idle stream, which keep proxies from closing it

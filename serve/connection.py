@@ -11,8 +11,8 @@ import msgspec
 from uvicorn._types import ASGI3Application
 from uvicorn.protocols.http.httptools_impl import STATUS_LINE, HttpToolsProtocol, RequestResponseCycle
 
-from intaglio.serve.errors import ApiError
 from intaglio.serve.options import ServerOptions
+from intaglio.serve.responses.errors import ApiError
 
 HEAD_BYTES = 1 << 16  # of a request line and headers; of trailers, and of anything else between the bytes of a body
 HEADERS = 100  # of a request, trailers included

@@ -10,11 +10,11 @@ import msgspec
 from starlette.responses import Response
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-from intaglio.serve.arrivals import Arrivals
-from intaglio.serve.errors import ApiError
-from intaglio.serve.logs import Access, log_access, request
-from intaglio.serve.metrics import ServerMetrics
-from intaglio.serve.observation import KEY, Record
+from intaglio.serve.bodies.arrivals import Arrivals
+from intaglio.serve.monitoring.logs import Access, log_access, request
+from intaglio.serve.monitoring.metrics import ServerMetrics
+from intaglio.serve.monitoring.observation import KEY, Record
+from intaglio.serve.responses.errors import ApiError
 
 REASONS = {
     401: "key",

@@ -8,20 +8,20 @@ from collections.abc import Mapping, Sequence
 from contextlib import ExitStack
 from pathlib import Path
 
-from intaglio.bundle import Bundle
+from intaglio.bundle.bundle import Bundle
+from intaglio.display.progress import step
 from intaglio.errors import UsageError
-from intaglio.progress import step
 from intaglio.runtime.generation.generate import TextGenerator
-from intaglio.runtime.generation.scheduler_options import SchedulerOptions
+from intaglio.runtime.generation.scheduling.scheduler_options import SchedulerOptions
 from intaglio.runtime.generation.worker import DecoderWorker
-from intaglio.runtime.prompts import find_prompt
-from intaglio.runtime.run_texts import EMBEDDING_TASKS
 from intaglio.runtime.speech.recognizer import SpeechOptions, speech_options
-from intaglio.serve.embeddings import MAX_INPUTS
-from intaglio.serve.encoder_worker import EncoderWorker
-from intaglio.serve.model import DecoderModel, EncoderModel, Model, Models, SpeechModel
+from intaglio.runtime.text.embedding_prompts import find_prompt
+from intaglio.runtime.text.run_texts import EMBEDDING_TASKS
+from intaglio.serve.endpoints.embeddings import MAX_INPUTS
+from intaglio.serve.models.model import DecoderModel, EncoderModel, Model, Models, SpeechModel
 from intaglio.serve.options import ServerOptions
-from intaglio.serve.speech_worker import SpeechWorker
+from intaglio.serve.workers.encoder_worker import EncoderWorker
+from intaglio.serve.workers.speech_worker import SpeechWorker
 
 # Default maximum source tokens of an encoder-decoder: attention takes 4 bytes x heads x tokens², 0.8 GB for T5-base.
 SOURCE_TOKENS = 4096

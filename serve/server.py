@@ -16,25 +16,25 @@ from typing import Any
 import uvicorn
 from sse_starlette.sse import AppStatus
 
-from intaglio import async_run
+from intaglio.display.verbosity import Verbosity, verbosity
 from intaglio.errors import UsageError, one_line
-from intaglio.input_files import read_bytes
+from intaglio.files.input_files import read_bytes
+from intaglio.processes import async_run
+from intaglio.processes.temporary import scratch_directory
 from intaglio.runtime.generation.worker import DecoderWorker
-from intaglio.serve.agent_description import AgentDescription, read_description
-from intaglio.serve.agent_opening import check_descriptions, open_agents
 from intaglio.serve.application import Api
+from intaglio.serve.bodies.uploads import Uploads
 from intaglio.serve.connection import connection_class
-from intaglio.serve.encoder_worker import EncoderWorker
-from intaglio.serve.errors import ApiError
-from intaglio.serve.logs import Format, configure
+from intaglio.serve.models.agent_description import AgentDescription, read_description
+from intaglio.serve.models.agent_opening import check_descriptions, open_agents
+from intaglio.serve.models.served_agent import ServedAgent
+from intaglio.serve.monitoring.logs import Format, configure
+from intaglio.serve.monitoring.trace import TraceFile
 from intaglio.serve.opening import named, open_models
 from intaglio.serve.options import ServerOptions
-from intaglio.serve.served_agent import ServedAgent
-from intaglio.serve.speech_worker import SpeechWorker
-from intaglio.serve.trace import TraceFile
-from intaglio.serve.uploads import Uploads
-from intaglio.temporary import scratch_directory
-from intaglio.verbosity import Verbosity, verbosity
+from intaglio.serve.responses.errors import ApiError
+from intaglio.serve.workers.encoder_worker import EncoderWorker
+from intaglio.serve.workers.speech_worker import SpeechWorker
 
 MAX_PEM = 1 << 20  # bytes of a certificate chain, or of a key
 BACKLOG = 2048  # connections that the kernel holds until they are accepted

@@ -15,7 +15,7 @@ FILES = {
         '__getattr__ = lazy_names(__name__, {"run": "", "export": ""})\n'
     ),
     "intaglio/lazy_names.py": "",
-    "intaglio/cli/export.py": "from intaglio.exporters.export import export\n",
+    "cli/export.py": "from intaglio.exporters.export import export\n",
     "runtime/run.py": "from intaglio.plugins.gelu import gelu\n",
     "exporters/export.py": "def export():\n    from intaglio.exporters.trace import trace\n",
     "exporters/trace.py": "",
@@ -41,7 +41,7 @@ REACHED = {
     "plugins/gelu.cpp": {"runs", "fixture_of_fixture"},
     "exporters/trace.py": {"exports", "fixture", "fixture_of_fixture", "verb"},
     "runtime/run.py": {"runs"},
-    "intaglio/cli/export.py": {"verb"},
+    "cli/export.py": {"verb"},
     "tests/support/models.py": {"fixture", "fixture_of_fixture"},
     "tests/test_page.py": {"page"},
     "docs/page.md": {"page"},

@@ -20,14 +20,14 @@ DEFERRED = {
     "intaglio/__init__.py": "`import intaglio` is immediate: a verb's stage is imported when the verb is asked for",
     "exporters/__init__.py": "the process that checks a graph runs it without what has made it",
     "runtime/__init__.py": "help texts read the strategies, without what engines are opened and built with",
-    "intaglio/cli": "`--help`, completion and errors are immediate: a command imports its stage when it is called",
+    "cli": "`--help`, completion and errors are immediate: a command imports its stage when it is called",
 }
 # Files that import modules from a table -> the modules in the table, some of which may not exist.
 TABLES = {
-    "intaglio/cli/__init__.py": [f"intaglio.cli.{verb.replace('-', '_')}" for verb in VERBS],
+    "cli/__init__.py": [f"intaglio.cli.{verb.replace('-', '_')}" for verb in VERBS],
     "plugins/registry.py": [f"intaglio.plugins.{folder}.spec" for folder in OPERATOR_FOLDERS],
     "plugins/cuda/launches.py": [f"intaglio.plugins.{folder}.launch" for folder in OPERATOR_FOLDERS],
-    "training/operators.py": [f"intaglio.plugins.{folder}.training" for folder in OPERATOR_FOLDERS],
+    "training/integer/operators.py": [f"intaglio.plugins.{folder}.training" for folder in OPERATOR_FOLDERS],
     "runtime/engines/opening.py": [
         f"intaglio.runtime.engines.{place.partition(':')[0]}"
         for target in TARGETS.values()
@@ -39,7 +39,7 @@ TABLES = {
 UNFOLLOWED = {
     "intaglio/lazy_names.py": "for packages, in which the same modules stand under TYPE_CHECKING",
     "intaglio/extras.py": "libraries",
-    "graph_passes/user_code.py": "the user's own modules",
+    "graph_passes/user/code.py": "the user's own modules",
     "plugins/ort/build.py": "signatures and generated headers, before anything is installed",
 }
 

@@ -51,7 +51,7 @@ def test_wheel_metadata_has_license_version_and_authors(metadata: Path) -> None:
 def test_third_party_texts_are_in_the_notice() -> None:
     notice = (ROOT / "NOTICE").read_text()
     assert "PYTHON SOFTWARE FOUNDATION LICENSE VERSION 2" in notice
-    ours = [ROOT / "intaglio" / "sentences.txt", ROOT / "training" / "speech" / "sentences.txt"]
+    ours = [ROOT / "intaglio" / "samples" / "sentences.txt", ROOT / "training" / "speech" / "sentences.txt"]
     texts = [*ours, *(ROOT / "examples").rglob("*.txt")]
     texts = [text for text in texts if "facts" not in text.parts]  # the planner's, which are our own
     assert len(texts) == 4

@@ -18,11 +18,11 @@ from polygraphy.tools.args import util as args_util
 from polygraphy.tools.args.base import BaseRunnerArgs
 from polygraphy.tools.script import make_invocable
 
-from intaglio.bundle import MANIFEST, MODEL, Bundle
+from intaglio.bundle.bundle import MANIFEST, MODEL, Bundle
 from intaglio.exporters import load_module
 from intaglio.runtime import open_engine
 from intaglio.targets import DEFAULT, summary
-from intaglio.validate.runners import EngineRunner, PyTorchRunner, ReferenceRunner
+from intaglio.validate.comparison.runners import EngineRunner, PyTorchRunner, ReferenceRunner
 
 
 def export_argument_groups() -> list[BaseRunnerArgs]:

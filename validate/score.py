@@ -6,21 +6,21 @@ import math
 from collections.abc import Mapping
 from pathlib import Path
 
-from intaglio.bounds import Limit, check_given, quality_limits
-from intaglio.bundle import Bundle
+from intaglio.accuracy.bounds import Limit, check_given, quality_limits
+from intaglio.bundle.bundle import Bundle
 from intaglio.errors import UsageError
-from intaglio.files import sha256
-from intaglio.runtime.inputs import InputsUsed
+from intaglio.files.hashes import sha256
 from intaglio.runtime.speech.recognizer import SpeechOptions
-from intaglio.validate import report as reports
-from intaglio.validate import results
-from intaglio.validate.changes import changes_between
-from intaglio.validate.compared_models import BASELINE, PYTORCH, REFERENCE, ComparedModel
-from intaglio.validate.measures import judge
-from intaglio.validate.perplexity import SCORED, Perplexity, perplexity
-from intaglio.validate.report_files import check_report, recorded_side, slug, write_report
-from intaglio.validate.results import Validated
-from intaglio.validate.word_errors import MEASURES, RISES, word_errors
+from intaglio.runtime.text.inputs import InputsUsed
+from intaglio.validate.comparison.changes import changes_between
+from intaglio.validate.comparison.compared_models import BASELINE, PYTORCH, REFERENCE, ComparedModel
+from intaglio.validate.measures.measures import judge
+from intaglio.validate.reports import report as reports
+from intaglio.validate.reports import results
+from intaglio.validate.reports.files import check_report, recorded_side, slug, write_report
+from intaglio.validate.reports.results import Validated
+from intaglio.validate.scores.perplexity import SCORED, Perplexity, perplexity
+from intaglio.validate.scores.word_errors import MEASURES, RISES, word_errors
 
 
 def score(

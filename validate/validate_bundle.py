@@ -5,26 +5,26 @@ from __future__ import annotations
 from collections.abc import Mapping
 from pathlib import Path
 
-from intaglio.bounds import Bounds, given_bounds
-from intaglio.bundle import Bundle
+from intaglio.accuracy.bounds import Bounds, given_bounds
+from intaglio.bundle.bundle import Bundle
+from intaglio.display.progress import step
 from intaglio.errors import UsageError
-from intaglio.progress import step
+from intaglio.processes.threads import limited
 from intaglio.runtime.modalities.table import modality_of
 from intaglio.runtime.speech.recognizer import speech_options
 from intaglio.targets import find_target
-from intaglio.threads import limited
-from intaglio.validate import report as reports
-from intaglio.validate import results
-from intaglio.validate.bisect import blocks, first_beyond, is_beyond, measure_layers
-from intaglio.validate.changes import changes_between
-from intaglio.validate.compare import Array, compare
-from intaglio.validate.compared_models import BASELINE, PYTORCH, REFERENCE, ComparedModel, is_checkpoint
-from intaglio.validate.measures import judge
-from intaglio.validate.report_files import check_report, recorded_side, slug, write_report
-from intaglio.validate.results import LayerError, Validated, layer_error, output_error
-from intaglio.validate.rules import rules_for
+from intaglio.validate.comparison.bisect import blocks, first_beyond, is_beyond, measure_layers
+from intaglio.validate.comparison.changes import changes_between
+from intaglio.validate.comparison.compare import Array, compare
+from intaglio.validate.comparison.compared_models import BASELINE, PYTORCH, REFERENCE, ComparedModel, is_checkpoint
+from intaglio.validate.comparison.rules import rules_for
+from intaglio.validate.measures.measures import judge
+from intaglio.validate.measures.task_measure import measure_for
+from intaglio.validate.reports import report as reports
+from intaglio.validate.reports import results
+from intaglio.validate.reports.files import check_report, recorded_side, slug, write_report
+from intaglio.validate.reports.results import LayerError, Validated, layer_error, output_error
 from intaglio.validate.score import score, score_speech
-from intaglio.validate.task_measure import measure_for
 
 
 def validate(
@@ -58,20 +58,20 @@ def validate(
     `data`: see `intaglio.runtime.modalities`, where each modality has a file; the first `samples` of them are run, in
     batches of `batch_size`. `bisect` searches for the first layer beyond its bound.
 
-    The verdict depends on the passes that only one side had (`intaglio.validate.changes`). If both compute the same,
-    every value of every output has a bound; if one approximates the other, the task's measures have bounds
-    (`intaglio.validate.measures`). `bound` maps measures to bounds that replace the defaults in `intaglio.bounds`;
-    `max_abs`, `min_cosine` and `max_perplexity_rise` (percent) are short forms. The HTML and JSON reports are written
-    to the bundle, under `reports/`, or to the directory `report`.
+    The verdict depends on the passes that only one side had (`intaglio.validate.comparison.changes`). If both
+    compute the same, every value of every output has a bound; if one approximates the other, the task's measures
+    have bounds (`intaglio.validate.measures.measures`). `bound` maps measures to bounds that replace the defaults
+    in `intaglio.accuracy.bounds`; `max_abs`, `min_cosine` and `max_perplexity_rise` (percent) are short forms. The
+    HTML and JSON reports are written to the bundle, under `reports/`, or to the directory `report`.
 
-    With `perplexity`, a UTF-8 file, a generative model is scored on that text, and judged by its difference from the
-    bundle `against`; see `intaglio.validate.perplexity` for the file, `context` and `stride`. Without `against` it is
-    measured but not judged. An encoder-decoder is always scored this way: without a file, on the output of the bundle
-    `against`.
+    With `perplexity`, a UTF-8 file, a generative model is scored on that text, and judged by its difference from
+    the bundle `against`; see `intaglio.validate.scores.perplexity` for the file, `context` and `stride`. Without
+    `against` it is measured but not judged. An encoder-decoder is always scored this way: without a file, on the
+    output of the bundle `against`.
 
     With `wer`, a list of recordings and their texts, the word error rate of a speech recogniser is measured, and judged
     by its difference from that of the bundle `against`, or by the bounds on `wer` and `cer`. Both decode greedily, or
-    with a beam search as `run` has it (`beam` to `word_bonus`). See `intaglio.validate.word_errors`.
+    with a beam search as `run` has it (`beam` to `word_bonus`). See `intaglio.validate.scores.word_errors`.
 
     `threads`: processor threads of ONNX Runtime, by default all.
 

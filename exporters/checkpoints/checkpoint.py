@@ -6,10 +6,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from intaglio import early_exit
-from intaglio.atomic import BUNDLE, restore
-from intaglio.bundle import Source
-from intaglio.drafts import MATRICES, RECORD, Drafts, matrix_path, read_drafts
+from intaglio.bundle.bundle import Source
+from intaglio.bundle.recorded_name import recorded_name
 from intaglio.errors import BundleError, SourceError
 from intaglio.exporters.checkpoints import hub
 from intaglio.exporters.checkpoints.adapters import adapter_alone, check_merged, check_no_adapter
@@ -20,9 +18,11 @@ from intaglio.exporters.checkpoints.quantized import check_configuration, check_
 from intaglio.exporters.checkpoints.safetensors_file import MappedTensor, map_tensors, read_header
 from intaglio.exporters.checkpoints.sentence_folder import module_files, read_modules, transformer_folder
 from intaglio.exporters.families import check_supported, find_sentence_family
-from intaglio.files import inside, sha256
-from intaglio.input_files import check_folder
-from intaglio.recorded_name import recorded_name
+from intaglio.files.atomic import BUNDLE, restore
+from intaglio.files.hashes import inside, sha256
+from intaglio.files.input_files import check_folder
+from intaglio.networks import early_exit
+from intaglio.networks.drafts import MATRICES, RECORD, Drafts, matrix_path, read_drafts
 
 CONFIG = "config.json"
 WEIGHTS = "model.safetensors"

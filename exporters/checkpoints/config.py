@@ -9,7 +9,7 @@ from typing import Any
 import msgspec
 
 from intaglio.errors import SourceError
-from intaglio.input_files import read_text
+from intaglio.files.input_files import read_text
 
 MAX_JSON = 16 << 20  # bytes; parsing takes 20 times that in memory. The largest real index has 9 MB
 

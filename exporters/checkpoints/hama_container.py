@@ -14,7 +14,7 @@ import numpy as np
 import numpy.typing as npt
 
 from intaglio.errors import SourceError
-from intaglio.input_files import read_bytes
+from intaglio.files.input_files import read_bytes
 
 MAGIC = b"HAMAPK\x01\x02"
 DTYPES: dict[int, np.dtype[np.floating]] = {0: np.dtype("<f4"), 1: np.dtype("<f2")}

@@ -15,9 +15,9 @@ from typing import TYPE_CHECKING, Any
 
 from intaglio.errors import SourceError, one_line
 from intaglio.extras import load
-from intaglio.input_files import decode
-from intaglio.safe_yaml import load_yaml
-from intaglio.temporary import scratch_directory
+from intaglio.files.input_files import decode
+from intaglio.files.safe_yaml import load_yaml
+from intaglio.processes.temporary import scratch_directory
 
 if TYPE_CHECKING:
     from torch import Tensor

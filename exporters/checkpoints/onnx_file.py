@@ -5,17 +5,17 @@ from __future__ import annotations
 import warnings
 from pathlib import Path
 
-from intaglio.bundle import FORMAT, Axis, Draft, Manifest, Source, tensor_spec
+from intaglio.bundle.bundle import FORMAT, Axis, Draft, Manifest, Source, tensor_spec
+from intaglio.bundle.external_data import external_data_files
+from intaglio.bundle.model_file import count_weights, load, outline, parse, save
+from intaglio.bundle.recorded_name import recorded_name
 from intaglio.errors import BundleError, SourceError, one_line
 from intaglio.exporters.checkpoints.pointers import check_downloaded
 from intaglio.exporters.checkpoints.tokenizer_files import BESIDE
-from intaglio.external_data import external_data_files
-from intaglio.files import copy_file, inside, sha256
-from intaglio.model_file import count_weights, load, outline, parse, save
+from intaglio.files.hashes import copy_file, inside, sha256
 from intaglio.plugins import custom_operators
-from intaglio.recorded_name import recorded_name
-from intaglio.runtime.engines.open_check import NotOpened, unopenable
-from intaglio.runtime.tokenizer import TOKENIZER
+from intaglio.runtime.engines.onnxruntime.open_check import NotOpened, unopenable
+from intaglio.runtime.text.tokenizer import TOKENIZER
 from intaglio.version import __version__
 
 TASK_OF_OUTPUT = {"sentence_embedding": "embed", "last_hidden_state": "encode"}

@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from intaglio.display.progress import step
 from intaglio.errors import BundleError, SourceError, one_line
 from intaglio.exporters.checkpoints import hub
 from intaglio.exporters.checkpoints.checkpoint import Checkpoint, has_weights, read_config
@@ -21,8 +22,7 @@ from intaglio.exporters.converted import Converted
 from intaglio.exporters.families import architecture_of, families
 from intaglio.exporters.source import load_state
 from intaglio.extras import load
-from intaglio.files import copy_file, inside
-from intaglio.progress import step
+from intaglio.files.hashes import copy_file, inside
 
 if TYPE_CHECKING:
     from torch import Tensor

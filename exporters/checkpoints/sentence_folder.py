@@ -10,8 +10,8 @@ from pathlib import Path
 import msgspec
 
 from intaglio.errors import BundleError, SourceError, one_line
-from intaglio.files import inside
-from intaglio.input_files import read_text
+from intaglio.files.hashes import inside
+from intaglio.files.input_files import read_text
 
 MODULES = "modules.json"
 MAX_BYTES = 1 << 20  # of modules.json; real ones have a few hundred

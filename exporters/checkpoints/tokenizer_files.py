@@ -12,9 +12,9 @@ from intaglio.errors import SourceError
 from intaglio.exporters.checkpoints.checkpoint import Checkpoint
 from intaglio.exporters.checkpoints.config import integer
 from intaglio.extras import load
-from intaglio.files import copy_file
-from intaglio.input_files import read_text
-from intaglio.runtime.tokenizer import TOKENIZER
+from intaglio.files.hashes import copy_file
+from intaglio.files.input_files import read_text
+from intaglio.runtime.text.tokenizer import TOKENIZER
 
 # Files from which transformers builds a tokenizer; without any of them it builds an empty one.
 MODELS = ("spiece.model", "sentencepiece.bpe.model", "sentencepiece.model", "tokenizer.model", "tiktoken.model")

@@ -17,16 +17,16 @@ import msgspec
 import numpy as np
 import numpy.typing as npt
 
-from intaglio.bounds import Bounds
-from intaglio.bundle import Decoder
+from intaglio.accuracy.bounds import Bounds
+from intaglio.bundle.bundle import Decoder
 from intaglio.exporters.check import Checked, compared, open_checked, run_check
 from intaglio.exporters.decoders.draft_check import stepwise_drafts
+from intaglio.processes.temporary import scratch_directory
 from intaglio.runtime.sessions.decoder import DecoderSession
 from intaglio.runtime.sessions.early_exit import EarlyExitSession
 from intaglio.runtime.sessions.step import DRAFT_LOGITS, EXIT_LOGITS, LOGITS, exit_outputs, whole_outputs
-from intaglio.runtime.tokenizer import TOKENIZER, Tokenizer
-from intaglio.sentences import sentences
-from intaglio.temporary import scratch_directory
+from intaglio.runtime.text.tokenizer import TOKENIZER, Tokenizer
+from intaglio.samples.sentences import sentences
 
 Batch = list[list[int]]  # token ids of each sequence
 Logits = npt.NDArray[np.float32]

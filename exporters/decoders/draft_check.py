@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from intaglio.bundle import Decoder
+from intaglio.bundle.bundle import Decoder
 from intaglio.exporters.check import open_checked
 from intaglio.runtime.sessions.draft_inputs import drafted
 from intaglio.runtime.sessions.step import (

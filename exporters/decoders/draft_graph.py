@@ -11,13 +11,13 @@ from abc import abstractmethod
 
 import onnx_ir as ir
 
-from intaglio.bundle import Decoder
-from intaglio.drafts import HEAD_ROWS, HIDDEN_TRANSFER, Drafts, matrix_path, rows_after
+from intaglio.bundle.bundle import Decoder
 from intaglio.exporters.decoders.early_exit_graph import EarlyExitGraph
 from intaglio.exporters.decoders.graph import DecoderGraph, Frequencies
 from intaglio.exporters.decoders.saturation_graph import SaturationGraph
 from intaglio.exporters.writing.checkpoint_weights import CheckpointWeights
 from intaglio.exporters.writing.graph_writer import graph_input, named
+from intaglio.networks.drafts import HEAD_ROWS, HIDDEN_TRANSFER, Drafts, matrix_path, rows_after
 from intaglio.runtime.sessions.step import DRAFT_INDICES, DRAFT_LOGITS, DRAFT_MASK, DRAFT_POSITIONS, logits_spec
 
 END = (1 << 63) - 1  # end of a slice: up to the end of the axis

@@ -8,10 +8,10 @@ import msgspec
 import numpy as np
 import onnx_ir as ir
 
-from intaglio.bounds import Bounds
-from intaglio.bundle import FORMAT, Axis, Decoder, Draft, Manifest, tensor_spec
-from intaglio.drafts import HIDDEN_TRANSFER, Drafts
-from intaglio.early_exit import EVERY, EarlyExit
+from intaglio.accuracy.bounds import Bounds
+from intaglio.bundle.bundle import FORMAT, Axis, Decoder, Draft, Manifest, tensor_spec
+from intaglio.bundle.model_file import count_weights, save
+from intaglio.display.progress import step
 from intaglio.errors import SourceError
 from intaglio.exporters.check import Checked, block_outputs
 from intaglio.exporters.checkpoints.checkpoint import Checkpoint
@@ -25,8 +25,8 @@ from intaglio.exporters.decoders.graph import DecoderGraph
 from intaglio.exporters.source import build_decoder, check_finite, source_errors
 from intaglio.exporters.writing.checkpoint_weights import DecoderWeights
 from intaglio.extras import load
-from intaglio.model_file import count_weights, save
-from intaglio.progress import step
+from intaglio.networks.drafts import HIDDEN_TRANSFER, Drafts
+from intaglio.networks.early_exit import EVERY, EarlyExit
 from intaglio.runtime.sessions.step import DRAFT_LOGITS, EXIT_LOGITS, LOGITS
 from intaglio.version import __version__
 

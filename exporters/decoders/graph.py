@@ -13,7 +13,7 @@ import numpy as np
 import onnx_ir as ir
 from onnx_ir.passes.common import ShapeInferencePass
 
-from intaglio.bundle import Decoder
+from intaglio.bundle.bundle import Decoder
 from intaglio.exporters.writing.checkpoint_weights import HEAD, CheckpointWeights
 from intaglio.exporters.writing.graph_writer import GraphWriter, graph_input, graph_inputs, named
 from intaglio.runtime.sessions.step import KINDS, LOGITS, PAST, PRESENT, STEP, cache_axes, logits_spec

@@ -9,10 +9,10 @@ import torch
 from torch import Tensor, nn
 from transformers import Cache
 
-from intaglio.draft_network import medusa_states, transferred_states
-from intaglio.drafts import MEDUSA, Drafts, matrix_path
-from intaglio.early_exit import NEVER
-from intaglio.exit_network import before_head
+from intaglio.networks.draft_network import medusa_states, transferred_states
+from intaglio.networks.drafts import MEDUSA, Drafts, matrix_path
+from intaglio.networks.early_exit import NEVER
+from intaglio.networks.exit_network import before_head
 
 
 class DecoderModule(nn.Module):

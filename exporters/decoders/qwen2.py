@@ -7,7 +7,7 @@ from typing import Any
 
 import onnx_ir as ir
 
-from intaglio.bundle import Decoder
+from intaglio.bundle.bundle import Decoder
 from intaglio.exporters.decoders import llama
 from intaglio.exporters.decoders.graph import DecoderGraph
 from intaglio.exporters.decoders.windows import with_window

@@ -16,15 +16,15 @@ import msgspec
 import numpy as np
 import numpy.typing as npt
 
-from intaglio.bounds import Bounds
-from intaglio.bundle import MODEL, Decoder, Encoder
+from intaglio.accuracy.bounds import Bounds
+from intaglio.bundle.bundle import MODEL, Decoder, Encoder
 from intaglio.exporters.check import Checked, compared, open_checked, run_check
 from intaglio.exporters.decoders.check import LONGEST, TEXTS, TOGETHER, pieces
+from intaglio.processes.temporary import scratch_directory
 from intaglio.runtime.engines.engine import Array, Engine
 from intaglio.runtime.sessions.step import LOGITS, SOURCE_IDS, SOURCE_MASK, empty_caches, next_caches, step_feeds
-from intaglio.runtime.tokenizer import TOKENIZER, Tokenizer
-from intaglio.sentences import sentences
-from intaglio.temporary import scratch_directory
+from intaglio.runtime.text.tokenizer import TOKENIZER, Tokenizer
+from intaglio.samples.sentences import sentences
 
 Floats = npt.NDArray[np.float32]
 OUTPUTS = ("cross_key", "cross_value", LOGITS)  # all layers together, and all tokens

@@ -7,8 +7,10 @@ from typing import Any, NamedTuple
 import numpy as np
 import onnx_ir as ir
 
-from intaglio.bounds import Bounds
-from intaglio.bundle import FORMAT, Axis, Draft, Encoder, Manifest, tensor_spec
+from intaglio.accuracy.bounds import Bounds
+from intaglio.bundle.bundle import FORMAT, Axis, Draft, Encoder, Manifest, tensor_spec
+from intaglio.bundle.model_file import save, share
+from intaglio.display.progress import step
 from intaglio.errors import SourceError
 from intaglio.exporters.check import Checked, block_outputs
 from intaglio.exporters.checkpoints.checkpoint import Checkpoint
@@ -21,8 +23,6 @@ from intaglio.exporters.encoder_decoders.graph import CrossAttentionDecoderGraph
 from intaglio.exporters.source import build_model, check_finite, source_errors
 from intaglio.exporters.writing.checkpoint_weights import CheckpointWeights
 from intaglio.extras import load
-from intaglio.model_file import save, share
-from intaglio.progress import step
 from intaglio.runtime.sessions.step import LOGITS
 from intaglio.version import __version__
 

@@ -11,7 +11,7 @@ from typing import Any
 
 import onnx_ir as ir
 
-from intaglio.bundle import Decoder
+from intaglio.bundle.bundle import Decoder
 from intaglio.errors import SourceError
 from intaglio.exporters.checkpoints.config import integer
 from intaglio.exporters.encoder_decoders.family import EncoderDecoderFamily

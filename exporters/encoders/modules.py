@@ -11,7 +11,7 @@ from torch import Tensor, nn
 from intaglio.exporters.encoders import sentence_modules
 from intaglio.exporters.encoders.sentence_modules import module_weights
 from intaglio.exporters.encoders.sentence_transformers import SentenceHead
-from intaglio.runtime.tokenizer import POOLING_MASK
+from intaglio.runtime.text.tokenizer import POOLING_MASK
 
 
 class Encoder(nn.Module):

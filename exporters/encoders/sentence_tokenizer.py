@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, NoReturn
 
+from intaglio.bundle.manifest import Manifest, Prompt
 from intaglio.errors import SourceError, one_line
 from intaglio.exporters.checkpoints.checkpoint import Checkpoint
 from intaglio.exporters.checkpoints.config import integer, read_json
@@ -20,7 +21,6 @@ from intaglio.exporters.encoders.description import EncoderDescription
 from intaglio.exporters.encoders.sentence_modules import check_keys
 from intaglio.exporters.encoders.sentence_transformers import SentenceHead
 from intaglio.extras import load
-from intaglio.manifest import Manifest, Prompt
 
 SETTINGS = tuple(
     f"sentence_{name}_config.json"

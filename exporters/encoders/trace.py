@@ -24,7 +24,7 @@ from onnx_ir.tensor_adapters import TorchTensor, from_torch_dtype
 from onnxscript import optimizer
 from torch._subclasses.fake_tensor import FakeTensorMode
 
-from intaglio.bundle import Axis
+from intaglio.bundle.bundle import Axis
 from intaglio.exporters.checkpoints.safetensors_file import MappedTensor
 from intaglio.exporters.writing.weights import Rounding, in_file, weight
 

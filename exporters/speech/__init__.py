@@ -1,1 +1,1 @@
-"""Speech recognisers: the graphs of the networks in `intaglio.speech`, one file each, and their export."""
+"""Speech recognisers: the graphs of the networks in `intaglio.networks.speech`, one file each, and their export."""

@@ -1,4 +1,4 @@
-"""Conformer with a CTC head (`intaglio.speech.conformer`)."""
+"""Conformer with a CTC head (`intaglio.networks.speech.conformer`)."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from intaglio.exporters.speech.modules import (
     norm,
     subsampling,
 )
-from intaglio.speech.configuration import ConformerConfig
+from intaglio.networks.speech.configuration import ConformerConfig
 
 
 def build(graph: SpeechGraph, features: ir.Value, lengths: ir.Value) -> tuple[ir.Value, ir.Value]:

@@ -6,14 +6,14 @@ from pathlib import Path
 
 import numpy as np
 
+from intaglio.display.progress import step
 from intaglio.exporters.checkpoints.hama_container import read_container
 from intaglio.exporters.checkpoints.nemo_archive import read_archive
 from intaglio.exporters.converted import Converted
 from intaglio.exporters.speech.from_hama import read_hama
 from intaglio.exporters.speech.from_nemo import read_nemo
 from intaglio.extras import load
-from intaglio.progress import step
-from intaglio.speech.configuration import check_config
+from intaglio.networks.speech.configuration import check_config
 
 NEMO, HAMA = ".nemo", ".hama"
 
@@ -26,9 +26,9 @@ def convert_recogniser(path: Path, folder: Path) -> Converted:
     """
     with step("loading the libraries"):
         torch = load("torch")
-        from intaglio.speech.checkpoint import write_checkpoint
-        from intaglio.speech.network import SpeechNetwork
-        from intaglio.speech.weights import check_weights
+        from intaglio.networks.speech.checkpoint import write_checkpoint
+        from intaglio.networks.speech.network import SpeechNetwork
+        from intaglio.networks.speech.weights import check_weights
     with step("reading"):
         if path.suffix == NEMO:
             config, weights, vocabulary = read_nemo(*read_archive(path), str(path))

@@ -8,8 +8,10 @@ from typing import Any
 import numpy as np
 import onnx_ir as ir
 
-from intaglio.bounds import Bounds
-from intaglio.bundle import FORMAT, Audio, Axis, Draft, Manifest, tensor_spec
+from intaglio.accuracy.bounds import Bounds
+from intaglio.bundle.bundle import FORMAT, Audio, Axis, Draft, Manifest, tensor_spec
+from intaglio.bundle.model_file import count_weights, save
+from intaglio.display.progress import step
 from intaglio.errors import BundleError, SourceError
 from intaglio.exporters.check import Batch, Checked, check_graph
 from intaglio.exporters.checkpoints.checkpoint import CONFIG, Checkpoint
@@ -19,14 +21,12 @@ from intaglio.exporters.speech.front_end import log_mel
 from intaglio.exporters.speech.graph import FLOAT, SpeechGraph
 from intaglio.exporters.writing.checkpoint_weights import CheckpointWeights
 from intaglio.extras import load
-from intaglio.files import copy_file
-from intaglio.model_file import count_weights, save
-from intaglio.progress import step
+from intaglio.files.hashes import copy_file
+from intaglio.networks.speech.configuration import SpeechConfig, read_config
 from intaglio.runtime.modalities.audio import padded, resampled
 from intaglio.runtime.speech.vocabulary import VOCABULARY, read_vocabulary
 from intaglio.runtime.speech.windows import MOST_FRAMES
-from intaglio.speech.configuration import SpeechConfig, read_config
-from intaglio.speech_samples import SAMPLE_RATE, recordings
+from intaglio.samples.speech_samples import SAMPLE_RATE, recordings
 from intaglio.version import __version__
 
 CHECKED = (3, 1)  # recordings of each batch that is compared: one with padding, one without
@@ -142,8 +142,8 @@ def _feeds(checkpoint: Checkpoint, config: SpeechConfig, takes_audio: bool) -> l
     """Real recordings as batches of inputs, of at most `MOST_FRAMES` output frames each."""
     import torch
 
-    from intaglio.speech.front_end import LogMel
-    from intaglio.speech.weights import FRONT_END
+    from intaglio.networks.speech.front_end import LogMel
+    from intaglio.networks.speech.weights import FRONT_END
 
     rate, most = config.front_end.sample_rate, MOST_FRAMES * config.frame_samples
     samples = [resampled(recording.samples, SAMPLE_RATE, rate)[:most] for recording in recordings()]

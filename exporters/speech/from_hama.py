@@ -12,7 +12,7 @@ import numpy.typing as npt
 
 from intaglio.errors import SourceError
 from intaglio.exporters.checkpoints.config import read_json
-from intaglio.speech.configuration import ConformerConfig, FrontEnd, Subsampling
+from intaglio.networks.speech.configuration import ConformerConfig, FrontEnd, Subsampling
 
 Array = npt.NDArray[np.floating]
 

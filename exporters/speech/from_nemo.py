@@ -10,7 +10,7 @@ import numpy as np
 
 from intaglio.errors import SourceError
 from intaglio.exporters.checkpoints.config import integer
-from intaglio.speech.configuration import (
+from intaglio.networks.speech.configuration import (
     ConformerConfig,
     FrontEnd,
     SpeechConfig,
@@ -18,7 +18,7 @@ from intaglio.speech.configuration import (
     Subsampling,
     check_front_end,
 )
-from intaglio.speech.spectrum import mel_filters
+from intaglio.networks.speech.spectrum import mel_filters
 
 if TYPE_CHECKING:
     from torch import Tensor

@@ -1,13 +1,13 @@
-"""The front end in a graph: a waveform to log-mel features. `intaglio.speech.front_end` is the same in torch."""
+"""The front end in a graph: a waveform to log-mel features; in torch it is `intaglio.networks.speech.front_end`."""
 
 from __future__ import annotations
 
 import onnx_ir as ir
 
 from intaglio.exporters.speech.graph import FLOAT, SpeechGraph
-from intaglio.speech.configuration import FrontEnd
-from intaglio.speech.constants import DEVIATION_EPSILON
-from intaglio.speech.spectrum import mel_filters, waves
+from intaglio.networks.speech.configuration import FrontEnd
+from intaglio.networks.speech.constants import DEVIATION_EPSILON
+from intaglio.networks.speech.spectrum import mel_filters, waves
 
 PATH = "front_end"
 

@@ -10,10 +10,10 @@ import numpy.typing as npt
 import onnx_ir as ir
 from onnx_ir.passes.common import ShapeInferencePass
 
-from intaglio.bundle import TensorSpec
+from intaglio.bundle.bundle import TensorSpec
 from intaglio.exporters.writing.checkpoint_weights import CheckpointWeights
 from intaglio.exporters.writing.graph_writer import GraphWriter, graph_input, named
-from intaglio.speech.configuration import SpeechConfig
+from intaglio.networks.speech.configuration import SpeechConfig
 
 LENGTHS = TensorSpec("lengths", "int64", ("batch",))
 AUDIO = TensorSpec("audio", "float32", ("batch", "samples"))

@@ -1,4 +1,4 @@
-"""The modules of Conformer and Squeezeformer in a graph; `intaglio.speech.modules` has the same in torch."""
+"""The modules of Conformer and Squeezeformer in a graph; `intaglio.networks.speech.modules` has the same in torch."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ import numpy as np
 import onnx_ir as ir
 
 from intaglio.exporters.speech.graph import FLOAT, SpeechGraph
-from intaglio.speech.constants import LONGEST_WAVE, PADDED, REDUCTION_BEFORE, REDUCTION_KERNEL
+from intaglio.networks.speech.constants import LONGEST_WAVE, PADDED, REDUCTION_BEFORE, REDUCTION_KERNEL
 
 NORM_EPSILON = 1e-5  # of torch's LayerNorm and BatchNorm1d
 
@@ -132,7 +132,7 @@ def _scaled_bias(graph: SpeechGraph, name: str, scale: float) -> ir.Value:
 def _shifted(graph: SpeechGraph, scores: ir.Value, frames: Frames) -> ir.Value:
     """Scores by distance [batch, heads, size, 2 · size + 1] to scores by key [batch, heads, size, size].
 
-    `intaglio.speech.modules.shifted` explains the indices.
+    `intaglio.networks.speech.modules.shifted` explains the indices.
     """
     assert frames.distances is not None
     shape = graph.op(

@@ -1,4 +1,4 @@
-"""Squeezeformer with a CTC head (`intaglio.speech.squeezeformer`)."""
+"""Squeezeformer with a CTC head (`intaglio.networks.speech.squeezeformer`)."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from intaglio.exporters.speech.modules import (
     time_recovery,
     time_reduction,
 )
-from intaglio.speech.configuration import SqueezeformerConfig
+from intaglio.networks.speech.configuration import SqueezeformerConfig
 
 Module = Callable[[str, ir.Value], ir.Value]  # (path, input) -> output
 

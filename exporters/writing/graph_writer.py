@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 import onnx_ir as ir
 
-from intaglio.bundle import TensorSpec
+from intaglio.bundle.bundle import TensorSpec
 from intaglio.errors import SourceError
 from intaglio.exporters.writing.checkpoint_weights import CheckpointWeights
 from intaglio.runtime.sessions.step import cache_names

@@ -10,9 +10,9 @@ import numpy.typing as npt
 import onnx_ir as ir
 from onnx_ir.tensor_adapters import TorchTensor, from_torch_dtype
 
+from intaglio.bundle.half_precision import OutOfRange, convert, count
 from intaglio.errors import SourceError
 from intaglio.exporters.checkpoints.safetensors_file import MappedTensor
-from intaglio.half_precision import OutOfRange, convert, count
 
 if TYPE_CHECKING:
     import torch

@@ -7,11 +7,11 @@ from typing import ClassVar
 
 import onnx_ir as ir
 
-from intaglio.effect import Effect
+from intaglio.bundle.effect import Effect
 from intaglio.errors import GraphError
 from intaglio.graph_passes.contract import Counts, Pass, PassInputs
 from intaglio.graph_passes.integer.check_encoder import encoder_region
-from intaglio.graph_passes.integer.region import is_normalization
+from intaglio.graph_passes.quantize_dequantize.region import is_normalization
 
 SHOWN = 3  # nodes that an error names
 

@@ -7,10 +7,10 @@ from typing import ClassVar
 
 import onnx_ir as ir
 
-from intaglio.effect import Effect
+from intaglio.bundle.effect import Effect
 from intaglio.errors import GraphError
 from intaglio.graph_passes.contract import Counts, Pass, PassInputs
-from intaglio.graph_passes.integer.region import is_embedding, is_normalization, model_region
+from intaglio.graph_passes.quantize_dequantize.region import is_embedding, is_normalization, model_region
 from intaglio.runtime.sessions.step import PAST
 
 

@@ -10,12 +10,12 @@ import numpy as np
 import numpy.typing as npt
 import onnx_ir as ir
 
-from intaglio.effect import Effect
+from intaglio.bundle.effect import Effect
+from intaglio.display.progress import track
+from intaglio.graph_passes.calibration.observing import ObservingPass
+from intaglio.graph_passes.calibration.stream import Floats, Stream
 from intaglio.graph_passes.contract import Counts, PassInputs
 from intaglio.graph_passes.graphs import constant
-from intaglio.graph_passes.observing import ObservingPass
-from intaglio.graph_passes.stream import Floats, Stream
-from intaglio.progress import track
 
 KEY = "float_means"  # in `ir.Node.meta` of an IntLinear
 LIMIT = 2**30  # maximum magnitude of a bias

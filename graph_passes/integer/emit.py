@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 import onnx_ir as ir
 
-from intaglio.graph_passes.integer.quantized import SHORT, Quantizer, Scale, Writer, give
+from intaglio.graph_passes.quantize_dequantize.quantized import SHORT, Quantizer, Scale, Writer, give
 from intaglio.plugins.integer_math import gelu_inner_scale
 
 

@@ -9,13 +9,13 @@ import numpy as np
 import numpy.typing as npt
 import onnx_ir as ir
 
-from intaglio.effect import Effect
+from intaglio.bundle.effect import Effect
 from intaglio.errors import GraphError
-from intaglio.graph_passes.activation_statistics import statistics_of
+from intaglio.graph_passes.calibration.activation_statistics import statistics_of
 from intaglio.graph_passes.contract import Counts, Pass, PassInputs
 from intaglio.graph_passes.graphs import constant, remove_initializer_if_dead
-from intaglio.graph_passes.integer.quantized import Writer
-from intaglio.graph_passes.integer.region import model_region
+from intaglio.graph_passes.quantize_dequantize.quantized import Writer
+from intaglio.graph_passes.quantize_dequantize.region import model_region
 
 Floats = npt.NDArray[np.float64]
 

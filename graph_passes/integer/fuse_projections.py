@@ -10,10 +10,10 @@ import numpy as np
 import numpy.typing as npt
 import onnx_ir as ir
 
-from intaglio.effect import Effect
+from intaglio.bundle.effect import Effect
 from intaglio.graph_passes.contract import Counts, Pass, PassInputs
 from intaglio.graph_passes.graphs import constant, remove_if_dead
-from intaglio.graph_passes.integer.quantized import Writer
+from intaglio.graph_passes.quantize_dequantize.quantized import Writer
 from intaglio.plugins import DOMAIN
 
 PROJECTIONS = 3  # the first inputs of an IntAttention

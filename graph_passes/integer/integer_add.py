@@ -9,11 +9,11 @@ from typing import ClassVar
 import numpy as np
 import onnx_ir as ir
 
-from intaglio.effect import Effect
+from intaglio.bundle.effect import Effect
 from intaglio.graph_passes.contract import Counts, Pass, PassInputs
 from intaglio.graph_passes.integer.emit import share
-from intaglio.graph_passes.integer.quantized import Quantized, Quantizer, Writer, quantized, quantizers
-from intaglio.graph_passes.integer.region import model_region
+from intaglio.graph_passes.quantize_dequantize.quantized import Quantized, Quantizer, Writer, quantized, quantizers
+from intaglio.graph_passes.quantize_dequantize.region import model_region
 
 
 @dataclass(frozen=True)

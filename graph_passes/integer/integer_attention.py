@@ -7,12 +7,12 @@ from typing import ClassVar
 
 import onnx_ir as ir
 
-from intaglio.effect import Effect
+from intaglio.bundle.effect import Effect
 from intaglio.graph_passes.contract import Counts, Pass, PassInputs
 from intaglio.graph_passes.integer.emit import share
-from intaglio.graph_passes.integer.quantized import LAYOUT, Writer, quantizers
-from intaglio.graph_passes.integer.region import model_region
 from intaglio.graph_passes.integer.scores import Operand, operand, scores_of
+from intaglio.graph_passes.quantize_dequantize.quantized import LAYOUT, Writer, quantizers
+from intaglio.graph_passes.quantize_dequantize.region import model_region
 from intaglio.plugins.integer_math import AVERAGE_FRACTION
 
 HEADS_FIRST = (0, 2, 1, 3)  # [batch, length, heads, depth] -> [batch, heads, length, depth]

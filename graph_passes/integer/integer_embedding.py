@@ -7,12 +7,12 @@ from typing import ClassVar, Literal
 
 import onnx_ir as ir
 
-from intaglio.effect import Effect
+from intaglio.bundle.effect import Effect
 from intaglio.graph_passes.contract import Counts, Pass, PassInputs
 from intaglio.graph_passes.graphs import constant, remove_initializer_if_dead
-from intaglio.graph_passes.integer.quantize_weights import FLOATS, quantize_columns
-from intaglio.graph_passes.integer.quantized import Writer
-from intaglio.graph_passes.integer.region import is_embedding, model_region
+from intaglio.graph_passes.quantize_dequantize.quantize_weights import FLOATS, quantize_columns
+from intaglio.graph_passes.quantize_dequantize.quantized import Writer
+from intaglio.graph_passes.quantize_dequantize.region import is_embedding, model_region
 
 
 @dataclass(frozen=True)

@@ -10,12 +10,12 @@ import numpy as np
 import numpy.typing as npt
 import onnx_ir as ir
 
-from intaglio.effect import Effect
+from intaglio.bundle.effect import Effect
 from intaglio.graph_passes.contract import Counts, Pass, PassInputs
 from intaglio.graph_passes.graphs import constant, rank
 from intaglio.graph_passes.integer.emit import share
-from intaglio.graph_passes.integer.quantized import SHORT, Quantizer, Writer, give, quantized, quantizers
-from intaglio.graph_passes.integer.region import model_region
+from intaglio.graph_passes.quantize_dequantize.quantized import SHORT, Quantizer, Writer, give, quantized, quantizers
+from intaglio.graph_passes.quantize_dequantize.region import model_region
 
 WEIGHT_BITS = 15  # so that a normalised 16-bit value times a weight fits in 32 bits
 BIAS_BITS = 24

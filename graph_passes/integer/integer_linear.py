@@ -9,14 +9,14 @@ import numpy as np
 import numpy.typing as npt
 import onnx_ir as ir
 
-from intaglio.effect import Effect
-from intaglio.graph_passes.activation_statistics import statistics_of
+from intaglio.bundle.effect import Effect
+from intaglio.graph_passes.calibration.activation_statistics import statistics_of
 from intaglio.graph_passes.contract import Counts, Pass, PassInputs
 from intaglio.graph_passes.graphs import constant
 from intaglio.graph_passes.integer.correct_biases import KEY, FloatMeans
 from intaglio.graph_passes.integer.emit import emit, emit_gelu
-from intaglio.graph_passes.integer.quantized import Quantized, Writer, quantized, quantizers
-from intaglio.graph_passes.integer.region import model_region
+from intaglio.graph_passes.quantize_dequantize.quantized import Quantized, Writer, quantized, quantizers
+from intaglio.graph_passes.quantize_dequantize.region import model_region
 from intaglio.plugins.integer_math import gelu_inner_scale
 
 Floats = npt.NDArray[np.float64]

@@ -7,10 +7,10 @@ from typing import ClassVar
 
 import onnx_ir as ir
 
-from intaglio.effect import Effect
+from intaglio.bundle.effect import Effect
 from intaglio.graph_passes.contract import Counts, Pass, PassInputs
-from intaglio.graph_passes.integer.quantized import Quantizer, Scale, Writer, give, quantized, quantizers
-from intaglio.graph_passes.integer.region import model_region
+from intaglio.graph_passes.quantize_dequantize.quantized import Quantizer, Scale, Writer, give, quantized, quantizers
+from intaglio.graph_passes.quantize_dequantize.region import model_region
 
 
 @dataclass(frozen=True)

@@ -8,14 +8,14 @@ from typing import ClassVar
 import numpy as np
 import onnx_ir as ir
 
-from intaglio.effect import Effect
+from intaglio.bundle.effect import Effect
 from intaglio.graph_passes.contract import Counts, Pass, PassInputs
 from intaglio.graph_passes.graphs import constant, remove_if_dead
 from intaglio.graph_passes.integer.emit import emit, share
-from intaglio.graph_passes.integer.quantize_activations import scalar_factor
-from intaglio.graph_passes.integer.quantized import LAYOUT, Quantizer, Writer, quantized, quantizers
-from intaglio.graph_passes.integer.region import model_region
 from intaglio.graph_passes.integer.scores import scores_of
+from intaglio.graph_passes.quantize_dequantize.quantize_activations import scalar_factor
+from intaglio.graph_passes.quantize_dequantize.quantized import LAYOUT, Quantizer, Writer, quantized, quantizers
+from intaglio.graph_passes.quantize_dequantize.region import model_region
 
 
 @dataclass(frozen=True)

@@ -8,8 +8,8 @@ from typing import Any
 import onnx_ir as ir
 
 from intaglio.graph_passes.graphs import constant
-from intaglio.graph_passes.integer.quantize_activations import scalar_factor
-from intaglio.graph_passes.integer.quantized import LAYOUT, Quantized, Writer, quantized
+from intaglio.graph_passes.quantize_dequantize.quantize_activations import scalar_factor
+from intaglio.graph_passes.quantize_dequantize.quantized import LAYOUT, Quantized, Writer, quantized
 
 LOWEST = -1e4  # a mask adds this or less at masked positions
 

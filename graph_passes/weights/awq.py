@@ -9,19 +9,19 @@ from typing import ClassVar
 import numpy as np
 import onnx_ir as ir
 
+from intaglio.display.progress import track
 from intaglio.errors import GraphError
-from intaglio.graph_passes.calibrate import RECORD
+from intaglio.graph_passes.calibration.calibrate import RECORD
+from intaglio.graph_passes.calibration.observing import ObservingPass
+from intaglio.graph_passes.calibration.stream import Stream
 from intaglio.graph_passes.contract import Counts, PassInputs
-from intaglio.graph_passes.observing import ObservingPass
-from intaglio.graph_passes.stream import Stream
 from intaglio.graph_passes.weights.calibration_rows import load_batches
 from intaglio.graph_passes.weights.fold import Fold, find_fold
 from intaglio.graph_passes.weights.group_layers import count, emit, grouped_layers, own_weights
 from intaglio.graph_passes.weights.linear_layers import LayerWriter, LinearLayer
 from intaglio.graph_passes.weights.options import GroupPass
 from intaglio.graph_passes.weights.uniform import Floats
-from intaglio.progress import track
-from intaglio.threads import in_parallel
+from intaglio.processes.threads import in_parallel
 
 SAMPLE = 512  # tokens to measure errors on
 ROWS = 1024  # outputs of a layer to measure errors on; the factors are the same for all outputs

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from intaglio.bundle import Calibration
+from intaglio.bundle.bundle import Calibration
 from intaglio.errors import UsageError
-from intaglio.graph_passes.calibration import OPTION, CalibrationData, count_tokens
+from intaglio.graph_passes.calibration.data import OPTION, CalibrationData, count_tokens
 from intaglio.graph_passes.contract import Counts
 from intaglio.runtime.engines.engine import Array
 

@@ -9,11 +9,12 @@ from typing import ClassVar
 import numpy as np
 import onnx_ir as ir
 
+from intaglio.display.progress import track
 from intaglio.errors import GraphError
-from intaglio.graph_passes.calibrate import RECORD
+from intaglio.graph_passes.calibration.calibrate import RECORD
+from intaglio.graph_passes.calibration.observing import ObservingPass
+from intaglio.graph_passes.calibration.stream import Stream
 from intaglio.graph_passes.contract import Counts, PassInputs
-from intaglio.graph_passes.observing import ObservingPass
-from intaglio.graph_passes.stream import Stream
 from intaglio.graph_passes.weights.calibration_rows import load_batches
 from intaglio.graph_passes.weights.gptq_solver import Solver
 from intaglio.graph_passes.weights.group_layers import (
@@ -26,8 +27,7 @@ from intaglio.graph_passes.weights.group_layers import (
 from intaglio.graph_passes.weights.linear_layers import LayerWriter, LinearLayer
 from intaglio.graph_passes.weights.options import GroupPass
 from intaglio.graph_passes.weights.uniform import Codes, Floats, Grid
-from intaglio.progress import track
-from intaglio.threads import in_parallel
+from intaglio.processes.threads import in_parallel
 
 COLUMNS = 256  # of a block of second moments
 

@@ -16,7 +16,7 @@ import numpy.typing as npt
 
 from intaglio.graph_passes.weights.row_blocks import row_blocks
 from intaglio.graph_passes.weights.uniform import Codes, Floats, Grid
-from intaglio.threads import in_parallel
+from intaglio.processes.threads import in_parallel
 
 Doubles = npt.NDArray[np.float64]
 

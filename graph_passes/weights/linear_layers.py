@@ -15,7 +15,7 @@ from intaglio.errors import GraphError
 from intaglio.graph_passes.contract import Counts
 from intaglio.graph_passes.front_end import front_end
 from intaglio.graph_passes.graphs import all_nodes, constant, remove_if_dead, take_over
-from intaglio.graph_passes.integer.quantized import Writer
+from intaglio.graph_passes.quantize_dequantize.quantized import Writer
 from intaglio.plugins import DOMAIN
 from intaglio.plugins.nodes import lengths
 from intaglio.plugins.registry import VERSION

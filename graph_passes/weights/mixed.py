@@ -9,13 +9,12 @@ from typing import ClassVar
 
 import onnx_ir as ir
 
-from intaglio import interrupts
-from intaglio.effect import Effect
+from intaglio.bundle.effect import Effect
+from intaglio.display.progress import track
 from intaglio.errors import GraphError
 from intaglio.graph_passes.contract import Counts, PassInputs
-from intaglio.graph_passes.weights.compensation import Compensation
-from intaglio.graph_passes.weights.linear_layers import LinearLayer, by_weight
-from intaglio.graph_passes.weights.lut_layers import (
+from intaglio.graph_passes.lookup_tables.compensation import Compensation
+from intaglio.graph_passes.lookup_tables.layers import (
     Batches,
     Method,
     Rewriting,
@@ -24,8 +23,9 @@ from intaglio.graph_passes.weights.lut_layers import (
     layers_and_batches,
     sensitivities_of,
 )
+from intaglio.graph_passes.weights.linear_layers import LinearLayer, by_weight
 from intaglio.graph_passes.weights.options import TABLE_BITS, SparsePass, TablePass
-from intaglio.progress import track
+from intaglio.processes import interrupts
 from intaglio.sensitivity_file import Sensitivities
 
 

@@ -11,11 +11,11 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import ClassVar, Literal
 
-from intaglio.effect import Effect
+from intaglio.bundle.effect import Effect
 from intaglio.errors import GraphError
+from intaglio.graph_passes.calibration.observing import at_least_one
 from intaglio.graph_passes.contract import Need, Pass
-from intaglio.graph_passes.observing import at_least_one
-from intaglio.graph_passes.weights.tables import TableBits
+from intaglio.graph_passes.lookup_tables.tables import TableBits
 from intaglio.graph_passes.weights.uniform import Floats, Grid, fit
 from intaglio.plugins.bit_packing import WORD
 

@@ -1,6 +1,6 @@
 #include "plugins/csr_matmul/kernel.h"
 
-#include "plugins/simd_float.h"
+#include "plugins/cpu/simd_float.h"
 
 namespace intaglio::INTAGLIO_ISA {
 namespace {

@@ -7,9 +7,9 @@ import hashlib
 from collections.abc import Callable
 from pathlib import Path
 
-from intaglio.atomic import atomic_write
 from intaglio.errors import StorageError
-from intaglio.files import cache_directory
+from intaglio.files.atomic import atomic_write
+from intaglio.files.hashes import cache_directory
 from intaglio.plugins.cuda.geometry import PLUGINS
 
 

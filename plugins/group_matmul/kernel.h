@@ -3,8 +3,8 @@
 
 #include <cstdint>
 
-#include "plugins/isa.h"
-#include "plugins/micro_kernel.h"
+#include "plugins/cpu/isa.h"
+#include "plugins/cpu/micro_kernel.h"
 
 namespace intaglio {
 

@@ -1,6 +1,6 @@
 #include "plugins/int_add/kernel.h"
 
-#include "plugins/simd.h"
+#include "plugins/cpu/simd.h"
 
 namespace intaglio::INTAGLIO_ISA {
 namespace {

@@ -8,8 +8,8 @@
 // over CHUNK keys at a time: CHUNK·32767·128 < 2^31.
 #include "plugins/int_attention/kernel.h"
 
-#include "plugins/int8_gemm.h"
-#include "plugins/simd_exp.h"
+#include "plugins/cpu/int8_gemm.h"
+#include "plugins/cpu/simd_exp.h"
 
 namespace intaglio::INTAGLIO_ISA {
 namespace {

@@ -1,6 +1,6 @@
 #include "plugins/int_gelu/kernel.h"
 
-#include "plugins/simd_gelu.h"
+#include "plugins/cpu/simd_gelu.h"
 
 namespace intaglio::INTAGLIO_ISA {
 namespace {

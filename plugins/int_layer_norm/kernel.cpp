@@ -4,7 +4,7 @@
 // have, and one for everything else, element by element as in integer_math.h.
 #include "plugins/int_layer_norm/kernel.h"
 
-#include "plugins/simd.h"
+#include "plugins/cpu/simd.h"
 
 namespace intaglio::INTAGLIO_ISA {
 namespace {

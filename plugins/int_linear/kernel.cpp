@@ -1,7 +1,7 @@
 #include "plugins/int_linear/kernel.h"
 
-#include "plugins/int8_gemm.h"
-#include "plugins/simd_gelu.h"
+#include "plugins/cpu/int8_gemm.h"
+#include "plugins/cpu/simd_gelu.h"
 
 namespace intaglio::INTAGLIO_ISA {
 namespace {

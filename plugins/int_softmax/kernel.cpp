@@ -1,6 +1,6 @@
 #include "plugins/int_softmax/kernel.h"
 
-#include "plugins/simd_exp.h"
+#include "plugins/cpu/simd_exp.h"
 
 namespace intaglio::INTAGLIO_ISA {
 namespace {

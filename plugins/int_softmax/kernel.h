@@ -4,7 +4,7 @@
 #include <cstdint>
 
 #include "plugins/integer_math.h"
-#include "plugins/isa.h"
+#include "plugins/cpu/isa.h"
 
 namespace intaglio {
 

@@ -1,10 +1,11 @@
 """The intrinsics of each instruction set for the micro-kernels.
 
 A form is C++ with its operands as {0}, {1}, ...; integers are vectors of 32-bit lanes unless the name says bytes. Lanes
-of `float32` and of integers are as many: 4, 8 or 16. The forms of `portable` are functions of plugins/simd_float.h and
-plugins/index_units.h, which every compiler translates.
+of `float32` and of integers are as many: 4, 8 or 16. The forms of `portable` are functions of
+plugins/cpu/simd_float.h and plugins/cpu/index_units.h, which every compiler translates.
 
-To add an instruction set: an entry here, its compiler options in plugins/ort/build.py, and its name in plugins/isa.h.
+To add an instruction set: an entry here, its compiler options in plugins/ort/build.py, and its name in
+plugins/cpu/isa.h.
 """
 
 from __future__ import annotations

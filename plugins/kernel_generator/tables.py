@@ -20,9 +20,9 @@ from typing import Literal
 
 import msgspec
 
-from intaglio.atomic import atomic_write
 from intaglio.errors import storage_errors
-from intaglio.files import cache_directory
+from intaglio.files.atomic import atomic_write
+from intaglio.files.hashes import cache_directory
 from intaglio.plugins.kernel_generator.instruction_sets import INSTRUCTION_SETS
 from intaglio.plugins.kernel_generator.micro_kernel import BITS, Case, MicroKernel, cases, variants
 

@@ -17,12 +17,12 @@ import onnx
 from onnx import TensorProto, helper, numpy_helper
 
 from intaglio import extras
+from intaglio.display.progress import track
 from intaglio.errors import UsageError
 from intaglio.plugins import ort
 from intaglio.plugins.kernel_generator import tables
 from intaglio.plugins.kernel_generator.micro_kernel import Case, MicroKernel
 from intaglio.plugins.registry import DOMAIN, OPS
-from intaglio.progress import track
 
 SHAPES = ((4096, 1024), (2048, 256), (11008, 512))  # K, N: from L3 and L2, and a long K
 QUICK_SHAPES = ((2048, 512),)

@@ -1,4 +1,4 @@
-"""Where the numbers of a packed weight lie: the layout of plugins/index_units.h, as loads and shifts."""
+"""Where the numbers of a packed weight lie: the layout of plugins/cpu/index_units.h, as loads and shifts."""
 
 from __future__ import annotations
 

@@ -11,9 +11,9 @@
 
 #include <stddef.h>
 
-#include "plugins/fixed_point.h"
-#include "plugins/index_units.h"
-#include "plugins/micro_kernel_choice.h"
+#include "plugins/cpu/fixed_point.h"
+#include "plugins/cpu/index_units.h"
+#include "plugins/cpu/micro_kernel_choice.h"
 
 namespace intaglio::INTAGLIO_ISA {
 namespace {

@@ -94,9 +94,9 @@ class Compilation(NamedTuple):
 def sources(options: Options = RELEASE) -> Iterator[Compilation]:
     """Every compilation that the library consists of."""
     x86 = platform.machine().lower() in ("x86_64", "amd64") and not options.quick
-    for path in sorted([*(PLUGINS / "ort").glob("*.cpp"), *PLUGINS.glob("*/*_binding.cpp")]):
+    for path in sorted([*(PLUGINS / "ort").glob("*.cpp"), *PLUGINS.rglob("*_binding.cpp")]):
         yield Compilation(path)
-    for path in sorted(PLUGINS.glob("*/kernel.cpp")):
+    for path in sorted(PLUGINS.rglob("kernel.cpp")):
         for instruction_set in INSTRUCTION_SETS if x86 else ("portable",):
             yield Compilation(path, instruction_set)
 

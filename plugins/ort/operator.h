@@ -13,8 +13,8 @@
 #include <variant>
 #include <vector>
 
-#include "plugins/isa.h"
-#include "plugins/micro_kernel.h"
+#include "plugins/cpu/isa.h"
+#include "plugins/cpu/micro_kernel.h"
 #include "plugins/ort/ort_abi.h"
 
 namespace intaglio::ort {

@@ -7,14 +7,14 @@ from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Unpack, cast
 
-from intaglio import async_run
-from intaglio.runtime.agents.agent import Agent, AgentLimits
-from intaglio.runtime.agents.events import AnyEvent, Observer
-from intaglio.runtime.agents.examples import read_examples
-from intaglio.runtime.agents.open_model import is_url, open_model
+from intaglio.processes import async_run
+from intaglio.runtime.agents.loops.agent import Agent, AgentLimits
+from intaglio.runtime.agents.loops.examples import read_examples
+from intaglio.runtime.agents.loops.planners import Planner, agent_of
+from intaglio.runtime.agents.models.open_model import is_url, open_model
 from intaglio.runtime.agents.open_tools import open_tools
-from intaglio.runtime.agents.planners import Planner, agent_of
-from intaglio.runtime.agents.run_report import AgentRun, run_report
+from intaglio.runtime.agents.reports.run_report import AgentRun, run_report
+from intaglio.runtime.agents.run.events import AnyEvent, Observer
 from intaglio.runtime.generation.generator_options import DecodingOptions, GeneratorOptions, StrategyOptions
 from intaglio.targets import DEFAULT
 

@@ -14,7 +14,11 @@ from pathlib import Path
 from types import ModuleType
 
 from intaglio.errors import UsageError, one_line
-from intaglio.runtime.agents.mcp_client import (
+from intaglio.runtime.agents.plan.plan import ENDINGS
+from intaglio.runtime.agents.toolbox.arithmetic import CALCULATE
+from intaglio.runtime.agents.toolbox.page import file_tool, page_tool
+from intaglio.runtime.agents.toolbox.text_search import TextIndex, search_tool
+from intaglio.runtime.agents.tools.mcp_client import (
     CALL_SECONDS,
     COMMAND,
     NAME_CHARACTERS,
@@ -23,11 +27,7 @@ from intaglio.runtime.agents.mcp_client import (
     mcp_tools,
     read_command,
 )
-from intaglio.runtime.agents.plan import ENDINGS
-from intaglio.runtime.agents.tool import Tool
-from intaglio.runtime.agents.toolbox.arithmetic import CALCULATE
-from intaglio.runtime.agents.toolbox.page import file_tool, page_tool
-from intaglio.runtime.agents.toolbox.text_search import TextIndex, search_tool
+from intaglio.runtime.agents.tools.tool import Tool
 
 SOURCES = f"calculate, search:FOLDER, pages, pages:FOLDER, FILE.py, http(s)://ADDRESS, or {COMMAND}COMMAND"
 SCHEME = re.compile(r"https?://", re.IGNORECASE)
@@ -131,7 +131,7 @@ def file_tools(path: Path) -> list[Tool]:
     tools = {id(each): each for each in vars(module).values() if isinstance(each, Tool)}
     if not tools:
         raise UsageError(
-            f"tools {path}: no tools. Define one with the decorator intaglio.runtime.agents.tool_from_function.tool."
+            f"tools {path}: no tools. Define one with the decorator intaglio.runtime.agents.tools.from_function.tool."
         )
     return list(tools.values())
 

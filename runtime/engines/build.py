@@ -5,13 +5,13 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
-from intaglio.bundle import Bundle
+from intaglio.bundle.bundle import Bundle
 from intaglio.errors import UsageError, storage_errors
+from intaglio.processes.temporary import temporary_directory
 from intaglio.runtime.engines import profiles
 from intaglio.runtime.engines.build_request import BuildRequest, Built
 from intaglio.runtime.engines.opening import function_at
 from intaglio.targets import find_target
-from intaglio.temporary import temporary_directory
 
 
 def build(

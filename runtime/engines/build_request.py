@@ -8,7 +8,7 @@ from pathlib import Path
 
 import msgspec
 
-from intaglio.bundle import MODEL, Bundle, EngineRecord
+from intaglio.bundle.bundle import MODEL, Bundle, EngineRecord
 from intaglio.errors import UsageError
 from intaglio.runtime.engines.profiles import Range
 

@@ -7,7 +7,7 @@ from collections.abc import Mapping
 
 import numpy as np
 
-from intaglio.bundle import Axis, TensorSpec
+from intaglio.bundle.bundle import Axis, TensorSpec
 from intaglio.closing import Closing
 from intaglio.errors import EngineError
 from intaglio.runtime.engines.device_array import DeviceArray

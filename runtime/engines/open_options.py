@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Collection
 from dataclasses import dataclass
 
-from intaglio.bundle import MODEL
+from intaglio.bundle.bundle import MODEL
 
 
 @dataclass(frozen=True)

@@ -7,7 +7,7 @@ from collections.abc import Collection
 from pathlib import Path
 from typing import Any
 
-from intaglio.bundle import MODEL, Bundle
+from intaglio.bundle.bundle import MODEL, Bundle
 from intaglio.errors import UsageError
 from intaglio.runtime.engines.engine import Engine
 from intaglio.runtime.engines.open_options import Opening

@@ -10,9 +10,9 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from typing import NamedTuple
 
-from intaglio.bundle import Audio, Axis, Decoder, TensorSpec
-from intaglio.drafts import HIDDEN_TRANSFER
+from intaglio.bundle.bundle import Audio, Axis, Decoder, TensorSpec
 from intaglio.errors import UsageError
+from intaglio.networks.drafts import HIDDEN_TRANSFER
 
 BATCH_OPTIMUM, BATCH_MAXIMUM = 8, 32  # the engine's memory grows with the maximum, its speed depends on the optimum
 OPTIMUM, MAXIMUM = 128, 512  # for any other axis

@@ -5,9 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
-from intaglio.runtime.generation.generated import Generated
-from intaglio.runtime.generation.json_schema.relax import ArgumentCheck
 from intaglio.runtime.generation.parts import Part
+from intaglio.runtime.generation.scheduling.generated import Generated
 from intaglio.runtime.generation.tool_calls.calling import ToolCalling
 from intaglio.runtime.generation.tool_calls.parser import (
     ArgumentsPiece,
@@ -16,6 +15,7 @@ from intaglio.runtime.generation.tool_calls.parser import (
     ToolCallParser,
     ToolEvent,
 )
+from intaglio.runtime.sampling.json_schema.relax import ArgumentCheck
 
 
 @dataclass

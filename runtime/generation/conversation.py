@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from intaglio.runtime.generation.generate import TextGenerator
-from intaglio.runtime.generation.message import Message
+from intaglio.runtime.generation.requests.message import Message
 from intaglio.runtime.generation.text_run import TextRun
 
 ANSWER = 4  # keep 1/4 of the model's positions for an answer, unless fewer tokens are asked for

@@ -8,20 +8,20 @@ from contextlib import ExitStack
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, Unpack, cast
 
-from intaglio.bundle import Bundle
+from intaglio.bundle.bundle import Bundle
 from intaglio.closing import Closing
 from intaglio.errors import UsageError
-from intaglio.runtime.generation.chat import ChatTemplate
-from intaglio.runtime.generation.draft_model import check_draft
-from intaglio.runtime.generation.generated import Generated
 from intaglio.runtime.generation.generator_options import GeneratorOptions, StrategyOptions
-from intaglio.runtime.generation.grammar import GrammarConstraint, grammar_of
-from intaglio.runtime.generation.prompt_encoder import EncodedPrompt, Prompt
-from intaglio.runtime.generation.request import GenerationRequest
-from intaglio.runtime.generation.scheduler import Scheduler
-from intaglio.runtime.generation.scheduler_options import SchedulerOptions
-from intaglio.runtime.generation.strategy_choice import method_of, sampling_of
+from intaglio.runtime.generation.requests.chat import ChatTemplate
+from intaglio.runtime.generation.requests.draft_model import check_draft
+from intaglio.runtime.generation.requests.prompt_encoder import EncodedPrompt, Prompt
+from intaglio.runtime.generation.requests.request import GenerationRequest
+from intaglio.runtime.generation.requests.strategy_choice import method_of, sampling_of
+from intaglio.runtime.generation.scheduling.generated import Generated
+from intaglio.runtime.generation.scheduling.scheduler import Scheduler
+from intaglio.runtime.generation.scheduling.scheduler_options import SchedulerOptions
 from intaglio.runtime.generation.text_run import BatchRun, RequestsRun, TextRun
+from intaglio.runtime.sampling.grammar import GrammarConstraint, grammar_of
 from intaglio.runtime.sessions.decoder import DecoderSession
 from intaglio.runtime.sessions.draft_threads import draft_threads
 from intaglio.runtime.sessions.early_exit import EarlyExitSession

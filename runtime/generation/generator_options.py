@@ -9,7 +9,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, TypedDict
 
-from intaglio.runtime.generation.scheduler_options import SchedulerOptions
+from intaglio.runtime.generation.scheduling.scheduler_options import SchedulerOptions
 
 
 class StrategyOptions(TypedDict, total=False):

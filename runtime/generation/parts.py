@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from typing import NamedTuple
 
-from intaglio.runtime.generation.events import Failed, Finished
-from intaglio.runtime.generation.generated import Generated
-from intaglio.runtime.generation.logprobs import TokenLogprobs
+from intaglio.runtime.generation.scheduling.events import Failed, Finished
+from intaglio.runtime.generation.scheduling.generated import Generated
+from intaglio.runtime.generation.text.logprobs import TokenLogprobs
 from intaglio.runtime.generation.worker import ChoiceEvent
 
 

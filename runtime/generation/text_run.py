@@ -6,11 +6,11 @@ from collections import deque
 from collections.abc import Iterable, Iterator, Sequence
 from itertools import islice
 
-from intaglio.runtime.generation.events import Event, Failed, Piece
-from intaglio.runtime.generation.generated import Generated
-from intaglio.runtime.generation.request import GenerationRequest
-from intaglio.runtime.generation.request_state import RequestState
-from intaglio.runtime.generation.scheduler import Scheduler
+from intaglio.runtime.generation.requests.request import GenerationRequest
+from intaglio.runtime.generation.scheduling.events import Event, Failed, Piece
+from intaglio.runtime.generation.scheduling.generated import Generated
+from intaglio.runtime.generation.scheduling.request_state import RequestState
+from intaglio.runtime.generation.scheduling.scheduler import Scheduler
 
 
 class BatchRun:

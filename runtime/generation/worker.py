@@ -12,11 +12,11 @@ from types import TracebackType
 from typing import NamedTuple, Self
 
 from intaglio.errors import EngineError, one_line
-from intaglio.runtime.generation.events import Event, Failed, Finished
 from intaglio.runtime.generation.generate import TextGenerator
-from intaglio.runtime.generation.request import GenerationRequest
-from intaglio.runtime.generation.request_state import RequestState
-from intaglio.runtime.generation.scheduler_options import Load
+from intaglio.runtime.generation.requests.request import GenerationRequest
+from intaglio.runtime.generation.scheduling.events import Event, Failed, Finished
+from intaglio.runtime.generation.scheduling.request_state import RequestState
+from intaglio.runtime.generation.scheduling.scheduler_options import Load
 
 log = logging.getLogger(__name__)
 

@@ -9,19 +9,19 @@ from pathlib import Path
 import numpy as np
 import numpy.typing as npt
 
-from intaglio.bundle import Bundle
+from intaglio.bundle.bundle import Bundle
 from intaglio.errors import UsageError
 from intaglio.extras import load
-from intaglio.files import sha256
+from intaglio.files.hashes import sha256
 from intaglio.runtime.engines.engine import Array
-from intaglio.runtime.inputs import InputsUsed, load_inputs
 from intaglio.runtime.modalities.modality import Feeds, Modality, RunOptions
 from intaglio.runtime.speech.audio_file import AudioFile
 from intaglio.runtime.speech.recognizer import AUDIO, LENGTHS, LOG_PROBS, OUTPUT_LENGTHS, audio_of
 from intaglio.runtime.speech.recording_list import recordings_of
 from intaglio.runtime.speech.run_recordings import run_recordings
 from intaglio.runtime.speech.windows import MOST_FRAMES
-from intaglio.speech_samples import SAMPLE_RATE, recordings
+from intaglio.runtime.text.inputs import InputsUsed, load_inputs
+from intaglio.samples.speech_samples import SAMPLE_RATE, recordings
 
 LONGEST = 30.0  # seconds of a recording that is compared or observed, if they are not too many frames
 

@@ -7,10 +7,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Protocol
 
-from intaglio.bundle import Bundle
+from intaglio.bundle.bundle import Bundle
 from intaglio.runtime.engines.engine import Array
-from intaglio.runtime.inputs import InputsUsed
 from intaglio.runtime.speech.recognizer import SpeechOptions
+from intaglio.runtime.text.inputs import InputsUsed
 from intaglio.targets import DEFAULT
 
 Feeds = dict[str, Array]  # input name -> array

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from intaglio.bundle import Manifest
+from intaglio.bundle.bundle import Manifest
 from intaglio.runtime.engines.engine import Array
 from intaglio.runtime.modalities.audio import RECORDINGS
 from intaglio.runtime.modalities.modality import Modality

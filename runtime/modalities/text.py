@@ -5,13 +5,13 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 
-from intaglio.bundle import Bundle
+from intaglio.bundle.bundle import Bundle
 from intaglio.runtime.engines.engine import Array
-from intaglio.runtime.inputs import MASK, InputsUsed, load_inputs
 from intaglio.runtime.modalities.modality import Feeds, Modality, RunOptions
-from intaglio.runtime.run_texts import run
-from intaglio.runtime.text_chunks import load_chunks
-from intaglio.runtime.token_inputs import load_token_inputs
+from intaglio.runtime.text.chunks import load_chunks
+from intaglio.runtime.text.inputs import MASK, InputsUsed, load_inputs
+from intaglio.runtime.text.run_texts import run
+from intaglio.runtime.text.token_inputs import load_token_inputs
 
 
 def _load(

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
-from intaglio.bundle import Decoder
+from intaglio.bundle.bundle import Decoder
 from intaglio.runtime.engines.memory import Buffer, Memory
 from intaglio.runtime.sessions.step import PAST, PRESENT, cache_names
 

@@ -8,7 +8,7 @@ from operator import add
 import numpy as np
 import numpy.typing as npt
 
-from intaglio.bundle import Decoder
+from intaglio.bundle.bundle import Decoder
 from intaglio.errors import UsageError
 from intaglio.runtime.sessions.cache import KeyValueCache
 

@@ -16,10 +16,10 @@ from typing import ClassVar, Self
 import numpy as np
 import numpy.typing as npt
 
-from intaglio.bundle import Bundle, Decoder
+from intaglio.bundle.bundle import Bundle, Decoder
 from intaglio.closing import Closing
-from intaglio.early_exit import NEVER
 from intaglio.errors import UsageError
+from intaglio.networks.early_exit import NEVER
 from intaglio.runtime.engines.engine import Engine
 from intaglio.runtime.engines.memory import Buffer
 from intaglio.runtime.engines.opening import open_engine

@@ -5,8 +5,8 @@ from __future__ import annotations
 import numpy as np
 import numpy.typing as npt
 
-from intaglio.bundle import Decoder
-from intaglio.drafts import HIDDEN_TRANSFER
+from intaglio.bundle.bundle import Decoder
+from intaglio.networks.drafts import HIDDEN_TRANSFER
 
 Integers = npt.NDArray[np.int64]
 Booleans = npt.NDArray[np.bool_]

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 
-from intaglio.bundle import Bundle
+from intaglio.bundle.bundle import Bundle
 
 THREAD_BYTES = 8 << 20  # weights per CPU thread: reading fewer bytes takes less time than waking a thread
 

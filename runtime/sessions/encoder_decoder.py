@@ -9,7 +9,7 @@ from typing import Self
 
 import numpy as np
 
-from intaglio.bundle import Axis, Bundle, Decoder, Encoder, TensorSpec
+from intaglio.bundle.bundle import Axis, Bundle, Decoder, Encoder, TensorSpec
 from intaglio.errors import BundleError, UsageError
 from intaglio.runtime.engines.engine import Engine
 from intaglio.runtime.engines.memory import Array, Buffer

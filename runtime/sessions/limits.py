@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-from intaglio.bundle import Axis, Decoder
+from intaglio.bundle.bundle import Axis, Decoder
 from intaglio.errors import UsageError
 from intaglio.runtime.engines.engine import Engine
 from intaglio.runtime.sessions.draft_inputs import drafted

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from intaglio.bundle import Decoder
+from intaglio.bundle.bundle import Decoder
 from intaglio.runtime.engines.memory import Buffer, Memory
 from intaglio.runtime.sessions.draft_inputs import draft_rows
 from intaglio.runtime.sessions.masks import Booleans, Integers, seen_among, seen_slots

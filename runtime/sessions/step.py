@@ -13,9 +13,9 @@ from collections.abc import Iterable, Mapping, Sequence
 import numpy as np
 import numpy.typing as npt
 
-from intaglio.bundle import Bundle, Decoder, TensorSpec
-from intaglio.early_exit import NEVER
+from intaglio.bundle.bundle import Bundle, Decoder, TensorSpec
 from intaglio.errors import BundleError
+from intaglio.networks.early_exit import NEVER
 from intaglio.runtime.engines.memory import Array
 from intaglio.runtime.sessions.draft_inputs import draft_mask, drafted
 from intaglio.runtime.sessions.masks import fill_mask, seen_among

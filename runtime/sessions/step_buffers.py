@@ -9,7 +9,7 @@ from typing import NamedTuple
 import numpy as np
 import numpy.typing as npt
 
-from intaglio.bundle import Decoder, TensorSpec
+from intaglio.bundle.bundle import Decoder, TensorSpec
 from intaglio.runtime.engines.engine import Binding, Engine
 from intaglio.runtime.engines.memory import Array, Buffer
 from intaglio.runtime.sessions.draft_inputs import drafted

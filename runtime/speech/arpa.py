@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import BinaryIO, NamedTuple
 
 from intaglio.errors import UsageError, one_line
-from intaglio.input_files import UTF8_MARK, NotTextError, check_encoding, open_file
+from intaglio.files.input_files import UTF8_MARK, NotTextError, check_encoding, open_file
 from intaglio.runtime.speech.ngram_tables import ROOT, NgramTables
 
 MAX_ORDER = 10

@@ -7,9 +7,9 @@ from collections import Counter
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 
-from intaglio.atomic import atomic_write, check_output_file
 from intaglio.errors import UsageError
-from intaglio.input_files import read_text, text_lines
+from intaglio.files.atomic import atomic_write, check_output_file
+from intaglio.files.input_files import read_text, text_lines
 from intaglio.runtime.speech.arpa import MAX_ORDER
 from intaglio.runtime.speech.ngram_model import BEGIN, END, UNKNOWN
 

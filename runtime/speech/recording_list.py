@@ -9,8 +9,8 @@ from typing import NamedTuple
 import msgspec
 
 from intaglio.errors import BundleError, UsageError, one_line
-from intaglio.files import inside
-from intaglio.input_files import read_text, text_lines
+from intaglio.files.hashes import inside
+from intaglio.files.input_files import read_text, text_lines
 
 ENDINGS = (".wav", ".flac", ".ogg", ".oga", ".opus")
 LISTS = (".tsv", ".jsonl")

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import msgspec
 
-from intaglio.bundle import Bundle
+from intaglio.bundle.bundle import Bundle
 from intaglio.runtime.speech.recognizer import SpeechOptions, SpeechRecognizer
 from intaglio.runtime.speech.transcript import TimedToken, Word, real_time_factor
 from intaglio.targets import DEFAULT

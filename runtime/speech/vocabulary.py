@@ -9,7 +9,7 @@ from pathlib import Path
 import msgspec
 
 from intaglio.errors import BundleError, one_line
-from intaglio.input_files import decode, read_bytes
+from intaglio.files.input_files import decode, read_bytes
 
 VOCABULARY = "vocabulary.json"  # its name in a bundle
 MAX_BYTES = 8 << 20  # of the file; parsing takes several times that in memory

@@ -11,7 +11,7 @@ from typing import Any, NamedTuple
 import numpy as np
 import numpy.typing as npt
 
-from intaglio import progress
+from intaglio.display import progress
 from intaglio.errors import EngineError, UsageError
 from intaglio.runtime.speech.audio_file import Samples
 from intaglio.runtime.speech.ctc import LogProbs

@@ -11,8 +11,8 @@ from dataclasses import dataclass
 from itertools import count
 from typing import ClassVar
 
-from intaglio.early_exit import NEVER
 from intaglio.errors import UsageError
+from intaglio.networks.early_exit import NEVER
 from intaglio.runtime.sessions.decoder import DecoderSession
 from intaglio.runtime.strategies.contract import Emitted, GeneratedSequence, Steps, Strategy
 from intaglio.runtime.strategies.options import option

@@ -16,7 +16,7 @@ from typing import ClassVar, Literal, NamedTuple
 import msgspec
 import numpy as np
 
-from intaglio.runtime.generation.sampling import Sampler
+from intaglio.runtime.sampling.sampler import Sampler
 from intaglio.runtime.sessions.decoder import DecoderSession, Logits
 
 NO_LOGITS: Logits = np.zeros((0, 0), np.float32)  # the answer to a yield without logits, such as of a token

@@ -16,10 +16,10 @@ from typing import ClassVar
 
 import numpy as np
 
-from intaglio.bundle import Axis
-from intaglio.drafts import HIDDEN_TRANSFER, MEDUSA
+from intaglio.bundle.bundle import Axis
 from intaglio.errors import UsageError
-from intaglio.runtime.generation.sampling import softmax
+from intaglio.networks.drafts import HIDDEN_TRANSFER, MEDUSA
+from intaglio.runtime.sampling.sampler import softmax
 from intaglio.runtime.sessions.decoder import DecoderSession, Logits
 from intaglio.runtime.sessions.token_tree import depths
 from intaglio.runtime.strategies.contract import Emitted, GeneratedSequence, Steps, Strategy

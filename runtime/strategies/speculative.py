@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import ClassVar
 
-from intaglio.runtime.generation.sampling import Probabilities
+from intaglio.runtime.sampling.sampler import Probabilities
 from intaglio.runtime.sessions.decoder import DecoderSession
 from intaglio.runtime.strategies.contract import GeneratedSequence, Steps, Strategy
 from intaglio.runtime.strategies.options import option

@@ -6,7 +6,7 @@ import heapq
 from collections.abc import Callable, Sequence
 from typing import NamedTuple
 
-from intaglio.runtime.generation.sampling import likeliest
+from intaglio.runtime.sampling.sampler import likeliest
 from intaglio.runtime.sessions.decoder import Logits
 from intaglio.runtime.strategies.ngram_drafts import NgramDrafter
 

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 import numpy as np
 
 from intaglio.errors import UsageError
-from intaglio.runtime.generation.sampling import Probabilities
+from intaglio.runtime.sampling.sampler import Probabilities
 from intaglio.runtime.sessions.decoder import DecoderSession, Logits
 from intaglio.runtime.strategies.contract import Emitted, GeneratedSequence, Steps
 

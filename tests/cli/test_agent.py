@@ -30,15 +30,15 @@ from terminal import on_terminal
 from tiny_decoders import CHAT
 
 from intaglio.runtime.agents.answer import agent as answer
-from intaglio.runtime.agents.events import Ended, TaskStarted
-from intaglio.runtime.agents.trace import read_trace
+from intaglio.runtime.agents.reports.trace import read_trace
+from intaglio.runtime.agents.run.events import Ended, TaskStarted
 
 SECONDS = 60  # of any one test's loop
 LISTED = status(200, {"object": "list", "data": [{"id": "lm", "object": "model"}]})
 PLAN = '1. calculate("6 * 7")\n2. calculate("$1 + 1")\n3. join()\n'
 TOOLS = """
 import time
-from intaglio.runtime.agents.tool import Tool, ToolError
+from intaglio.runtime.agents.tools.tool import Tool, ToolError
 
 STRING = {"type": "object", "properties": {"text": {"type": "string"}}, "required": ["text"]}
 

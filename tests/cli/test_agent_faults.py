@@ -17,7 +17,7 @@ SECONDS = 60
 LISTED = status(200, {"object": "list", "data": [{"id": "lm", "object": "model"}]})
 TOOLS = """
 import asyncio, ctypes, os, subprocess, sys, threading, time
-from intaglio.runtime.agents.tool_from_function import tool
+from intaglio.runtime.agents.tools.from_function import tool
 
 print("imported")
 

@@ -12,9 +12,9 @@ import numpy as np
 import onnx
 import pytest
 
-from intaglio.bundle import Bundle
+from intaglio.bundle.bundle import Bundle
 from intaglio.cli import VERBS, main
-from intaglio.files import sha256
+from intaglio.files.hashes import sha256
 
 Run = Callable[..., tuple[int, str, str]]
 
@@ -246,7 +246,7 @@ def test_internal_error_prints_one_line_and_a_traceback_on_request(
     def broken(path: Path) -> None:
         raise ZeroDivisionError("on purpose")
 
-    monkeypatch.setattr("intaglio.inspection.load", broken)
+    monkeypatch.setattr("intaglio.bundle.inspection.load", broken)
     code, out, err = intaglio("inspect", tiny_bundle)
     assert (code, out) == (2, "")
     assert err == (

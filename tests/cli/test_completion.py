@@ -13,9 +13,9 @@ from pathlib import Path
 import pytest
 
 from intaglio.cli import VERBS, completion
-from intaglio.cli.choices import DTYPE
+from intaglio.cli.options.choices import DTYPE
 from intaglio.exporters.export_model import DTYPES
-from intaglio.validate.compared_models import PYTORCH, REFERENCE
+from intaglio.validate.comparison.compared_models import PYTORCH, REFERENCE
 
 
 def asked(line: str, folder: Path, shell: str = "bash") -> list[str]:

@@ -11,10 +11,10 @@ from pathlib import Path
 import pytest
 from speech_bundles import RECORDINGS, export_recogniser
 
-from intaglio.bundle import Bundle
+from intaglio.bundle.bundle import Bundle
 from intaglio.cli import compress, sensitivity
-from intaglio.graph_passes.load_recipe import load_recipe
-from intaglio.graph_passes.surgeon import Surgeon
+from intaglio.graph_passes.recipes.loading import load_recipe
+from intaglio.graph_passes.user.surgeon import Surgeon
 from intaglio.sensitivity_file import Sensitivities
 
 Run = Callable[..., tuple[int, str, str]]

@@ -16,11 +16,11 @@ import pytest
 from tiny_decoders import VOCABULARY
 from tokenizers import Tokenizer, decoders, models, pre_tokenizers
 
-from intaglio.cli.generated_text import show, show_passage
+from intaglio.cli.printing.generated_text import show, show_passage
 from intaglio.exporters import export
-from intaglio.interrupts import Interrupted
-from intaglio.runtime.generation.text_stream import TextStream
-from intaglio.runtime.generation.trace import Passage
+from intaglio.processes.interrupts import Interrupted
+from intaglio.runtime.generation.text.authors import Passage
+from intaglio.runtime.generation.text.stream import TextStream
 
 Run = Callable[..., tuple[int, str, str]]
 KEYS = {"text", "tokens", "tokens_per_second", "strategy", "calls", "accepted", "rolled_back"}

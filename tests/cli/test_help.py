@@ -14,10 +14,10 @@ from terminal import on_terminal, without_styles
 
 from intaglio import cli as intaglio_cli
 from intaglio.cli import STAGES, VERBS, cli
-from intaglio.cli.choices import OneOf, RecipeName
-from intaglio.cli.verb import GROUP, Verb, commands
-from intaglio.graph_passes.recipes import RECIPES
-from intaglio.nearest import did_you_mean, nearest
+from intaglio.cli.options.choices import OneOf, RecipeName
+from intaglio.cli.running.command import GROUP, Verb, commands
+from intaglio.display.nearest import did_you_mean, nearest
+from intaglio.graph_passes.recipes.recipes import RECIPES
 from intaglio.targets import TARGETS
 
 Run = Callable[..., tuple[int, str, str]]

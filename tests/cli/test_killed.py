@@ -12,8 +12,8 @@ from pathlib import Path
 
 import pytest
 
-from intaglio.bundle import Bundle
-from intaglio.temporary import SUFFIX
+from intaglio.bundle.bundle import Bundle
+from intaglio.processes.temporary import SUFFIX
 
 KILLS = int(os.environ.get("INTAGLIO_TEST_KILLS", "2"))  # of each command
 

@@ -11,10 +11,10 @@ from pathlib import Path
 import pytest
 from terminal import on_terminal, without_styles
 
-from intaglio.cli import output
+from intaglio.cli.printing import results
+from intaglio.cli.printing.table import joined, lay_out
 from intaglio.cli.run import _line
-from intaglio.cli.table import joined, lay_out
-from intaglio.runtime.run_texts import Ran
+from intaglio.runtime.text.run_texts import Ran
 
 Run = Callable[..., tuple[int, str, str]]
 
@@ -26,7 +26,7 @@ VALIDATE = (
     ],
 )
 INTAGLIO = ("-m", "intaglio")
-VERDICT = "from intaglio.cli.output import print_table; print_table('Title', ['a'], [[True]])"
+VERDICT = "from intaglio.cli.printing.results import print_table; print_table('Title', ['a'], [[True]])"
 DROP = ["mean |error|", "relative"]
 REASON = "no Identity, nothing unused, and no node that depends on constants alone and could be folded"
 
@@ -83,7 +83,7 @@ WIDE = {
 @pytest.mark.parametrize("verb", WIDE)
 def test_every_table_fits_the_terminal(verb: str, width: int) -> None:
     """The optional columns are read from the source of the command."""
-    source = (Path(output.__file__).parent / f"{verb}.py").read_text()
+    source = (Path(results.__file__).parent / f"{verb}.py").read_text()
     columns, row = WIDE[verb]
     assert all(name in source for name in columns if name not in ("tokens per second", "rouge_l"))
     listed = re.findall(r"(?:may_drop=|MAY_DROP = |rows, )\[([^\]]*)\]", source)
@@ -134,9 +134,9 @@ def test_paths_wrap_only_after_other_columns_wrap_or_are_omitted() -> None:
 
 
 def test_only_cosines_show_the_digits_after_their_nines() -> None:
-    assert output.shown(0.99999912, cosine=True) == "0.9999991"
-    assert output.shown(1.0) == "1"
-    assert output.shown(None) == ""
+    assert results.shown(0.99999912, cosine=True) == "0.9999991"
+    assert results.shown(1.0) == "1"
+    assert results.shown(None) == ""
 
 
 def test_wide_characters_take_two_columns() -> None:
@@ -157,7 +157,7 @@ def test_tables_escape_control_characters_of_a_bundle(
     capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.delenv("FORCE_COLOR", raising=False)
-    output.print_table("Title", ["a"], [["\x1b]0;owned\x07"]])
+    results.print_table("Title", ["a"], [["\x1b]0;owned\x07"]])
     shown = capsys.readouterr().out
     assert "owned" in shown
     assert "\x1b" not in shown and "\x07" not in shown
@@ -176,7 +176,7 @@ def test_tables_escape_control_characters_of_a_bundle(
     ],
 )
 def test_count_of_one_is_singular(number: int, things: str, expected: str) -> None:
-    assert output.number_of(number, things) == expected
+    assert results.number_of(number, things) == expected
 
 
 def test_table_fits_80_columns_on_a_real_terminal(tiny_bundle_copy: Path, tmp_path: Path, intaglio: Run) -> None:
@@ -251,8 +251,8 @@ def test_failures_are_red_and_successes_green(
 ) -> None:
     monkeypatch.delenv("NO_COLOR", raising=False)
     monkeypatch.setenv("FORCE_COLOR", "1")
-    output.print_table("Title", ["output", "passed"], [["good", True], ["bad", False]])
-    output.say(f"{output.verdict(True)} {output.verdict(False)}")
+    results.print_table("Title", ["output", "passed"], [["good", True], ["bad", False]])
+    results.say(f"{results.verdict(True)} {results.verdict(False)}")
     shown = capsys.readouterr().out.splitlines()
     assert shown[4] == "  good        \x1b[32myes\x1b[0m"
     assert shown[5] == "  bad          \x1b[31m\x1b[1mno\x1b[0m"

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from intaglio.sentences import sentences
+from intaglio.samples.sentences import sentences
 
 Run = Callable[..., tuple[int, str, str]]
 

@@ -9,13 +9,14 @@ from pathlib import Path
 
 import pytest
 
-from intaglio import verbosity
-from intaglio.cli import _Warnings, output
-from intaglio.cli.output_rows import summed_up
+from intaglio.cli import _Warnings
+from intaglio.cli.printing import results
+from intaglio.cli.printing.rows import summed_up
 from intaglio.cli.validate import _show_outputs
-from intaglio.progress import step, track
-from intaglio.validate.results import OutputError, Validated
-from intaglio.verbosity import Verbosity, set_verbosity
+from intaglio.display import verbosity
+from intaglio.display.progress import step, track
+from intaglio.display.verbosity import Verbosity, set_verbosity
+from intaglio.validate.reports.results import OutputError, Validated
 
 Run = Callable[..., tuple[int, str, str]]
 
@@ -71,7 +72,7 @@ def test_few_outputs_or_verbose_show_a_row_per_output() -> None:
 def test_outputs_of_a_large_decoder_fit_a_screen(
     width: int | None, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(output, "terminal_width", lambda: width)
+    monkeypatch.setattr(results, "terminal_width", lambda: width)
     broken = [f"output present.{layer}.key: error 1e-2, expected at most 1e-5" for layer in range(30)]
     outputs = {**OUTPUTS, **{f"present.{n}.key": error(0.01, False, [text]) for n, text in enumerate(broken)}}
     _show_outputs(Validated(passed=False, outputs=outputs, report="r"), "bundle on ort-cpu against pytorch", False)
@@ -131,13 +132,13 @@ def test_last_of_quiet_and_verbose_wins_for_one_command(intaglio: Run, tiny_bund
 
 def test_quiet_hides_notices_and_warnings(capsys: pytest.CaptureFixture[str]) -> None:
     set_verbosity(Verbosity.QUIET)
-    output.notice("nobody reads this")
+    results.notice("nobody reads this")
     _Warnings().show(UserWarning("nor this"), UserWarning, "file", 1)
     with step("nor that"):
         assert list(track([1, 2], "nor these")) == [1, 2]
     assert capsys.readouterr() == ("", "")
     set_verbosity(Verbosity.NORMAL)
-    output.notice("seen")
+    results.notice("seen")
     with warnings.catch_warnings():
         _Warnings().show(UserWarning("seen too"), UserWarning, "file", 1)
     assert capsys.readouterr().err == "seen\nintaglio: warning: seen too\n"
@@ -157,7 +158,7 @@ def test_long_lines_wrap_between_words_and_paths_stay_whole(monkeypatch: pytest.
 
     monkeypatch.setenv("COLUMNS", "40")
     path = "/a/very/long/path/of/a/report/that/no/terminal/shows/in/one.html"
-    shown = output._fitting(f"FAILED, and the report is the file {path}, which has everything in it", Terminal())  # type: ignore[arg-type]
+    shown = results._fitting(f"FAILED, and the report is the file {path}, which has everything in it", Terminal())  # type: ignore[arg-type]
     assert path + "," in shown.split("\n")
     assert " ".join(shown.split()) == f"FAILED, and the report is the file {path}, which has everything in it"
     assert all(len(line) <= 40 for line in shown.split("\n") if "/" not in line)

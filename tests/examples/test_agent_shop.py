@@ -17,9 +17,9 @@ from agent_patterns.shop_conversations import shop_conversations
 from agent_patterns.shop_tools import Page, Shop
 from agent_patterns.shopping import TEMPLATES, Goal, Purchase, goals, reward
 
-from intaglio.runtime.agents.agent import AgentResult
-from intaglio.runtime.agents.plan_grammar import plan_grammar, turn_grammar
-from intaglio.runtime.agents.tool import ToolError
+from intaglio.runtime.agents.loops.agent import AgentResult
+from intaglio.runtime.agents.plan.grammar import plan_grammar, turn_grammar
+from intaglio.runtime.agents.tools.tool import ToolError
 
 LAMP = Item(1, "Alder", "lamp", ("quiet", "soft", "modern"), {"colour": ("red", "blue"), "size": ("tall", "wide")}, 80)
 GOAL = Goal(LAMP, ("soft", "quiet"), "red", "tall", 90, TEMPLATES[0])

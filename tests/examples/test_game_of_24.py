@@ -27,10 +27,10 @@ from agent_patterns.thought_tools import KEPT, ThoughtTools
 from agent_patterns.thoughts import IMPOSSIBLE, LABELS, PROPOSE, proposals, thought_conversations, trials, value
 from agent_patterns.tree_of_thoughts import game_compiler, tree_of_thoughts
 
-from intaglio.runtime.agents.agent import AgentResult
-from intaglio.runtime.agents.model import Usage
-from intaglio.runtime.agents.plan_grammar import plan_grammar
-from intaglio.runtime.agents.tool import ToolError
+from intaglio.runtime.agents.loops.agent import AgentResult
+from intaglio.runtime.agents.models.model import Usage
+from intaglio.runtime.agents.plan.grammar import plan_grammar
+from intaglio.runtime.agents.tools.tool import ToolError
 
 TRAINING, HELD = games()
 GAME = (2, 8, 8, 13)

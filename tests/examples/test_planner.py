@@ -29,15 +29,15 @@ from train_agent_models import RECIPES
 from transformers import AutoTokenizer
 
 from intaglio.exporters import export
-from intaglio.runtime.agents.agent import AgentLimits
-from intaglio.runtime.agents.call_scheduler import CallScheduler
-from intaglio.runtime.agents.function_calling import FunctionCalling
-from intaglio.runtime.agents.llm_compiler import LLMCompiler
-from intaglio.runtime.agents.model import End, ModelPiece, ModelRequest, Usage
-from intaglio.runtime.agents.observation import Observation
-from intaglio.runtime.agents.plan_parser import PlanParser
-from intaglio.runtime.agents.react import ReAct
-from intaglio.runtime.generation.message import Message
+from intaglio.runtime.agents.loops.agent import AgentLimits
+from intaglio.runtime.agents.loops.call_scheduler import CallScheduler
+from intaglio.runtime.agents.loops.function_calling import FunctionCalling
+from intaglio.runtime.agents.loops.llm_compiler import LLMCompiler
+from intaglio.runtime.agents.loops.react import ReAct
+from intaglio.runtime.agents.models.model import End, ModelPiece, ModelRequest, Usage
+from intaglio.runtime.agents.plan.parser import PlanParser
+from intaglio.runtime.agents.run.observation import Observation
+from intaglio.runtime.generation.requests.message import Message
 
 TOOLS_BY_NAME = {tool.name: tool for tool in TOOLS}
 MODEL = Path(questions.__file__).parent / "model"

@@ -14,15 +14,15 @@ import numpy as np
 import onnx
 import pytest
 
-from intaglio.bundle import Axis, Bundle, Source
+from intaglio.bundle.bundle import Axis, Bundle, Source
+from intaglio.bundle.model_file import load
 from intaglio.errors import SourceError
 from intaglio.exporters import export, load_module
 from intaglio.exporters.checkpoints.onnx_file import adopt
 from intaglio.exporters.source import reference_outputs
-from intaglio.model_file import load
 from intaglio.runtime import open_engine, run
-from intaglio.runtime.tokenizer import Tokenizer
-from intaglio.sentences import sentences
+from intaglio.runtime.text.tokenizer import Tokenizer
+from intaglio.samples.sentences import sentences
 
 HIDDEN, VOCABULARY = 32, 98  # of the checkpoints in conftest
 
@@ -290,7 +290,7 @@ def test_graph_of_another_tool_is_imported(tiny_bundle: Path, tmp_path: Path) ->
 
 
 def test_graph_with_weights_outside_its_folder_is_refused(tmp_path: Path) -> None:
-    from intaglio.bundle import Draft
+    from intaglio.bundle.bundle import Draft
 
     weight = onnx.numpy_helper.from_array(np.ones((64, 64), np.float32), "w")
     value = onnx.helper.make_tensor_value_info("y", onnx.TensorProto.FLOAT, [64, 64])

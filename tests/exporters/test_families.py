@@ -8,12 +8,12 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from intaglio.bundle import Bundle
+from intaglio.bundle.bundle import Bundle
+from intaglio.bundle.model_file import load
 from intaglio.exporters import export, load_module
 from intaglio.exporters.families import families
-from intaglio.model_file import load
 from intaglio.runtime import open_engine
-from intaglio.runtime.tokenizer import Tokenizer
+from intaglio.runtime.text.tokenizer import Tokenizer
 
 TEXTS = ["a", "the quick brown fox, 12.5", "x" * 40]
 ROBERTA = ("xlm-roberta", "camembert")  # families of the same modules

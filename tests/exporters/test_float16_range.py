@@ -14,11 +14,11 @@ from tiny_decoders import FAMILIES, save_decoder
 from tiny_encoder_decoders import save_encoder_decoder
 from tiny_speech import save_recogniser
 
-from intaglio.bundle import Bundle
+from intaglio.bundle.bundle import Bundle
+from intaglio.bundle.model_file import constants, load
 from intaglio.errors import SourceError
 from intaglio.exporters import export
 from intaglio.exporters.writing.weights import Rounding
-from intaglio.model_file import constants, load
 
 SAVED: dict[str, Callable[[Path], Path]] = {
     **{family: lambda path, family=family: save_decoder(path, family) for family in FAMILIES},  # type: ignore[misc]

@@ -14,7 +14,7 @@ from intaglio.exporters.checkpoints.checkpoint import Checkpoint
 from intaglio.exporters.checkpoints.contents import refuse_file
 from intaglio.exporters.checkpoints.pickled import open_pickled
 from intaglio.exporters.checkpoints.quantized import METHODS
-from intaglio.graph_passes.recipes import RECIPES
+from intaglio.graph_passes.recipes.recipes import RECIPES
 
 Program = Callable[..., tuple[int, str, str]]
 

@@ -11,12 +11,12 @@ import onnx
 import pytest
 from onnx import TensorProto, helper
 
-from intaglio.bundle import Bundle, Source
+from intaglio.bundle.bundle import Bundle, Source
+from intaglio.bundle.recorded_name import recorded_name
 from intaglio.errors import SourceError
 from intaglio.exporters import export, load_module
 from intaglio.exporters.source_folders import folder_of, remember
 from intaglio.graph_passes import compress
-from intaglio.recorded_name import recorded_name
 from intaglio.runtime import build
 from intaglio.validate import validate
 

@@ -12,7 +12,7 @@ import pytest
 from sentence_folders import TEXTS, Case, edit, make, random_case, read, write
 from tiny_decoders import save_decoder
 
-from intaglio.bundle import Bundle
+from intaglio.bundle.bundle import Bundle
 from intaglio.errors import SourceError, UsageError
 from intaglio.exporters import export
 from intaglio.runtime import run, similarity

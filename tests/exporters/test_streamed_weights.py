@@ -12,14 +12,14 @@ from safetensors.torch import load_file, save_file
 from tiny_decoders import FAMILIES, save_decoder
 from tiny_encoder_decoders import save_encoder_decoder
 
-from intaglio.bundle import Bundle
+from intaglio.bundle.bundle import Bundle
 from intaglio.exporters import check, streamed_weights
 from intaglio.exporters.checkpoints.checkpoint import Checkpoint
 from intaglio.exporters.decoders.check import stepwise_logits
 from intaglio.exporters.encoder_decoders.check import Pair, outputs_of
 from intaglio.exporters.families import find_decoder
 from intaglio.exporters.source import build_decoder, build_model
-from intaglio.runtime.engines.layered_engine import LayeredEngine
+from intaglio.runtime.engines.onnxruntime.layered_engine import LayeredEngine
 
 IDS = [5, 9, 77, 3, 200]
 TEXTS = [[1, 2, 3, 4, 5, 6, 7], [9, 8, 7, 6]]

@@ -9,11 +9,11 @@ from pathlib import Path
 import pytest
 from tiny_decoders import save_decoder
 
-from intaglio.bundle import Bundle
+from intaglio.bundle.bundle import Bundle
 from intaglio.errors import SourceError, UsageError
 from intaglio.exporters import export
-from intaglio.runtime.tokenizer import TOKENIZER, Tokenizer
-from intaglio.sentences import sentences
+from intaglio.runtime.text.tokenizer import TOKENIZER, Tokenizer
+from intaglio.samples.sentences import sentences
 
 SENTENCEPIECE = b"\n\x0e\n\x05<unk>\x15\0\0\0\0\x18\2"  # the first piece of a model
 TIKTOKEN = b"IQ== 0\nIg== 1\nIw== 2\n"

@@ -15,7 +15,7 @@ from tiny_decoders import FAMILIES, VOCABULARY, save_decoder, write_byte_tokeniz
 from tiny_encoder_decoders import save_encoder_decoder
 from tiny_speech import save_recogniser
 
-from intaglio.bundle import Bundle, Decoder
+from intaglio.bundle.bundle import Bundle, Decoder
 from intaglio.errors import SourceError, UsageError
 from intaglio.exporters import export
 from intaglio.exporters.checkpoints.checkpoint import Checkpoint

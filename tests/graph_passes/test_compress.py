@@ -15,10 +15,10 @@ import onnx
 import onnx_ir as ir
 import pytest
 
-from intaglio.bundle import Axis, Bundle, EngineRecord, Manifest, PassRecord, Source, create, tensor_spec
+from intaglio.bundle.bundle import Axis, Bundle, EngineRecord, Manifest, PassRecord, Source, create, tensor_spec
+from intaglio.bundle.model_file import load, save
 from intaglio.errors import BundleError, GraphError, UsageError
 from intaglio.graph_passes import compress
-from intaglio.model_file import load, save
 
 X = np.random.default_rng(0).normal(0, 1, (3, 5, 16)).astype(np.float32)
 

@@ -12,20 +12,20 @@ import onnx_ir as ir
 import pytest
 
 import intaglio
-from intaglio.effect import Effect
+from intaglio.bundle.effect import Effect
 from intaglio.errors import GraphError, UsageError
 from intaglio.graph_passes import compress
 from intaglio.graph_passes.contract import Counts, Need, Pass, PassInputs
-from intaglio.graph_passes.load_recipe import load_recipe
+from intaglio.graph_passes.lookup_tables.lut import Lut
+from intaglio.graph_passes.lookup_tables.lut_sparse import LutSparse
 from intaglio.graph_passes.pass_table import PASSES
+from intaglio.graph_passes.pruning.prune_magnitude import PruneMagnitude
+from intaglio.graph_passes.pruning.prune_rows import PruneRows
+from intaglio.graph_passes.recipes.loading import load_recipe
 from intaglio.graph_passes.weights.awq import Awq
 from intaglio.graph_passes.weights.gptq import Gptq
 from intaglio.graph_passes.weights.int8_absmax import Int8Absmax
-from intaglio.graph_passes.weights.lut import Lut
-from intaglio.graph_passes.weights.lut_sparse import LutSparse
 from intaglio.graph_passes.weights.mixed import Mixed
-from intaglio.graph_passes.weights.prune_magnitude import PruneMagnitude
-from intaglio.graph_passes.weights.prune_rows import PruneRows
 from intaglio.graph_passes.weights.rtn import Rtn
 
 RELU = "(float[2] x) => (float[2] y) { y = Relu(x) }"
@@ -144,7 +144,8 @@ def test_documented_pass_works(parse: Callable[..., ir.Model]) -> None:
     names: dict[str, Any] = {}
     header = (
         "import onnx_ir as ir\nfrom dataclasses import dataclass\nfrom typing import ClassVar\n"
-        "from intaglio.effect import Effect\nfrom intaglio.graph_passes.contract import Counts, Pass, PassInputs\n"
+        "from intaglio.bundle.effect import Effect\n"
+        "from intaglio.graph_passes.contract import Counts, Pass, PassInputs\n"
         "from intaglio.graph_passes.graphs import all_nodes, remove_if_dead\n"
     )
     exec(header + code, names)  # noqa: S102

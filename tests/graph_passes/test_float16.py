@@ -12,9 +12,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from hypothesis.extra import numpy as hnp
 
+from intaglio.bundle.half_precision import convert
 from intaglio.errors import GraphError
 from intaglio.graph_passes.float16 import Float16
-from intaglio.half_precision import convert
 
 RANDOM = np.random.default_rng(0)
 X = RANDOM.normal(0, 1, (2, 4)).astype(np.float32)

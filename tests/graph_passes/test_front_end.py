@@ -9,8 +9,8 @@ import onnx_ir as ir
 
 from intaglio.graph_passes.float16 import Float16
 from intaglio.graph_passes.front_end import front_end
-from intaglio.graph_passes.integer.quantize_weights import QuantizeWeights
-from intaglio.graph_passes.integer.region import model_region
+from intaglio.graph_passes.quantize_dequantize.quantize_weights import QuantizeWeights
+from intaglio.graph_passes.quantize_dequantize.region import model_region
 from intaglio.graph_passes.weights.rtn import Rtn
 
 RANDOM = np.random.default_rng(0)

@@ -13,7 +13,7 @@ import onnx_ir as ir
 import onnxruntime
 import pytest
 
-from intaglio.bundle import Bundle
+from intaglio.bundle.bundle import Bundle
 from intaglio.errors import GraphError
 from intaglio.graph_passes import compress
 from intaglio.graph_passes.inline import Inline

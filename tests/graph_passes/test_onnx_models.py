@@ -9,7 +9,7 @@ import onnx
 import pytest
 from onnx_models import all_cases, outcome, read
 
-from intaglio.bundle import Bundle
+from intaglio.bundle.bundle import Bundle
 from intaglio.errors import GraphError, SourceError
 from intaglio.exporters import export
 from intaglio.graph_passes import compress

@@ -13,15 +13,15 @@ import onnxruntime
 import pytest
 from tiny_speech import save_recogniser
 
-from intaglio.bundle import Bundle
+from intaglio.bundle.bundle import Bundle
+from intaglio.bundle.model_file import load
 from intaglio.exporters import export
 from intaglio.graph_passes import compress
-from intaglio.model_file import load
 from intaglio.runtime.modalities.audio import load_recordings
 from intaglio.runtime.speech.run_recordings import run_recordings
 from intaglio.validate import validate
 
-RECORDINGS = Path(__file__).parents[2] / "intaglio" / "recordings"
+RECORDINGS = Path(__file__).parents[2] / "intaglio" / "samples" / "recordings"
 FEATURES = ("waves", "mel_filters")  # constants of the front end
 
 Array = npt.NDArray[Any]

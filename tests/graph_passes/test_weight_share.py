@@ -9,12 +9,12 @@ from pathlib import Path
 import pytest
 from click.testing import CliRunner, Result
 
-from intaglio.bundle import Bundle
+from intaglio.bundle.bundle import Bundle
+from intaglio.bundle.model_file import load
 from intaglio.cli import cli
 from intaglio.graph_passes import compress
 from intaglio.graph_passes.weight_share import WeightShare, weight_share
-from intaglio.model_file import load
-from intaglio.training import sensitivity
+from intaglio.training.sensitivity.sensitivity import sensitivity
 
 TEXT = "The quick brown fox jumps over the lazy dog; sphinx of black quartz, judge my vow.\n" * 12
 BLOCKS = 2 * (96 + 32 + 2 * 128) * 32  # elements of a tiny GPT-2's linear layers

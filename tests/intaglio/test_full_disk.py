@@ -11,8 +11,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from intaglio.atomic import atomic_directory, atomic_file
 from intaglio.errors import StorageError, UsageError, storage_errors
+from intaglio.files.atomic import atomic_directory, atomic_file
 from intaglio.runtime import build
 
 ROOM = 256 << 10  # bytes

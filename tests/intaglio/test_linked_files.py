@@ -12,15 +12,15 @@ import onnx
 import pytest
 from onnx import helper, numpy_helper
 
-from intaglio.bundle import Bundle, create
+from intaglio.bundle.bundle import Bundle, create
+from intaglio.bundle.external_data import read_data
+from intaglio.bundle.model_file import load, parse, save
 from intaglio.errors import BundleError, SourceError
 from intaglio.exporters import export
 from intaglio.exporters.checkpoints.onnx_file import adopt
-from intaglio.external_data import read_data
-from intaglio.files import inside_to_write
-from intaglio.model_file import load, parse, save
+from intaglio.files.hashes import inside_to_write
 from intaglio.runtime import open_engine
-from intaglio.runtime.engines.custom_operators import runnable
+from intaglio.runtime.engines.onnxruntime.custom_operators import runnable
 
 WEIGHT = np.arange(5000, dtype=np.float32)
 

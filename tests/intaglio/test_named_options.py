@@ -23,10 +23,10 @@ FOREIGN = (
     "plugins/cuda/emulator",
     "plugins/ort/build.py",
     "plugins/trt/registration.py --upgrade",
-    "runtime/engines/custom_operators.py",
+    "runtime/engines/onnxruntime/custom_operators.py",
     "training/speech/synthesis.py",
-    "intaglio/manifest_reading.py --upgrade",
-    "validate/line_chart.py",
+    "intaglio/bundle/manifest_reading.py --upgrade",
+    "validate/reports/line_chart.py",
     "validate/polygraphy_extension.py --intaglio-target",
 )
 # The verbs whose users see the messages of a file or folder, or of one of its options if it is named. The longest
@@ -37,45 +37,45 @@ SEEN_BY = {
     "exporters/checkpoints/quantized.py --calibration": "compress",
     "exporters/source.py": "validate",
     "training": "train",
-    "training/sensitivity.py": "sensitivity",
-    "training/train_drafts.py": "train medusa, train hidden-transfer",
-    "training/train_early_exit.py": "train early-exit",
-    "training/train_int8_only.py": "train int8-only",
-    "training/pruning.py": "train prune",
-    "training/alignment.py": "train align",
-    "training/network.py --allow-float": "compress",
+    "training/sensitivity/sensitivity.py": "sensitivity",
+    "training/language_models/train_drafts.py": "train medusa, train hidden-transfer",
+    "training/language_models/train_early_exit.py": "train early-exit",
+    "training/integer/train_int8_only.py": "train int8-only",
+    "training/language_models/pruning.py": "train prune",
+    "training/language_models/alignment.py": "train align",
+    "training/integer/network.py --allow-float": "compress",
     "graph_passes": "compress",
     "graph_passes/float16.py --dtype": "export",
     "intaglio/compression.py": "compress",
-    "intaglio/atomic.py": "export compress build",
+    "intaglio/files/atomic.py": "export compress build",
     "intaglio/sensitivity_file.py": "compress",
-    "intaglio/threads.py": "run generate serve",
+    "intaglio/processes/threads.py": "run generate serve",
     "runtime/agents": "agent",
     "runtime/engines": "build run generate serve validate bench",
     "runtime/engines/build_request.py": "build",
     "runtime/engines/gpus.py --gpu": "build",
-    "runtime/engines/tensorrt_builder.py": "build",
-    "runtime/engines/tensorrt_refusals.py": "build",
-    "runtime/engines/tensorrt_engine.py --force": "build",
-    "runtime/engines/tensorrt_engine.py --gpu": "build",
+    "runtime/engines/tensorrt/builder.py": "build",
+    "runtime/engines/tensorrt/refusals.py": "build",
+    "runtime/engines/tensorrt/engine.py --force": "build",
+    "runtime/engines/tensorrt/engine.py --gpu": "build",
     "runtime/generation/generate.py": "generate serve bench",
-    "runtime/generation/strategy_choice.py": "generate serve bench",
-    "runtime/generation/grammar.py": "generate",
-    "runtime/prompts.py": "run serve",
+    "runtime/generation/requests/strategy_choice.py": "generate serve bench",
+    "runtime/sampling/grammar.py": "generate",
+    "runtime/text/embedding_prompts.py": "run serve",
     "runtime/sessions/early_exit.py": "generate serve",
-    "runtime/inputs.py": "validate",
-    "runtime/token_inputs.py": "validate",
+    "runtime/text/inputs.py": "validate",
+    "runtime/text/token_inputs.py": "validate",
     "runtime/modalities": "validate",
     "runtime/modalities/audio.py --prompt-name": "run",
-    "runtime/similarities.py": "run",
+    "runtime/text/similarities.py": "run",
     "runtime/speech/recognizer.py": "run serve",
     "runtime/speech/recognizer.py --features": "export",
     "runtime/speech/audio_file.py": "run",
     "serve": "serve",
     "validate": "validate",
     "validate/bench": "bench",
-    "validate/tune_decoding.py": "generate",
-    "validate/tune_decoding.py --data": "tune-decoding",
+    "validate/tuning/tune_decoding.py": "generate",
+    "validate/tuning/tune_decoding.py --data": "tune-decoding",
 }
 
 
@@ -118,7 +118,7 @@ def is_verb(name: str) -> bool:
 
 def files() -> list[str]:
     found = [path.relative_to(ROOT) for folder in FOLDERS for path in sorted((ROOT / folder).rglob("*.py"))]
-    return [str(path) for path in found if path.parts[:2] != ("intaglio", "cli")]
+    return [str(path) for path in found if path.parts[0] != "cli"]
 
 
 def verbs_that_show(path: str, option: str) -> list[str]:
@@ -158,7 +158,7 @@ def test_options_named_in_messages_exist() -> None:
 def test_options_named_by_the_command_line_exist() -> None:
     every = frozenset().union(*(options(verb) for verb in VERBS)) | {"--version"}
     foreign = {"--upgrade"}
-    for path in sorted((ROOT / "intaglio" / "cli").rglob("*.py")):
+    for path in sorted((ROOT / "cli").rglob("*.py")):
         named = {option for text in texts(path) for option in OPTION.findall(text)}
         assert named - every - foreign == set(), path
         verb = path.stem.replace("_", "-")
@@ -188,7 +188,7 @@ def test_commands_named_in_messages_exist() -> None:
 
 
 def test_too_long_text_names_no_option_of_another_verb() -> None:
-    from intaglio.runtime.tokenizer import Tokenizer
+    from intaglio.runtime.text.tokenizer import Tokenizer
 
-    assert not any(OPTION.search(text) for text in texts(ROOT / "runtime" / "tokenizer.py"))
+    assert not any(OPTION.search(text) for text in texts(ROOT / "runtime" / "text" / "tokenizer.py"))
     assert Tokenizer.check_length.__doc__

@@ -4,8 +4,8 @@ from pathlib import Path
 
 import pytest
 
-from intaglio.atomic import check_output_file
 from intaglio.errors import UsageError
+from intaglio.files.atomic import check_output_file
 
 
 @pytest.mark.parametrize(

@@ -34,27 +34,27 @@ NO_FUNCTION = {
     "chat": "intaglio.runtime.generation.conversation.Conversation",
     "completion": "a script for shells",
     "serve": "intaglio.serve.server.serve, which returns when the server has ended",
-    "serve-tools": "intaglio.runtime.agents.mcp_server.serve_tools, likewise",
+    "serve-tools": "intaglio.runtime.agents.tools.mcp_server.serve_tools, likewise",
 }
 # Options without a function parameter, and their replacement in Python.
 COMMAND_LINE_ONLY = {
     "* --json": "the result is a struct",
     "* --quiet": "functions print nothing",
-    "* --verbose": "intaglio.verbosity",
+    "* --verbose": "intaglio.display.verbosity",
     "agent --force": "it guards --timeline and --trace",
     "agent --latency": "the result has it",
-    "agent --timeline": "intaglio.runtime.agents.timeline.timeline",
-    "agent --trace": "intaglio.runtime.agents.trace.trace_bytes",
+    "agent --timeline": "intaglio.runtime.agents.reports.timeline.timeline",
+    "agent --trace": "intaglio.runtime.agents.reports.trace.trace_bytes",
     "inspect --hashes": "the result has them",
     "run --input": "texts are given",
     "run --stream": "intaglio.runtime.speech.recognizer.SpeechRecognizer.stream",
-    "run --similarity": "intaglio.runtime.similarities.similarity",
+    "run --similarity": "intaglio.runtime.text.similarities.similarity",
     "bench --force": "it guards --plot",
     "bench --plot": "intaglio.validate.bench.picture.picture",
     "roofline --force": "it guards --picture",
     "tune-decoding --force": "it guards --picture",
-    "roofline --picture": "intaglio.validate.roofline_picture.picture",
-    "tune-decoding --picture": "intaglio.validate.tune_decoding_picture.picture",
+    "roofline --picture": "intaglio.validate.roofline.picture.picture",
+    "tune-decoding --picture": "intaglio.validate.tuning.picture.picture",
     "tune-decoding --early-exit": "draft=None",
     "generate --file": "prompts are given",
     "generate --data": "prompts are given",
@@ -62,7 +62,7 @@ COMMAND_LINE_ONLY = {
     "generate --system": "a prompt may be a list of messages",
     "generate --messages": "a prompt may be a list of messages",
     "generate --trace": "the result has it",
-    "generate --work": "intaglio.validate.decoding_work.compared_work",
+    "generate --work": "intaglio.validate.roofline.decoding_work.compared_work",
 }
 # The functions that receive the options.
 PASSED_TO: Mapping[str, Callable[..., Any]] = {
@@ -221,7 +221,7 @@ USES = {
     "from the top": "from intaglio import validate as f",
     "from the package": "from intaglio.validate import validate as f",
     "package": "import intaglio.validate; f = intaglio.validate",
-    "submodule": "import intaglio.validate.results; f = intaglio.validate",
+    "submodule": "import intaglio.validate.reports.results; f = intaglio.validate",
     "command line": "import intaglio.cli.validate; import intaglio; f = intaglio.validate",
 }
 ORDERS = [*itertools.permutations(("attribute", "from the package", "package"), 2)]
@@ -238,7 +238,7 @@ else:
 @pytest.mark.parametrize(("first", "second"), ORDERS)
 def test_validate_is_callable_in_any_import_order(first: str, second: str) -> None:
     program = "".join(f"{USES[use]}{CHECK}" for use in (first, second, *USES))
-    program += "from intaglio.validate.compare import compare\n"
+    program += "from intaglio.validate.comparison.compare import compare\n"
     subprocess.run([sys.executable, "-P", "-c", program], check=True)
 
 

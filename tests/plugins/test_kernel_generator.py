@@ -130,7 +130,7 @@ def test_one_row_in_one_plane_equals_the_qigen_model():
 # --- cache blocking ---------------------------------------------------------------------------------------------------
 
 BLOCKING = """
-#include "plugins/cache_blocking.h"
+#include "plugins/cpu/cache_blocking.h"
 extern "C" void block(const int64_t* n, int64_t* found) {
     const auto best = intaglio::largest_cache_block({n[0], n[1], n[2]}, n[3], n[4], n[5], n[6], n[7]);
     found[0] = best.depth, found[1] = best.rows;
@@ -140,7 +140,7 @@ extern "C" void block(const int64_t* n, int64_t* found) {
 
 @pytest.fixture(scope="module")
 def block(tmp_path_factory):
-    """`largest_cache_block` of plugins/cache_blocking.h."""
+    """`largest_cache_block` of plugins/cpu/cache_blocking.h."""
     folder = tmp_path_factory.mktemp("blocking")
     (folder / "block.cpp").write_text(BLOCKING)
     command = [build.compiler(), "-std=c++17", "-shared", "-fPIC", f"-I{build.ROOT}", "block.cpp", "-o", "block.so"]

@@ -9,8 +9,9 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from intaglio.plugins import logit_mask, ort
-from intaglio.plugins.logit_mask import reference
+from intaglio.plugins import ort
+from intaglio.plugins.native import logit_mask
+from intaglio.plugins.native.logit_mask import reference
 
 
 @pytest.fixture(params=["numpy", "portable", "avx2", "avx512", "avx512vnni", "avx512vbmi"])

@@ -8,7 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from intaglio.plugins import ort
-from intaglio.plugins.memory_bandwidth import HUGE_PAGE, Memory
+from intaglio.plugins.native.memory_bandwidth import HUGE_PAGE, Memory
 
 pytestmark = pytest.mark.skipif(not ort.library(), reason="no compiled kernels")
 

@@ -6,7 +6,7 @@ import onnx
 import pytest
 from onnx import TensorProto, helper, numpy_helper
 
-from intaglio.bundle import Axis, Manifest, Source, TensorSpec, create
+from intaglio.bundle.bundle import Axis, Manifest, Source, TensorSpec, create
 
 WIDTH = 32
 TYPES = {"float16": TensorProto.FLOAT16, "float32": TensorProto.FLOAT}

@@ -12,8 +12,8 @@ import numpy as np
 import pytest
 
 from intaglio.errors import UsageError
-from intaglio.runtime import inputs
-from intaglio.runtime.inputs import read_arrays
+from intaglio.runtime.text import inputs
+from intaglio.runtime.text.inputs import read_arrays
 
 ARRAY = np.arange(4000, dtype=np.int64).reshape(40, 100)
 

@@ -11,8 +11,8 @@ import pytest
 
 import intaglio
 from intaglio.errors import UsageError
+from intaglio.processes.threads import usable_threads
 from intaglio.runtime import similarity
-from intaglio.threads import usable_threads
 
 Run = Callable[..., tuple[int, str, str]]
 

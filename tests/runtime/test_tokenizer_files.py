@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from intaglio.errors import BundleError, UsageError
-from intaglio.runtime.tokenizer import LONGEST_WORD, TOKENIZER, Tokenizer, check_words
+from intaglio.runtime.text.tokenizer import LONGEST_WORD, TOKENIZER, Tokenizer, check_words
 
 BROKEN: dict[str, dict[str, Any]] = {
     "loading panics": {"normalizer": {"type": "Precompiled", "precompiled_charsmap": "AAAA"}},

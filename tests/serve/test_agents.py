@@ -18,8 +18,8 @@ from time_limit import time_limit
 from tiny_decoders import CHAT
 
 from intaglio.errors import UsageError
-from intaglio.serve.agent_description import AgentDescription, read_description
-from intaglio.serve.agent_opening import check_descriptions
+from intaglio.serve.models.agent_description import AgentDescription, read_description
+from intaglio.serve.models.agent_opening import check_descriptions
 
 PLAN = 'Thought: count\n1. calculate("6 * 7")\n2. calculate("$1 + 1")\n3. join()\n'
 ANSWERED = [stream(chunk(PLAN, "stop")), stream(chunk("Answer: It is"), chunk(" 43."), chunk(reason="stop"))]

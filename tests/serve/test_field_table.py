@@ -14,13 +14,13 @@ import openai.resources.responses
 import pytest
 from served import Served
 
-from intaglio.serve.chat_completions import ChatRequest
-from intaglio.serve.classification import ClassificationRequest
-from intaglio.serve.completions import CompletionRequest
-from intaglio.serve.embeddings import EmbeddingsRequest
-from intaglio.serve.errors import ApiError
-from intaglio.serve.request_decoding import NEUTRAL, decode
-from intaglio.serve.responses import ResponsesRequest
+from intaglio.serve.bodies.request_decoding import NEUTRAL, decode
+from intaglio.serve.endpoints.chat_completions import ChatRequest
+from intaglio.serve.endpoints.classification import ClassificationRequest
+from intaglio.serve.endpoints.completions import CompletionRequest
+from intaglio.serve.endpoints.embeddings import EmbeddingsRequest
+from intaglio.serve.endpoints.responses import ResponsesRequest
+from intaglio.serve.responses.errors import ApiError
 
 GENERATION = (
     "model stream stream_options temperature top_p top_k min_p repetition_penalty presence_penalty frequency_penalty "

@@ -12,7 +12,7 @@ import pytest
 from served import Served
 
 from intaglio.runtime.generation.generate import TextGenerator
-from intaglio.runtime.generation.message import Message
+from intaglio.runtime.generation.requests.message import Message
 
 PROMPT = "The import statement"
 SCHEMA = {

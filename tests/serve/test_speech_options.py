@@ -10,14 +10,14 @@ from typing import Any
 import pytest
 from speech_bundles import RECORDINGS
 
-from intaglio.bundle import Bundle
+from intaglio.bundle.bundle import Bundle
 from intaglio.errors import UsageError
 from intaglio.runtime.speech.ngram_estimate import estimate
 from intaglio.runtime.speech.recognizer import SpeechRecognizer, speech_options
-from intaglio.serve.model import SpeechModel
+from intaglio.serve.bodies.uploads import Upload
+from intaglio.serve.models.model import SpeechModel
 from intaglio.serve.opening import open_models
 from intaglio.serve.options import ServerOptions
-from intaglio.serve.uploads import Upload
 
 
 def test_beam_search_equals_run(recogniser: Path, tmp_path: Path) -> None:

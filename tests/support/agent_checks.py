@@ -11,10 +11,10 @@ from typing import Any, TypeVar
 
 from scripted_model import Changed
 
-from intaglio.runtime.agents.agent import Agent, AgentResult
-from intaglio.runtime.agents.events import AnyEvent
-from intaglio.runtime.agents.plan_parser import PlanParser
-from intaglio.runtime.agents.tool import Tool, ToolError
+from intaglio.runtime.agents.loops.agent import Agent, AgentResult
+from intaglio.runtime.agents.plan.parser import PlanParser
+from intaglio.runtime.agents.run.events import AnyEvent
+from intaglio.runtime.agents.tools.tool import Tool, ToolError
 
 Kind = TypeVar("Kind")
 QUESTION = "How much larger is the first?"

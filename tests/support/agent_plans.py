@@ -7,8 +7,8 @@ from typing import Any
 
 from hypothesis import strategies as st
 
-from intaglio.runtime.agents.plan import Call, Reference, Template, Value
-from intaglio.runtime.agents.tool import Tool
+from intaglio.runtime.agents.plan.plan import Call, Reference, Template, Value
+from intaglio.runtime.agents.tools.tool import Tool
 
 
 def made(name: str, properties: Mapping[str, Any], required: Collection[str], **keywords: Any) -> Tool:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from intaglio.runtime.agents.events import (
+from intaglio.runtime.agents.run.events import (
     AnyEvent,
     Ended,
     ModelBegan,

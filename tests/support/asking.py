@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from intaglio.runtime.agents.model import End, Model, ModelRequest
-from intaglio.runtime.generation.message import Message, ToolCall
+from intaglio.runtime.agents.models.model import End, Model, ModelRequest
+from intaglio.runtime.generation.requests.message import Message, ToolCall
 
 QUESTION = [Message("system", "Answer the question about Python."), Message("user", "What does import do?")]
 Answer = tuple[str, list[ToolCall], End]

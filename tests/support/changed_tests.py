@@ -127,9 +127,9 @@ class Uses:
             return set()
         quoted = {node.value for node in ast.walk(self.trees[test]) if isinstance(node, ast.Constant)}
         words = {word for text in quoted if isinstance(text, str) for word in text.replace("-", "_").split()[:2]}
-        found = {f"intaglio/cli/{word}.py" for word in words} & self.sources.keys()
+        found = {f"cli/{word}.py" for word in words} & self.sources.keys()
         if "train" in words:
-            found |= {file for file in self.sources if file.startswith("intaglio/cli/train/")}
+            found |= {file for file in self.sources if file.startswith("cli/train/")}
         return found
 
 

@@ -10,7 +10,7 @@ from typing import Any
 
 import numpy as np
 
-from intaglio.bundle import Bundle
+from intaglio.bundle.bundle import Bundle
 from intaglio.exporters.decoders.check import stepwise_logits
 from intaglio.runtime.sessions.step import decoder_of
 

@@ -18,7 +18,7 @@ import numpy as np
 import pytest
 
 from intaglio.extras import load
-from intaglio.runtime.engines.tensorrt_engine import TensorRTEngine
+from intaglio.runtime.engines.tensorrt.engine import TensorRTEngine
 
 Shapes = dict[str, tuple[int, ...]]
 

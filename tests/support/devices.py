@@ -13,7 +13,7 @@ import pytest
 from cuda_ledger import gpu
 from device_meter import Ledger, metered
 
-from intaglio.bundle import Bundle, EngineRecord
+from intaglio.bundle.bundle import Bundle, EngineRecord
 from intaglio.runtime.engines import gpus, profiles
 from intaglio.runtime.engines.build import build
 from intaglio.runtime.engines.profiles import Range

@@ -9,7 +9,7 @@ from typing import Any
 import msgspec
 import numpy as np
 
-from intaglio.drafts import HIDDEN_TRANSFER, MATRICES, RECORD, Drafts
+from intaglio.networks.drafts import HIDDEN_TRANSFER, MATRICES, RECORD, Drafts
 
 LAYERS = (0, 1, 1)  # of the two blocks of small decoders
 

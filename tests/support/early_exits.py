@@ -8,7 +8,7 @@ from typing import Any, Literal
 
 import msgspec
 
-from intaglio.early_exit import RECORD, EarlyExit
+from intaglio.networks.early_exit import RECORD, EarlyExit
 
 
 def save_early_exit(checkpoint: Path, folder: Path, layer: int | Literal["every"] = 1) -> Path:

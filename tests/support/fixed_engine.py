@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from intaglio.bundle import Axis
+from intaglio.bundle.bundle import Axis
 from intaglio.runtime.engines.engine import Array, Engine
 
 

@@ -13,8 +13,8 @@ from pathlib import Path
 
 OURS = """
 import asyncio, sys, time
-from intaglio.runtime.agents.mcp_server import serve_tools
-from intaglio.runtime.agents.tool import Tool, ToolError
+from intaglio.runtime.agents.tools.mcp_server import serve_tools
+from intaglio.runtime.agents.tools.tool import Tool, ToolError
 from intaglio.runtime.agents.toolbox.arithmetic import CALCULATE
 
 

@@ -331,7 +331,7 @@ def write_material(folder: Path, encoder: Path, encoder_checkpoint: Path, int8: 
 
     from intaglio.exporters import export
     from intaglio.graph_passes import compress
-    from intaglio.training import sensitivity
+    from intaglio.training.sensitivity.sensitivity import sensitivity
 
     checkpoints = {name: folder / f"{name}-checkpoint" for name in ("decoder", "llama", "both", "drafting", "encoder")}
     for name, family in (("decoder", "gpt2"), ("llama", "llama")):
@@ -368,7 +368,7 @@ def write_variants(folder: Path, encoder_checkpoint: Path, template: str) -> Non
     """Bundles with files or fields that the others lack: a classifier, a template, an engine."""
     import transformers
 
-    from intaglio.bundle import Bundle
+    from intaglio.bundle.bundle import Bundle
     from intaglio.exporters import export
     from intaglio.runtime import build
 

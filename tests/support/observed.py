@@ -10,11 +10,11 @@ import onnx
 import onnx_ir as ir
 from onnx.reference import ReferenceEvaluator
 
-from intaglio.graph_passes.activation_statistics import KEY, Statistics
+from intaglio.graph_passes.calibration.activation_statistics import KEY, Statistics
 from intaglio.graph_passes.graphs import infer_shapes
 from intaglio.graph_passes.integer.equalize import Equalize
 from intaglio.graph_passes.pass_table import PASSES
-from intaglio.graph_passes.recipes import LOWERING
+from intaglio.graph_passes.recipes.recipes import LOWERING
 from intaglio.plugins.inlining import inline
 
 Array = npt.NDArray[Any]

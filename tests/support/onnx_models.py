@@ -15,7 +15,7 @@ import onnx
 from onnx.backend.test.case import node
 from onnx.backend.test.loader import load_model_tests
 
-from intaglio.bundle import Bundle
+from intaglio.bundle.bundle import Bundle
 from intaglio.errors import IntaglioError
 from intaglio.exporters import export
 from intaglio.graph_passes import compress

@@ -13,14 +13,14 @@ from drafts import save_drafts
 from early_exits import save_early_exit
 from fixed_engine import FixedEngine
 
-from intaglio.bundle import Bundle
+from intaglio.bundle.bundle import Bundle
 from intaglio.exporters import export
 from intaglio.graph_passes import compress
 from intaglio.runtime.engines.engine import Engine
-from intaglio.runtime.engines.onnxruntime_engine import OnnxRuntimeEngine
+from intaglio.runtime.engines.onnxruntime.engine import OnnxRuntimeEngine
 from intaglio.runtime.engines.opening import open_engine
-from intaglio.runtime.generation.scheduler import Scheduler
-from intaglio.runtime.generation.scheduler_options import SchedulerOptions
+from intaglio.runtime.generation.scheduling.scheduler import Scheduler
+from intaglio.runtime.generation.scheduling.scheduler_options import SchedulerOptions
 from intaglio.runtime.sessions.decoder import DecoderSession
 from intaglio.runtime.sessions.early_exit import EarlyExitSession, exit_outputs
 from intaglio.runtime.sessions.encoder_decoder import EncoderDecoderSession

@@ -7,9 +7,9 @@ from typing import Any
 import numpy as np
 from scheduled_models import Models
 
-from intaglio.runtime.generation.events import Event
-from intaglio.runtime.generation.request import GenerationRequest
-from intaglio.runtime.generation.scheduler import Scheduler
+from intaglio.runtime.generation.requests.request import GenerationRequest
+from intaglio.runtime.generation.scheduling.events import Event
+from intaglio.runtime.generation.scheduling.scheduler import Scheduler
 
 RANDOM = np.random.default_rng(0).integers(0, 250, 2000).tolist()
 

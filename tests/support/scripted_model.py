@@ -8,8 +8,8 @@ from contextlib import AbstractAsyncContextManager, aclosing, asynccontextmanage
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-from intaglio.runtime.agents.model import End, Model, ModelPiece, ModelRequest, Usage
-from intaglio.runtime.generation.message import FunctionCall, ToolCall
+from intaglio.runtime.agents.models.model import End, Model, ModelPiece, ModelRequest, Usage
+from intaglio.runtime.generation.requests.message import FunctionCall, ToolCall
 
 SILENCE = float("inf")  # seconds until the request is cancelled
 Step = str | ToolCall | End | float | Exception  # a chunk, seconds to wait, or an exception that the stream raises

@@ -7,8 +7,8 @@ from typing import Any
 
 import torch
 
-from intaglio.speech import checkpoint
-from intaglio.speech.configuration import (
+from intaglio.networks.speech import checkpoint
+from intaglio.networks.speech.configuration import (
     ConformerConfig,
     FrontEnd,
     SpeechConfig,
@@ -16,7 +16,7 @@ from intaglio.speech.configuration import (
     Subsampling,
     check_config,
 )
-from intaglio.speech.network import SpeechNetwork
+from intaglio.networks.speech.network import SpeechNetwork
 
 SHARED: dict[str, Any] = {
     "vocab_size": 12,

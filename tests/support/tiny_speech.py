@@ -28,9 +28,9 @@ def save_recogniser(folder: Path, model_type: str = "squeezeformer", seed: int =
     """
     import torch
 
-    from intaglio.speech.checkpoint import write_checkpoint
-    from intaglio.speech.configuration import read_config
-    from intaglio.speech.network import SpeechNetwork
+    from intaglio.networks.speech.checkpoint import write_checkpoint
+    from intaglio.networks.speech.configuration import read_config
+    from intaglio.networks.speech.network import SpeechNetwork
 
     config = {"model_type": model_type, **SIZES, **OWN[model_type], **options}
     torch.manual_seed(seed)

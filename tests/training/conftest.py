@@ -11,10 +11,10 @@ import numpy.typing as npt
 import onnx_ir as ir
 import pytest
 
+from intaglio.bundle.model_file import load, save
 from intaglio.graph_passes import compress
-from intaglio.model_file import load, save
-from intaglio.runtime.engines.onnxruntime_engine import OnnxRuntimeEngine
-from intaglio.sentences import sentences
+from intaglio.runtime.engines.onnxruntime.engine import OnnxRuntimeEngine
+from intaglio.samples.sentences import sentences
 
 Arrays = dict[str, npt.NDArray[Any]]
 

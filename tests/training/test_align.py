@@ -16,10 +16,10 @@ from tiny_decoders import FAMILIES, save_decoder
 from intaglio.errors import BundleError, GraphError, SourceError, UsageError
 from intaglio.exporters import export
 from intaglio.runtime.generation.generate import generate
-from intaglio.runtime.generation.prompts import read_prompts
-from intaglio.sentences import sentences
+from intaglio.runtime.generation.requests.prompts import read_prompts
+from intaglio.samples.sentences import sentences
 from intaglio.training import align
-from intaglio.training.language_model import read_tokenizer
+from intaglio.training.language_models.checkpoint import read_tokenizer
 
 Maker = Callable[..., tuple[Path, Path]]
 SHORT: dict[str, Any] = {"max_new_tokens": 8, "steps": 2, "batch_size": 3, "threads": 1}
@@ -85,8 +85,8 @@ def test_loss_covers_only_generated_tokens(pair: tuple[Path, Path], prompts: Pat
     import torch
     import transformers
 
-    from intaglio.training.aligner import Aligner
-    from intaglio.training.written_texts import WrittenText
+    from intaglio.training.language_models.aligner import Aligner
+    from intaglio.training.language_models.written_texts import WrittenText
 
     result = align(pair[0], tmp_path / "made", pair[1], prompts, **SHORT, texts=10, learning_rate=1e-9)
     asked = read_prompts(prompts, "--data", read_tokenizer(pair[0]), 64)

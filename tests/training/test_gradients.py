@@ -10,7 +10,7 @@ import torch
 
 from intaglio.plugins import OPS
 from intaglio.plugins.integer_math import dyadic, gelu_inner_scale
-from intaglio.training.operators import OPERATORS
+from intaglio.training.integer.operators import OPERATORS
 
 RANDOM = np.random.default_rng(0)
 

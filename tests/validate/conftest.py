@@ -11,7 +11,7 @@ import onnx
 import pytest
 from onnx import TensorProto, helper, numpy_helper
 
-from intaglio.bundle import FORMAT, Axis, Manifest, Source, TensorSpec, create
+from intaglio.bundle.bundle import FORMAT, Axis, Manifest, Source, TensorSpec, create
 
 WIDTH = 8
 

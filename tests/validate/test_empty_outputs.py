@@ -11,8 +11,8 @@ import pytest
 from onnx import TensorProto, helper
 
 import intaglio
-from intaglio.validate.measures import Distributions, Embeddings, Labels, Measure, Scores, Vectorwise
-from intaglio.validate.transcript_measure import Transcripts
+from intaglio.validate.measures.measures import Distributions, Embeddings, Labels, Measure, Scores, Vectorwise
+from intaglio.validate.measures.transcript_measure import Transcripts
 
 LENGTHS = {"output_lengths": np.zeros(0, np.int64)}
 CASES: list[tuple[Measure, dict[str, Any], dict[str, float]]] = [

@@ -13,7 +13,7 @@ import numpy as np
 import onnx
 import pytest
 
-from intaglio.bundle import Bundle
+from intaglio.bundle.bundle import Bundle
 from intaglio.errors import BundleError, EngineError, SourceError, StorageError, UsageError
 from intaglio.exporters import export
 from intaglio.validate import validate

@@ -14,7 +14,7 @@ from damage import KINDS, damaged
 from intaglio.exporters import export
 from intaglio.graph_passes import compress
 from intaglio.validate import validate
-from intaglio.validate.results import Validated
+from intaglio.validate.reports.results import Validated
 
 ROOT = Path(__file__).parent.parent.parent
 Run = Callable[..., tuple[int, str, str]]

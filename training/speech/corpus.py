@@ -11,12 +11,12 @@ import msgspec
 import numpy as np
 import numpy.typing as npt
 
-from intaglio.atomic import atomic_directory
+from intaglio.display.progress import track
 from intaglio.errors import UsageError
-from intaglio.files import cache_directory
-from intaglio.input_files import decode, read_bytes, text_lines
-from intaglio.progress import track
-from intaglio.threads import in_parallel, usable_threads
+from intaglio.files.atomic import atomic_directory
+from intaglio.files.hashes import cache_directory
+from intaglio.files.input_files import decode, read_bytes, text_lines
+from intaglio.processes.threads import in_parallel, usable_threads
 from intaglio.training.speech.sentences import KINDS, Kind, Part, part_of, sentences
 from intaglio.training.speech.synthesis import SAMPLE_RATE, Synthesiser
 from intaglio.training.speech.voices import PITCH, VOICES, WORDS_PER_MINUTE

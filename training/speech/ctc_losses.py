@@ -8,7 +8,7 @@ from typing import NamedTuple
 
 from torch import Tensor, nn
 
-from intaglio.speech.network import SpeechNetwork
+from intaglio.networks.speech.network import SpeechNetwork
 from intaglio.training.speech.batches import Batch, Targets
 from intaglio.training.speech.tokens import characters
 

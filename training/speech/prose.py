@@ -16,7 +16,7 @@ import sys
 from collections.abc import Iterable, Iterator
 from pathlib import Path
 
-from intaglio.input_files import read_text
+from intaglio.files.input_files import read_text
 from intaglio.training.speech.spoken_words import spoken
 
 FEWEST, MOST = 3, 14  # words of a sentence

@@ -19,7 +19,7 @@ import numpy.typing as npt
 
 from intaglio import extras
 from intaglio.errors import UsageError, one_line
-from intaglio.input_files import read_text
+from intaglio.files.input_files import read_text
 from intaglio.training.speech.spoken_words import spoken
 from intaglio.training.speech.synthesis import SAMPLE_RATE
 

@@ -10,7 +10,7 @@ import torch
 from torch import Tensor, nn
 
 from intaglio.errors import GraphError
-from intaglio.speech.network import SpeechNetwork
+from intaglio.networks.speech.network import SpeechNetwork
 from intaglio.training.speech.batches import Example, batches, collate
 from intaglio.training.speech.ctc_losses import Losses, TrainingLoss
 from intaglio.training.speech.learning_rate import LearningRate

@@ -11,12 +11,12 @@ from safetensors.torch import load_file
 from torch import Tensor
 
 from intaglio.errors import SourceError, UsageError, one_line
-from intaglio.input_files import decode, read_bytes
+from intaglio.files.input_files import decode, read_bytes
+from intaglio.networks.speech.checkpoint import CONFIG, VOCABULARY, WEIGHTS
+from intaglio.networks.speech.configuration import SpeechConfig, read_config
+from intaglio.networks.speech.network import SpeechNetwork
+from intaglio.networks.speech.weights import check_weights
 from intaglio.runtime.speech.vocabulary import Vocabulary, read_vocabulary
-from intaglio.speech.checkpoint import CONFIG, VOCABULARY, WEIGHTS
-from intaglio.speech.configuration import SpeechConfig, read_config
-from intaglio.speech.network import SpeechNetwork
-from intaglio.speech.weights import check_weights
 
 HEAD = "head."  # its weights' names begin so
 

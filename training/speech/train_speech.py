@@ -11,10 +11,10 @@ from typing import TYPE_CHECKING
 import msgspec
 
 from intaglio import extras
-from intaglio.atomic import CHECKPOINT, atomic_directory, check_output_directory
-from intaglio.progress import step
-from intaglio.speech_samples import recordings as shipped_recordings
-from intaglio.threads import check_threads, usable_threads
+from intaglio.display.progress import step
+from intaglio.files.atomic import CHECKPOINT, atomic_directory, check_output_directory
+from intaglio.processes.threads import check_threads, usable_threads
+from intaglio.samples.speech_samples import recordings as shipped_recordings
 from intaglio.training.memory_reuse import memory_reused
 from intaglio.training.speech.corpus import Corpus, CorpusOptions, synthesise
 from intaglio.training.speech.recordings import found, read
@@ -26,7 +26,7 @@ from intaglio.training.speech.word_errors import by_group, word_errors
 from intaglio.training.torch_threads import torch_threads
 
 if TYPE_CHECKING:
-    from intaglio.speech.network import SpeechNetwork
+    from intaglio.networks.speech.network import SpeechNetwork
     from intaglio.training.speech.batches import Example
     from intaglio.training.speech.features import FeatureReader
     from intaglio.training.speech.training_run import TrainingRun
@@ -113,7 +113,7 @@ def _prepared(
     corpus: Corpus, tokens: Tokens, options: SpeechTraining, start: Path | None
 ) -> tuple[TrainingRun, FeatureReader, SpeechNetwork]:
     """A run with its examples, their reader and the network."""
-    from intaglio.speech.network import SpeechNetwork
+    from intaglio.networks.speech.network import SpeechNetwork
     from intaglio.training.speech.features import CLEAN, FeatureReader, Mixed
     from intaglio.training.speech.start import load_start
     from intaglio.training.speech.training_run import TrainingRun
@@ -176,7 +176,7 @@ def _real(reader: FeatureReader, folders: Sequence[Path]) -> Iterator[tuple[str,
 
 
 def _write(path: Path, network: SpeechNetwork, tokens: Tokens, result: TrainedSpeech, force: bool) -> None:
-    from intaglio.speech.checkpoint import write_checkpoint
+    from intaglio.networks.speech.checkpoint import write_checkpoint
 
     vocabulary = {
         "tokens": tokens.vocabulary.tokens,

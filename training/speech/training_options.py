@@ -6,8 +6,14 @@ from dataclasses import dataclass
 from typing import Any, Literal, get_args
 
 from intaglio.errors import UsageError
-from intaglio.speech.configuration import ConformerConfig, SpeechConfig, SqueezeformerConfig, Subsampling, check_config
-from intaglio.training.options import check_choices, check_numbers
+from intaglio.networks.speech.configuration import (
+    ConformerConfig,
+    SpeechConfig,
+    SqueezeformerConfig,
+    Subsampling,
+    check_config,
+)
+from intaglio.training.language_models.options import check_choices, check_numbers
 
 Architecture = Literal["squeezeformer", "conformer-ctc"]
 Optimizer = Literal["muon", "adamw"]

@@ -12,9 +12,9 @@ from typing import Any, Protocol, TypeGuard, Unpack
 
 import msgspec
 
+from intaglio.display.progress import step, track
 from intaglio.errors import EngineError, UsageError, one_line
-from intaglio.input_files import read_text
-from intaglio.progress import step, track
+from intaglio.files.input_files import read_text
 from intaglio.runtime.generation.generate import TextGenerator
 from intaglio.runtime.generation.generator_options import WritingOptions
 from intaglio.runtime.strategies import STRATEGIES
@@ -24,7 +24,7 @@ from intaglio.validate.bench.bundle_side import BundleSide
 from intaglio.validate.bench.load import Load, Round
 from intaglio.validate.bench.results import Bench, LoadResult, SubjectResult, row, side
 from intaglio.validate.bench.server_side import PATHS, ServerSide
-from intaglio.validate.report import processor
+from intaglio.validate.reports.report import processor
 
 REQUESTS = 16  # of a round, at least, and
 REQUESTS_EACH = 4  # requests per round for each concurrent request

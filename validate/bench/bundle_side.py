@@ -12,8 +12,9 @@ from typing import Any, Self, TypeVar
 
 import msgspec
 
-from intaglio import child_process, errors
+from intaglio import errors
 from intaglio.errors import EngineError
+from intaglio.processes import child_process
 from intaglio.validate.bench.load import Load, Round
 from intaglio.validate.bench.worker import Opened, Opening, Refused
 

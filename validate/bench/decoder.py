@@ -6,9 +6,9 @@ import time
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
-from intaglio.bundle import Bundle
+from intaglio.bundle.bundle import Bundle
 from intaglio.runtime.generation.generate import TextGenerator
-from intaglio.runtime.generation.generated import Generated
+from intaglio.runtime.generation.scheduling.generated import Generated
 from intaglio.validate.bench.load import Load, Round, Timing
 from intaglio.validate.bench.prompts import of_tokens
 

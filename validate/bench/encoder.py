@@ -6,12 +6,12 @@ import time
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from intaglio.bundle import Bundle
+from intaglio.bundle.bundle import Bundle
 from intaglio.errors import UsageError
+from intaglio.processes.threads import bounded
 from intaglio.runtime.engines.opening import open_engine
-from intaglio.runtime.tokenizer import Tokenizer
+from intaglio.runtime.text.tokenizer import Tokenizer
 from intaglio.targets import DEFAULT
-from intaglio.threads import bounded
 from intaglio.validate.bench.decoder import DEFAULT_PROMPT
 from intaglio.validate.bench.load import Load, Round, Timing
 from intaglio.validate.bench.prompts import of_tokens

@@ -8,10 +8,10 @@ from pathlib import Path
 
 import numpy as np
 
+from intaglio.display.markup import Markup, fill
 from intaglio.errors import UsageError
-from intaglio.markup import Markup, fill
 from intaglio.validate.bench.results import Bench, LoadResult, SubjectResult
-from intaglio.validate.line_chart import Axis, Kind, Line, Panel, chart, ticks
+from intaglio.validate.reports.line_chart import Axis, Kind, Line, Panel, chart, ticks
 
 PAGE = '<!doctype html>\n<meta charset="utf-8">\n<title>$title</title>\n$svg\n'
 

@@ -6,9 +6,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from intaglio.errors import UsageError
-from intaglio.input_files import read_text, text_lines
-from intaglio.runtime.generation.prompts import read_examples
-from intaglio.sentences import sentences
+from intaglio.files.input_files import read_text, text_lines
+from intaglio.runtime.generation.requests.prompts import read_examples
+from intaglio.samples.sentences import sentences
 
 if TYPE_CHECKING:
     from tokenizers import Tokenizer as Backend

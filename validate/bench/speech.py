@@ -8,13 +8,13 @@ from typing import Any
 
 import numpy as np
 
-from intaglio.bundle import Bundle
+from intaglio.bundle.bundle import Bundle
 from intaglio.errors import UsageError
+from intaglio.processes.threads import bounded
 from intaglio.runtime.modalities.audio import resampled
 from intaglio.runtime.speech.recognizer import SpeechRecognizer
-from intaglio.speech_samples import SAMPLE_RATE, recordings
+from intaglio.samples.speech_samples import SAMPLE_RATE, recordings
 from intaglio.targets import DEFAULT
-from intaglio.threads import bounded
 from intaglio.validate.bench.load import Load, Round, Timing
 
 TAKEN = ("target", "threads")

@@ -15,7 +15,7 @@ from typing import Any, Protocol
 
 import msgspec
 
-from intaglio.bundle import Bundle
+from intaglio.bundle.bundle import Bundle
 from intaglio.errors import IntaglioError
 from intaglio.validate.bench.decoder import DecoderBench
 from intaglio.validate.bench.encoder import EncoderBench

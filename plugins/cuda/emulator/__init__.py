@@ -24,7 +24,7 @@ from intaglio.errors import EngineError, MissingExtraError, storage_errors
 from intaglio.plugins.cuda import cache as compiled_before
 from intaglio.plugins.cuda.compiler import entry_points
 from intaglio.plugins.cuda.geometry import PLUGINS, Launch
-from intaglio.temporary import scratch_directory
+from intaglio.processes.temporary import scratch_directory
 
 Array = npt.NDArray[np.generic]
 

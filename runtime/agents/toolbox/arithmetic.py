@@ -13,7 +13,6 @@ from collections.abc import Callable, Sequence
 from fractions import Fraction
 from typing import NamedTuple
 
-from intaglio.runtime.agents.tool import Tool, ToolError
 from intaglio.runtime.agents.toolbox.arithmetic_functions import (
     FUNCTIONS,
     MANY,
@@ -22,6 +21,7 @@ from intaglio.runtime.agents.toolbox.arithmetic_functions import (
     bounded,
     power,
 )
+from intaglio.runtime.agents.tools.tool import Tool, ToolError
 
 MOST_CHARACTERS = 4000  # of an expression
 MOST_DEPTH = 50  # of parentheses, signs and powers in each other

@@ -7,7 +7,7 @@ import statistics
 from collections.abc import Callable
 from fractions import Fraction
 
-from intaglio.runtime.agents.tool import ToolError
+from intaglio.runtime.agents.tools.tool import ToolError
 
 Number = Fraction | float
 

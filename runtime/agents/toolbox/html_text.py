@@ -8,7 +8,7 @@ from html.parser import HTMLParser
 from typing import NamedTuple
 from urllib.parse import urljoin
 
-from intaglio.runtime.agents.tool import ToolError
+from intaglio.runtime.agents.tools.tool import ToolError
 
 PARSE_SECONDS = 5.0  # the parser takes quadratic time for broken pages
 HIDDEN = frozenset({"script", "style", "noscript", "template", "svg", "iframe", "object", "select", "textarea"})

@@ -10,10 +10,10 @@ from collections.abc import Collection
 from pathlib import Path
 
 from intaglio.errors import UsageError
-from intaglio.runtime.agents.tool import Tool, ToolError
 from intaglio.runtime.agents.toolbox.html_text import PageText, html_text
 from intaglio.runtime.agents.toolbox.public_web import MOST_BYTES, Fetched, fetch
 from intaglio.runtime.agents.toolbox.text_search import decode
+from intaglio.runtime.agents.tools.tool import Tool, ToolError
 
 WINDOW = 3500  # characters of a result, so that it fits into what an agent shows to its model by default
 HTML = frozenset({"text/html", "application/xhtml+xml"})

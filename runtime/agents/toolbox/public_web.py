@@ -14,7 +14,7 @@ from typing import Any, NamedTuple
 
 from intaglio.errors import one_line
 from intaglio.extras import load
-from intaglio.runtime.agents.tool import ToolError
+from intaglio.runtime.agents.tools.tool import ToolError
 from intaglio.version import __version__
 
 MOST_BYTES = 2 << 20  # of a page; the rest is not read

@@ -16,7 +16,7 @@ from contextlib import closing
 from pathlib import Path
 
 from intaglio.errors import UsageError
-from intaglio.runtime.agents.tool import Tool, ToolError
+from intaglio.runtime.agents.tools.tool import Tool, ToolError
 
 SUFFIXES = (".txt", ".md")
 MOST_FILE_BYTES = 4 << 20  # of one file; the rest is not searched

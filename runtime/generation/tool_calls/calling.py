@@ -15,12 +15,12 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
-from intaglio.runtime.generation.json_schema.relax import ArgumentCheck
 from intaglio.runtime.generation.tool_calls.formats import format_of
 from intaglio.runtime.generation.tool_calls.parser import ToolCallParser
 from intaglio.runtime.generation.tool_calls.tool_format import ToolCallFormat
 from intaglio.runtime.generation.tool_calls.tool_grammar import relaxed_tool, tool_grammar
 from intaglio.runtime.generation.tool_calls.tools import Choice, ToolChoice, read_choice, read_tools
+from intaglio.runtime.sampling.json_schema.relax import ArgumentCheck
 
 if TYPE_CHECKING:
     from tokenizers import Tokenizer

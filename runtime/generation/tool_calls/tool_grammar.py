@@ -8,12 +8,12 @@ from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
 from intaglio.errors import UsageError
-from intaglio.runtime.generation.grammar_tokenizer import grammar_tokenizer
-from intaglio.runtime.generation.json_schema.document import UnsupportedError
-from intaglio.runtime.generation.json_schema.relax import Relaxed, relaxed
-from intaglio.runtime.generation.json_schema.writer import schema_rules
 from intaglio.runtime.generation.tool_calls.tool_format import ToolCallFormat
 from intaglio.runtime.generation.tool_calls.tools import ToolChoice, ToolDefinition
+from intaglio.runtime.sampling.grammar_tokenizer import grammar_tokenizer
+from intaglio.runtime.sampling.json_schema.document import UnsupportedError
+from intaglio.runtime.sampling.json_schema.relax import Relaxed, relaxed
+from intaglio.runtime.sampling.json_schema.writer import schema_rules
 
 if TYPE_CHECKING:
     from tokenizers import Tokenizer

@@ -16,12 +16,12 @@ from hypothesis import given
 from hypothesis import strategies as st
 from tiny_decoders import FAMILIES, VOCABULARY
 
-from intaglio.bundle import Bundle, Decoder
+from intaglio.bundle.bundle import Bundle, Decoder
+from intaglio.bundle.model_file import load
 from intaglio.errors import BundleError, SourceError, UsageError
 from intaglio.exporters import export
 from intaglio.exporters.decoders.check import STEPS, pieces
 from intaglio.exporters.decoders.module import DecoderModule
-from intaglio.model_file import load
 from intaglio.runtime import build, run
 from intaglio.runtime.sessions.step import STEP
 from intaglio.validate import validate

@@ -11,18 +11,18 @@ import pytest
 from drafts import LAYERS, expected_drafts, save_drafts
 from tiny_decoders import FAMILIES, VOCABULARY
 
-from intaglio.bundle import Bundle
-from intaglio.drafts import MATRICES
+from intaglio.bundle.bundle import Bundle
+from intaglio.bundle.model_file import load
 from intaglio.errors import SourceError
 from intaglio.exporters import export
 from intaglio.exporters.decoders.check import pieces
 from intaglio.exporters.decoders.draft_check import stepwise_drafts
 from intaglio.graph_passes import compress
-from intaglio.model_file import load
+from intaglio.networks.drafts import MATRICES
 from intaglio.runtime import build
-from intaglio.runtime.engines.onnxruntime_engine import OnnxRuntimeEngine
+from intaglio.runtime.engines.onnxruntime.engine import OnnxRuntimeEngine
 from intaglio.runtime.sessions.step import decoder_of, empty_caches, step_feeds
-from intaglio.training import sensitivity
+from intaglio.training.sensitivity.sensitivity import sensitivity
 from intaglio.validate import validate
 
 MakeDecoder = Callable[..., tuple[Path, Path]]

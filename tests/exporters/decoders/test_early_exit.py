@@ -12,13 +12,13 @@ from drafts import save_drafts
 from early_exits import exit_logits, save_early_exit
 from tiny_decoders import FAMILIES, VOCABULARY
 
-from intaglio.bundle import Bundle
-from intaglio.early_exit import RECORD
+from intaglio.bundle.bundle import Bundle
+from intaglio.bundle.model_file import load
 from intaglio.errors import SourceError
 from intaglio.exporters import export
 from intaglio.exporters.decoders.check import stepwise_logits
 from intaglio.graph_passes import compress
-from intaglio.model_file import load
+from intaglio.networks.early_exit import RECORD
 from intaglio.runtime.sessions.step import decoder_of
 from intaglio.validate import validate
 

@@ -16,19 +16,19 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from tiny_decoders import FAMILIES
 
-from intaglio.bundle import Bundle
-from intaglio.early_exit import NEVER, RECORD
+from intaglio.bundle.bundle import Bundle
+from intaglio.bundle.model_file import load
 from intaglio.errors import GraphError, SourceError, UsageError
 from intaglio.exporters import export
 from intaglio.graph_passes import compress
-from intaglio.model_file import load
+from intaglio.networks.early_exit import NEVER, RECORD
 from intaglio.runtime import build
 from intaglio.runtime.engines.opening import open_engine
 from intaglio.runtime.sessions.decoder import DecoderSession
 from intaglio.runtime.sessions.step import decoder_of
-from intaglio.runtime.text_chunks import chunk_feeds
+from intaglio.runtime.text.chunks import chunk_feeds
 from intaglio.validate import validate
-from intaglio.validate.work import work
+from intaglio.validate.roofline.work import work
 
 MakeDecoder = Callable[..., tuple[Path, Path]]
 WIDE = {"num_hidden_layers": 3, "hidden_size": 128, "intermediate_size": 128}
@@ -161,7 +161,7 @@ def test_tensorrt_build_is_refused(wide: Path) -> None:
 
 
 def test_sensitivity_is_refused_in_one_line(wide: Path, tmp_path: Path) -> None:
-    from intaglio.training import sensitivity
+    from intaglio.training.sensitivity.sensitivity import sensitivity
 
     (tmp_path / "text.txt").write_text("Some text to look at, which says nothing much. " * 40)
     with pytest.raises(GraphError, match="Take a recipe that needs no sensitivities") as caught:

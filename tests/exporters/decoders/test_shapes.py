@@ -14,7 +14,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from tiny_decoders import FAMILIES
 
-from intaglio.bundle import Bundle
+from intaglio.bundle.bundle import Bundle
 from intaglio.exporters import export
 from intaglio.exporters.decoders.check import stepwise_logits
 from intaglio.exporters.writing.rotary import frequencies

@@ -16,20 +16,20 @@ from hypothesis import strategies as st
 from tiny_decoders import END, VOCABULARY
 from tiny_encoder_decoders import FAMILIES, PADDING, SIZES
 
-from intaglio.bundle import Bundle, Decoder
+from intaglio.bundle.bundle import Bundle, Decoder
+from intaglio.bundle.inspection import inspect
+from intaglio.bundle.model_file import load
 from intaglio.errors import BundleError, SourceError, UsageError
 from intaglio.exporters import export
 from intaglio.exporters.encoder_decoders.check import OUTPUTS, Pair, joined, outputs_of
 from intaglio.exporters.writing.relative_positions import RelativePositions
 from intaglio.graph_passes import compress
-from intaglio.inspection import inspect
-from intaglio.model_file import load
 from intaglio.runtime import build, open_engine
 from intaglio.runtime.engines.gpus import Gpu
-from intaglio.runtime.engines.stored import stored_engine
-from intaglio.runtime.engines.tensorrt_engine import select
+from intaglio.runtime.engines.onnxruntime.stored import stored_engine
+from intaglio.runtime.engines.tensorrt.engine import select
 from intaglio.validate import validate
-from intaglio.validate.graph_values import expose_values
+from intaglio.validate.comparison.graph_values import expose_values
 
 Make = Callable[..., tuple[Path, Path]]
 PAIRS = [

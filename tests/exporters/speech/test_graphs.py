@@ -10,7 +10,7 @@ import torch
 from speech_networks import NETWORKS, conformer, random_network, squeezeformer, write_checkpoint
 
 import intaglio
-from intaglio.bundle import Bundle
+from intaglio.bundle.bundle import Bundle
 from intaglio.runtime.engines.opening import open_engine
 
 LENGTHS = [9000, 6111, 3000]

@@ -13,12 +13,12 @@ import torch
 from hama.asr import ASRModel
 
 import intaglio
-from intaglio.bundle import Bundle
+from intaglio.bundle.bundle import Bundle
 from intaglio.errors import SourceError
 from intaglio.exporters import load_module
 from intaglio.exporters.checkpoints.hama_container import MAGIC
 from intaglio.runtime.speech.recognizer import SpeechRecognizer
-from intaglio.speech_samples import Recording, recordings
+from intaglio.samples.speech_samples import Recording, recordings
 
 ASSETS = Path(str(resources.files("hama").joinpath("assets")))
 CONTAINER = ASSETS / "asr_waveform.hama"
@@ -59,7 +59,7 @@ def test_transcripts_equal_the_library(recording: Recording, recognizer: SpeechR
 
 
 def test_run_prints_word_timestamps(bundle: Path) -> None:
-    path = Path(str(resources.files("intaglio").joinpath("recordings", "sentence-5.flac")))
+    path = Path(str(resources.files("intaglio.samples").joinpath("recordings", "sentence-5.flac")))
     (result,) = intaglio.run(bundle, [str(path)])
     assert result.transcript.split()[:2] == ["hi", "maɪt"]  # the recogniser might
     assert result.seconds == pytest.approx(3.29, abs=0.01)

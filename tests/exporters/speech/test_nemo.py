@@ -15,10 +15,10 @@ import torch
 import yaml
 
 import intaglio
-from intaglio.bundle import Bundle
+from intaglio.bundle.bundle import Bundle
 from intaglio.errors import SourceError
 from intaglio.runtime.speech.recognizer import SpeechRecognizer
-from intaglio.speech_samples import recordings
+from intaglio.samples.speech_samples import recordings
 
 ARCHIVES = Path(__file__).parent / "nemo"
 NAMES = sorted(path.stem for path in ARCHIVES.glob("*.nemo"))

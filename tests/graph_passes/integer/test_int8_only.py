@@ -16,22 +16,22 @@ import numpy.typing as npt
 import onnx_ir as ir
 import pytest
 
-from intaglio.bundle import Bundle
-from intaglio.effect import Effect
+from intaglio.bundle.bundle import Bundle
+from intaglio.bundle.effect import Effect
+from intaglio.bundle.model_file import load, parse, save
 from intaglio.errors import GraphError
 from intaglio.graph_passes import compress
 from intaglio.graph_passes.contract import Counts, Pass, PassInputs
-from intaglio.graph_passes.integer.quantize_weights import QuantizeWeights
 from intaglio.graph_passes.pass_table import PASSES
-from intaglio.graph_passes.recipes import RECIPES, Recipe
-from intaglio.model_file import load, parse, save
+from intaglio.graph_passes.quantize_dequantize.quantize_weights import QuantizeWeights
+from intaglio.graph_passes.recipes.recipes import RECIPES, Recipe
 from intaglio.plugins import custom_operators, ort
 from intaglio.runtime import open_engine
 from intaglio.runtime.engines.build import build
-from intaglio.runtime.engines.custom_operators import MissingKernels
-from intaglio.runtime.tokenizer import Tokenizer
-from intaglio.sentences import sentences
-from intaglio.validate.runners import ReferenceRunner
+from intaglio.runtime.engines.onnxruntime.custom_operators import MissingKernels
+from intaglio.runtime.text.tokenizer import Tokenizer
+from intaglio.samples.sentences import sentences
+from intaglio.validate.comparison.runners import ReferenceRunner
 
 Array = npt.NDArray[Any]
 Run = Callable[..., tuple[int, str, str]]
@@ -154,8 +154,8 @@ def test_missing_or_empty_calibration_data_prints_one_line(
 def test_nan_weights_name_the_activation(tiny_bundle: Path, texts: Path, tmp_path: Path) -> None:
     import onnx_ir as ir
 
-    from intaglio.bundle import create
-    from intaglio.model_file import load, save
+    from intaglio.bundle.bundle import create
+    from intaglio.bundle.model_file import load, save
 
     source = Bundle.open(tiny_bundle)
     model = load(source.model_path)

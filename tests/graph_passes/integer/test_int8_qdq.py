@@ -14,17 +14,17 @@ import onnx_ir as ir
 import pytest
 from onnx import numpy_helper
 
-from intaglio.bundle import Bundle, PassRecord
+from intaglio.bundle.bundle import Bundle, PassRecord
+from intaglio.bundle.model_file import load
 from intaglio.errors import GraphError
 from intaglio.exporters import export
 from intaglio.graph_passes import compress
 from intaglio.graph_passes.integer.integer_embedding import IntegerEmbedding
-from intaglio.model_file import load
 from intaglio.runtime import open_engine
 from intaglio.runtime.engines.build import build
-from intaglio.runtime.text_chunks import load_chunks
-from intaglio.runtime.tokenizer import Tokenizer
-from intaglio.sentences import sentences
+from intaglio.runtime.text.chunks import load_chunks
+from intaglio.runtime.text.tokenizer import Tokenizer
+from intaglio.samples.sentences import sentences
 
 Array = npt.NDArray[Any]
 Run = Callable[..., tuple[int, str, str]]
@@ -178,7 +178,7 @@ def test_float16_bundle_is_refused_before_calibration(
     intaglio: Run, tiny_bundle: Path, texts: Path, tmp_path: Path, recipe: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     compress(tiny_bundle, tmp_path / "half", "float16")
-    monkeypatch.setattr("intaglio.graph_passes.calibrate.OnnxRuntimeEngine", None)
+    monkeypatch.setattr("intaglio.graph_passes.calibration.calibrate.OnnxRuntimeEngine", None)
     command = ["compress", tmp_path / "half", "-o", tmp_path / "out", "--recipe", recipe, "--calibration", texts]
     code, _, error = intaglio(*command)
     assert code == 2 and error.count("\n") == 1
@@ -238,7 +238,7 @@ def test_vision_transformer_stays_accurate_in_int8(vision_transformer: Path, ima
 def test_int8_only_names_recipes_for_image_models(
     intaglio: Run, vision_transformer: Path, images: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("intaglio.graph_passes.calibrate.OnnxRuntimeEngine", None)
+    monkeypatch.setattr("intaglio.graph_passes.calibration.calibrate.OnnxRuntimeEngine", None)
     command = ["compress", vision_transformer, "-o", tmp_path / "out", "--recipe", "int8-only"]
     code, _, error = intaglio(*command, "--calibration", images)
     assert code == 2 and error.count("\n") == 1
@@ -303,7 +303,7 @@ def test_decoder_in_int8_keeps_its_logits(tiny_decoder: Path, prose: Path, tmp_p
 def test_int8_only_names_recipes_for_decoders(
     intaglio: Run, tiny_decoder: Path, prose: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("intaglio.graph_passes.calibrate.OnnxRuntimeEngine", None)
+    monkeypatch.setattr("intaglio.graph_passes.calibration.calibrate.OnnxRuntimeEngine", None)
     command = ["compress", tiny_decoder, "-o", tmp_path / "out", "--recipe", "int8-only", "--calibration", prose]
     code, _, error = intaglio(*command)
     assert code == 2 and error.count("\n") == 1

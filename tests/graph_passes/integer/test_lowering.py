@@ -192,7 +192,7 @@ def test_graph_without_embedding_is_refused(parse: Callable[..., ir.Model]) -> N
 
 
 def test_uncalibrated_activations_stop_the_recipe(encoder: Encoder) -> None:
-    from intaglio.graph_passes.integer.quantize_activations import QuantizeActivations
+    from intaglio.graph_passes.quantize_dequantize.quantize_activations import QuantizeActivations
 
     model = encoder()
     infer_shapes(model)

@@ -10,10 +10,11 @@ import numpy as np
 import onnx_ir as ir
 import pytest
 
-from intaglio.bundle import Bundle
+from intaglio.bundle.bundle import Bundle
+from intaglio.bundle.model_file import load, save
 from intaglio.errors import GraphError, UsageError
 from intaglio.graph_passes import compress
-from intaglio.graph_passes.calibration import CalibrationData
+from intaglio.graph_passes.calibration.data import CalibrationData
 from intaglio.graph_passes.contract import Counts, PassInputs
 from intaglio.graph_passes.weights.awq import Awq
 from intaglio.graph_passes.weights.fold import Fold, find_fold
@@ -21,10 +22,9 @@ from intaglio.graph_passes.weights.gptq import Gptq
 from intaglio.graph_passes.weights.group_layers import set_weight
 from intaglio.graph_passes.weights.linear_layers import linear_layers
 from intaglio.graph_passes.weights.rtn import Rtn
-from intaglio.model_file import load, save
 from intaglio.plugins.inlining import inline
-from intaglio.runtime.engines.onnxruntime_engine import OnnxRuntimeEngine
-from intaglio.sentences import sentences
+from intaglio.runtime.engines.onnxruntime.engine import OnnxRuntimeEngine
+from intaglio.samples.sentences import sentences
 
 GROUPS: dict[str, Any] = {"bits": 3, "group_size": 32}
 

@@ -7,9 +7,9 @@ from pathlib import Path
 
 import pytest
 
-from intaglio.bundle import PassRecord
+from intaglio.bundle.bundle import PassRecord
 from intaglio.graph_passes import compress
-from intaglio.training import sensitivity
+from intaglio.training.sensitivity.sensitivity import sensitivity
 
 CANONICAL = "raise_opset, fold_constants, canonicalize, "
 GROUPS = "{group_size: 32, tied: "

@@ -121,7 +121,7 @@ def test_declaration_to_tensorrt(tmp_path, monkeypatch):
 
 
 def test_work_table():
-    from intaglio.validate.work import work
+    from intaglio.validate.roofline.work import work
 
     without, with_factor, _ = (work(node_model(case), {}).operations for case in CASES)
     assert (without, with_factor) == (0, X.size)
@@ -131,7 +131,7 @@ def test_work_table():
 def test_training_table(case):
     import torch
 
-    from intaglio.training.operators import OPERATORS
+    from intaglio.training.integer.operators import OPERATORS
 
     x = torch.from_numpy(X).requires_grad_()
     factor = None if case.inputs[1] is None else torch.from_numpy(case.inputs[1])

@@ -1,10 +1,10 @@
-// Every function of plugins/simd.h, and those of simd_exp.h and simd_gelu.h, against its definition on one lane, for the
+// Every function of plugins/cpu/simd.h, and those of simd_exp.h and simd_gelu.h, against its definition on one lane, for the
 // instruction set it is compiled for.
 // Prints the name of each that differs; the exit status is their number.
 #include "plugins/integer_constants.h"
-#include "plugins/simd.h"
-#include "plugins/simd_exp.h"
-#include "plugins/simd_gelu.h"
+#include "plugins/cpu/simd.h"
+#include "plugins/cpu/simd_exp.h"
+#include "plugins/cpu/simd_gelu.h"
 
 #include <cstdio>
 #include <random>

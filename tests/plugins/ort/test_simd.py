@@ -1,4 +1,4 @@
-"""The vector functions of plugins/simd.h against their definitions."""
+"""The vector functions of plugins/cpu/simd.h against their definitions."""
 
 import subprocess
 from pathlib import Path

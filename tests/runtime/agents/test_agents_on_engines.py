@@ -14,15 +14,15 @@ from event_loops import run
 from scripted_model import Changed
 from served import Served, served
 
-from intaglio.runtime.agents.agent import Agent, AgentLimits, AgentResult
-from intaglio.runtime.agents.engine_model import EngineModel
-from intaglio.runtime.agents.events import ModelBegan, ModelEnded, PlanFailed, TaskStarted
-from intaglio.runtime.agents.function_calling import FunctionCalling
-from intaglio.runtime.agents.joiner import read_decision
-from intaglio.runtime.agents.llm_compiler import LLMCompiler
-from intaglio.runtime.agents.model import Model, ModelRequest
-from intaglio.runtime.agents.react import ReAct
-from intaglio.runtime.agents.server_model import ServerModel
+from intaglio.runtime.agents.loops.agent import Agent, AgentLimits, AgentResult
+from intaglio.runtime.agents.loops.function_calling import FunctionCalling
+from intaglio.runtime.agents.loops.joiner import read_decision
+from intaglio.runtime.agents.loops.llm_compiler import LLMCompiler
+from intaglio.runtime.agents.loops.react import ReAct
+from intaglio.runtime.agents.models.engine_model import EngineModel
+from intaglio.runtime.agents.models.model import Model, ModelRequest
+from intaglio.runtime.agents.models.server_model import ServerModel
+from intaglio.runtime.agents.run.events import ModelBegan, ModelEnded, PlanFailed, TaskStarted
 from intaglio.runtime.generation.generate import TextGenerator
 from intaglio.runtime.strategies.plain import MAX_FORCED
 

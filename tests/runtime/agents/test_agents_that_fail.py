@@ -16,14 +16,14 @@ from mcp_servers import OURS, http_server, script
 from scripted_model import ScriptedModel, call
 from scripted_server import CUT, SILENCE, STREAM, chunk, error, event, scripted, status, stream
 
-from intaglio.runtime.agents.agent import Agent, AgentLimits, AgentResult
-from intaglio.runtime.agents.events import TaskStarted
-from intaglio.runtime.agents.function_calling import FunctionCalling
-from intaglio.runtime.agents.llm_compiler import LLMCompiler
-from intaglio.runtime.agents.mcp_client import mcp_tools
-from intaglio.runtime.agents.react import ReAct
-from intaglio.runtime.agents.server_model import ServerModel
-from intaglio.runtime.agents.tool import Tool
+from intaglio.runtime.agents.loops.agent import Agent, AgentLimits, AgentResult
+from intaglio.runtime.agents.loops.function_calling import FunctionCalling
+from intaglio.runtime.agents.loops.llm_compiler import LLMCompiler
+from intaglio.runtime.agents.loops.react import ReAct
+from intaglio.runtime.agents.models.server_model import ServerModel
+from intaglio.runtime.agents.run.events import TaskStarted
+from intaglio.runtime.agents.tools.mcp_client import mcp_tools
+from intaglio.runtime.agents.tools.tool import Tool
 
 PLAN = '1. bad()\n2. search("b")\n3. echo($1)\n4. join()'
 LIMITS = AgentLimits(tool_seconds=0.4)

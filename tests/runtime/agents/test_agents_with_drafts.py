@@ -14,14 +14,14 @@ from event_loops import run
 from scripted_model import Changed
 from tiny_decoders import add_noise, altered, save_decoder, write_byte_tokenizer
 
-from intaglio.drafts import MEDUSA
 from intaglio.exporters import export
-from intaglio.runtime.agents.agent import AgentLimits, AgentResult
-from intaglio.runtime.agents.engine_model import EngineModel
-from intaglio.runtime.agents.events import PlanFailed
-from intaglio.runtime.agents.joiner import joiner_grammar
-from intaglio.runtime.agents.llm_compiler import LLMCompiler
-from intaglio.runtime.agents.plan_grammar import plan_grammar, turn_grammar
+from intaglio.networks.drafts import MEDUSA
+from intaglio.runtime.agents.loops.agent import AgentLimits, AgentResult
+from intaglio.runtime.agents.loops.joiner import joiner_grammar
+from intaglio.runtime.agents.loops.llm_compiler import LLMCompiler
+from intaglio.runtime.agents.models.engine_model import EngineModel
+from intaglio.runtime.agents.plan.grammar import plan_grammar, turn_grammar
+from intaglio.runtime.agents.run.events import PlanFailed
 from intaglio.runtime.generation.generate import TextGenerator
 
 TOOLS = list(small_tools().values())

@@ -10,9 +10,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from intaglio.runtime.agents.observation import as_text
-from intaglio.runtime.agents.tool import ToolError
+from intaglio.runtime.agents.run.observation import as_text
 from intaglio.runtime.agents.toolbox.arithmetic import CALCULATE, MOST_CHARACTERS, calculate, evaluate
+from intaglio.runtime.agents.tools.tool import ToolError
 
 NUMBERS = st.integers(0, 99).map(str) | st.decimals(0, 99, places=2).map(str)
 EXPRESSIONS = st.recursive(

@@ -15,12 +15,12 @@ from event_loops import run, run_in_virtual_time
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from intaglio.runtime.agents.agent import AgentLimits
-from intaglio.runtime.agents.call_scheduler import CallScheduler
-from intaglio.runtime.agents.events import AnyEvent, TaskEnded, TaskPlanned, TaskStarted
-from intaglio.runtime.agents.observation import Observation
-from intaglio.runtime.agents.plan import Call, Reference
-from intaglio.runtime.agents.tool import Tool
+from intaglio.runtime.agents.loops.agent import AgentLimits
+from intaglio.runtime.agents.loops.call_scheduler import CallScheduler
+from intaglio.runtime.agents.plan.plan import Call, Reference
+from intaglio.runtime.agents.run.events import AnyEvent, TaskEnded, TaskPlanned, TaskStarted
+from intaglio.runtime.agents.run.observation import Observation
+from intaglio.runtime.agents.tools.tool import Tool
 
 PARAMETERS = {"type": "object", "properties": {"number": {"type": "integer"}, "inputs": {"type": "array"}}}
 TIMEOUT = 3.0

@@ -7,8 +7,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from joiner_forms import ANSWERS, REPLANS, UNREADABLE
 
-from intaglio.runtime.agents.answer_stream import AnswerReader
-from intaglio.runtime.agents.joiner import Decision, read_joined
+from intaglio.runtime.agents.loops.answer_stream import AnswerReader
+from intaglio.runtime.agents.loops.joiner import Decision, read_joined
 
 TOOLS = ("search", "add")
 TEXTS = [*ANSWERS, *REPLANS, *UNREADABLE]

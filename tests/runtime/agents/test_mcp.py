@@ -17,11 +17,11 @@ import pytest
 from mcp_servers import OURS, http_server, script
 
 from intaglio.errors import UsageError
-from intaglio.runtime.agents import mcp_client
-from intaglio.runtime.agents.mcp_client import mcp_tools, read_command, result_value
-from intaglio.runtime.agents.mcp_server import serve_tools
-from intaglio.runtime.agents.tool import Tool, ToolError
 from intaglio.runtime.agents.toolbox.arithmetic import CALCULATE
+from intaglio.runtime.agents.tools import mcp_client
+from intaglio.runtime.agents.tools.mcp_client import mcp_tools, read_command, result_value
+from intaglio.runtime.agents.tools.mcp_server import serve_tools
+from intaglio.runtime.agents.tools.tool import Tool, ToolError
 
 Use = Callable[[dict[str, Tool]], Awaitable[None]]
 

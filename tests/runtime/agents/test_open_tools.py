@@ -13,15 +13,15 @@ import pytest
 from mcp_servers import OURS, script
 
 from intaglio.errors import UsageError
-from intaglio.runtime.agents.mcp_client import Server
 from intaglio.runtime.agents.open_tools import open_tools, unique
-from intaglio.runtime.agents.plan_grammar import plan_grammar
-from intaglio.runtime.agents.tool import Tool, ToolError
+from intaglio.runtime.agents.plan.grammar import plan_grammar
 from intaglio.runtime.agents.toolbox.arithmetic import CALCULATE
+from intaglio.runtime.agents.tools.mcp_client import Server
+from intaglio.runtime.agents.tools.tool import Tool, ToolError
 
 TOOLS_FILE = """
 from helper import greet
-from intaglio.runtime.agents.tool import Tool, ToolError
+from intaglio.runtime.agents.tools.tool import Tool, ToolError
 NOTHING = {"type": "object", "properties": {}}
 hello = Tool("hello", "Greet.", NOTHING, greet)
 again = hello
@@ -119,7 +119,7 @@ def test_unknown_source_is_rejected_before_opening(folder: Path, source: str) ->
         (b"\xff\xfe", r"mine\.py.*: (SyntaxError|UnicodeDecodeError)"),
         (b"x = '\0'", r"mine\.py.*: (SyntaxError|ValueError)"),
         (
-            "from intaglio.runtime.agents.tool import Tool\nTool('a b', '', {}, int)",
+            "from intaglio.runtime.agents.tools.tool import Tool\nTool('a b', '', {}, int)",
             "mine.py:2: UsageError: tool 'a b'",
         ),
     ],
@@ -142,7 +142,7 @@ def test_missing_files_and_folders_are_named(folder: Path) -> None:
 
 def test_importing_agents_loads_no_optional_library() -> None:
     code = (
-        "import sys, intaglio.runtime.agents.open_tools, intaglio.runtime.agents.mcp_server;"
+        "import sys, intaglio.runtime.agents.open_tools, intaglio.runtime.agents.tools.mcp_server;"
         "print([name for name in ('mcp', 'httpx2', 'anyio', 'uvicorn', 'jsonschema') if name in sys.modules])"
     )
     found = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)

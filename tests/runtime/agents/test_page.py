@@ -20,12 +20,12 @@ import httpx2
 import pytest
 
 from intaglio.errors import UsageError
-from intaglio.runtime.agents.tool import ToolError
 from intaglio.runtime.agents.toolbox import html_text as html_module
 from intaglio.runtime.agents.toolbox import public_web
 from intaglio.runtime.agents.toolbox.html_text import PageText, html_text
 from intaglio.runtime.agents.toolbox.page import WINDOW, file_tool, page_tool
 from intaglio.runtime.agents.toolbox.public_web import MOST_BYTES, is_public
+from intaglio.runtime.agents.tools.tool import ToolError
 
 HTML = "text/html; charset=utf-8"
 

@@ -10,9 +10,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from plan_forms import FORMS, Form
 
-from intaglio.runtime.agents.plan import Call, PlanError
-from intaglio.runtime.agents.plan_parser import PlanParser
-from intaglio.runtime.agents.plan_text import rendered
+from intaglio.runtime.agents.plan.parser import PlanParser
+from intaglio.runtime.agents.plan.plan import Call, PlanError
+from intaglio.runtime.agents.plan.text import rendered
 
 KNOWN = {**TOOLS, "read_page": made("read_page", {"url": STRING}, ["url"])}
 

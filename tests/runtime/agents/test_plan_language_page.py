@@ -7,9 +7,9 @@ from pathlib import Path
 
 import pytest
 
-from intaglio.runtime.agents.plan import Join, PlanError
-from intaglio.runtime.agents.plan_parser import PlanParser
-from intaglio.runtime.agents.tool_from_function import tool
+from intaglio.runtime.agents.plan.parser import PlanParser
+from intaglio.runtime.agents.plan.plan import Join, PlanError
+from intaglio.runtime.agents.tools.from_function import tool
 
 PAGE = (Path(__file__).parents[3] / "docs" / "plan_language.md").read_text("utf-8")
 ERRORS = re.findall(r"^\| (`.*`) \| `(line .*)` \|$", PAGE, re.MULTILINE)

@@ -10,15 +10,15 @@ from dataclasses import replace
 import pytest
 
 from intaglio.errors import UsageError
-from intaglio.runtime.agents.agent import AgentLimits
-from intaglio.runtime.agents.call_scheduler import CallScheduler
-from intaglio.runtime.agents.function_calling import FunctionCalling
-from intaglio.runtime.agents.model import End, ModelPiece, ModelRequest, Usage
-from intaglio.runtime.agents.observation import Observation
-from intaglio.runtime.agents.plan import Call
-from intaglio.runtime.agents.prompts import result_line
-from intaglio.runtime.agents.tool import Tool
-from intaglio.runtime.generation.message import FunctionCall, ToolCall
+from intaglio.runtime.agents.loops.agent import AgentLimits
+from intaglio.runtime.agents.loops.call_scheduler import CallScheduler
+from intaglio.runtime.agents.loops.function_calling import FunctionCalling
+from intaglio.runtime.agents.loops.prompts import result_line
+from intaglio.runtime.agents.models.model import End, ModelPiece, ModelRequest, Usage
+from intaglio.runtime.agents.plan.plan import Call
+from intaglio.runtime.agents.run.observation import Observation
+from intaglio.runtime.agents.tools.tool import Tool
+from intaglio.runtime.generation.requests.message import FunctionCall, ToolCall
 
 TOOL = Tool("letters", "", {"type": "object"}, lambda: "abcdef", shown=2)
 

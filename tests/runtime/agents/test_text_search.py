@@ -14,9 +14,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from intaglio.errors import UsageError
-from intaglio.runtime.agents.tool import ToolError
 from intaglio.runtime.agents.toolbox import text_search
 from intaglio.runtime.agents.toolbox.text_search import TextIndex, passages, search_tool
+from intaglio.runtime.agents.tools.tool import ToolError
 
 MONT_BLANC = "Mont Blanc is the highest mountain of the Alps. Its summit is 4806 metres above sea level."
 LAKE = "Lake Geneva is shared by Switzerland and France. Geneva and Lausanne lie on its shore."

@@ -10,16 +10,16 @@ import onnx
 import pytest
 from speech_bundles import export_recogniser
 
-from intaglio.bundle import Bundle
+from intaglio.bundle.bundle import Bundle
 from intaglio.errors import BuildError, BundleError, EngineError, MissingExtraError, StorageError, UsageError
 from intaglio.exporters import export
-from intaglio.files import sha256
+from intaglio.files.hashes import sha256
 from intaglio.runtime.engines import gpus
 from intaglio.runtime.engines.build import build
 from intaglio.runtime.engines.build_request import Refused
+from intaglio.runtime.engines.onnxruntime.stored import stored_engine
 from intaglio.runtime.engines.opening import open_engine
-from intaglio.runtime.engines.stored import stored_engine
-from intaglio.runtime.engines.tensorrt_network import Network, Shapes
+from intaglio.runtime.engines.tensorrt.network import Network, Shapes
 
 MakeEncoder = Callable[..., Path]
 

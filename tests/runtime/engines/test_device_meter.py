@@ -10,7 +10,7 @@ from cuda_ledger import gpu
 from device_meter import metered
 
 from intaglio.runtime.engines.device_memory import DeviceMemory
-from intaglio.runtime.engines.onnxruntime_engine import OnnxRuntimeEngine
+from intaglio.runtime.engines.onnxruntime.engine import OnnxRuntimeEngine
 
 SIZE = 4 * 2 * 3  # bytes of an array for the adder
 

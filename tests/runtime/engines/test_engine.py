@@ -12,11 +12,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from intaglio.bundle import Axis, TensorSpec
+from intaglio.bundle.bundle import Axis, TensorSpec
 from intaglio.errors import EngineError, UsageError
 from intaglio.runtime import open_engine
 from intaglio.runtime.engines.engine import check_arrays
-from intaglio.runtime.engines.onnxruntime_engine import OnnxRuntimeEngine
+from intaglio.runtime.engines.onnxruntime.engine import OnnxRuntimeEngine
 
 FLOAT = onnx.TensorProto.FLOAT
 

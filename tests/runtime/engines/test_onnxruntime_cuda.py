@@ -11,7 +11,7 @@ from cuda_ledger import gpu
 
 from intaglio.errors import EngineError
 from intaglio.runtime.engines.device_memory import DeviceMemory
-from intaglio.runtime.engines.onnxruntime_engine import OnnxRuntimeEngine
+from intaglio.runtime.engines.onnxruntime.engine import OnnxRuntimeEngine
 
 FLOAT = onnx.TensorProto.FLOAT
 SIZE = 4 * 2 * 3  # bytes of an array of these tests

@@ -2,7 +2,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from intaglio.bundle import Audio, Axis, TensorSpec
+from intaglio.bundle.bundle import Audio, Axis, TensorSpec
 from intaglio.errors import UsageError
 from intaglio.runtime.engines.profiles import LARGEST, Range, default, limits, listening, parse, ranges, shapes
 

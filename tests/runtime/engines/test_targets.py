@@ -12,7 +12,7 @@ import onnx
 import pytest
 from onnx.reference import ReferenceEvaluator
 
-from intaglio.bundle import Bundle
+from intaglio.bundle.bundle import Bundle
 from intaglio.errors import EngineError, UsageError
 from intaglio.extras import EXTRA_OF
 from intaglio.runtime import TextGenerator, build, open_engine

@@ -8,10 +8,10 @@ import pytest
 from device_meter import metered
 from devices import build_for_this_gpu
 
-from intaglio.bundle import Bundle
+from intaglio.accuracy.metrics import cosine, max_abs
+from intaglio.bundle.bundle import Bundle
 from intaglio.errors import EngineError
 from intaglio.exporters import export
-from intaglio.metrics import cosine, max_abs
 from intaglio.runtime.engines import gpus
 from intaglio.runtime.engines.opening import open_engine
 from intaglio.runtime.sessions.decoder import DecoderSession

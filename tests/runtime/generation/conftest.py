@@ -6,10 +6,10 @@ from pathlib import Path
 import pytest
 from scheduled_models import Models, make_bundles, open_models
 
-from intaglio.bundle import Bundle
-from intaglio.runtime.engines.onnxruntime_engine import OnnxRuntimeEngine
-from intaglio.runtime.generation.scheduler import Scheduler
-from intaglio.runtime.generation.scheduler_options import SchedulerOptions
+from intaglio.bundle.bundle import Bundle
+from intaglio.runtime.engines.onnxruntime.engine import OnnxRuntimeEngine
+from intaglio.runtime.generation.scheduling.scheduler import Scheduler
+from intaglio.runtime.generation.scheduling.scheduler_options import SchedulerOptions
 from intaglio.runtime.sessions.decoder import DecoderSession
 from intaglio.runtime.sessions.step import decoder_of
 

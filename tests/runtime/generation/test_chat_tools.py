@@ -8,8 +8,8 @@ from typing import Any
 import pytest
 
 from intaglio.errors import UsageError
-from intaglio.runtime.generation.chat import ChatTemplate
-from intaglio.runtime.generation.message import FunctionCall, Message, ToolCall
+from intaglio.runtime.generation.requests.chat import ChatTemplate
+from intaglio.runtime.generation.requests.message import FunctionCall, Message, ToolCall
 
 # As the templates of Qwen2.5 and Hermes list tools, calls and answers.
 HERMES = """

@@ -15,12 +15,12 @@ from scheduled_models import Models
 from tokenizers import Tokenizer
 
 from intaglio.errors import UsageError
-from intaglio.runtime.generation.events import Failed
 from intaglio.runtime.generation.generate import TextGenerator
-from intaglio.runtime.generation.grammar import Grammar, GrammarConstraint
-from intaglio.runtime.generation.request import GenerationRequest
-from intaglio.runtime.generation.request_state import RequestState
-from intaglio.runtime.generation.sampling import Sampling
+from intaglio.runtime.generation.requests.request import GenerationRequest
+from intaglio.runtime.generation.scheduling.events import Failed
+from intaglio.runtime.generation.scheduling.request_state import RequestState
+from intaglio.runtime.sampling.grammar import Grammar, GrammarConstraint
+from intaglio.runtime.sampling.sampler import Sampling
 from intaglio.runtime.strategies import STRATEGIES, Emitted
 from intaglio.runtime.strategies.ngram_drafts import NgramDrafter
 from intaglio.runtime.strategies.tree_growth import grow

@@ -13,14 +13,14 @@ import pytest
 from drafts import save_drafts
 from tiny_decoders import END, FAMILIES
 
-from intaglio.bundle import Bundle
+from intaglio.bundle.bundle import Bundle
 from intaglio.errors import BundleError, IntaglioError, UsageError
 from intaglio.exporters import export
 from intaglio.runtime.generation.generate import TextGenerator, generate
-from intaglio.runtime.generation.generated import Generated
-from intaglio.runtime.generation.message import Message
+from intaglio.runtime.generation.requests.message import Message
+from intaglio.runtime.generation.scheduling.generated import Generated
 from intaglio.runtime.sessions import decoder, limits
-from intaglio.runtime.tokenizer import read_backend
+from intaglio.runtime.text.tokenizer import read_backend
 
 PROMPTS = ["Hello there", "é", "A prompt that is longer than the others."]
 

@@ -16,11 +16,11 @@ from hypothesis import strategies as st
 from scheduled_models import Models
 
 from intaglio.errors import UsageError
-from intaglio.runtime.generation.constraint import LogitConstraint
-from intaglio.runtime.generation.events import Failed
 from intaglio.runtime.generation.generate import generate
-from intaglio.runtime.generation.request import GenerationRequest
-from intaglio.runtime.generation.sampling import Sampler, Sampling, distribution, penalised
+from intaglio.runtime.generation.requests.request import GenerationRequest
+from intaglio.runtime.generation.scheduling.events import Failed
+from intaglio.runtime.sampling.constraint import LogitConstraint
+from intaglio.runtime.sampling.sampler import Sampler, Sampling, distribution, penalised
 from intaglio.runtime.strategies import STRATEGIES
 
 PROMPT = np.random.default_rng(5).integers(0, 250, 20).tolist()

@@ -13,11 +13,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from scheduled_models import Models, in_four_bits
 
-from intaglio.runtime.generation.constraint import LogitConstraint
-from intaglio.runtime.generation.events import Failed, Finished, Piece
-from intaglio.runtime.generation.request import GenerationRequest
-from intaglio.runtime.generation.request_state import RequestState
-from intaglio.runtime.generation.sampling import Sampling
+from intaglio.runtime.generation.requests.request import GenerationRequest
+from intaglio.runtime.generation.scheduling.events import Failed, Finished, Piece
+from intaglio.runtime.generation.scheduling.request_state import RequestState
+from intaglio.runtime.sampling.constraint import LogitConstraint
+from intaglio.runtime.sampling.sampler import Sampling
 from intaglio.runtime.strategies import STRATEGIES, Strategy
 
 KINDS = ("float", "four bits", "fixed", "medusa", "hidden-transfer", "fixed trees", "calm", "exit", "t5")

@@ -13,9 +13,9 @@ from scheduled_models import Models
 from scheduling import RANDOM, alone, request, run
 
 from intaglio.errors import EngineError, UsageError
-from intaglio.runtime.generation.constraint import LogitConstraint
-from intaglio.runtime.generation.events import Failed
-from intaglio.runtime.generation.scheduler import Scheduler
+from intaglio.runtime.generation.scheduling.events import Failed
+from intaglio.runtime.generation.scheduling.scheduler import Scheduler
+from intaglio.runtime.sampling.constraint import LogitConstraint
 from intaglio.runtime.sessions.decoder import DecoderSession
 from intaglio.runtime.strategies import (
     Calm,

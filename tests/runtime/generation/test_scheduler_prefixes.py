@@ -8,8 +8,8 @@ import pytest
 from scheduled_models import Models
 from scheduling import RANDOM, alone, request, run
 
-from intaglio.runtime.generation.request import GenerationRequest
-from intaglio.runtime.generation.scheduler import Scheduler
+from intaglio.runtime.generation.requests.request import GenerationRequest
+from intaglio.runtime.generation.scheduling.scheduler import Scheduler
 from intaglio.runtime.strategies import (
     BigLittleDecoder,
     Calm,

@@ -10,10 +10,10 @@ import pytest
 
 from intaglio.errors import EngineError
 from intaglio.runtime.generation.generate import TextGenerator
-from intaglio.runtime.generation.grammar_cache import compiled
-from intaglio.runtime.generation.request import GenerationRequest
-from intaglio.runtime.generation.request_state import RequestState
+from intaglio.runtime.generation.requests.request import GenerationRequest
+from intaglio.runtime.generation.scheduling.request_state import RequestState
 from intaglio.runtime.generation.worker import IDLE_WAIT, DecoderWorker
+from intaglio.runtime.sampling.grammar_cache import compiled
 
 
 def test_idle_worker_stops_immediately(tiny_decoder: Path) -> None:

@@ -10,13 +10,13 @@ import soundfile
 from speech_networks import random_network, squeezeformer, write_checkpoint
 
 import intaglio
-from intaglio.bundle import Bundle
+from intaglio.bundle.bundle import Bundle
 from intaglio.errors import UsageError
+from intaglio.networks.speech.configuration import FrontEnd
 from intaglio.runtime.modalities.audio import LONGEST, padded
 from intaglio.runtime.modalities.table import modality_of, real_positions
 from intaglio.runtime.speech.recording_list import recordings_of
-from intaglio.speech.configuration import FrontEnd
-from intaglio.speech_samples import recordings
+from intaglio.samples.speech_samples import recordings
 
 
 @pytest.fixture(scope="module")

@@ -14,9 +14,9 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from tiny_decoders import VOCABULARY
 
-from intaglio.bundle import Bundle
+from intaglio.bundle.bundle import Bundle
 from intaglio.errors import BundleError, UsageError
-from intaglio.runtime.engines.onnxruntime_engine import OnnxRuntimeEngine
+from intaglio.runtime.engines.onnxruntime.engine import OnnxRuntimeEngine
 from intaglio.runtime.sessions import limits
 from intaglio.runtime.sessions.decoder import CAPACITY_STEP, DecoderSession
 from intaglio.runtime.sessions.step import decoder_of

@@ -22,11 +22,11 @@ from drafts import save_drafts
 from early_exits import save_early_exit
 from tiny_decoders import VOCABULARY
 
-from intaglio.bundle import Axis, Bundle, Decoder
+from intaglio.bundle.bundle import Axis, Bundle, Decoder
 from intaglio.errors import EngineError
 from intaglio.exporters import export
 from intaglio.runtime.engines import profiles
-from intaglio.runtime.engines.onnxruntime_engine import missing_provider
+from intaglio.runtime.engines.onnxruntime.engine import missing_provider
 from intaglio.runtime.engines.opening import open_engine
 from intaglio.runtime.generation.generate import TextGenerator
 from intaglio.runtime.sessions import decoder as module

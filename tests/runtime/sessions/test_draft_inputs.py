@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from intaglio.bundle import Decoder
+from intaglio.bundle.bundle import Decoder
 from intaglio.runtime.sessions.draft_inputs import draft_mask, drafted
 from intaglio.runtime.sessions.masks import seen_among
 from intaglio.runtime.sessions.step import STEP, step_feeds

@@ -15,14 +15,14 @@ from early_exits import exit_logits, save_early_exit
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from intaglio.bundle import Bundle, create
+from intaglio.bundle.bundle import Bundle, create
+from intaglio.bundle.model_file import load, save
 from intaglio.errors import UsageError
 from intaglio.exporters import export
 from intaglio.graph_passes import compress
-from intaglio.model_file import load, save
 from intaglio.runtime import build
 from intaglio.runtime.generation.generate import TextGenerator, generate
-from intaglio.runtime.generation.generated import Generated
+from intaglio.runtime.generation.scheduling.generated import Generated
 from intaglio.runtime.sessions.decoder import CAPACITY_STEP, DecoderSession
 from intaglio.runtime.sessions.early_exit import EarlyExitSession
 
@@ -207,7 +207,7 @@ def test_exit_step_skips_later_blocks(make_exiting: Callable[..., Path]) -> None
     assert statistics.median(times[first]) < 0.5 * statistics.median(times[whole])
 
 
-@pytest.mark.filterwarnings("ignore::intaglio.runtime.engines.custom_operators.MissingKernels")
+@pytest.mark.filterwarnings("ignore::intaglio.runtime.engines.onnxruntime.custom_operators.MissingKernels")
 def test_stored_and_four_bit_engines_have_the_exit(exiting: Path, prompts: list[str], tmp_path: Path) -> None:
     compress(exiting, tmp_path / "four", "rtn")
     expected = tokens(write(tmp_path / "four", prompts[:3]))

@@ -10,13 +10,13 @@ import numpy as np
 import pytest
 from fixed_engine import FixedEngine
 
-from intaglio.bundle import Bundle
+from intaglio.bundle.bundle import Bundle
 from intaglio.errors import BundleError, UsageError
 from intaglio.runtime.engines.opening import open_engine
 from intaglio.runtime.generation.generate import generate
-from intaglio.runtime.generation.generated import Generated
+from intaglio.runtime.generation.scheduling.generated import Generated
 from intaglio.runtime.sessions.encoder_decoder import EncoderDecoderSession
-from intaglio.runtime.tokenizer import read_backend
+from intaglio.runtime.text.tokenizer import read_backend
 
 SOURCES = ["Hello there", "é", "A source text that is longer than the others."]
 COUNT = 24

@@ -8,7 +8,7 @@ import numpy as np
 from hypothesis import given
 from hypothesis import strategies as st
 
-from intaglio.bundle import Decoder, TensorSpec
+from intaglio.bundle.bundle import Decoder, TensorSpec
 from intaglio.runtime.engines.engine import Array, Engine
 from intaglio.runtime.sessions.decoder import DecoderSession
 from intaglio.runtime.sessions.step import (

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from intaglio.errors import UsageError
 from intaglio.runtime.speech.ngram_estimate import estimate, kneser_ney
 from intaglio.runtime.speech.ngram_model import NgramModel
-from intaglio.sentences import sentences
+from intaglio.samples.sentences import sentences
 
 
 def model_of(folder: Path, texts: list[str], order: int) -> NgramModel:

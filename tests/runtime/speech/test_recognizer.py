@@ -13,14 +13,14 @@ from click.testing import CliRunner
 from speech_networks import random_network, squeezeformer, write_checkpoint
 
 import intaglio
-from intaglio.bundle import Bundle
+from intaglio.bundle.bundle import Bundle
 from intaglio.cli import cli
 from intaglio.errors import BundleError, UsageError
+from intaglio.networks.speech.configuration import FrontEnd
 from intaglio.runtime.speech.beam_search import BeamOptions
 from intaglio.runtime.speech.recognizer import SpeechOptions, SpeechRecognizer, speech_options
 from intaglio.runtime.speech.windows import WindowOptions
-from intaglio.speech.configuration import FrontEnd
-from intaglio.speech_samples import recordings
+from intaglio.samples.speech_samples import recordings
 
 
 @pytest.fixture(scope="module")

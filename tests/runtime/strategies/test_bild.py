@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 
 from intaglio.errors import UsageError
 from intaglio.runtime.generation.generate import TextGenerator
-from intaglio.runtime.generation.generated import Generated
+from intaglio.runtime.generation.scheduling.generated import Generated
 from intaglio.runtime.sessions.decoder import DecoderSession
 from intaglio.runtime.strategies import Emitted
 from intaglio.runtime.strategies.bild import BigLittleDecoder

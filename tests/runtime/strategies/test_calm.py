@@ -17,7 +17,7 @@ from hypothesis import strategies as st
 from intaglio.errors import UsageError
 from intaglio.exporters import export
 from intaglio.runtime.generation.generate import TextGenerator, generate
-from intaglio.runtime.generation.generated import Generated
+from intaglio.runtime.generation.scheduling.generated import Generated
 from intaglio.runtime.sessions.decoder import DecoderSession
 from intaglio.runtime.strategies import Calm
 

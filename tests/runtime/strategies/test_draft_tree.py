@@ -17,17 +17,17 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from hypothesis.extra import numpy as arrays
 
-from intaglio.bundle import Axis, Bundle
+from intaglio.bundle.bundle import Axis, Bundle
 from intaglio.errors import UsageError
 from intaglio.exporters import export
 from intaglio.graph_passes import compress
-from intaglio.runtime.engines.onnxruntime_engine import OnnxRuntimeEngine
-from intaglio.runtime.generation.events import Failed
+from intaglio.runtime.engines.onnxruntime.engine import OnnxRuntimeEngine
 from intaglio.runtime.generation.generate import TextGenerator, generate
-from intaglio.runtime.generation.generated import Generated
-from intaglio.runtime.generation.request import GenerationRequest
-from intaglio.runtime.generation.sampling import Sampling, distribution, softmax
-from intaglio.runtime.generation.scheduler import Scheduler
+from intaglio.runtime.generation.requests.request import GenerationRequest
+from intaglio.runtime.generation.scheduling.events import Failed
+from intaglio.runtime.generation.scheduling.generated import Generated
+from intaglio.runtime.generation.scheduling.scheduler import Scheduler
+from intaglio.runtime.sampling.sampler import Sampling, distribution, softmax
 from intaglio.runtime.sessions.decoder import DecoderSession
 from intaglio.runtime.sessions.step import decoder_of
 from intaglio.runtime.strategies import STRATEGIES, Auto
@@ -35,7 +35,7 @@ from intaglio.runtime.strategies.cost_model import StepTimes
 from intaglio.runtime.strategies.draft_tree import drafts_after
 from intaglio.runtime.strategies.ngram_drafts import NgramDrafter
 from intaglio.runtime.strategies.tree_growth import Tree, grow
-from intaglio.runtime.tokenizer import read_backend
+from intaglio.runtime.text.tokenizer import read_backend
 
 KINDS = ("hidden-transfer", "medusa")
 PROMPTS = ["Hello there", "é", "A prompt that is longer than the others."]

@@ -10,13 +10,13 @@ from typing import Any
 import pytest
 from fixed_engine import FixedEngine
 
-from intaglio.bundle import Bundle
-from intaglio.runtime.engines.onnxruntime_engine import OnnxRuntimeEngine
-from intaglio.runtime.generation.events import Failed
+from intaglio.bundle.bundle import Bundle
+from intaglio.runtime.engines.onnxruntime.engine import OnnxRuntimeEngine
 from intaglio.runtime.generation.generate import TextGenerator, generate
-from intaglio.runtime.generation.generated import Generated
-from intaglio.runtime.generation.request import GenerationRequest
-from intaglio.runtime.generation.scheduler import Scheduler
+from intaglio.runtime.generation.requests.request import GenerationRequest
+from intaglio.runtime.generation.scheduling.events import Failed
+from intaglio.runtime.generation.scheduling.generated import Generated
+from intaglio.runtime.generation.scheduling.scheduler import Scheduler
 from intaglio.runtime.sessions.decoder import DecoderSession
 from intaglio.runtime.sessions.step import decoder_of
 from intaglio.runtime.strategies import STRATEGIES, Emitted

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from intaglio.runtime.generation.generate import generate
-from intaglio.runtime.generation.generated import Generated
+from intaglio.runtime.generation.scheduling.generated import Generated
 
 METHODS: dict[str, dict[str, Any]] = {
     "bild": {"strategy": "bild", "rollback": 0.0},

@@ -10,7 +10,7 @@ import pytest
 
 from intaglio.errors import UsageError
 from intaglio.runtime.generation.generate import TextGenerator, generate
-from intaglio.runtime.generation.generated import Generated
+from intaglio.runtime.generation.scheduling.generated import Generated
 from intaglio.runtime.strategies.ngram import NGram
 
 

@@ -8,12 +8,13 @@ from pathlib import Path
 import click
 import pytest
 
-from intaglio.cli import cli, generation_options
+from intaglio.cli import cli
+from intaglio.cli.options import generation as generation_options
 from intaglio.cli.tune_decoding import tune_decoding_command
 from intaglio.errors import UsageError
 from intaglio.runtime import strategies
-from intaglio.runtime.generation import request, strategy_choice
 from intaglio.runtime.generation.generate import TextGenerator
+from intaglio.runtime.generation.requests import request, strategy_choice
 from intaglio.runtime.strategies import STRATEGIES, BigLittleDecoder, NGram, Strategy, contract
 from intaglio.runtime.strategies.options import option, options_by_name, options_of
 from intaglio.runtime.strategies.verification import commit, verify

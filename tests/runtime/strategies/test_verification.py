@@ -13,13 +13,13 @@ from chi_squared import follows
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from intaglio.bundle import Bundle
+from intaglio.bundle.bundle import Bundle
 from intaglio.runtime.generation.generate import TextGenerator
-from intaglio.runtime.generation.sampling import Probabilities, Sampler, Sampling, distribution
+from intaglio.runtime.sampling.sampler import Probabilities, Sampler, Sampling, distribution
 from intaglio.runtime.sessions.decoder import DecoderSession
 from intaglio.runtime.strategies import CachedModel, GeneratedSequence
 from intaglio.runtime.strategies.verification import verify
-from intaglio.runtime.tokenizer import read_backend
+from intaglio.runtime.text.tokenizer import read_backend
 
 PARTS = 6  # probabilities are multiples of a sixth
 STEPS = 60  # of what is drawn at random, evenly spread: 60 is a multiple of 1 to 6, so that sums over them are exact

@@ -6,8 +6,8 @@ import numpy as np
 import pytest
 import torch
 
-from intaglio.speech.configuration import FrontEnd
-from intaglio.speech.network import SpeechNetwork
+from intaglio.networks.speech.configuration import FrontEnd
+from intaglio.networks.speech.network import SpeechNetwork
 from intaglio.training.speech.batches import Example, collate
 from intaglio.training.speech.ctc_losses import TrainingLoss
 from intaglio.training.speech.tokens import characters

@@ -12,8 +12,8 @@ from frame_similarity import DISTANCES, frame_similarity, picture
 from speech_accuracy import conformer_like, parameters
 from word_error_difference import difference
 
-from intaglio.speech.checkpoint import write_checkpoint
-from intaglio.speech.network import SpeechNetwork
+from intaglio.networks.speech.checkpoint import write_checkpoint
+from intaglio.networks.speech.network import SpeechNetwork
 from intaglio.training.speech.tokens import characters
 from intaglio.training.speech.training_options import SpeechTraining
 

@@ -9,8 +9,8 @@ import pytest
 import torch
 
 from intaglio.errors import GraphError
-from intaglio.speech.configuration import FrontEnd
-from intaglio.speech.network import SpeechNetwork
+from intaglio.networks.speech.configuration import FrontEnd
+from intaglio.networks.speech.network import SpeechNetwork
 from intaglio.training.speech.batches import Example
 from intaglio.training.speech.learning_rate import LearningRate
 from intaglio.training.speech.spec_augment import SpecAugment

@@ -10,9 +10,9 @@ import pytest
 import torch
 
 from intaglio.errors import BundleError, IntaglioError, SourceError, UsageError
+from intaglio.networks.speech.checkpoint import write_checkpoint
+from intaglio.networks.speech.network import SpeechNetwork
 from intaglio.runtime.speech.vocabulary import Vocabulary
-from intaglio.speech.checkpoint import write_checkpoint
-from intaglio.speech.network import SpeechNetwork
 from intaglio.training.speech.start import load_start
 from intaglio.training.speech.training_options import SpeechTraining
 

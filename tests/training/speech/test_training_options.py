@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from intaglio.errors import SourceError, UsageError
-from intaglio.speech.configuration import SqueezeformerConfig
+from intaglio.networks.speech.configuration import SqueezeformerConfig
 from intaglio.training.speech.training_options import Architecture, SpeechTraining
 
 

@@ -14,9 +14,9 @@ from xml.etree import ElementTree
 
 import pytest
 
-from intaglio.bundle import Bundle
+from intaglio.bundle.bundle import Bundle
 from intaglio.errors import BundleError, EngineError, UsageError
-from intaglio.runtime.tokenizer import Tokenizer, read_backend
+from intaglio.runtime.text.tokenizer import Tokenizer, read_backend
 from intaglio.validate.bench.bench import bench
 from intaglio.validate.bench.bundle_side import BundleSide
 from intaglio.validate.bench.load import Load, Timing

@@ -3,7 +3,7 @@
 
 #include <cstdint>
 
-#include "plugins/isa.h"
+#include "plugins/cpu/isa.h"
 
 namespace intaglio {
 

@@ -11,11 +11,11 @@ from tokenizers import AddedToken, Tokenizer
 
 from intaglio.errors import EngineError, UsageError
 from intaglio.runtime.generation.answer import answers_for
-from intaglio.runtime.generation.grammar import Grammar, GrammarConstraint
 from intaglio.runtime.generation.parts import Part
 from intaglio.runtime.generation.tool_calls.calling import tool_calling
 from intaglio.runtime.generation.tool_calls.formats import FORMATS, format_of
 from intaglio.runtime.generation.tool_calls.tool_format import ToolCallFormat
+from intaglio.runtime.sampling.grammar import Grammar, GrammarConstraint
 
 END = 0  # <|endoftext|>
 WEATHER: dict[str, Any] = {

@@ -14,15 +14,12 @@ import numpy as np
 import pytest
 
 from intaglio.exporters import export
-from intaglio.runtime.generation.chat import ChatPrompt
-from intaglio.runtime.generation.constraint import Booleans, LogitConstraint
-from intaglio.runtime.generation.events import Failed, Finished, Piece
 from intaglio.runtime.generation.generate import TextGenerator
-from intaglio.runtime.generation.generated import Generated
-from intaglio.runtime.generation.grammar import Grammar, GrammarConstraint
-from intaglio.runtime.generation.message import Message
-from intaglio.runtime.generation.request import GenerationRequest
-from intaglio.runtime.generation.sampling import Sampling
+from intaglio.runtime.generation.requests.chat import ChatPrompt
+from intaglio.runtime.generation.requests.message import Message
+from intaglio.runtime.generation.requests.request import GenerationRequest
+from intaglio.runtime.generation.scheduling.events import Failed, Finished, Piece
+from intaglio.runtime.generation.scheduling.generated import Generated
 from intaglio.runtime.generation.tool_calls.calling import ToolCalling, tool_calling
 from intaglio.runtime.generation.tool_calls.parser import (
     ArgumentsPiece,
@@ -31,6 +28,9 @@ from intaglio.runtime.generation.tool_calls.parser import (
     ContentPiece,
     ToolCallParser,
 )
+from intaglio.runtime.sampling.constraint import Booleans, LogitConstraint
+from intaglio.runtime.sampling.grammar import Grammar, GrammarConstraint
+from intaglio.runtime.sampling.sampler import Sampling
 from intaglio.runtime.strategies import NGram, Plain, Speculative, Strategy
 
 END = 0

@@ -1,0 +1,78 @@
+"""`intaglio build`."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import click
+
+from intaglio.cli.options.choices import TARGET, OneOf
+from intaglio.cli.printing.results import json_option, number_of, print_json, print_table, say, size
+from intaglio.cli.running.command import OUTPUT, section, verb
+from intaglio.errors import UsageError
+from intaglio.runtime.engines.gpus import SM
+from intaglio.targets import summary
+
+EPILOG = """\b
+Examples:
+  intaglio build minilm-fp16 --target tensorrt-rtx --gpu t4 --gpu a100
+  intaglio build minilm-fp16 --target tensorrt --batch 1:16:64 --sequence 1:128:256
+  intaglio build minilm --target ort-cpu
+"""
+
+
+@verb("build", epilog=EPILOG)
+@click.argument("bundle", type=click.Path(path_type=Path))
+@click.option("--target", required=True, type=TARGET, help=f"Runtime to build the engine for: {summary()}.")
+@click.option(
+    "--gpu",
+    "gpus",
+    multiple=True,
+    type=OneOf(SM, "NAME"),
+    help="GPU to compile for, e.g. t4 or a100. Can be repeated.",
+)
+@section("Lengths of axes")
+@click.option("--batch", help="Batch sizes as MIN:OPT:MAX.  [default: 1:8:32]")
+@click.option("--sequence", help="Sequence lengths as MIN:OPT:MAX.  [default: up to the model's maximum, 128]")
+@click.option("--axis", "axes", multiple=True, metavar="NAME=MIN:OPT:MAX", help="Lengths of any other axis.")
+@section(OUTPUT)
+@click.option("--force", is_flag=True, help="Replace existing engines.")
+@json_option
+def build_command(
+    bundle: Path,
+    target: str,
+    gpus: tuple[str, ...],
+    batch: str | None,
+    sequence: str | None,
+    axes: tuple[str, ...],
+    force: bool,
+    as_json: bool,
+) -> int:
+    """Compile engines for BUNDLE and store them in it.
+
+    tensorrt-rtx compiles for GPUs that need not be present; tensorrt compiles for this machine's GPU; ort-cpu stores
+    the graph that this version of ONNX Runtime optimised. Exit code 1 when the build fails for one of several GPUs:
+    the engines for the other GPUs are stored.
+    """
+    from intaglio.runtime import build
+
+    named = {}
+    for text in axes:
+        name, separator, lengths = text.partition("=")
+        if not separator:
+            raise UsageError(f"--axis {text!r}: expected NAME=MIN:OPT:MAX, such as --axis frames=1:100:3000.")
+        named[name] = lengths
+    result = build(bundle, target, gpus, batch, sequence, named, force)
+    if as_json:
+        print_json(result)
+    else:
+        rows = [
+            (engine.path, engine.gpu or "cpu", engine.sm or "", size(engine.bytes), engine.library)
+            for engine in result.engines
+        ]
+        print_table("Engines", ["file", "device", "SM", "size", "library"], rows, may_drop=["library"])
+        for refused in result.refused:
+            click.echo(f"{refused.gpu}: not built. {refused.reason}", err=True)
+        total = size(sum(engine.bytes for engine in result.engines))
+        say(f"{bundle}: {number_of(len(rows), 'engines')} built, {total}")
+    return 1 if result.refused else 0

@@ -1,0 +1,47 @@
+"""`intaglio convert`."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import click
+
+from intaglio.cli.printing.results import force_option, json_option, print_json, say
+from intaglio.cli.running.command import verb
+
+EPILOG = """\b
+Examples:
+  intaglio convert ./bert-with-pytorch_model.bin -o bert
+  intaglio convert squeezeformer_ctc_small.nemo -o squeezeformer
+  intaglio convert site-packages/hama/assets/asr_waveform.hama -o hama
+  intaglio export squeezeformer -o squeezeformer-bundle
+"""
+NAMED = 5  # tensors that are listed
+
+
+@verb("convert", epilog=EPILOG)
+@click.argument("source")
+@click.option("-o", "--output", required=True, type=click.Path(path_type=Path), help="The checkpoint to make.")
+@force_option
+@json_option
+def convert_command(source: str, output: Path, force: bool, as_json: bool) -> None:
+    """Convert weights in another format to a checkpoint that `intaglio export` reads.
+
+    SOURCE is a folder or a hub id whose weights are in pytorch_model.bin, a .nemo archive of NVIDIA NeMo
+    (Squeezeformer, Conformer or Fast Conformer with a CTC head), or the .hama container of the Python package hama 1.7.
+    The checkpoint is a folder with config.json, model.safetensors, and the tokenizer's files or vocabulary.json.
+    Pickles are read without running code from them.
+    """
+    from intaglio.exporters import convert
+
+    result = convert(source, output, force)
+    if as_json:
+        print_json(result)
+        return
+    if result.left_out:
+        more = "…" if result.left_out[NAMED:] else ""
+        say(f"skipped, not part of the architecture: {', '.join(result.left_out[:NAMED])}{more}")
+    say(
+        f"{result.checkpoint}: a {result.architecture} with {result.parameters / 1e6:.1f} million parameters and "
+        f"{result.tokens} tokens. Next: intaglio export {result.checkpoint} -o BUNDLE"
+    )

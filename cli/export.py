@@ -1,0 +1,76 @@
+"""`intaglio export`."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import click
+
+from intaglio.cli.options.bounds import bound_options
+from intaglio.cli.options.choices import DTYPE
+from intaglio.cli.printing.results import force_option, json_option, print_json, print_table, say
+from intaglio.cli.printing.rows import summed_up
+from intaglio.cli.running.command import verb
+from intaglio.display.verbosity import is_quiet
+
+EPILOG = """\b
+Examples:
+  intaglio export ./all-MiniLM-L6-v2 -o minilm
+  intaglio export sentence-transformers/all-MiniLM-L6-v2 -o minilm-fp16 --dtype float16
+  intaglio export model.onnx -o bundle          (a graph from another tool)
+  intaglio export ./gpt2 -o gpt2 --max-abs 1e-3
+"""
+
+
+@verb("export", epilog=EPILOG)
+@click.argument("source")
+@click.option("-o", "--output", required=True, type=click.Path(path_type=Path), help="The bundle to make.")
+@click.option(
+    "--dtype", type=DTYPE, default="float32", show_default=True, help="Dtype of the weights; float16 is for GPUs."
+)
+@click.option("--revision", help="Branch, tag or commit, for a hub id.")
+@click.option(
+    "--check/--no-check", default=True, show_default=True, help="Compare the outputs with the source model's."
+)
+@click.option("--features", is_flag=True, help="Speech: leave out the front end; the graph takes log-mel features.")
+@bound_options
+@force_option
+@json_option
+def export_command(
+    source: str,
+    output: Path,
+    dtype: str,
+    revision: str | None,
+    check: bool,
+    features: bool,
+    max_abs: float | None,
+    min_cosine: float | None,
+    bound: dict[str, float],
+    force: bool,
+    as_json: bool,
+) -> int:
+    """Trace SOURCE to an ONNX bundle and check it against the source model.
+
+    SOURCE is a directory saved by transformers or sentence-transformers, a hub id, an .onnx file, or a speech
+    recogniser that `intaglio convert` or `intaglio train` wrote. Weights are read from safetensors only. Exit code 1
+    when the graph differs from the source by more than the bound: the bundle is still written, so that `intaglio
+    validate --bisect` can find the layer.
+    """
+    from intaglio.exporters import export
+
+    result = export(source, output, dtype, revision, force, check, max_abs, min_cosine, bound, features)
+    if as_json:
+        print_json(result)
+    else:
+        rows = [
+            (name, error.max_abs, error.limit, error.cosine, error.passed) for name, error in summed_up(result.outputs)
+        ]
+        if rows and not is_quiet():
+            print_table(
+                "Against the source model", ["output", "max |error|", "bound", "cosine", "passed"], rows, ["bound"]
+            )
+        for note in result.notes:
+            say(note)
+        checked = "" if rows else ", not compared with a source model"
+        say(f"{result.bundle}: exported in {result.seconds:.1f} s{checked}")
+    return 1 if result.passed is False else 0

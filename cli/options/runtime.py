@@ -1,0 +1,24 @@
+"""The options of all commands that run a model: the runtime and its threads."""
+
+from __future__ import annotations
+
+import click
+
+from intaglio.cli.options.choices import TARGET, OneOf
+from intaglio.cli.running.command import Decorator, group
+from intaglio.processes.threads import MAX_THREADS
+from intaglio.targets import DEFAULT, summary
+
+RUNTIME = "Runtime"
+
+
+def target_option(what: str = "Runtime", kind: OneOf = TARGET, also: str = "") -> Decorator:
+    """`--target`; `what`: which runtime of the command, `also`: values besides the targets."""
+    option = click.option("--target", type=kind, default=DEFAULT, show_default=True, help=f"{what}: {summary()}{also}.")
+    return group(RUNTIME, option)
+
+
+def threads_option(what: str = "CPU threads") -> Decorator:
+    """`--threads`; `what`: whose threads."""
+    meaning = f"{what}, for ort-cpu.  [default: all]"
+    return group(RUNTIME, click.option("--threads", type=click.IntRange(1, MAX_THREADS), help=meaning))

@@ -1,0 +1,149 @@
+"""`intaglio run`."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Iterable
+from itertools import islice
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import click
+
+from intaglio.cli.options.runtime import target_option, threads_option
+from intaglio.cli.options.text_lines import lines
+from intaglio.cli.printing.results import json_option, print_json, print_table, terminal_width
+from intaglio.cli.run.speech import SpeechFlags, speech_flags, takes_recordings, transcribe
+from intaglio.cli.running.command import verb
+from intaglio.errors import ContextLengthError, UsageError
+
+if TYPE_CHECKING:
+    from intaglio.runtime.text.run_texts import Ran
+    from intaglio.runtime.text.similarities import Similarity
+
+EPILOG = """\b
+Examples:
+  intaglio run minilm "A sentence." "Another one."
+  intaglio run minilm --input sentences.txt --json > embeddings.jsonl
+  cat sentences.txt | intaglio run minilm
+  intaglio run minilm --similarity "A cat sits." "A kitten rests." "Stocks fell."
+  intaglio run bert-fill-mask "Paris is the [MASK] of France."
+  intaglio run squeezeformer meeting.wav call.flac
+  intaglio run squeezeformer meeting.wav --beam 50 --language-model words.arpa --json
+  arecord -q -t raw -f S16_LE -r 16000 | intaglio run squeezeformer --stream
+"""
+
+MATRIX = 8  # up to this many texts are shown as a matrix, which fits 80 columns; for more, the most similar pairs
+COLUMN = 8  # characters of a column of the matrix
+PAIRS = 20
+HEADINGS = {
+    "cosine": "Cosine similarity",
+    "dot": "Dot products",
+    "euclidean": "Minus Euclidean distance",
+    "manhattan": "Minus Manhattan distance",
+}
+
+
+@verb("run", epilog=EPILOG)
+@click.argument("bundle", type=click.Path(path_type=Path))
+@click.argument("texts", nargs=-1, metavar="[TEXTS or RECORDINGS]...")
+@click.option(
+    "--input",
+    "file",
+    type=click.Path(path_type=Path),
+    help="UTF-8 file with one text per line, - for stdin; a folder or list (.tsv, .jsonl) of recordings.",
+)
+@target_option()
+@threads_option()
+@click.option("--batch-size", default=32, show_default=True, help="Texts per run.")
+@click.option("--truncate", is_flag=True, help="Truncate texts that are longer than the model's maximum.")
+@click.option("--top", default=5, show_default=True, help="Number of words to list for a blank.")
+@click.option("--prompt-name", help="Name of the model's prompt to put before each text.  [default: the model's]")
+@click.option("--similarity", "compare", is_flag=True, help="Show the similarity of the texts' embeddings.")
+@speech_flags
+@json_option
+def run_command(
+    bundle: Path,
+    texts: tuple[str, ...],
+    file: Path | None,
+    target: str,
+    threads: int | None,
+    batch_size: int,
+    truncate: bool,
+    top: int,
+    prompt_name: str | None,
+    compare: bool,
+    speech: SpeechFlags,
+    as_json: bool,
+) -> None:
+    """Run BUNDLE on TEXTS, a file, or standard input: embed, classify, or fill blanks, depending on the bundle's task.
+
+    A speech recogniser takes RECORDINGS (WAV, FLAC, OGG), of any length, and prints their transcripts; with --json
+    also the start and end of each word and token.
+
+    A file has one text per line; blank lines are texts too. Prints one line per text; with --json the full result, one
+    object per line. For a text with several blanks, words are listed for the first one. With --similarity up to a
+    thousand texts are compared with each other instead; with --json that is one object.
+    """
+    from intaglio.runtime import run, similarity
+
+    if takes_recordings(bundle):
+        if compare:
+            raise UsageError(
+                "--similarity compares embeddings of texts, and the bundle takes recordings. Leave it out."
+            )
+        if prompt_name is not None:
+            raise UsageError("--prompt-name is for embeddings of texts, and the bundle takes recordings. Leave it out.")
+        transcribe(bundle, texts, file, target, threads, speech, as_json)
+        return
+    speech.refuse(bundle)
+    read = _texts(texts, file)
+    try:
+        if compare:
+            _show_similarity(similarity(bundle, read, target, batch_size, truncate, threads, prompt_name), as_json)
+            return
+        for result in run(bundle, read, target, batch_size, truncate, top, threads=threads, prompt_name=prompt_name):
+            if as_json:
+                print_json(result)
+            else:
+                click.echo(_line(result))
+    except ContextLengthError as error:
+        raise UsageError(f"{error} Or truncate it with --truncate.") from error
+
+
+def _texts(texts: tuple[str, ...], file: Path | None) -> Iterable[str]:
+    if texts and file:
+        raise UsageError("texts were given both as arguments and by --input. Use one of the two.")
+    if texts:
+        return texts
+    if file is not None and str(file) != "-":
+        return lines(file)
+    if sys.stdin is None or (file is None and sys.stdin.isatty()):
+        raise UsageError("no text. Give texts as arguments, a file with --input FILE, or pipe them in.")
+    return lines(None)
+
+
+def _line(result: Ran) -> str:
+    if result.embedding is not None:
+        shown = ", ".join(f"{number:+.4f}" for number in result.embedding[:6])
+        return f"[{shown}, … {len(result.embedding)} numbers]  {result.text}"
+    from intaglio.cli.printing.printable import printable
+
+    scores = ", ".join(f"{name} {score:.3f}" for name, score in list((result.scores or {}).items())[:5])
+    return printable(f"{result.label}  ({scores})")  # labels are of the bundle
+
+
+def _show_similarity(found: Similarity, as_json: bool) -> None:
+    """Print the matrix for a few texts, or the most similar pairs of many."""
+    if as_json:
+        print_json(found)
+    elif len(found.texts) <= MATRIX and COLUMN * (len(found.texts) + 1) <= (terminal_width() or 80):
+        numbers = [str(number) for number in range(1, len(found.texts) + 1)]
+        print_table("Texts", ["", ""], list(zip(numbers, found.texts, strict=True)))
+        rows = [
+            [number, *(f"{value:.3f}" for value in row)] for number, row in zip(numbers, found.similarity, strict=True)
+        ]
+        print_table(HEADINGS[found.function], ["", *numbers], rows)
+    else:
+        rows = [[f"{value:.3f}", first, second] for value, first, second in islice(found.pairs(), PAIRS)]
+        print_table(f"Most similar pairs of {len(found.texts)} texts", [found.function, "text", "text"], rows)

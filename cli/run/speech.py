@@ -1,0 +1,176 @@
+"""`intaglio run` of a speech recogniser: its options, and its output."""
+
+from __future__ import annotations
+
+import functools
+import sys
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, fields
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from intaglio.cli.printing.printable import printable
+from intaglio.cli.printing.results import notice, print_json
+from intaglio.cli.running.command import group, section
+from intaglio.errors import BundleError, UsageError
+
+if TYPE_CHECKING:
+    from intaglio.runtime.speech.recognizer import SpeechOptions
+    from intaglio.runtime.speech.streaming import StreamUpdate
+
+
+@dataclass(frozen=True)
+class SpeechFlags:
+    """The speech options on the command line; None or False for those not given."""
+
+    beam: int | None
+    language_model: Path | None
+    language_model_weight: float | None
+    word_bonus: float | None
+    max_seconds: float | None
+    stream: bool
+
+    def refuse(self, bundle: Path) -> None:
+        """Raise `UsageError` if one was given for a bundle that takes text."""
+        given = [each.name for each in fields(self) if getattr(self, each.name) not in (None, False)]
+        if given:
+            option = f"--{given[0].replace('_', '-')}"
+            raise UsageError(f"{option} is for speech recognisers, and {bundle} takes text. Leave it out.")
+
+    def options(self) -> SpeechOptions:
+        """The options of the recogniser. Raises `UsageError` for values out of range."""
+        from intaglio.runtime.speech.recognizer import speech_options
+
+        return speech_options(
+            self.beam, self.language_model, self.language_model_weight, self.word_bonus, self.max_seconds
+        )
+
+
+SPEECH = "Speech recognisers"
+beam_options = group(
+    SPEECH,
+    click.option("--beam", type=int, help="Width of a prefix beam search; without it, decoding is greedy."),
+    click.option(
+        "--language-model",
+        type=click.Path(path_type=Path),
+        help="ARPA file of word n-grams for the beam search (width 100, unless --beam is given).",
+    ),
+    click.option(
+        "--language-model-weight", type=float, help="Weight of the language model's log-probabilities.  [default: 0.5]"
+    ),
+    click.option(
+        "--word-bonus",
+        type=float,
+        help="Score of each word with a language model; higher for more and shorter words.  [default: 1.5]",
+    ),
+)
+
+
+def speech_flags(command: Callable[..., Any]) -> Callable[..., Any]:
+    """Add the options of speech to a command, which gets them as `speech`."""
+
+    @section(SPEECH)
+    @beam_options
+    @click.option("--max-seconds", type=float, help="Reject recordings longer than this.")
+    @click.option("--stream", is_flag=True, help="Transcribe raw 16-bit samples from standard input while they arrive.")
+    @functools.wraps(command)
+    def with_flags(
+        beam: int | None,
+        language_model: Path | None,
+        language_model_weight: float | None,
+        word_bonus: float | None,
+        max_seconds: float | None,
+        stream: bool,
+        **others: Any,
+    ) -> Any:
+        speech = SpeechFlags(beam, language_model, language_model_weight, word_bonus, max_seconds, stream)
+        return command(speech=speech, **others)
+
+    decorated: Callable[..., Any] = with_flags
+    return decorated
+
+
+def takes_recordings(bundle: Path) -> bool:
+    """Whether the bundle at this path is a speech recogniser; one that cannot be read is reported when it is opened."""
+    from intaglio.bundle.manifest_reading import read_manifest
+
+    try:
+        return read_manifest(bundle).audio is not None
+    except BundleError:
+        return False
+
+
+def transcribe(
+    bundle: Path,
+    recordings: tuple[str, ...],
+    file: Path | None,
+    target: str,
+    threads: int | None,
+    flags: SpeechFlags,
+    as_json: bool,
+) -> None:
+    """Transcribe recordings, or the audio on standard input."""
+    from intaglio.runtime import run
+    from intaglio.runtime.speech.recording_list import recordings_of
+
+    if flags.stream:
+        if recordings or file:
+            raise UsageError("--stream reads standard input. Leave the recordings and --input out.")
+        _stream(bundle, target, threads, flags.options(), as_json)
+        return
+    if bool(recordings) == bool(file):
+        got = "both" if recordings else "neither"
+        raise UsageError(f"recordings are given as arguments or by --input, got {got}. Give one of the two.")
+    paths = recordings or [str(listed.path) for listed in recordings_of(file or Path(), "--input")]
+    results = run(
+        bundle,
+        paths,
+        target,
+        beam=flags.beam,
+        language_model=flags.language_model,
+        language_model_weight=flags.language_model_weight,
+        word_bonus=flags.word_bonus,
+        max_seconds=flags.max_seconds,
+        threads=threads,
+    )
+    for result in results:
+        if as_json:
+            print_json(result)
+        else:
+            name = f"{result.text}: " if len(paths) > 1 else ""
+            click.echo(printable(f"{name}{result.transcript}"))
+
+
+def _stream(bundle: Path, target: str, threads: int | None, options: SpeechOptions, as_json: bool) -> None:
+    """Transcribe the audio on standard input; print words as they become final."""
+    from intaglio.bundle.bundle import Bundle
+    from intaglio.runtime.speech.audio_file import read_pcm
+    from intaglio.runtime.speech.recognizer import SpeechRecognizer
+
+    with SpeechRecognizer(Bundle.open(bundle), target, threads, options=options) as recognizer:
+        stream = recognizer.stream()
+        rate = recognizer.audio.sample_rate
+        notice(f"listening: {rate} samples per second, latency {stream.latency:.2f} s")
+        updates = (stream.feed(block) for block in read_pcm(sys.stdin.buffer, rate))
+        for update in _then(updates, stream.flush):
+            for word in update.words:
+                if as_json:
+                    print_json(word)
+                else:
+                    click.echo(printable(word.text) + " ", nl=False)
+        if not as_json:
+            click.echo()
+
+
+def _then(updates: Iterator[StreamUpdate], last: Callable[[], StreamUpdate]) -> Iterator[StreamUpdate]:
+    """The updates, and one more at the end, also if the input ends within a sample."""
+    broken: UsageError | None = None
+    try:
+        yield from updates
+    except UsageError as error:
+        broken = error
+    yield last()
+    if broken is not None:
+        raise broken

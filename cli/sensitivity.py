@@ -1,0 +1,58 @@
+"""`intaglio sensitivity`."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import click
+
+from intaglio.cli.printing.results import json_option, print_json, say, size
+from intaglio.cli.running.command import verb
+
+EPILOG = """\b
+Examples:
+  intaglio export ./checkpoint -o gpt2
+  intaglio sensitivity gpt2 --calibration text.txt -o gpt2.sensitivity
+  intaglio compress gpt2 -o gpt2-lut --recipe lut --calibration text.txt --sensitivity gpt2.sensitivity
+"""
+
+
+@verb("sensitivity", epilog=EPILOG)
+@click.argument("bundle", type=click.Path(path_type=Path))
+@click.option("-o", "--output", required=True, type=click.Path(path_type=Path), help="Output file.")
+@click.option(
+    "--calibration",
+    required=True,
+    type=click.Path(path_type=Path),
+    help="UTF-8 text, like the text the model is used on.",
+)
+@click.option("--samples", default=100, show_default=True, help="Maximum number of text windows.")
+@click.option("--tokens", default=512, show_default=True, help="Tokens per window, up to the model's maximum.")
+@click.option("--threads", type=int, help="Threads of torch.  [default: torch's own]")
+@click.option("--force", is_flag=True, help="Replace the output if it exists.")
+@json_option
+def sensitivity_command(
+    bundle: Path,
+    output: Path,
+    calibration: Path,
+    samples: int,
+    tokens: int,
+    threads: int | None,
+    force: bool,
+    as_json: bool,
+) -> None:
+    """Measure how sensitive the loss of the decoder in BUNDLE is to each of its weights.
+
+    The sensitivity is the mean squared gradient over the text, the diagonal of the Fisher information. Recipes use it
+    to decide which weights to keep precise. The file is as large as the weights in float32.
+    """
+    from intaglio.training.sensitivity.sensitivity import sensitivity
+
+    result = sensitivity(bundle, output, calibration, samples, tokens, force, threads)
+    if as_json:
+        print_json(result)
+        return
+    say(
+        f"{result.file}: {size(output.stat().st_size)}, {result.weights} matrices; {result.tokens:,} tokens in "
+        f"{result.samples} windows, loss {result.loss:.3f} nats per token, in {result.seconds:.0f} s"
+    )

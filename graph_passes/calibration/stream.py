@@ -1,0 +1,163 @@
+"""Run a graph on calibration batches in segments, with weights changed between segments.
+
+A pass that rounds the weights of a layer, or corrects its bias, needs the inputs of the layer after those before
+were changed. Running the whole graph for each layer would take as many runs as there are layers. Here every node runs
+once: values that later nodes need are kept between segments, in files (`spilled_values.py`), and only the weights of
+one segment are loaded at a time.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Sequence
+from types import TracebackType
+from typing import Protocol, Self, TypeVar
+
+import numpy as np
+import numpy.typing as npt
+import onnx_ir as ir
+
+from intaglio.bundle.model_file import save
+from intaglio.errors import GraphError
+from intaglio.graph_passes.calibration.calibrate import mask_axes
+from intaglio.graph_passes.calibration.real_tokens import axes_of, real_parts
+from intaglio.graph_passes.calibration.spilled_values import SpilledValues
+from intaglio.graph_passes.graphs import infer_shapes, used_values
+from intaglio.plugins.nodes import lengths
+from intaglio.processes import interrupts
+from intaglio.processes.temporary import scratch_directory
+from intaglio.runtime.engines.engine import Array
+from intaglio.runtime.engines.onnxruntime.engine import OnnxRuntimeEngine
+from intaglio.runtime.text.inputs import MASK
+
+Floats = npt.NDArray[np.float32]
+
+
+class Layer(Protocol):
+    """Nodes with an activation as an input."""
+
+    @property
+    def x(self) -> ir.Value:
+        """The activations [..., channels]."""
+
+
+AnyLayer = TypeVar("AnyLayer", bound=Layer)
+
+
+class Stream:
+    """Batches advancing through a graph. A context manager.
+
+    Values must be requested in the order of the graph.
+    Nodes that have run may be replaced, as long as their outputs keep their names; weights of nodes that have not may
+    be changed. The values kept between segments take tokens times width of space in the temporary directory: for a
+    decoder, the residual stream and one activation.
+    """
+
+    def __init__(self, model: ir.Model, batches: Sequence[dict[str, Array]]):
+        infer_shapes(model)
+        inputs = [value for value in model.graph.inputs if not value.is_initializer()]
+        self._model = model
+        self._pending = _depending_on(inputs, model.graph)
+        self._position = {node: index for index, node in enumerate(self._pending)}
+        self._values = SpilledValues(batches)
+        self._masks = [batch[MASK] != 0 if MASK in batch else None for batch in batches]
+        self._axes = mask_axes(model)
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        self._values.close()
+
+    def levels(self, layers: Iterable[AnyLayer]) -> list[list[AnyLayer]]:
+        """Group the layers by input, in the order in which the inputs become known."""
+        levels: dict[ir.Value, list[AnyLayer]] = {}
+        for layer in layers:
+            levels.setdefault(layer.x, []).append(layer)
+        return [levels[value] for value in sorted(levels, key=self._place)]
+
+    def has_run(self, node: ir.Node) -> bool:
+        """Whether `node` has run, so that it may be replaced."""
+        return node not in self._pending
+
+    def _place(self, value: ir.Value) -> int:
+        producer = value.producer()
+        return -1 if producer is None else self._position[producer]
+
+    def rows(self, value: ir.Value) -> Iterator[Floats]:
+        """Run until `value` [..., channels] is known, and yield it for each batch: [tokens, channels].
+
+        Padding is removed if there is an `attention_mask` of two axes. Raises `GraphError` for a NaN or infinite
+        activation.
+        """
+        producer = value.producer()
+        if producer in self._pending:
+            self._run(self._pending[: self._pending.index(producer) + 1], value)
+        for batch, mask in enumerate(self._masks):
+            array = self._values.read(batch, str(value.name)).astype(np.float32, copy=False)
+            if not np.isfinite(array).all():
+                raise GraphError(
+                    f"the activation {value.name!r} is NaN or infinite on the calibration data, expected finite "
+                    "numbers. Fix the model or the data; a float16 graph may overflow where the float32 one does not."
+                )
+            parts: Iterable[npt.NDArray[np.float32 | np.float64]] = [array]
+            if mask is not None and self._axes is not None:
+                parts = real_parts(array, axes_of(array, lengths(value), mask, self._axes), mask)
+            flat = [part.reshape(-1, part.shape[-1]) for part in parts]
+            yield np.concatenate(flat).astype(np.float32, copy=False)
+
+    def _run(self, nodes: list[ir.Node], wanted: ir.Value) -> None:
+        """Run the next `nodes` on every batch; keep `wanted`, and the values that later nodes need."""
+        self._pending = self._pending[len(nodes) :]
+        needed = {value for node in self._pending for value in used_values(node)} | {wanted}
+        used = {value for node in nodes for value in used_values(node)}
+        made = {value for node in nodes for value in node.outputs}
+        outputs = sorted((value for value in made if value in needed), key=lambda value: str(value.name))
+        inputs = [value for value in used - made if str(value.name) in self._values and not value.is_initializer()]
+        names = [str(value.name) for value in inputs]
+        kept = {str(value.name) for value in needed}
+        with scratch_directory("stream") as directory:
+            save(self._stretch(inputs, nodes, outputs), directory / "model.onnx", external_above=0)
+            with OnnxRuntimeEngine(directory / "model.onnx", spinning=False) as engine:
+                for batch in range(len(self._values)):
+                    feeds = {name: self._values.read(batch, name) for name in names}
+                    with interrupts.deferred():
+                        results = engine.run(feeds)
+                    self._values.replace(batch, results, kept)
+
+    def _stretch(self, inputs: Sequence[ir.Value], nodes: list[ir.Node], outputs: Sequence[ir.Value]) -> ir.Model:
+        """Build a model of `nodes`, with the nodes they need that do not depend on inputs of the graph."""
+        fixed: dict[ir.Node, None] = {}
+        weights: dict[str, ir.Value] = {}
+        pending = [value for node in nodes for value in used_values(node) if value not in set(inputs)]
+        while pending:
+            value = pending.pop()
+            producer = value.producer()
+            if value.is_initializer():
+                weights[str(value.name)] = value
+            elif producer is not None and producer not in self._position and producer not in fixed:
+                fixed[producer] = None
+                pending.extend(used_values(producer))
+        ordered = [node for node in self._model.graph if node in fixed]
+        graph = self._model.graph
+        view = ir.GraphView(
+            inputs, outputs, nodes=[*ordered, *nodes], initializers=tuple(weights.values()), name="stretch",
+            opset_imports=graph.opset_imports,
+        )  # fmt: skip
+        clone = view.clone()
+        for value in clone.inputs:  # the batch defines the lengths; names of axes could be inconsistent
+            value.shape = ir.Shape([None] * self._values.rank(str(value.name)))
+        functions = list(self._model.functions.values())
+        return ir.Model(clone, ir_version=self._model.ir_version, functions=functions)
+
+
+def _depending_on(inputs: Sequence[ir.Value], graph: ir.Graph) -> list[ir.Node]:
+    """Return the nodes of the graph whose outputs depend on `inputs`, in order."""
+    depending = set(inputs)
+    nodes = []
+    for node in graph:
+        if not depending.isdisjoint(used_values(node)):
+            depending.update(node.outputs)
+            nodes.append(node)
+    return nodes

@@ -1,0 +1,1 @@
+"""Passes that fold what is constant into weights."""

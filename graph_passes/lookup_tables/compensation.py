@@ -1,0 +1,72 @@
+"""Choose indices into tables by GPTQ: each error is compensated by the columns that are not assigned yet.
+
+The nearest centroid is best for each weight alone. But the errors of a row add up in its output, depending on the
+correlation of the layer's inputs, which the diagonal of the Fisher information ignores. GPTQ (arXiv:2210.17323) uses
+the inputs' second moments H, and works with any set of values, so with tables too.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+import numpy.typing as npt
+
+from intaglio.graph_passes.lookup_tables.sparse import Places
+from intaglio.graph_passes.weights.gptq_solver import Solver
+from intaglio.graph_passes.weights.row_blocks import row_blocks
+from intaglio.processes.threads import in_parallel
+
+Floats = npt.NDArray[np.float32]
+
+
+class Compensation:
+    """Second moments of the inputs x of a layer: H = Σ xᵀ·x [K, K] over calibration text."""
+
+    def __init__(self, hessian: Floats):
+        self._solver = Solver(hessian)
+        self._hessian = hessian / max(float(np.trace(hessian, dtype=np.float64)), 1e-30)
+
+    def assign(self, matrix: Floats, lut: Floats, places: Places) -> tuple[npt.NDArray[np.uint8], Floats]:
+        """Return indices [N, K] into the rows of `lut` [N, entries], ascending, that change x·Wᵀ little; exact numbers.
+
+        The exact numbers belong to the weights at `places` [nnz] of the flattened matrix, which need not be in the
+        table: they compensate all errors before them. Their indices are meaningless.
+        """
+        indices = np.empty(matrix.shape, np.uint8)
+        exact = np.empty(len(places), np.float32)
+
+        def work(part: slice) -> None:
+            first = part.start * matrix.shape[1]
+            begin, end = np.searchsorted(places, (first, part.stop * matrix.shape[1]))
+            indices[part], exact[begin:end] = self._assign(matrix[part], lut[part], places[begin:end] - first)
+
+        in_parallel(work, row_blocks(matrix))
+        return indices, exact
+
+    def _assign(self, matrix: Floats, lut: Floats, places: Places) -> tuple[npt.NDArray[np.uint8], Floats]:
+        rows, columns = np.divmod(places, matrix.shape[1])
+        by_column = np.argsort(columns, kind="stable")
+        starts = np.searchsorted(columns[by_column], np.arange(matrix.shape[1] + 1))
+        middles = (lut[:, 1:] + lut[:, :-1]) / 2
+        indices = np.empty(matrix.shape[::-1], np.uint8)
+        exact = np.empty(len(places), np.float32)
+        every = np.arange(len(lut))
+
+        def nearest(index: int, column: Floats) -> Floats:
+            chosen = (column[:, None] > middles).sum(axis=1)
+            indices[index] = chosen
+            stored: Floats = lut[every, chosen]
+            apart = by_column[starts[index] : starts[index + 1]]
+            exact[apart] = stored[rows[apart]] = column[rows[apart]]
+            return stored
+
+        self._solver.sweep(matrix, nearest)
+        return indices.T, exact
+
+    def error(self, differences: Floats, sensitivities: Floats) -> float:
+        """Return the cost of `differences` [rows, K] from the weight: Σ over rows n of F[n]·d[n]·H·d[n]ᵀ / tr(H).
+
+        F is the sum of a row's sensitivities. This is the quadratic form of the Fisher information if the gradient's
+        factors by output and by input are independent, with H instead of its diagonal.
+        """
+        costs = np.einsum("nk,nk->n", differences @ self._hessian, differences, dtype=np.float64)
+        return float(costs @ sensitivities.sum(axis=1, dtype=np.float64))

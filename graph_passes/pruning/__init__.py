@@ -1,0 +1,1 @@
+"""Passes that remove weights, or set them to 0."""

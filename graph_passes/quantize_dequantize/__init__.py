@@ -1,0 +1,1 @@
+"""Rounding weights and activations to integers, with QuantizeLinear and DequantizeLinear."""

@@ -1,0 +1,1 @@
+"""Recipes: the ordered lists of passes, how they are read, and what they measured."""

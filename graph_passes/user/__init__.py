@@ -1,0 +1,1 @@
+"""Passes of the user: functions of their own modules."""

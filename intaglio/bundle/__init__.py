@@ -1,0 +1,1 @@
+"""The bundle: its manifest, its ONNX files, and reading them in little memory."""

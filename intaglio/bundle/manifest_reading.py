@@ -1,0 +1,238 @@
+"""Read an untrusted manifest; reject one that contradicts itself, its graph or its files."""
+
+from __future__ import annotations
+
+from pathlib import Path, PurePosixPath
+from typing import TYPE_CHECKING, Any
+
+import msgspec
+
+from intaglio.bundle.external_data import external_data_files
+from intaglio.bundle.manifest import (
+    DTYPES,
+    FORMAT,
+    LONGEST,
+    MANIFEST,
+    MAX_DRAFTS,
+    MAX_MANIFEST_BYTES,
+    SIMILARITIES,
+    Audio,
+    Decoder,
+    EngineRecord,
+    Graph,
+    Manifest,
+    TensorSpec,
+)
+from intaglio.bundle.model_file import outline
+from intaglio.errors import BundleError, one_line
+from intaglio.files.hashes import inside, sha256
+from intaglio.files.input_files import read_text
+from intaglio.targets import TARGETS
+
+if TYPE_CHECKING:
+    import onnx
+
+FEATURE_DTYPES = ("float32", "float16")  # of the features of audio
+
+
+class _Versioned(msgspec.Struct):
+    """The part of a manifest that is read before its format is known."""
+
+    format: Any = None
+
+
+def read_manifest(path: Path) -> Manifest:
+    """The manifest of the bundle at `path`. Raises `BundleError` for one that is damaged, or of a newer version."""
+    file = path / MANIFEST
+    if not path.is_dir():
+        raise BundleError(f"bundle {path}: no such directory. Create it with: intaglio export SOURCE -o {path}")
+    if not file.is_file():
+        raise BundleError(f"bundle {path}: no {MANIFEST} in it. Create a bundle with: intaglio export SOURCE -o BUNDLE")
+    data = read_text(file, "", MAX_MANIFEST_BYTES, BundleError, "Re-create it.")
+    try:
+        version = msgspec.json.decode(data, type=_Versioned).format
+        if not isinstance(version, int) or isinstance(version, bool) or version < 1:
+            raise BundleError(f"{file}: damaged manifest (format {version!r}). Re-create the bundle.")
+        if version > FORMAT:
+            raise BundleError(
+                f"{file}: format {version}, this version of intaglio reads up to {FORMAT}. "
+                "Update with: pip install --upgrade intaglio"
+            )
+        return msgspec.json.decode(data, type=Manifest)
+    except (msgspec.DecodeError, RecursionError) as error:
+        raise BundleError(f"{file}: damaged manifest ({one_line(error, 200)}). Re-export the bundle.") from error
+
+
+def verify_files(path: Path, manifest: Manifest) -> None:
+    """Raise `BundleError` unless the files of the bundle at `path` are those that its manifest lists."""
+    for name in (graph.file for graph in manifest.graphs):
+        if name not in manifest.files:
+            raise BundleError(f"{path / MANIFEST}: {name} is not listed. Re-create the bundle.")
+    for engine in manifest.engines:
+        if engine.path not in manifest.files:
+            raise BundleError(f"{path / MANIFEST}: the engine {engine.path} is not listed among the files. Rebuild it.")
+    for relative, expected in manifest.files.items():
+        file = inside(path, relative, str(path / MANIFEST))
+        if not file.is_file():
+            link = f", a link to {file.readlink()}, which is" if file.is_symlink() else " but"
+            raise BundleError(f"{file}: listed in {MANIFEST}{link} missing. Copy the whole bundle, or re-create it.")
+        size = file.stat().st_size
+        if size != expected.bytes:
+            raise BundleError(
+                f"{file}: {size} bytes, expected {expected.bytes}. Copy the whole bundle again, or re-create it."
+            )
+        try:
+            actual = sha256(file)
+        except OSError as error:
+            raise BundleError(f"{file}: {error.strerror}. Make it readable, or copy the bundle again.") from error
+        if actual != expected.sha256:
+            raise BundleError(
+                f"{file}: SHA-256 {actual[:12]}…, expected {expected.sha256[:12]}…. "
+                "The file was changed after it was written; re-create the bundle."
+            )
+
+
+def verify_graph(path: Path, manifest: Manifest, graph: Graph) -> None:
+    """Reject a graph whose inputs or outputs differ from the manifest, or whose external data is outside the bundle."""
+    file = graph.file
+    model = outline(path / file)
+    initializers = {tensor.name for tensor in model.graph.initializer}
+    inputs = [value for value in model.graph.input if value.name not in initializers]
+    for what, named, found in (("inputs", graph.inputs, inputs), ("outputs", graph.outputs, model.graph.output)):
+        if [spec.name for spec in named] != [value.name for value in found]:
+            raise BundleError(
+                f"{path / MANIFEST}: lists the {what} {', '.join(spec.name for spec in named)}, {file} has "
+                f"{', '.join(str(value.name) for value in found)}. Re-create the bundle."  # a damaged name is bytes
+            )
+        for spec, value in zip(named, found, strict=True):
+            if problem := _contradiction(spec, value):
+                raise BundleError(f"{path / MANIFEST}: {spec.name} has {problem} in {file}. Re-create the bundle.")
+    _verify_data(path, manifest, file, model)
+
+
+def _contradiction(spec: TensorSpec, value: onnx.ValueInfoProto) -> str:
+    """How the manifest's entry of an input or output contradicts the graph; "" if they agree."""
+    import onnx
+
+    kind = value.type.tensor_type
+    try:
+        dtype = onnx.helper.tensor_dtype_to_np_dtype(kind.elem_type).name
+    except KeyError:  # the graph does not state it
+        dtype = spec.dtype
+    if {"str": "object"}.get(spec.dtype, spec.dtype) != dtype:
+        return f"dtype {spec.dtype[:40]!r}, but {dtype}"
+    if kind.HasField("shape"):
+        axes: list[int | str] = [
+            axis.dim_value if axis.HasField("dim_value") else str(axis.dim_param) for axis in kind.shape.dim
+        ]
+        pairs = zip(spec.shape, axes, strict=False)
+        fits = all(given == stated or (stated == "" and isinstance(given, str)) for given, stated in pairs)
+        if len(axes) != len(spec.shape) or not fits:
+            return f"shape {list(spec.shape)}, but {axes}"
+    return ""
+
+
+def verify_engine(path: Path, manifest: Manifest, engine: EngineRecord) -> None:
+    """Reject a stored ONNX file whose external data is outside of the bundle, or not listed."""
+    target = TARGETS.get(engine.target)
+    if target is not None and target.runs_files:
+        _verify_data(path, manifest, engine.path, outline(path / engine.path))
+
+
+def _verify_data(path: Path, manifest: Manifest, file: str, model: onnx.ModelProto) -> None:
+    """Reject external data of an ONNX file of the bundle that is outside of it, or not listed."""
+    for location in external_data_files(model):
+        relative = (PurePosixPath(file).parent / location).as_posix()
+        inside(path, relative, f"{path / file}: external data")
+        if relative not in manifest.files:
+            raise BundleError(
+                f"{path / file}: its external data {relative} is not listed in {MANIFEST}. "
+                "The bundle was changed after it was written; re-create it."
+            )
+
+
+def verify_axes(path: Path, manifest: Manifest) -> None:
+    """Reject invalid axes, an invalid truncation, and unknown dtypes."""
+    specs = [spec for graph in manifest.graphs for spec in (*graph.inputs, *graph.outputs)]
+    axes = [axis for graph in manifest.graphs for axis in graph.axes.values()]
+    lengths = [length for spec in specs for length in spec.shape if isinstance(length, int)]
+    bad_axis = any(axis.minimum < 0 or (axis.maximum or axis.minimum) < axis.minimum for axis in axes)
+    if bad_axis or any(not 0 <= length <= LONGEST for length in lengths):
+        raise BundleError(f"{path / MANIFEST}: an axis has an invalid length. Re-export the bundle.")
+    if manifest.truncation is not None and not 1 <= manifest.truncation <= LONGEST:
+        raise BundleError(
+            f"{path / MANIFEST}: truncation is {manifest.truncation}, expected 1 to {LONGEST}. Re-export the bundle."
+        )
+    if unexpected := [spec for spec in specs if spec.dtype not in DTYPES]:
+        raise BundleError(
+            f"{path / MANIFEST}: {unexpected[0].name} has dtype {unexpected[0].dtype[:40]!r}, expected one of "
+            f"{', '.join(DTYPES)}. Re-export the bundle."
+        )
+
+
+def verify_embedding(path: Path, manifest: Manifest) -> None:
+    """Reject a missing default prompt, an invalid prompt length, and an unknown similarity."""
+    if manifest.default_prompt is not None and manifest.default_prompt not in manifest.prompts:
+        raise BundleError(f"{path / MANIFEST}: the default prompt is not among the prompts. Re-export the bundle.")
+    if any(not 0 <= prompt.excluded_tokens <= LONGEST for prompt in manifest.prompts.values()):
+        raise BundleError(f"{path / MANIFEST}: a prompt has an invalid number of tokens. Re-export the bundle.")
+    if manifest.similarity not in SIMILARITIES:
+        raise BundleError(
+            f"{path / MANIFEST}: similarity {manifest.similarity[:40]!r}, expected one of {', '.join(SIMILARITIES)}. "
+            "Re-export the bundle."
+        )
+
+
+def verify_decoder(path: Path, manifest: Manifest, decoder: Decoder) -> None:
+    """Reject a decoder with invalid numbers, or numbers that contradict its graph."""
+
+    def check(name: str, value: int | None, low: int, high: int) -> None:
+        if value is not None and not low <= value <= high:
+            raise BundleError(
+                f"{path / MANIFEST}: the decoder's {name} is {value}, expected {low} to {high}. Re-export the bundle."
+            )
+
+    for name in ("layers", "heads", "kv_heads", "head_dim", "vocab_size", "max_positions", "sliding_window"):
+        check(name, getattr(decoder, name), 1, LONGEST)
+    check("drafts", decoder.drafts, 0, MAX_DRAFTS)
+    drafts = next((each.shape[-2] for each in manifest.outputs if each.name == "draft_logits" and each.shape[1:]), 0)
+    if isinstance(drafts, int):
+        check("drafts", decoder.drafts, drafts, drafts)
+    check("exit_layer", decoder.exit_layer, 0, decoder.layers)
+    encoder = manifest.encoder
+    ends = {f"eos_token_ids[{index}]": token for index, token in enumerate(decoder.eos_token_ids)}
+    if encoder is not None:
+        ends |= {"start token": encoder.decoder_start_token_id, "padding token": encoder.pad_token_id}
+    for name, token in {"bos_token_id": decoder.bos_token_id, **ends}.items():
+        check(name, token, 0, decoder.vocab_size - 1)
+    caches = {spec.name: spec.shape[1::2] for spec in manifest.inputs if spec.name.startswith("past_")}
+    expected = [f"past_{kind}_{index}" for index in range(len(caches) // 2) for kind in ("key", "value")]
+    shape = (decoder.kv_heads, decoder.head_dim)
+    if len(caches) != 2 * decoder.layers or list(caches) != expected or any(each != shape for each in caches.values()):
+        raise BundleError(
+            f"{path / MANIFEST}: the decoder has {decoder.layers} layers with {shape[0]} heads of {shape[1]} in the "
+            f"cache, but the {len(caches)} caches of its graph have other names or shapes. Re-export the bundle."
+        )
+    widths = [spec.shape[-1] for spec in manifest.outputs if spec.name == "logits" and spec.shape]
+    if widths and isinstance(widths[0], int):
+        check("vocab_size", decoder.vocab_size, widths[0], widths[0])
+
+
+def verify_audio(path: Path, audio: Audio) -> None:
+    """Reject invalid numbers of a speech recogniser."""
+    limits = {
+        "sample_rate": (1000, 1_000_000),
+        "frame_samples": (1, 1_000_000),
+        "features": (0, 1 << 16),
+        "blank": (0, LONGEST),
+    }
+    for name, (low, high) in limits.items():
+        if not low <= (value := getattr(audio, name)) <= high:
+            raise BundleError(
+                f"{path / MANIFEST}: the audio's {name} is {value}, expected {low} to {high}. Re-export the bundle."
+            )
+    if audio.precision not in FEATURE_DTYPES:
+        raise BundleError(
+            f"{path / MANIFEST}: the audio's precision is {audio.precision[:40]!r}, expected one of "
+            f"{', '.join(FEATURE_DTYPES)}. Re-export the bundle."
+        )

@@ -1,0 +1,1 @@
+"""What people see: progress, suggested names, pages and pictures, and how much is said."""

@@ -1,0 +1,1 @@
+"""Files of users: read within limits, written whole or not at all."""

@@ -1,0 +1,1 @@
+"""Networks in torch, which exporters trace and training trains, and the files that describe them."""

@@ -1,0 +1,1 @@
+"""Processes, threads and tasks that end when they should."""

@@ -1,0 +1,55 @@
+"""Run a module of this package in a child process that always ends when this process ends.
+
+    python -P -m intaglio.processes.child_process PARENT MODULE [ARGUMENT]...
+
+is `python -P -m MODULE [ARGUMENT]...`, but the kernel kills it once the process PARENT has ended.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import os
+import resource
+import runpy
+import signal
+import subprocess
+import sys
+
+from intaglio.errors import EngineError
+
+PR_SET_PDEATHSIG = 1  # linux/prctl.h
+
+
+def command(module: str, *arguments: str) -> list[str]:
+    """The command line that runs `module` as a child of this process."""
+    return [sys.executable, "-P", "-m", __name__, str(os.getpid()), module, *arguments]
+
+
+def run(module: str, *arguments: str) -> None:
+    """Run `module` to its end. If it fails, raises `EngineError` with the last line of its standard error."""
+    child = subprocess.run(command(module, *arguments), capture_output=True, text=True, check=False)
+    if child.returncode != 0:
+        raise EngineError((child.stderr.strip().splitlines() or [f"exit code {child.returncode}"])[-1])
+
+
+def end_with(parent: int) -> None:
+    """Let the kernel kill this process when its parent process `parent` ends (Linux only)."""
+    prctl = getattr(ctypes.CDLL(None), "prctl", None)
+    if prctl is not None:
+        prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
+        if os.getppid() != parent:  # it ended before
+            os.kill(os.getpid(), signal.SIGKILL)
+
+
+def lower_limit(what: int, most: int) -> None:
+    """Lower the limit `what` (resource.RLIMIT_...) of this process to `most`, unless it is lower already."""
+    hard = resource.getrlimit(what)[1]
+    resource.setrlimit(what, (most if hard == resource.RLIM_INFINITY else min(most, hard), hard))
+
+
+if __name__ == "__main__":
+    end_with(int(sys.argv[1]))
+    name = sys.argv[2]
+    del sys.argv[:3]
+    sys.argv.insert(0, name)
+    runpy.run_module(name, run_name="__main__", alter_sys=True)

@@ -1,0 +1,53 @@
+// Indices of 2, 3, 4 or 8 bits as the kernels keep them: in units that are unpacked vector by vector.
+//
+// A unit has one load of 64 bytes, with 3 bits three of them, and is cut into lanes: 16 words, or 64 bytes. A vector of
+// indices has one in each lane. With 2, 4 and 8 bits, vector v lies at bit v·bits of the lanes. With 3 bits, each of the
+// three loads has as many whole indices as fit; the two bits that are left over in each lane of all three, the first
+// one's the lowest, make two more. So no bit is lost, and K is filled up to whole units with index 0.
+#pragma once
+
+#include <stdint.h>
+
+#include "plugins/cpu/simd_float.h"
+
+namespace intaglio::INTAGLIO_ISA {
+namespace {
+
+constexpr int loads_of(int bits) { return bits == 3 ? 3 : 1; }
+constexpr int unit_bytes(int bits) { return 64 * loads_of(bits); }
+constexpr int unit_indices(int bits) { return unit_bytes(bits) * 8 / bits; }
+
+// Index k of a row that is packed as bit_packing.py packs it.
+static int index_at(const uint32_t* words, int64_t k, int bits) {
+    const int64_t at = k * bits;
+    const int shift = int(at % 32);
+    uint32_t value = words[at / 32] >> shift;
+    if (shift + bits > 32) value |= words[at / 32 + 1] << (32 - shift);
+    return int(value & ((1u << bits) - 1));
+}
+
+// Puts an index into lane `lane` of a unit whose lanes are LANE_BITS wide, as the vector'th of that lane.
+template <typename Lane>
+static void put_index(uint8_t* unit, int bits, int vector, int lane, int value) {
+    constexpr int LANE_BITS = 8 * sizeof(Lane);
+    Lane* const lanes = reinterpret_cast<Lane*>(unit);
+    constexpr int COUNT = 64 / sizeof(Lane);  // lanes of one load
+    if (bits != 3) {
+        lanes[lane] = Lane(lanes[lane] | Lane(value) << (vector * bits));
+        return;
+    }
+    constexpr int WHOLE = LANE_BITS / 3;  // 2 of a byte, 10 of a word; two bits are left
+    if (vector < 3 * WHOLE) {
+        Lane& target = lanes[vector / WHOLE * COUNT + lane];
+        target = Lane(target | Lane(value) << (vector % WHOLE * 3));
+        return;
+    }
+    const int rest = value << (vector - 3 * WHOLE) * 3;  // one of the two, as a part of the six bits
+    for (int load = 0; load < 3; ++load) {
+        Lane& target = lanes[load * COUNT + lane];
+        target = Lane(target | Lane(rest >> (2 * load) & 3) << (LANE_BITS - 2));
+    }
+}
+
+}  // namespace
+}  // namespace intaglio::INTAGLIO_ISA

@@ -1,0 +1,132 @@
+// The base of the micro-kernels of plugins/kernel_generator, and the choice among them.
+#pragma once
+
+#include <cstdint>
+
+#include "plugins/cpu/micro_kernel.h"
+#include "plugins/cpu/simd_float.h"
+
+namespace intaglio::INTAGLIO_ISA {
+namespace {
+
+template <typename Stretch>
+struct MicroKernel {
+    MicroKernelName name;
+    void (*run)(const Stretch& stretch);
+};
+
+// Which micro-kernel each case takes; the first of the table for it, until another is selected. Sessions may run
+// meanwhile: each sees one or the other.
+template <typename Stretch, int COUNT>
+class Choice {
+public:
+    // most_rows: of x at once, by its planes
+    constexpr Choice(const MicroKernel<Stretch> (&table)[COUNT], const int* most_rows)
+        : table_(table), most_rows_(most_rows) {}
+
+    // For as many of `rows` rows of x as there is a micro-kernel for: a power of two.
+    const MicroKernel<Stretch>& operator()(int bits, int planes, int64_t rows) {
+        int taken = most_rows_[planes];
+        while (taken > rows) taken /= 2;
+        return at(bits, planes, taken);
+    }
+
+    // False where there is no such micro-kernel.
+    bool select(const MicroKernelName& wish) {
+        for (const MicroKernel<Stretch>& each : table_) {
+            if (__builtin_memcmp(&each.name, &wish, sizeof wish) != 0) continue;
+            __atomic_store_n(&chosen_[wish.bits][wish.planes][wish.rows], &each, __ATOMIC_RELAXED);
+            return true;
+        }
+        return false;
+    }
+
+private:
+    const MicroKernel<Stretch>& at(int bits, int planes, int rows) {
+        const MicroKernel<Stretch>* found = __atomic_load_n(&chosen_[bits][planes][rows], __ATOMIC_RELAXED);
+        for (int i = 0; found == nullptr; ++i) {
+            const MicroKernelName& name = table_[i].name;
+            if (name.bits == bits && name.planes == planes && name.rows == rows) found = &table_[i];
+        }
+        return *found;
+    }
+
+    const MicroKernel<Stretch> (&table_)[COUNT];
+    const int* const most_rows_;
+    const MicroKernel<Stretch>* chosen_[9][4][9] = {};
+};
+
+// --- the portable micro-kernels' substitutes for intrinsics ----------------------------------------------------------
+
+#if !defined(__AVX2__)
+using Words = uint32_t __attribute__((vector_size(16)));
+INTAGLIO_FLOAT Words load_words(const uint8_t* p) {
+    Words v;
+    __builtin_memcpy(&v, p, sizeof v);
+    return v;
+}
+INTAGLIO_FLOAT Words set_words(uint32_t x) { return Words{x, x, x, x}; }
+INTAGLIO_FLOAT F32 to_float(Words signed_values) {
+    using Signed = int32_t __attribute__((vector_size(16)));
+    return __builtin_convertvector(reinterpret_cast<Signed>(signed_values), F32);
+}
+INTAGLIO_FLOAT F32 look_up(const float* table, Words index) {
+    F32 v;
+    for (int i = 0; i < FLOATS; ++i) v[i] = table[index[i]];
+    return v;
+}
+INTAGLIO_FLOAT void store_float(float* p, F32 v) { __builtin_memcpy(p, &v, sizeof v); }
+#endif
+
+// --- what products of bytes use ---------------------------------------------------------------------------------------
+
+#if defined(__AVX512VNNI__)
+
+// Keeps a value in its register: the compiler would read it from memory again with each instruction that takes it.
+INTAGLIO_FLOAT void keep(__m512i& value) { asm("" : "+v"(value)); }
+
+// `COUNT` bytes, over and over.
+template <int COUNT>
+INTAGLIO_FLOAT __m512i repeat(const uint8_t* p) {
+    if (COUNT == 4) {
+        int32_t bytes;
+        __builtin_memcpy(&bytes, p, sizeof bytes);
+        return _mm512_set1_epi32(bytes);
+    }
+    if (COUNT == 8) {
+        int64_t bytes;
+        __builtin_memcpy(&bytes, p, sizeof bytes);
+        return _mm512_set1_epi64(bytes);
+    }
+    return _mm512_broadcast_i32x4(_mm_loadu_si128(reinterpret_cast<const __m128i*>(p)));
+}
+
+// In each byte its place, 0 to 63, moved right by `bits`.
+INTAGLIO_FLOAT __m512i lane_numbers(int bits) {
+    uint8_t numbers[64];
+    for (int i = 0; i < 64; ++i) numbers[i] = uint8_t(i >> bits);
+    return _mm512_loadu_si512(numbers);
+}
+
+// Four bytes of x, as the integer that a product takes.
+INTAGLIO_FLOAT int32_t four_bytes(const int8_t* p) {
+    int32_t four;
+    __builtin_memcpy(&four, p, sizeof four);
+    return four;
+}
+
+// Adds the sums of the lanes of four vectors to four integers.
+INTAGLIO_FLOAT void add_sums(int32_t* p, __m512i a, __m512i b, __m512i c, __m512i d) {
+    const __m512i ab = _mm512_add_epi32(_mm512_unpacklo_epi32(a, b), _mm512_unpackhi_epi32(a, b));
+    const __m512i cd = _mm512_add_epi32(_mm512_unpacklo_epi32(c, d), _mm512_unpackhi_epi32(c, d));
+    const __m512i all = _mm512_add_epi32(_mm512_unpacklo_epi64(ab, cd), _mm512_unpackhi_epi64(ab, cd));
+    const __m256i half = _mm256_add_epi32(_mm512_castsi512_si256(all), _mm512_extracti64x4_epi64(all, 1));
+    const __m128i sums = _mm_add_epi32(_mm256_castsi256_si128(half), _mm256_extracti128_si256(half, 1));
+    __m128i* const target = reinterpret_cast<__m128i*>(p);
+    _mm_storeu_si128(target, _mm_add_epi32(_mm_loadu_si128(target), sums));
+}
+
+#endif
+
+}  // namespace
+}  // namespace intaglio::INTAGLIO_ISA

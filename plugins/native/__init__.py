@@ -1,0 +1,1 @@
+"""Libraries in C++ that are no operators, called through ctypes."""

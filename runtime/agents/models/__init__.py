@@ -1,0 +1,1 @@
+"""The language model of an agent: a bundle, or a server."""

@@ -1,0 +1,1 @@
+"""Plans: their language, grammar and checks, and the references between calls."""

@@ -1,0 +1,1 @@
+"""What a run was: its events, trace, timeline, cost and critical path."""

@@ -1,0 +1,1 @@
+"""What happens in a run of an agent: events, and the observations of calls."""

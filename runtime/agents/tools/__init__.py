@@ -1,0 +1,1 @@
+"""Tools: made from functions or MCP servers, scheduled, and called within limits."""

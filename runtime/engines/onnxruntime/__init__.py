@@ -1,0 +1,1 @@
+"""Engines on ONNX Runtime."""

@@ -1,0 +1,186 @@
+"""The engine on ONNX Runtime: its CPU provider, or CUDA if the installed build has it."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from intaglio.bundle.bundle import MODEL, Axis, Bundle, TensorSpec
+from intaglio.errors import EngineError, one_line
+from intaglio.extras import load
+from intaglio.processes.threads import check_threads, usable_threads
+from intaglio.runtime.engines.device_array import DeviceArray
+from intaglio.runtime.engines.device_memory import DeviceMemory
+from intaglio.runtime.engines.engine import Array, Binding, Engine, check_buffers
+from intaglio.runtime.engines.memory import Buffer
+from intaglio.runtime.engines.onnxruntime.custom_operators import runnable
+from intaglio.runtime.engines.onnxruntime.partial_graph import partial_graph
+from intaglio.runtime.engines.onnxruntime.stored import stored_model
+from intaglio.runtime.engines.open_options import Opening
+from intaglio.targets import TARGETS, Target
+
+# Target -> execution providers, in order of preference. The fallback comes after the first.
+PROVIDERS = {
+    "ort-cpu": ["CPUExecutionProvider"],
+    "ort-cuda": ["CUDAExecutionProvider", "CPUExecutionProvider"],
+}
+
+# Target -> optimisations of ONNX Runtime that make it slower: on CPUs, its SkipLayerNormalization takes six times as
+# long as the Add and LayerNormalization that it replaces (375 x 256: 475 and 73 microseconds, EPYC, one thread, 1.31).
+SLOWER = {"ort-cpu": ["SkipLayerNormFusion"], "ort-cuda": []}
+
+EXTERNAL_DATA_FOLDER = "session.model_external_initializers_file_folder_path"  # for a model that is not a file
+
+# Element type in ONNX Runtime -> in NumPy.
+DTYPES = {
+    "tensor(float)": "float32",
+    "tensor(float16)": "float16",
+    "tensor(double)": "float64",
+    "tensor(bfloat16)": "bfloat16",
+    "tensor(bool)": "bool",
+    "tensor(string)": "str",
+    **{f"tensor({sign}int{bits})": f"{sign}int{bits}" for sign in ("", "u") for bits in (8, 16, 32, 64)},
+}
+
+
+class OnnxRuntimeEngine(Engine):
+    """A bundle, or an .onnx file, opened by ONNX Runtime.
+
+    `spinning`: idle worker threads busy-wait, which starts them faster but takes processor time from other threads.
+    `outputs`: the names of the outputs to compute, by default all; only the weights and inputs that they need are used.
+    `graph`: the bundle's ONNX file to open. `memory`: that of an engine on the same GPU, for engines that share
+    buffers; by default the target's own.
+    """
+
+    _device: DeviceMemory | None = None
+    _owns_device = False
+
+    def __init__(
+        self,
+        source: Path | Bundle,
+        target: str = "ort-cpu",
+        threads: int | None = None,
+        spinning: bool = True,
+        outputs: Collection[str] | None = None,
+        graph: str = MODEL,
+        memory: DeviceMemory | None = None,
+    ):
+        check_threads(threads)
+        onnxruntime = load("onnxruntime")
+        if missing := missing_provider(target):
+            raise EngineError(missing)
+        path = source.path / graph if isinstance(source, Bundle) else source
+        if not path.is_file():
+            raise EngineError(f"{path}: no such file. Give a bundle or an .onnx file.")
+        options = onnxruntime.SessionOptions()
+        options.log_severity_level = 4  # errors are raised; the library would print them a second time
+        options.intra_op_num_threads = threads or usable_threads()
+        options.add_session_config_entry("session.intra_op.allow_spinning", str(int(spinning)))
+        if isinstance(source, Bundle) and (stored := stored_model(source, target, graph)):
+            path = stored  # optimised for any CPU; the default level adds the optimisations for this one
+        operators = source.manifest.custom_operators if isinstance(source, Bundle) else None
+        if TARGETS[target].needs_gpu:
+            self.memory = self._device = memory or DeviceMemory()
+            self._owns_device = memory is None
+        with runnable(path, options, operators) as file:
+            model: str | bytes = str(file)
+            if outputs is not None:
+                model = partial_graph(file, outputs).SerializeToString()
+                options.add_session_config_entry(EXTERNAL_DATA_FOLDER, str(file.parent))
+            try:
+                self._session = onnxruntime.InferenceSession(
+                    model, options, providers=self._providers(target), disabled_optimizers=SLOWER[target]
+                )
+            except Exception as error:  # the library's exceptions have no other common base
+                self.close()
+                raise EngineError(f"{path}: ONNX Runtime cannot open it: {one_line(error)}") from error
+        self.inputs = tuple(_spec(value) for value in self._session.get_inputs())
+        self.outputs = tuple(_spec(value) for value in self._session.get_outputs())
+        self.axes: Mapping[str, Axis] = source.graph(graph).axes if isinstance(source, Bundle) else {}
+
+    def _run(self, feeds: Mapping[str, Array]) -> dict[str, Array]:
+        names = [spec.name for spec in self.outputs]
+        try:
+            return dict(zip(names, self._session.run(names, dict(feeds)), strict=True))
+        except Exception as error:
+            raise EngineError(f"ONNX Runtime failed: {one_line(error)}") from error
+
+    def bind(self, buffers: Mapping[str, Buffer]) -> Binding:
+        """See `Engine`."""
+        return _OnnxRuntimeBinding(self, buffers)
+
+    def close(self) -> None:
+        """Release the session."""
+        self._session = None
+        if self._device is not None and self._owns_device:
+            self._device.close()
+
+    def _providers(self, target: str) -> list[str | tuple[str, dict[str, str]]]:
+        """The providers of a target, on the stream of the memory's buffers."""
+        first, *others = PROVIDERS[target]
+        return [(first, {"user_compute_stream": str(self._device.stream)}) if self._device else first, *others]
+
+
+def open_target(source: Path | Bundle, target: Target, options: Opening) -> OnnxRuntimeEngine:
+    """Open a bundle's graph, or an .onnx file; see `targets`."""
+    return OnnxRuntimeEngine(source, target.name, options.threads, options.spinning, options.outputs, options.graph)
+
+
+def missing_provider(target: str) -> str | None:
+    """The error message if the installed ONNX Runtime lacks the target's provider, else None."""
+    provider, available = PROVIDERS[target][0], load("onnxruntime").get_available_providers()
+    if provider in available:
+        return None
+    return (
+        f"target {target}: needs {provider}, this ONNX Runtime has {', '.join(available)}. Install it with: "
+        f"pip install 'intaglio[{TARGETS[target].extra}]' (instead of onnxruntime), or use --target ort-cpu."
+    )
+
+
+class _OnnxRuntimeBinding(Binding):
+    """ONNX Runtime's own binding.
+
+    Inputs that it needs in other memory than their buffer's are copied when they are bound, not when it runs; so with
+    a GPU every run binds all of them. Arrays in host memory are among them, and so is what a node on the CPU reads.
+    """
+
+    def __init__(self, engine: OnnxRuntimeEngine, buffers: Mapping[str, Buffer]):
+        check_buffers(engine, buffers)
+        self._session = engine._session
+        self._buffers = dict(buffers)  # keeps the memory alive as long as the binding
+        self._binding = self._session.io_binding()
+        self._inputs = [(spec.name, *_place(buffers[spec.name])) for spec in engine.inputs]
+        self._copies = engine._device is not None
+        for spec in engine.outputs:
+            self._binding.bind_output(spec.name, *_place(buffers[spec.name]))
+        if not self._copies:
+            self._bind_inputs()
+
+    def run(self) -> None:
+        """See `Binding`."""
+        try:
+            if self._copies:
+                self._bind_inputs()
+            self._session.run_with_iobinding(self._binding)
+        except Exception as error:
+            raise EngineError(f"ONNX Runtime failed: {one_line(error)}") from error
+
+    def _bind_inputs(self) -> None:
+        for place in self._inputs:
+            self._binding.bind_input(*place)
+
+
+def _place(buffer: Buffer) -> tuple[str, int, Any, tuple[int, ...], int]:
+    """The arguments of ONNX Runtime's binding for a buffer: device, its number, element type, shape, address."""
+    if isinstance(buffer, DeviceArray):
+        return "cuda", 0, buffer.dtype.type, buffer.shape, buffer.address
+    array = np.asarray(buffer)
+    return "cpu", 0, array.dtype.type, array.shape, array.ctypes.data
+
+
+def _spec(value: Any) -> TensorSpec:
+    lengths = (length or f"{value.name}_{axis}" for axis, length in enumerate(value.shape))
+    return TensorSpec(value.name, DTYPES.get(value.type, value.type), tuple(lengths))

@@ -1,0 +1,125 @@
+"""Build a bundle's engines for TensorRT and TensorRT-RTX."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from intaglio.bundle.bundle import Bundle, EngineRecord
+from intaglio.errors import BuildError, UsageError
+from intaglio.extras import load
+from intaglio.runtime.engines import gpus as gpu_table
+from intaglio.runtime.engines import profiles
+from intaglio.runtime.engines.build_request import BuildRequest, Built, Refused, engine_stem
+from intaglio.runtime.engines.gpus import Gpu
+from intaglio.runtime.engines.profiles import Range
+from intaglio.runtime.engines.tensorrt.library import no_collection
+from intaglio.runtime.engines.tensorrt.network import Network
+from intaglio.runtime.engines.tensorrt.operators import parsable
+from intaglio.targets import Target
+
+
+@no_collection()
+def build_target(bundle: Bundle, target: Target, request: BuildRequest, folder: Path) -> Built:
+    """Write an engine of every graph for every GPU into `folder`; see `build`. If all fail: `BuildError`.
+
+    TensorRT-RTX compiles for the GPUs of the request, present or not; TensorRT for this machine's GPU.
+    """
+    if bundle.manifest.decoder is not None and bundle.manifest.decoder.saturation_exits:
+        raise UsageError(
+            f"target {target.name}: bundle {bundle.path} has an exit after every block, whose If branches this target "
+            "does not support. Use --target ort-cpu."
+        )
+    trt = load(target.library)
+    chosen = _chosen(target, request.gpus, trt)
+    graphs = bundle.manifest.graphs
+    paths = {
+        (graph.file, gpu): folder / f"{engine_stem(f'{target.name}-{gpu.name}', graph.file)}.engine"
+        for graph in graphs
+        for gpu in chosen
+    }
+    request.check_free(bundle, [path.name for path in paths.values()])
+    asked = request.lengths
+    if bundle.manifest.decoder is not None:
+        asked = profiles.decoding(bundle.manifest.decoder, asked)
+    axes = {name: axis for graph in graphs for name, axis in graph.axes.items()}  # shared by name
+    if bundle.manifest.audio is not None:
+        asked = profiles.listening(bundle.manifest.audio, axes, asked)
+    lengths = profiles.ranges([spec for graph in graphs for spec in graph.inputs], axes, asked)
+    fixed = {} if bundle.manifest.decoder is None else _fixed(lengths)
+    records: list[EngineRecord] = []
+    refused: dict[str, BuildError] = {}  # GPU -> why
+    remaining = chosen
+    for graph in graphs:
+        shapes = profiles.shapes(graph.inputs, lengths)
+        with parsable(bundle.path / graph.file, target.name, chosen[0].sm, fixed) as model:
+            network = Network(trt, model, graph, ", ".join(gpu.name for gpu in chosen))
+            for gpu in remaining:
+                path = paths[graph.file, gpu]
+                try:
+                    network.compile(gpu, shapes, path)
+                except BuildError as error:
+                    refused[gpu.name] = error
+                    continue
+                size = path.stat().st_size
+                records.append(
+                    EngineRecord(
+                        f"engines/{path.name}", target.name, network.library, size, gpu.name, gpu.sm, shapes, graph.file
+                    )
+                )
+        remaining = [gpu for gpu in chosen if gpu.name not in refused]
+        if not remaining:
+            raise _nothing_built(list(refused.values()))
+    return Built(_without(records, refused, folder), [Refused(gpu, str(error)) for gpu, error in refused.items()])
+
+
+def _chosen(target: Target, names: Sequence[str], trt: Any) -> list[Gpu]:
+    """The GPUs to compile for. Raises `UsageError`, and `BuildError` if the required GPU is not present."""
+    chosen = [gpu_table.named(name) for name in dict.fromkeys(names)]
+    if not target.takes_gpus:
+        return [_device(chosen)]
+    if not chosen:
+        raise UsageError(f"target {target.name}: no GPU given. Name GPUs with --gpu, such as --gpu t4 --gpu a100.")
+    for gpu in chosen:
+        gpu_table.check_compilable(gpu, trt)
+    return chosen
+
+
+def _nothing_built(reasons: Sequence[BuildError]) -> BuildError:
+    """The error if the build fails for all GPUs."""
+    if len(reasons) == 1:
+        return reasons[0]
+    return BuildError("no engine was built. " + " ".join(dict.fromkeys(map(str, reasons))))
+
+
+def _without(records: Sequence[EngineRecord], refused: Collection[str], folder: Path) -> list[EngineRecord]:
+    """The engines of GPUs that support every graph; the files of the other GPUs in `folder` are removed."""
+    for record in records:
+        if record.gpu in refused:
+            (folder / Path(record.path).name).unlink()
+    return [record for record in records if record.gpu not in refused]
+
+
+def _fixed(lengths: Mapping[str, Range]) -> dict[str, int]:
+    """The axes with a fixed length in a decoder's graph, and the length. Raises `UsageError` for a range of lengths."""
+    capacity = lengths["capacity"]
+    if capacity.minimum != capacity.maximum:
+        raise UsageError("axis capacity: TensorRT needs caches of one fixed length. Give one number.")
+    return {"capacity": capacity.maximum}
+
+
+def _device(asked: Sequence[Gpu]) -> Gpu:
+    """This machine's GPU, under the requested name if any. Raises `BuildError` if a different GPU was requested."""
+    device = gpu_table.present()
+    if device is None:
+        raise BuildError(
+            "target tensorrt: no CUDA device, and TensorRT compiles only for the GPU of this machine. "
+            "Use --target tensorrt-rtx, which compiles without a GPU."
+        )
+    if others := [gpu.name for gpu in asked if gpu.sm != device.sm]:
+        raise BuildError(
+            f"target tensorrt: got --gpu {', '.join(others)}, this machine has {device.name} "
+            f"(SM{device.sm}). Build there, or use --target tensorrt-rtx, which compiles for other GPUs."
+        )
+    return asked[0] if asked else device

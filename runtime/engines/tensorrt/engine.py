@@ -1,0 +1,198 @@
+"""The engine on TensorRT and TensorRT-RTX."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from intaglio.bundle.bundle import MODEL, Bundle, EngineRecord, TensorSpec
+from intaglio.errors import EngineError
+from intaglio.extras import load
+from intaglio.runtime.engines import gpus, profiles
+from intaglio.runtime.engines.device_array import DeviceArray
+from intaglio.runtime.engines.device_memory import DeviceMemory
+from intaglio.runtime.engines.engine import Array, Binding, Engine, check_buffers
+from intaglio.runtime.engines.gpus import Gpu
+from intaglio.runtime.engines.memory import Buffer
+from intaglio.runtime.engines.open_options import Opening
+from intaglio.runtime.engines.tensorrt.library import DTYPES, library_name, logger, no_collection
+from intaglio.targets import TARGETS, Target, without_gpu
+
+
+class TensorRTEngine(Engine):
+    """The engine that `intaglio build` added to the bundle for this machine's GPU.
+
+    Arrays in host memory are copied to the GPU and back, through buffers that grow on demand and are kept; buffers in
+    `memory` are used in place. Symbolic axes accept the lengths of the engine's optimisation profile. Not thread-safe.
+    `graph` is the bundle's ONNX file that it was built from. Raises `EngineError` without a CUDA device, without an
+    engine for it, or for another version of the library.
+    """
+
+    memory: DeviceMemory
+
+    @no_collection()
+    def __init__(self, bundle: Bundle, target: str, graph: str = MODEL):
+        device = gpus.present()
+        if device is None:
+            raise EngineError(f"target {target}: no CUDA device. Use --target {without_gpu()}, which needs none.")
+        record = select(bundle, target, device, graph)
+        trt = load(TARGETS[target].library)
+        check_library(record, library_name(trt))
+        whole = bundle.graph(graph)
+        self.inputs, self.outputs = tuple(whole.inputs), tuple(whole.outputs)
+        self.axes = {**whole.axes, **profiles.limits(self.inputs, record.profiles)}
+        self.memory = DeviceMemory()
+        self._staging: dict[str, DeviceArray] = {}  # name -> staging buffer for an array in host memory
+        self._shapes: dict[str, tuple[int, ...]] = {}  # of inputs, as set in the context
+        self._addresses: dict[str, int] = {}
+        try:
+            self._log = logger(trt)
+            self._runtime = trt.Runtime(self._log)
+            self._engine = self._runtime.deserialize_cuda_engine((bundle.path / record.path).read_bytes())
+            self._context: Any = None if self._engine is None else self._engine.create_execution_context()
+            self._succeeded(self._context is not None, f"opening {record.path}")
+            for spec in (*self.inputs, *self.outputs):
+                self._check_tensor(trt, spec)
+        except BaseException:
+            self.close()
+            raise
+
+    def _run(self, feeds: Mapping[str, Array]) -> dict[str, Array]:
+        arrays = {spec.name: np.ascontiguousarray(feeds[spec.name]) for spec in self.inputs}
+        for name, array in arrays.items():
+            self._set_shape(name, array.shape)
+        results: dict[str, Array] = {spec.name: np.empty(self._output_shape(spec), spec.dtype) for spec in self.outputs}
+        _TensorRTBinding(self, {**arrays, **results}).run()
+        return results
+
+    def bind(self, buffers: Mapping[str, Buffer]) -> Binding:
+        """See `Engine`. Raises `EngineError` for a cache of `memory` that the engine does not update in place."""
+        check_buffers(self, buffers)
+        for output in self.outputs:
+            shared = [spec.name for spec in self.inputs if buffers[spec.name] is buffers[output.name]]
+            if shared and self._aliased(output.name) != shared[0]:
+                raise EngineError(
+                    f"output {output.name}: this engine does not update {shared[0]} in place. "
+                    "Re-build it with TensorRT 10.15 or TensorRT-RTX 1.3, or later."
+                )
+        return _TensorRTBinding(self, buffers)
+
+    def close(self) -> None:
+        """Free the context, the engine and the GPU's memory."""
+        self._context = self._engine = self._runtime = None  # in this order: each was created by the next
+        self.memory.close()
+
+    def execute(self, buffers: Mapping[str, DeviceArray]) -> None:
+        """Run on buffers of `memory`, which hold the inputs. Sets only what changed since the last run."""
+        for spec in self.inputs:
+            self._set_shape(spec.name, buffers[spec.name].shape)
+        for name, buffer in buffers.items():
+            if self._addresses.get(name) != buffer.address:
+                done = self._context.set_tensor_address(name, buffer.address)
+                self._succeeded(done, f"setting the address of {name}")
+                self._addresses[name] = buffer.address
+        self._succeeded(self._context.execute_async_v3(self.memory.stream), "running")
+
+    def staged(self, name: str, array: Array) -> DeviceArray:
+        """The staging buffer in `memory` for an array in host memory; it is replaced if the array is larger."""
+        held = self._staging.get(name)
+        if held is None or held.nbytes < array.nbytes:
+            if held is not None:
+                self.memory.release(held)
+            held = self._staging[name] = self.memory.empty([array.nbytes], np.uint8)
+        return DeviceArray.contiguous_at(held.address, array.shape, array.dtype)
+
+    def _set_shape(self, name: str, shape: tuple[int, ...]) -> None:
+        if self._shapes.get(name) != shape:
+            self._succeeded(self._context.set_input_shape(name, shape), f"setting the shape of {name}")
+            self._shapes[name] = shape
+
+    def _aliased(self, output: str) -> str | None:
+        """The input (a cache) that an output updates in place."""
+        aliased = getattr(self._engine, "get_aliased_input_tensor", None)  # TensorRT before 10.15 knows no caches
+        return (aliased and aliased(output)) or None
+
+    def _output_shape(self, spec: TensorSpec) -> tuple[int, ...]:
+        """The shape of an output for the current input shapes."""
+        shape = tuple(self._context.get_tensor_shape(spec.name))
+        if min(shape, default=0) < 0:
+            raise EngineError(
+                f"output {spec.name}: its shape depends on the inputs' values, which is not supported with TensorRT. "
+                "Use --target ort-cpu."
+            )
+        return shape
+
+    def _check_tensor(self, trt: Any, spec: TensorSpec) -> None:
+        """Check that the engine's dtype is the manifest's, which the buffers have."""
+        found = self._engine.get_tensor_dtype(spec.name).name
+        if found != DTYPES.get(spec.dtype):
+            raise EngineError(
+                f"tensor {spec.name}: dtype {found} in the engine, {spec.dtype} in the manifest. Re-build the engine."
+            )
+
+    def _succeeded(self, result: bool, what: str) -> None:
+        if not result:
+            reason = " ".join(self._log.errors[-1].split()) if self._log.errors else "no reason given"
+            raise EngineError(f"TensorRT failed at {what}: {reason}. Re-build the engine, or use --target ort-cpu.")
+
+
+class _TensorRTBinding(Binding):
+    """Copies arrays in host memory to the GPU before a run and back after it; buffers in the engine's memory stay."""
+
+    def __init__(self, engine: TensorRTEngine, buffers: Mapping[str, Buffer]):
+        self._engine = engine
+        self._resident = {name: buffer for name, buffer in buffers.items() if isinstance(buffer, DeviceArray)}
+        host: dict[str, Array] = {
+            name: np.asarray(buffer) for name, buffer in buffers.items() if name not in self._resident
+        }
+        self._up = {spec.name: host[spec.name] for spec in engine.inputs if spec.name in host}
+        self._down = {spec.name: host[spec.name] for spec in engine.outputs if spec.name in host}
+
+    def run(self) -> None:
+        """See `Binding`."""
+        engine, placed = self._engine, dict(self._resident)
+        for name, array in self._up.items():
+            placed[name] = engine.staged(name, array)
+            engine.memory.copy(placed[name], array)
+        for name, array in self._down.items():
+            aliased = engine._aliased(name)
+            placed[name] = placed[aliased] if aliased else engine.staged(name, array)
+        engine.execute(placed)
+        for name, array in self._down.items():
+            engine.memory.copy(array, placed[name])
+        engine.memory.wait()
+
+
+def open_target(source: Path | Bundle, target: Target, options: Opening) -> TensorRTEngine:
+    """Open a bundle's engine; see `targets`."""
+    assert isinstance(source, Bundle), "this target runs bundles only"
+    return TensorRTEngine(source, target.name, options.graph)
+
+
+def select(bundle: Bundle, target: str, device: Gpu, graph: str = MODEL) -> EngineRecord:
+    """The bundle's engine of `graph` for `target` and the device's SM version.
+
+    Raises `EngineError` that lists the existing engines.
+    """
+    records = [record for record in bundle.manifest.engines if (record.target, record.graph) == (target, graph)]
+    for record in records:
+        if record.sm == device.sm:
+            return record
+    present = ", ".join(f"{record.gpu} (SM{record.sm})" for record in records) or "none"
+    option = f" --gpu {device.name}" if target == "tensorrt-rtx" else ""
+    raise EngineError(
+        f"bundle {bundle.path}: no {target} engine for {device.name} (SM{device.sm}); it has {present}. "
+        f"Build one with: intaglio build {bundle.path} --target {target}{option}"
+    )
+
+
+def check_library(record: EngineRecord, installed: str) -> None:
+    """Raise `EngineError` unless the engine was built by the installed version of the library."""
+    if record.library != installed:
+        raise EngineError(
+            f"engine {record.path}: built by {record.library}, but {installed} is installed, and engines open only in "
+            f"the version that built them. Re-build it with --force, or install {record.library.replace(' ', '==')}."
+        )

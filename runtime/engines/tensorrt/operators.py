@@ -1,0 +1,68 @@
+"""Prepare a graph for TensorRT: our operators as plugins (TensorRT-RTX: as their bodies), and fixed axes."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+
+import onnx_ir as ir
+
+from intaglio.bundle.model_file import load, parse, save
+from intaglio.errors import BuildError, EngineError, GraphError
+from intaglio.plugins import OPS, custom_operators
+from intaglio.plugins import trt as plugins
+from intaglio.plugins.float_body import FloatBody
+from intaglio.plugins.inlining import inline
+from intaglio.processes.temporary import scratch_directory
+from intaglio.runtime.engines.tensorrt.integers import has_int8_tables, widen
+from intaglio.runtime.engines.tensorrt.library import STDERR, silent
+
+
+@contextmanager
+def parsable(model: Path, target: str, sm: int, fixed: Mapping[str, int] | None = None) -> Iterator[Path]:
+    """Yield an ONNX file that the parser of `target` supports: `model` itself, if possible.
+
+    `fixed`: the lengths of symbolic axes to fix, such as the capacity of a cache: TensorRT writes only to a cache whose
+    length is stated in the graph.
+
+    Otherwise it is a temporary copy. For "tensorrt" it has plugin nodes for our operators, which are registered for
+    `sm` (compute capability times ten); for "tensorrt-rtx" it has their bodies in floating point. Other integer
+    operators that neither supports are rewritten, see `widen`. Raises `BuildError` for an operator that this version
+    does not know or has no kernel for, `MissingExtraError` without the CUDA compiler or TensorRT.
+    """
+    proto = parse(model)
+    needed = custom_operators(proto.graph.node)
+    if not needed and not fixed and not has_int8_tables(proto):
+        yield model
+        return
+    with scratch_directory("parsable") as directory:
+        graph = load(model)
+        _fix(graph, fixed or {})
+        if needed:
+            _replace_operators(graph, needed, target, sm)
+        widen(graph)
+        save(graph, directory / model.name)
+        yield directory / model.name
+
+
+def _replace_operators(graph: ir.Model, needed: Sequence[str], target: str, sm: int) -> None:
+    """Replace the operators `needed` by plugins or bodies."""
+    try:
+        if target == "tensorrt":
+            plugins.explicit(graph)
+            with silent(STDERR):  # it warns that plugins in Python are experimental
+                plugins.register(sm, [OPS[name] for name in needed])
+        else:
+            inline(graph, body=FloatBody)
+    except (EngineError, GraphError) as error:
+        raise BuildError(f"target {target}: {error}") from error
+
+
+def _fix(model: ir.Model, lengths: Mapping[str, int]) -> None:
+    """Fix the symbolic axes named in `lengths`, in the inputs, the outputs and all values between them."""
+    graph = model.graph
+    for value in (*graph.inputs, *graph.outputs, *(value for node in graph for value in node.outputs)):
+        if value.shape is not None:
+            stated = [length if isinstance(length, int) else length.value for length in value.shape]
+            value.shape = ir.Shape([lengths.get(str(length), length) for length in stated])

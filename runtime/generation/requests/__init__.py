@@ -1,0 +1,1 @@
+"""Requests for text: conversations and prompts, encoded, with their options checked."""

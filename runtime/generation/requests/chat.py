@@ -1,0 +1,226 @@
+"""Render a conversation to a prompt with the chat template of the tokenizer.
+
+A template is a program written by the authors of the checkpoint. It runs in jinja2's sandbox, on plain text only, and
+in a process with limits (`template_process`): it can neither modify its input, nor access the machine, nor block it.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+import signal
+import subprocess
+import threading
+import weakref
+from collections.abc import Mapping, Sequence
+from contextlib import suppress
+from dataclasses import dataclass, field
+from functools import cached_property
+from pathlib import Path
+from typing import Any
+
+import msgspec
+
+from intaglio.bundle.bundle import Bundle
+from intaglio.errors import BundleError, UsageError, one_line
+from intaglio.files.input_files import read_text
+from intaglio.processes import child_process
+from intaglio.runtime.generation.requests.message import FunctionCall as FunctionCall
+from intaglio.runtime.generation.requests.message import Message as Message
+from intaglio.runtime.generation.requests.message import ToolCall as ToolCall
+from intaglio.runtime.generation.requests.system_messages import RejectedError, is_plain, rendered
+from intaglio.runtime.generation.text.template_process import MAX_BYTES, MAX_CHARACTERS, RESERVED, SHOWN
+from intaglio.runtime.text.tokenizer_config import (
+    CONFIGURATION,
+    SPECIAL_TOKENS,
+    read_object,
+    read_small,
+    special_tokens,
+)
+
+TEMPLATE = "chat_template.jinja"
+PROCESSOR = "chat_template.json"  # the file of models with a processor
+MAX_SECONDS = 5  # CPU time for one prompt, or for compiling
+MAX_WAIT = 60  # seconds to wait for an answer: the machine may be busy
+
+
+@dataclass(frozen=True)
+class ChatPrompt:
+    """A conversation to answer, with the tools that the model may call, and options of the chat template."""
+
+    messages: Sequence[Message]
+    tools: Sequence[Mapping[str, Any]] = ()  # {"type": "function", "function": {"name", "description", "parameters"}}
+    options: Mapping[str, Any] = field(default_factory=dict)  # JSON values, such as {"enable_thinking": False}
+
+
+def read_messages(path: Path, option: str) -> list[Message]:
+    """Read the messages of a JSON file, [{"role": ..., "content": ...}, ...]; `option` is the option that named it.
+
+    Raises `UsageError`.
+    """
+    try:
+        messages = msgspec.json.decode(read_text(path, option), type=list[Message])
+    except (msgspec.DecodeError, RecursionError) as error:
+        expected = 'a JSON list of {"role": "user", "content": "..."}'
+        raise UsageError(f"{option} {path}: expected {expected} ({one_line(error)}). Fix the file.") from error
+    if not messages:
+        raise UsageError(f"{option} {path}: contains no messages, expected at least one. Add a message.")
+    for number, message in enumerate(messages, 1):
+        try:
+            message.as_variable()
+        except UsageError as error:
+            raise UsageError(f"{option} {path}: message {number}: {error}") from error
+    return messages
+
+
+class ChatTemplate:
+    """The chat template of a bundle, compiled in a separate process; `render` makes prompts with it."""
+
+    def __init__(self, source: str, tokens: Mapping[str, str], where: str, tool_source: str | None = None):
+        """Compile `source`, a jinja2 template. `tokens`: special tokens ("bos_token" -> "<s>"); `where`: for errors.
+
+        `tool_source`: the template for prompts with tools, where that is another. Raises `BundleError` for a template
+        that does not compile.
+        """
+        self.source = source
+        self.tool_source = tool_source or source
+        self._tokens = dict(tokens)
+        self._where = where
+        self._reads_system: set[bool] = set()  # with tools, without: where a single system message is output
+        self._process = self._start()
+
+    @classmethod
+    def open(cls, bundle: Bundle) -> ChatTemplate:
+        """Open the template of `bundle`. Raises `BundleError` when it has none, or one that does not compile."""
+        configuration = {**read_object(bundle, CONFIGURATION), **read_object(bundle, PROCESSOR)}
+        source: object = configuration.get("chat_template")
+        tool_source: object = None
+        if isinstance(source, list):  # several templates by name
+            named = {str(each.get("name")): each.get("template") for each in source if isinstance(each, dict)}
+            source, tool_source = named.get("default"), named.get("tool_use")
+        where = bundle.path / CONFIGURATION
+        if TEMPLATE in bundle.manifest.files:
+            where = bundle.path / TEMPLATE
+            source, tool_source = read_small(where), None
+        if not isinstance(source, str):
+            raise BundleError(
+                f"bundle {bundle.path}: has no chat template; its model was not trained on conversations. "
+                "Use a plain prompt, or a bundle that has one."
+            )
+        tokens = special_tokens({**read_object(bundle, SPECIAL_TOKENS), **configuration})
+        return cls(source, tokens, str(where), tool_source if isinstance(tool_source, str) else None)
+
+    @property
+    def knows_tools(self) -> bool:
+        """Whether prompts can have tools."""
+        return re.search(r"\btools\b", self.tool_source) is not None
+
+    def render(
+        self,
+        messages: Sequence[Message],
+        tools: Sequence[Mapping[str, Any]] | None = None,
+        options: Mapping[str, Any] | None = None,
+    ) -> str:
+        """Return the prompt for the next message, with special tokens as text.
+
+        Of several system messages none is lost (`system_messages.rendered`); those of a developer are system messages,
+        unless the template knows that role. `tools` and `options`: as in `ChatPrompt`. Raises `UsageError` for messages
+        or tools that the template rejects or does not know, and for options that would replace its other variables.
+        """
+        if tools and not self.knows_tools:
+            raise UsageError(
+                f"{self._where}: the chat template of this bundle does not support tools. Leave the tools out."
+            )
+        if tools and self.tool_source != self.source:
+            return self._for_tools.render(messages, tools, options)
+        reserved = {"messages", "tools", *self._tokens, *RESERVED}
+        if taken := reserved.intersection(options or ()):
+            raise UsageError(f"chat template option {min(taken)!r}: the name is reserved. Leave the option out.")
+
+        def render(conversation: Sequence[Message]) -> str:
+            return self._output(conversation, {**(options or {}), **self._tokens, "tools": list(tools or ()) or None})
+
+        if not re.search(r"""["']developer["']""", self.source):
+            messages = [
+                msgspec.structs.replace(each, role="system") if each.role == "developer" else each for each in messages
+            ]
+        text = rendered(render, messages, self._where, bool(tools) in self._reads_system)
+        if is_plain(messages):
+            self._reads_system.add(bool(tools))
+        return text
+
+    def _output(self, messages: Sequence[Message], variables: Mapping[str, Any]) -> str:
+        """Run the template on messages that it may reject."""
+        if not self._process.runs():
+            self._process = self._start()
+        calls = [call.function for message in messages for call in message.tool_calls or ()]
+        shown = [message.as_variable() for message in messages]
+        request = {"variables": {**variables, "messages": shown}, "arguments": [call.as_text() for call in calls]}
+        answer = self._process.ask(request)
+        if "text" in answer:
+            return answer["text"]
+        if "refused" in answer:
+            raise RejectedError(self._where, f"{answer['refused']!r:.{SHOWN}}")
+        raise UsageError(f"{self._where}: the chat template {_beyond(answer)}. Fix it.")
+
+    @cached_property
+    def _for_tools(self) -> ChatTemplate:
+        return ChatTemplate(self.tool_source, self._tokens, self._where)
+
+    def _start(self) -> _Process:
+        process = _Process()
+        answer = process.ask({"template": self.source})
+        if answer:
+            reason = answer.get("refused") or f"it {_beyond(answer)}"
+            raise BundleError(f"{self._where}: the chat template does not compile ({reason}). Fix it.")
+        return process
+
+
+class _Process:
+    """A running `template_process`; it ends when this object is deleted."""
+
+    def __init__(self) -> None:
+        command = child_process.command("intaglio.runtime.generation.text.template_process")
+        self._child = subprocess.Popen(
+            command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, encoding="utf-8"
+        )
+        self.end = weakref.finalize(self, _end, self._child)
+
+    def runs(self) -> bool:
+        """Whether the process can take requests."""
+        return self.end.alive and self._child.poll() is None
+
+    def ask(self, request: Mapping[str, object]) -> dict[str, str]:
+        """Send a request and return the answer; {"limit": ...} if the process ended instead of answering."""
+        assert self._child.stdin is not None and self._child.stdout is not None
+        timer = threading.Timer(MAX_WAIT, self._child.kill)
+        timer.start()
+        try:
+            with suppress(BrokenPipeError):
+                self._child.stdin.write(json.dumps({**request, "seconds": MAX_SECONDS}) + "\n")
+                self._child.stdin.flush()
+            line = self._child.stdout.readline()
+        finally:
+            timer.cancel()
+        if line.endswith("\n"):
+            answer: dict[str, str] = json.loads(line)
+            return answer
+        self._child.wait()
+        ended = self._child.returncode
+        self.end()
+        return {"limit": "time" if ended in (-signal.SIGXCPU, -signal.SIGKILL) else "process"}
+
+
+def _end(child: subprocess.Popen[str]) -> None:
+    child.kill()
+    with suppress(BrokenPipeError):
+        child.communicate()
+
+
+def _beyond(answer: Mapping[str, str]) -> str:
+    """Describe which limit the template exceeded."""
+    return {
+        "characters": f"outputs more than {MAX_CHARACTERS} characters",
+        "memory": f"uses more than {MAX_BYTES >> 20} MiB of memory",
+        "time": f"takes more than {MAX_SECONDS} seconds",
+    }.get(answer["limit"], "crashes the process it runs in")

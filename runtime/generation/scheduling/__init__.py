@@ -1,0 +1,1 @@
+"""Running many requests at a time in the rows of one batch."""

@@ -1,0 +1,156 @@
+"""The rows of a batch: which request runs in which row, and the prompt prefixes that their caches can share."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+
+from intaglio.networks.early_exit import NEVER
+from intaglio.runtime.generation.scheduling.request_state import RequestState
+from intaglio.runtime.sessions.decoder import DecoderSession
+from intaglio.runtime.sessions.early_exit import EarlyExitSession
+from intaglio.runtime.strategies import Forward, Strategy
+from intaglio.runtime.strategies.calm import ALWAYS_EXIT
+
+MIN_SHARED = 16  # tokens; a shorter prefix is not copied but prefilled with the rest
+
+
+@dataclass
+class Row:
+    """A row of the batch."""
+
+    number: int
+    state: RequestState | None = None  # the request that has the row
+    tokens: Sequence[int] = ()  # of an idle row: the tokens in its caches, up to their lengths
+    freed: int = 0  # when it became idle, as a counter
+
+    def known(self) -> tuple[Sequence[int], int]:
+        """Return tokens, and how many of the first ones may be in the caches exactly as after a prefill.
+
+        The last token may not have been processed yet, or be in the place of a draft; if a strategy skips blocks, only
+        the prompt went through all of them.
+        """
+        if self.state is None:
+            return self.tokens, len(self.tokens)
+        if self.state.sequence is None:
+            return (), 0
+        tokens, all_blocks = self.state.sequence.tokens, self.state.request.strategy.whole_passes
+        return tokens, len(tokens) - 1 if all_blocks else min(len(tokens) - 1, len(self.state.start))
+
+
+class Rows:
+    """The rows of a pair of sessions. A finished row keeps its caches until the row is needed.
+
+    A session may truncate idle rows in a pass, so their lengths are read whenever a prefix is reused.
+    """
+
+    def __init__(self, target: DecoderSession, draft: DecoderSession | None):
+        self._target, self._draft = target, draft
+        self._rows = [Row(number) for number in range(target.batch)]
+        self._freed = 0
+        target.exit_thresholds[:] = ALWAYS_EXIT  # no block runs only for idle rows
+
+    def prepare(self, strategy: Strategy) -> None:
+        """Prepare a strategy for the models; if it measures them, their caches are empty before and after.
+
+        Raises `UsageError` where the models do not fit the strategy.
+        """
+        if strategy.measures:
+            assert not any(self.busy()), "only idle models are measured"
+            self.clear()
+            self._target.exit_thresholds[:] = NEVER
+        strategy.prepare(self._target, self._draft)
+        if strategy.measures:
+            self._target.exit_thresholds[:] = ALWAYS_EXIT
+
+    def busy(self) -> Iterator[Row]:
+        """Yield the rows that have a request."""
+        return (row for row in self._rows if row.state is not None)
+
+    def assign(self, state: RequestState) -> Row:
+        """Assign the idle row that holds most of the prompt to a request; there is at least one idle row.
+
+        If none holds any, take the first that was never used, so that passes cover few rows, or the one idle longest.
+        """
+        idle = [row for row in self._rows if row.state is None]
+        held = {row.number: self._cached_prefix(row, self._target, state) for row in idle}
+        best = max(idle, key=lambda row: held[row.number])
+        if held[best.number] < MIN_SHARED:
+            best = min(idle, key=lambda row: (row.freed, row.number))
+            held[best.number] = 0
+        state.reused = held[best.number]
+        for session in filter(None, (self._target, self._draft)):
+            session.truncate(best.number, state.reused)
+        self._target.exit_thresholds[best.number] = NEVER
+        best.state = state
+        return best
+
+    def release(self, row: Row) -> None:
+        """Free a row; its caches keep what can be reused."""
+        tokens, count = row.known()
+        row.tokens, row.state = list(tokens[:count]), None
+        self._freed += 1
+        row.freed = self._freed
+        self._target.exit_thresholds[row.number] = ALWAYS_EXIT
+        for session in filter(None, (self._target, self._draft)):
+            session.truncate(row.number, count)
+
+    def clear(self) -> None:
+        """Clear all caches, whose contents are unknown after an error."""
+        for row in self._rows:
+            row.tokens = ()
+        for session in filter(None, (self._target, self._draft)):
+            for row in self._rows:
+                session.truncate(row.number, 0)
+
+    def copy_prefix(self, row: Row, session: DecoderSession) -> None:
+        """Copy the longest prefix of the prompt of `row` from another row, if `row` itself holds less."""
+        state = row.state
+        assert state is not None, "only busy rows prefill"
+        others = [other for other in self._rows if other is not row]
+        held, best = max(
+            ((self._cached_prefix(other, session, state), other) for other in others), key=_first, default=(0, row)
+        )
+        more = held - session.lengths[row.number]
+        if more >= MIN_SHARED:
+            session.copy(best.number, row.number, held)
+            state.reused += more if session is self._target else 0
+
+    def awaits_shared_prefix(self, row: Row, session: DecoderSession, earlier: Sequence[Row]) -> bool:
+        """Whether one of the `earlier` rows prefills a longer shared prefix than `row` holds, to copy later."""
+        state = row.state
+        if state is None or not state.request.reuse_prefix:
+            return False
+        prefilling = (other for other in earlier if other.state and is_prefilling(other.state, session))
+        shared = (shared_tokens(*other.known(), state.start) for other in prefilling)
+        return max(shared, default=0) - session.lengths[row.number] >= MIN_SHARED
+
+    def _cached_prefix(self, row: Row, session: DecoderSession, state: RequestState) -> int:
+        """Return how many tokens of the prompt of `state`, excluding its last, `row` holds in `session`."""
+        if not state.request.reuse_prefix:
+            return 0
+        held = session.lengths[row.number]
+        if isinstance(session, EarlyExitSession):  # passes of the whole model overwrite what the exit alone wrote
+            held = min(held, self._target.lengths[row.number])
+        tokens, known = row.known()
+        return shared_tokens(tokens, min(held, known), state.start)
+
+
+def is_prefilling(state: RequestState, session: DecoderSession | None = None) -> bool:
+    """Whether a request waits for any session, or for `session`, to prefill more than its prompt's last token."""
+    forward = state.forward
+    return (
+        isinstance(forward, Forward)
+        and (session is None or forward.model.session is session)
+        and forward.model.length < len(state.start) - 1
+    )
+
+
+def shared_tokens(held: Sequence[int], most: int, prompt: Sequence[int]) -> int:
+    """Return how many of the first `most` tokens of `held` match the prompt, excluding the prompt's last token."""
+    most = min(most, len(held), len(prompt) - 1)
+    return next((place for place in range(most) if held[place] != prompt[place]), max(most, 0))
+
+
+def _first(entry: tuple[int, Row]) -> int:
+    return entry[0]

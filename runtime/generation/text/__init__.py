@@ -1,0 +1,1 @@
+"""Text in progress: from tokens to characters, tool calls and authors."""

@@ -1,0 +1,1 @@
+"""Choosing the next token: filters, penalties, grammars, log-probabilities."""

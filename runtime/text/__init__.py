@@ -1,0 +1,1 @@
+"""Texts in and out of encoders and decoders: tokenizers, chunks, embeddings, similarities."""

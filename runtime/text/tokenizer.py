@@ -1,0 +1,275 @@
+"""Convert text to a bundle's inputs, with the tokenizer in the bundle."""
+
+from __future__ import annotations
+
+import os
+import re
+import string
+import sys
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+import numpy as np
+import numpy.typing as npt
+
+from intaglio.bundle.bundle import Bundle
+from intaglio.bundle.manifest import LONGEST, Prompt
+from intaglio.errors import BundleError, ContextLengthError, UsageError, one_line
+from intaglio.files.input_files import read_text
+from intaglio.runtime.text.tokenizer_config import (
+    CONFIGURATION,
+    MODEL_CONFIGURATION,
+    SPECIAL_TOKENS,
+    read_object,
+    special_tokens,
+)
+
+if TYPE_CHECKING:
+    from tokenizers import Tokenizer as Backend
+
+TOKENIZER = "tokenizer.json"
+LONGEST_WORD = 1 << 20  # characters
+SHORT_TEXT = 1 << 16  # characters that are tokenized in some milliseconds
+TRIAL = "abc, a trial: 1, 2 and \u00e9 \u4e16 \U0001f600\n"
+WORDS = re.compile(r"\S+|\s+")
+
+POOLING_MASK = "pooling_mask"  # the input that is 0 at the tokens of a prompt, which pooling leaves out
+COLUMNS = ("input_ids", "attention_mask", "token_type_ids", POOLING_MASK)  # the inputs that a tokenizer returns
+
+
+NO_PROMPT = Prompt("")
+
+
+class TokenSequence(NamedTuple):
+    """One text as the model reads it: special tokens included, no padding."""
+
+    ids: Sequence[int]
+    type_ids: Sequence[int]
+    excluded: int = 0  # its first tokens, of a prompt, that pooling leaves out
+
+
+class Tokenizer:
+    """Converts sentences into padded batches of `input_ids`, `attention_mask` and, if needed, type ids.
+
+    The padding and truncation settings of a tokenizer.json reflect how its author used it: only the padding token is
+    used, and the truncation length if no other is given.
+    """
+
+    def __init__(
+        self,
+        path: Path,
+        inputs: Sequence[str],
+        max_length: int | None,
+        truncation: int | None = None,
+        pad: Sequence[str | int | None] = (),
+    ):
+        """`path` of a tokenizer.json, the model's input names, its maximum tokens, and a lower one for texts.
+
+        `pad`: tokens or ids; the first known one is the padding token if the file has none; else [PAD], <pad>, or id 0.
+        """
+        self.backend, padding, cut, self._direction = _read(path)
+        if unknown := [name for name in inputs if name not in COLUMNS]:
+            raise BundleError(
+                f"the model needs {', '.join(unknown)}, which a tokenizer does not return. Give arrays instead."
+            )
+        self.inputs = tuple(inputs)
+        self.max_length = min((length for length in (truncation, max_length) if length is not None), default=None)
+        self.truncation = self.max_length if self.max_length is not None else cut
+        self.pad_token_id = next(_ids(self.backend, padding.get("pad_id"), *pad, "[PAD]", "<pad>", 0))
+        self._padding = {"input_ids": self.pad_token_id, "token_type_ids": padding.get("pad_type_id", 0)}
+
+    @classmethod
+    def open(cls, bundle: Bundle) -> Tokenizer:
+        """The tokenizer of `bundle`. Raises `BundleError` if it has none."""
+        path = _path(bundle)
+        sequence = bundle.manifest.axes.get("sequence")
+        names = [spec.name for spec in bundle.manifest.inputs]
+        maximum = sequence.maximum if sequence else None
+        return cls(path, names, maximum, bundle.manifest.truncation, _padding_tokens(bundle))
+
+    @property
+    def mask_token_id(self) -> int | None:
+        """The id of the mask token, or None if the model has none."""
+        return next(_ids(self.backend, "[MASK]", "<mask>"), None)
+
+    def feeds(self, texts: Sequence[str], truncate: bool = False) -> dict[str, npt.NDArray[np.int64]]:
+        """One batch: input name -> int64 [len(texts), longest], padded on the right, mask 0 at padding.
+
+        A text longer than the model's limit raises `UsageError`, or is truncated with `truncate`.
+        """
+        sequences = self.encode(texts, truncate)
+        for text, sequence in zip(texts, sequences, strict=True):
+            self.check_length(text, sequence)
+        return self.pad(sequences)
+
+    def encode(self, texts: Sequence[str], truncate: bool = False, prompt: Prompt = NO_PROMPT) -> list[TokenSequence]:
+        """The tokens of each text after `prompt`, of any length. Not for several threads at a time.
+
+        Raises `UsageError` for a text that is not Unicode, or with a word that is too long for a tokenizer.
+        """
+        for text in texts:
+            check_unicode(text)
+            check_words(text)
+        if self.truncation is not None and truncate:
+            self.backend.enable_truncation(self.truncation, direction=self._direction)
+        else:
+            self.backend.no_truncation()
+        encoded = self.backend.encode_batch([prompt.text + text for text in texts])
+        return [TokenSequence(each.ids, each.type_ids, prompt.excluded_tokens) for each in encoded]
+
+    def check_length(self, text: str, sequence: TokenSequence) -> None:
+        """Raise `ContextLengthError` for a text of more tokens than the model takes."""
+        if self.max_length is not None and len(sequence.ids) > self.max_length:
+            raise ContextLengthError(
+                f"text of {len(sequence.ids)} tokens, the model takes at most {self.max_length}: {text[:40]!r}…. "
+                "Split it, or shorten it."
+            )
+
+    def pad(self, sequences: Sequence[TokenSequence]) -> dict[str, npt.NDArray[np.int64]]:
+        """One batch: input name -> int64 [len(sequences), longest], padded on the right, mask 0 at padding."""
+        shape = len(sequences), max((len(sequence.ids) for sequence in sequences), default=0)
+        feeds = {name: np.full(shape, self._padding.get(name, 0), dtype=np.int64) for name in self.inputs}
+        for row, sequence in enumerate(sequences):
+            columns: dict[str, Sequence[int] | int] = {
+                "input_ids": sequence.ids,
+                "attention_mask": 1,
+                "token_type_ids": sequence.type_ids,
+                POOLING_MASK: 1,
+            }
+            for name, array in feeds.items():
+                array[row, : len(sequence.ids)] = columns[name]
+            if POOLING_MASK in feeds:
+                feeds[POOLING_MASK][row, : sequence.excluded] = 0
+        return feeds
+
+    def batches(
+        self, texts: Sequence[str], batch_size: int, truncate: bool = False
+    ) -> Iterator[dict[str, npt.NDArray[np.int64]]]:
+        """Consecutive batches of at most `batch_size` texts."""
+        for start in range(0, len(texts), batch_size):
+            yield self.feeds(texts[start : start + batch_size], truncate)
+
+
+def read_backend(bundle: Bundle) -> Backend:
+    """The library's tokenizer object for `bundle`, without padding and truncation, for single texts.
+
+    Raises `BundleError` if it has none.
+    """
+    return _read(_path(bundle))[0]
+
+
+def check_unicode(text: str) -> None:
+    """Raise `UsageError` for bytes that were not UTF-8, which Python represents as lone surrogates."""
+    try:
+        text.encode()
+    except UnicodeEncodeError as error:
+        raise UsageError(f"text that is not Unicode: {text[:40]!a}. Give it as UTF-8.") from error
+
+
+def longest_token(backend: Backend) -> int:
+    """The number of characters of the longest token in the vocabulary."""
+    return max(map(len, backend.get_vocab()), default=1)
+
+
+def check_characters(text: str, tokens: int, longest: int) -> None:
+    """Raise `ContextLengthError` for a text that cannot fit into `tokens` tokens of at most `longest` characters each.
+
+    It takes little time, unlike tokenization, which returns the exact number for short texts. Spaces are not counted,
+    as some tokenizers drop them.
+    """
+    if len(text) <= max(tokens * longest, SHORT_TEXT):
+        return
+    characters = len(text) - sum(map(text.count, string.whitespace))
+    if characters > tokens * longest:
+        raise ContextLengthError(
+            f"prompt of {characters} characters without spaces: the model takes at most {tokens} tokens of at most "
+            f"{longest} characters. Shorten the prompt."
+        )
+
+
+def check_words(text: str) -> None:
+    """Raise `UsageError` for a word, or spaces, of more than `LONGEST_WORD` characters.
+
+    A tokenizer takes some 200 bytes of memory for each character of a word, and some microseconds.
+    """
+    if len(text) <= LONGEST_WORD:
+        return
+    longest = max((len(word.group()) for word in WORDS.finditer(text)), default=0)
+    if longest > LONGEST_WORD:
+        raise UsageError(
+            f"text with a word, or a run of spaces, of {longest} characters, expected at most {LONGEST_WORD}. "
+            "Break it up, or leave it out."
+        )
+
+
+def _path(bundle: Bundle) -> Path:
+    if TOKENIZER not in bundle.manifest.files:
+        raise BundleError(
+            f"bundle {bundle.path}: has no {TOKENIZER}, so it needs arrays, not text. "
+            "Export it from a folder that has its tokenizer."
+        )
+    return bundle.path / TOKENIZER
+
+
+def _padding_tokens(bundle: Bundle) -> tuple[str | None, int | None]:
+    """The padding token named in the files next to the tokenizer, and the model's `pad_token_id`."""
+    named = special_tokens({**read_object(bundle, SPECIAL_TOKENS), **read_object(bundle, CONFIGURATION)})
+    number = read_object(bundle, MODEL_CONFIGURATION).get("pad_token_id")
+    return named.get("pad_token"), number if isinstance(number, int) and 0 <= number <= LONGEST else None
+
+
+def _ids(backend: Backend, *tokens: str | int | None) -> Iterator[int]:
+    """The ids of those `tokens` that are in the vocabulary; an integer is already an id."""
+    for token in tokens:
+        number = backend.token_to_id(token) if isinstance(token, str) else token
+        if number is not None:
+            yield int(number)
+
+
+def _read(path: Path) -> tuple[Backend, Mapping[str, Any], int | None, str]:
+    """The tokenizer without padding and truncation, the file's padding settings, its truncation's length and side.
+
+    Encoding and decoding are tried once. Raises `BundleError`.
+    """
+    from tokenizers import Tokenizer as Backend
+
+    text = read_text(path, error=BundleError, fix="Re-export the bundle.")
+    try:
+        with _without_panics():
+            backend = Backend.from_str(text)
+            padding, truncation = backend.padding or {}, backend.truncation or {}
+            cut, direction = truncation.get("max_length"), str(truncation.get("direction", "right")).lower()
+            if cut is not None and not 1 <= cut <= LONGEST:
+                raise ValueError(f"truncation.max_length is {cut}, expected 1 to {LONGEST}")
+            backend.no_padding()
+            backend.no_truncation()
+            for trial in ("", TRIAL):
+                backend.decode(backend.encode(trial).ids)
+    except BaseException as error:  # the library raises bare Exception, and a Rust panic is not even that
+        if isinstance(error, KeyboardInterrupt | SystemExit):
+            raise
+        reason = one_line(error, 200)
+        raise BundleError(f"{path}: not a readable tokenizer ({reason}). Re-export the bundle.") from error
+    return backend, padding, cut, direction
+
+
+@contextmanager
+def _without_panics() -> Iterator[None]:
+    """Suppress the many lines that Rust writes to standard error before it raises."""
+    try:
+        kept = os.dup(2)
+    except OSError:  # it is closed
+        yield
+        return
+    if sys.stderr is not None:
+        sys.stderr.flush()
+    nothing = os.open(os.devnull, os.O_WRONLY)
+    os.dup2(nothing, 2)
+    os.close(nothing)
+    try:
+        yield
+    finally:
+        os.dup2(kept, 2)
+        os.close(kept)

@@ -1,0 +1,83 @@
+"""The form of POST /v1/audio/transcriptions, as OpenAI's API defines it."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from typing import Literal
+
+import msgspec
+
+from intaglio.serve.bodies.request_decoding import converted
+from intaglio.serve.responses.errors import invalid
+
+LANGUAGE = re.compile(r"[A-Za-z]{2,8}(-[A-Za-z0-9]{1,8})*")  # such as en, or pt-BR
+UNDETERMINED = "und"  # the language of a recording, where the client named none (ISO 639-2)
+SUPPORTED_FORMATS = ("json", "text", "srt", "verbose_json", "vtt")
+
+
+class TranscriptionRequest(msgspec.Struct, forbid_unknown_fields=True):
+    """The fields but the file; any other field is rejected by name."""
+
+    model: str
+    language: str = UNDETERMINED  # returned by verbose_json, not used otherwise: a bundle has its own
+    prompt: str = ""  # only empty: these models read none
+    response_format: str = "json"  # of `SUPPORTED_FORMATS`
+    temperature: float = 0.0  # only 0: nothing is sampled
+    timestamp_granularities: list[Literal["word", "segment"]] = []
+    include: list[Literal["logprobs"]] = []
+    chunking_strategy: str = "auto"  # only auto: windows that overlap
+    stream: bool = False
+    user: str | None = None  # accepted and not used
+
+    @property
+    def granularities(self) -> Sequence[str]:
+        """The times that verbose_json returns."""
+        return self.timestamp_granularities or ["segment"]
+
+
+def transcription_request(form: Sequence[tuple[str, str]]) -> TranscriptionRequest:
+    """The request of a form. Raises `ApiError` that names an invalid or unsupported field.
+
+    Lists are fields that are repeated, named "include[]", "include[0]" or "include".
+    """
+    given: dict[str, str | list[str]] = {}
+    lists = {"timestamp_granularities", "include"}
+    for key, value in form:
+        name = re.sub(r"\[\d*\]$", "", key)
+        if name in lists:
+            several = given.setdefault(name, [])
+            assert isinstance(several, list)
+            several.append(value)
+        elif key in given:
+            raise invalid(f"{key[:100]}: is there twice. Send it once.", key[:100])
+        else:
+            given[key] = value
+    request = converted(given, TranscriptionRequest, strict=False)
+    _check(request)
+    return request
+
+
+def _check(request: TranscriptionRequest) -> None:
+    if request.response_format not in SUPPORTED_FORMATS:
+        formats = ", ".join(SUPPORTED_FORMATS)
+        raise invalid(
+            f"response_format {request.response_format[:100]!r}: expected one of {formats}.", "response_format"
+        )
+    if not LANGUAGE.fullmatch(request.language):
+        raise invalid(f"language {request.language[:100]!r}: expected a code such as en. Leave it out.", "language")
+    if request.prompt:
+        raise invalid("prompt: the models of this server read none. Leave it out.", "prompt")
+    if request.temperature != 0:
+        raise invalid(f"temperature {request.temperature:g}: nothing is sampled. Leave it out.", "temperature")
+    if request.chunking_strategy != "auto":
+        raise invalid("chunking_strategy: expected auto, windows that overlap. Leave it out.", "chunking_strategy")
+    if request.timestamp_granularities and request.response_format != "verbose_json":
+        raise invalid(
+            "timestamp_granularities: need the response_format verbose_json. Change it, or leave them out.",
+            "timestamp_granularities",
+        )
+    if request.include and request.response_format != "json":
+        raise invalid("include: logprobs need the response_format json. Change it, or leave them out.", "include")
+    if request.stream and request.response_format not in ("json", "text"):
+        raise invalid(f"stream: expected the response_format json, got {request.response_format}.", "stream")

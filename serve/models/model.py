@@ -1,0 +1,143 @@
+"""The models of a server: their names, and the workers that run them."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+from intaglio.bundle.bundle import Bundle
+from intaglio.errors import BundleError
+from intaglio.runtime.generation.requests.chat import ChatTemplate
+from intaglio.runtime.generation.worker import DecoderWorker
+from intaglio.serve.models.served_agent import ServedAgent
+from intaglio.serve.responses.errors import ApiError, invalid
+from intaglio.serve.workers.encoder_worker import EncoderWorker
+from intaglio.serve.workers.speech_worker import SpeechWorker
+
+
+@dataclass(frozen=True)
+class DecoderModel:
+    """A model that generates text: a decoder, or an encoder-decoder."""
+
+    name: str
+    bundle: Bundle
+    worker: DecoderWorker
+    created: int = field(default_factory=lambda: int(time.time()))
+
+    @property
+    def vocabulary(self) -> int:
+        """Token ids are below this."""
+        return self.worker.generator.vocabulary
+
+    @property
+    def max_tokens(self) -> int:
+        """Maximum number of tokens of a prompt and its text together."""
+        return self.worker.generator.limit
+
+    @property
+    def template(self) -> ChatTemplate:
+        """The chat template. Raises `ApiError` for a model without one."""
+        try:
+            return self.worker.prompts.template
+        except BundleError as error:
+            raise invalid(f"model {self.name!r} has no usable chat template: use /v1/completions.", "model") from error
+
+
+@dataclass(frozen=True)
+class EncoderModel:
+    """A model that computes embeddings or classes of texts."""
+
+    name: str
+    bundle: Bundle
+    worker: EncoderWorker
+    created: int = field(default_factory=lambda: int(time.time()))
+
+    @property
+    def max_tokens(self) -> int | None:
+        """Maximum number of tokens of a text."""
+        manifest = self.bundle.manifest
+        sequence = manifest.axes.get("sequence")
+        lengths = (manifest.truncation, sequence.maximum if sequence else None)
+        return min((length for length in lengths if length is not None), default=None)
+
+
+@dataclass(frozen=True)
+class SpeechModel:
+    """A model that transcribes recordings."""
+
+    name: str
+    bundle: Bundle
+    worker: SpeechWorker
+    created: int = field(default_factory=lambda: int(time.time()))
+    max_tokens: int | None = None  # a recording has seconds, not tokens
+
+
+Model = DecoderModel | EncoderModel | SpeechModel
+
+
+class Models:
+    """The models of a server, by name, and its agents, which are added once its event loop runs."""
+
+    def __init__(self, models: Mapping[str, Model]):
+        self.by_name = dict(models)
+        self.agents: dict[str, ServedAgent] = {}
+
+    @property
+    def decoders(self) -> list[DecoderModel]:
+        """Those that generate text."""
+        return [model for model in self.by_name.values() if isinstance(model, DecoderModel)]
+
+    @property
+    def recognisers(self) -> list[SpeechModel]:
+        """Those that transcribe recordings."""
+        return [model for model in self.by_name.values() if isinstance(model, SpeechModel)]
+
+    def decoder(self, name: str) -> DecoderModel:
+        """The decoder of this name. Raises `ApiError` if there is none."""
+        model = self.find(name)
+        if not isinstance(model, DecoderModel):
+            raise _unsuitable(model, "generates no text")
+        return model
+
+    def encoder(self, name: str) -> EncoderModel:
+        """The encoder of this name. Raises `ApiError` if there is none."""
+        model = self.find(name)
+        if not isinstance(model, EncoderModel):
+            raise _unsuitable(model, "computes no embeddings or classes")
+        return model
+
+    def speech(self, name: str) -> SpeechModel:
+        """The speech recogniser of this name. Raises `ApiError` if there is none."""
+        model = self.find(name)
+        if not isinstance(model, SpeechModel):
+            raise _unsuitable(model, "transcribes no recordings")
+        return model
+
+    def find(self, name: str) -> Model:
+        """The model of this name. Raises `ApiError` if there is none."""
+        if name in self.agents:
+            raise invalid(f"model {name!r} is an agent. Send the request to /v1/chat/completions.", "model")
+        if name not in self.by_name:
+            served = ", ".join([*self.by_name, *self.agents])
+            message = f"model {name[:100]!r} does not exist. This server has: {served}."
+            raise ApiError(404, message, param="model", code="model_not_found")
+        return self.by_name[name]
+
+    @property
+    def alive(self) -> bool:
+        """Whether all models serve requests."""
+        return all(model.worker.alive for model in self.by_name.values())
+
+    def close(self) -> None:
+        """End all requests, and release the models."""
+        for model in self.by_name.values():
+            model.worker.close()
+
+
+def _unsuitable(model: Model, lacking: str) -> ApiError:
+    """The error for a model of another kind than is needed, which `lacking` describes."""
+    does = "generates text" if isinstance(model, DecoderModel) else f"computes {model.bundle.manifest.task}"
+    if isinstance(model, SpeechModel):
+        does = "transcribes recordings at /v1/audio/transcriptions"
+    return invalid(f"model {model.name!r} {does}, it {lacking}.", "model")

@@ -1,0 +1,1 @@
+"""The fields of requests, and the requests to the scheduler that they become."""

@@ -1,0 +1,126 @@
+"""The fields that all requests for generated text share, and the requests to the scheduler that they become."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Annotated, Any
+
+import msgspec
+from msgspec import Meta
+
+from intaglio.errors import UsageError
+from intaglio.runtime.generation.requests.prompt_encoder import Prompt
+from intaglio.runtime.generation.requests.request import GenerationRequest
+from intaglio.runtime.sampling.constraint import LogitConstraint
+from intaglio.runtime.sampling.sampler import Sampling
+from intaglio.serve.models.model import DecoderModel
+from intaglio.serve.responses.errors import invalid, unsupported
+
+Count = Annotated[int, Meta(ge=1, le=1 << 31)]
+Penalty = Annotated[float, Meta(ge=-2, le=2)]
+Fraction = Annotated[float, Meta(ge=0, le=1)]
+Seed = Annotated[int, Meta(ge=-(1 << 63), le=(1 << 63) - 1)]
+
+MAX_STOPS = 16
+DIGITS = 10  # of a token id
+
+
+class StreamOptions(msgspec.Struct, forbid_unknown_fields=True):
+    """Options of a stream."""
+
+    include_usage: bool = False  # a last event with the number of tokens
+    include_obfuscation: bool = False  # this server adds none
+
+
+class GenerationFields(msgspec.Struct, kw_only=True):
+    """Generation parameters; names and defaults as in OpenAI's API, otherwise as in vLLM."""
+
+    model: str
+    stream: bool = False
+    stream_options: StreamOptions | None = None
+    temperature: Annotated[float, Meta(ge=0, le=2)] = 1.0
+    top_p: Fraction = 1.0
+    top_k: Annotated[int, Meta(ge=-1)] = 0  # 0 and -1: all tokens
+    min_p: Fraction = 0.0
+    repetition_penalty: Annotated[float, Meta(ge=0.01, le=10)] = 1.0
+    presence_penalty: Penalty = 0.0
+    frequency_penalty: Penalty = 0.0
+    logit_bias: dict[str, Annotated[float, Meta(ge=-100, le=100)]] | None = None
+    seed: Seed | None = None
+    n: Count = 1
+    stop: str | Annotated[list[str], Meta(max_length=MAX_STOPS)] = ()  # type: ignore[assignment]
+    ignore_eos: bool = False
+    user: str | None = None  # returned by /v1/responses, and not used
+    structured_outputs: dict[str, Any] | None = None  # see `constraints`
+
+    def sampling(self, vocabulary: int) -> Sampling:
+        """The sampling parameters, for a model with token ids below `vocabulary`. Raises `ApiError`."""
+        bias: dict[int, float] = {}
+        for token, more in (self.logit_bias or {}).items():
+            if len(token) > DIGITS or not token.isascii() or not token.isdigit() or int(token) >= vocabulary:
+                raise invalid(f"logit_bias: {token[:20]!r} is not a token id from 0 to {vocabulary - 1}.", "logit_bias")
+            bias[int(token)] = more
+        return Sampling(
+            temperature=self.temperature,
+            top_k=max(self.top_k, 0),
+            top_p=self.top_p,
+            min_p=self.min_p,
+            repetition_penalty=self.repetition_penalty,
+            presence_penalty=self.presence_penalty,
+            frequency_penalty=self.frequency_penalty,
+            logit_bias=bias,
+        )
+
+    @property
+    def stops(self) -> tuple[str, ...]:
+        """The strings that end a text. Raises `ApiError` for an empty one."""
+        found = (self.stop,) if isinstance(self.stop, str) else tuple(self.stop)
+        if "" in found:
+            raise invalid("stop: a string is empty. Write at least one character, or leave it out.", "stop")
+        return found
+
+    @property
+    def reports_usage(self) -> bool:
+        """Whether a stream ends with the number of tokens. Raises `ApiError` for options of a stream without one."""
+        if self.stream_options is not None and not self.stream:
+            raise invalid("stream_options: only for a stream. Set stream to true, or leave it out.", "stream_options")
+        if self.stream_options is not None and self.stream_options.include_obfuscation:
+            raise unsupported("stream_options.include_obfuscation")
+        return self.stream_options is not None and self.stream_options.include_usage
+
+
+def generation_requests(
+    fields: GenerationFields,
+    model: DecoderModel,
+    prompts: Sequence[Prompt | Sequence[int]],
+    max_new_tokens: int | None,
+    logprobs: int | None,
+    constraints: Sequence[LogitConstraint | None],
+    keep_special: frozenset[int] = frozenset(),
+) -> list[GenerationRequest]:
+    """The requests for `fields.n` texts after each prompt, in order. Raises `ApiError` for values out of range.
+
+    `max_new_tokens`: None: up to the model's limit. `logprobs`: see `GenerationRequest`. `constraints`: one per text.
+    `keep_special`: special tokens that are part of the text.
+    """
+    generator, sampling, stops = model.worker.generator, fields.sampling(model.vocabulary), fields.stops
+    numbered = [(prompt, choice) for prompt in prompts for choice in range(fields.n)]
+    try:
+        return [
+            GenerationRequest(
+                prompt,
+                sampling,
+                stops,
+                max_new_tokens or model.max_tokens,
+                None if fields.seed is None else (fields.seed % (1 << 64), choice),
+                generator.method,
+                ignore_eos=True,
+                end_tokens=frozenset() if fields.ignore_eos else generator.ends,
+                constraint=constraint,
+                logprobs=logprobs,
+                keep_special=keep_special,
+            )
+            for (prompt, choice), constraint in zip(numbered, constraints, strict=True)
+        ]
+    except UsageError as error:
+        raise invalid(str(error)) from error

@@ -1,0 +1,88 @@
+"""The messages of a conversation, as clients of OpenAI's API send them."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any, Literal
+
+import msgspec
+
+from intaglio.runtime.generation.requests.message import FunctionCall, Message, ToolCall
+from intaglio.serve.responses.errors import invalid
+
+# Clients send an answer back as they got it, from this server or another one. What an answer holds beside its text and
+# its calls is accepted and not used; any other field is refused by its name.
+
+
+class ContentPart(msgspec.Struct, forbid_unknown_fields=True):
+    """A part of a message; only text is supported."""
+
+    type: str
+    text: str | None = None
+    annotations: list[Any] | None = None  # of an answer
+    logprobs: list[Any] | None = None  # of an answer
+
+
+class SentFunction(msgspec.Struct, forbid_unknown_fields=True):
+    """The function of a call, and its arguments."""
+
+    name: str
+    arguments: str | dict[str, Any]  # JSON text of an object, or the object
+    parsed_arguments: object = None  # of the client's `parse` and `stream`
+
+
+class SentCall(msgspec.Struct, forbid_unknown_fields=True):
+    """A tool call of an earlier answer."""
+
+    function: SentFunction
+    id: str | None = None
+    type: Literal["function"] | None = None
+    index: int | None = None  # of an answer that was streamed
+
+
+class ChatMessage(msgspec.Struct, forbid_unknown_fields=True):
+    """One message."""
+
+    role: Literal["system", "developer", "user", "assistant", "tool"]
+    content: str | list[ContentPart] | None = None
+    name: str | None = None
+    tool_calls: list[SentCall] | None = None
+    tool_call_id: str | None = None
+    annotations: list[Any] | None = None  # of an answer
+    parsed: object = None  # of the client's `parse` and `stream`
+    reasoning_content: str | None = None  # of an answer
+    refusal: None = None
+
+
+def text_of(content: str | Sequence[ContentPart] | None, where: str) -> str | None:
+    """The text of a message's content; None where there is none. Raises `ApiError` for anything but text."""
+    if content is None or isinstance(content, str):
+        return content
+    texts = []
+    for number, part in enumerate(content):
+        if part.type not in ("text", "input_text", "output_text") or part.text is None:
+            place = f"{where}[{number}]"
+            raise invalid(f"{place}: type {part.type[:40]!r} is not supported, the model reads text only.", place)
+        texts.append(part.text)
+    return "\n".join(texts)
+
+
+def messages_of(messages: Sequence[ChatMessage]) -> list[Message]:
+    """Convert messages to those of the runtime. Raises `ApiError`."""
+    if not messages:
+        raise invalid("messages: the list is empty. Send at least one message.", "messages")
+    found = []
+    for number, message in enumerate(messages):
+        where = f"messages[{number}]"
+        text = text_of(message.content, f"{where}.content")
+        if text is None and not (message.role == "assistant" and message.tool_calls):
+            raise invalid(f"{where}.content: is missing. Add it.", f"{where}.content")
+        if message.tool_calls and message.role != "assistant":
+            raise invalid(f"{where}.tool_calls: only messages of the assistant have calls.", f"{where}.tool_calls")
+        calls = None if message.tool_calls is None else [_call(each) for each in message.tool_calls]
+        found.append(Message(message.role, text, message.name, calls, message.tool_call_id))
+    return found
+
+
+def _call(sent: SentCall) -> ToolCall:
+    return ToolCall(FunctionCall(sent.function.name, sent.function.arguments), sent.id, sent.type)

@@ -1,0 +1,1 @@
+"""Writing responses: whole or streamed, usage, errors."""

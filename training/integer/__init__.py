@@ -1,0 +1,1 @@
+"""Fine-tuning integer-only bundles: their graph as a torch module."""

@@ -1,0 +1,1 @@
+"""Fine-tuning language models: alignment, drafts, early exits, pruning."""

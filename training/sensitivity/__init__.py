@@ -1,0 +1,1 @@
+"""The sensitivity of a decoder's loss to each weight."""

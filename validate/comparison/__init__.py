@@ -1,0 +1,1 @@
+"""Comparing two models: what runs them, where they differ, and the rules of the verdict."""

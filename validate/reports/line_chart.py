@@ -1,0 +1,184 @@
+"""Line charts as stand-alone SVG files, readable on light and dark pages."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, Literal
+
+import numpy as np
+import numpy.typing as npt
+
+from intaglio.display.markup import Markup, fill, join
+
+Floats = npt.NDArray[np.floating[Any]]
+Kind = Literal["exact", "ours", "peer", "other"]  # of a line: its colour and its dashes
+
+WIDTH = 760  # of a picture, user units
+LEFT, RIGHT = 88, 28  # margins of the axes
+ABOVE, BELOW = 40, 52  # of a panel's axes: its title, and its ticks
+CHARACTER = 6.5  # about the width of one in the legend's font
+SAMPLE = 30  # the length of a line in the legend
+
+STYLE = Markup("""<style>
+:root { --card: #ffffff; --edge: #d0d7de; --ink: #1f2328; --soft: #59636e; --grid: #eaedf0;
+  --exact: #b6bdc5; --ours: #0a5fc4; --peer: #c2410c; --other: #0f766e; }
+@media (prefers-color-scheme: dark) { :root { --card: #0d1117; --edge: #30363d; --ink: #e6edf3; --soft: #9aa4af;
+  --grid: #21262d; --exact: #5d6670; --ours: #6cb1ff; --peer: #ff9e64; --other: #4fd1c5; } }
+.card { fill: var(--card); stroke: var(--edge); }
+text { fill: var(--soft); font: 13px system-ui, -apple-system, 'Segoe UI', Helvetica, Arial, sans-serif; }
+.title { fill: var(--ink); font-weight: 600; font-size: 14px; }
+.grid { stroke: var(--grid); } .frame { stroke: var(--edge); } .zero { stroke: var(--soft); stroke-opacity: .55; }
+.line { fill: none; stroke-width: 2; stroke-linejoin: round; stroke-linecap: round; }
+.exact { stroke: var(--exact); stroke-width: 7; } .ours { stroke: var(--ours); }
+.peer { stroke: var(--peer); stroke-dasharray: 8 5; } .other { stroke: var(--other); stroke-dasharray: 1.5 5; }
+.point { stroke: none; } .point.exact { fill: var(--exact); } .point.ours { fill: var(--ours); }
+.point.peer { fill: var(--peer); } .point.other { fill: var(--other); }
+.bound { stroke: var(--soft); stroke-dasharray: 3 4; } .bound-label { font-size: 12px; }
+</style>""")
+
+
+@dataclass(frozen=True)
+class Line:
+    """A curve: its points, its label in the legend, and its kind; or only points, with `names` next to them."""
+
+    label: str
+    kind: Kind
+    x: Floats
+    y: Floats
+    names: Sequence[str] | None = None
+
+
+@dataclass(frozen=True)
+class Axis:
+    """An axis from its first tick to its last; `ticks` maps positions to labels."""
+
+    title: str
+    ticks: Mapping[float, str]
+    logarithmic: bool = False
+
+    def place(self, value: float) -> float:
+        """The relative position of a value on the axis, clipped to 0 to 1."""
+        low, high, value = min(self.ticks), max(self.ticks), float(value)
+        value = min(max(value, low), high)
+        if self.logarithmic:
+            low, high, value = math.log2(low), math.log2(high), math.log2(value)
+        return (value - low) / (high - low)
+
+
+@dataclass(frozen=True)
+class Panel:
+    """A pair of axes with lines; `bounds` maps heights of dashed lines to their labels."""
+
+    title: str
+    x: Axis
+    y: Axis
+    lines: Sequence[Line]
+    height: int = 200
+    bounds: Mapping[float, str] = field(default_factory=dict)
+
+
+def ticks(values: Sequence[float], digits: int = 0) -> dict[float, str]:
+    """Ticks with plain numbers, and a typographic minus sign."""
+    return {value: f"{value:.{digits}f}".replace("-", "−") for value in values}
+
+
+def chart(description: str, panels: Sequence[Panel]) -> str:
+    """The text of an SVG file with a legend of all lines and the panels below each other."""
+    parts, y = legend([line for panel in panels for line in panel.lines], 30)
+    for panel in panels:
+        parts += draw(panel, y + ABOVE)
+        y += ABOVE + panel.height + BELOW
+    template = (
+        '<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 $width $height" width="$width" height="$height" '
+        'role="img" aria-label="$label">\n<title>$label</title>\n$style\n'
+        '<rect class="card" x="0.5" y="0.5" width="$right" height="$bottom" rx="8"/>\n$parts\n</svg>\n'
+    )
+    return fill(
+        template,
+        width=WIDTH,
+        height=y,
+        right=WIDTH - 1,
+        bottom=y - 1,
+        label=description,
+        style=STYLE,
+        parts=join(parts),
+    )
+
+
+def legend(lines: Sequence[Line], y: int) -> tuple[list[Markup], int]:
+    """A sample and the name of each kind of line, from the height `y` on; and the height below them."""
+    kinds = {(line.kind, line.names is not None): line.label for line in lines}
+    parts: list[Markup] = []
+    x = float(LEFT)
+    for (kind, dotted), label in kinds.items():
+        width = SAMPLE + 8 + CHARACTER * len(label) + 22
+        if x + width > WIDTH - RIGHT + 22:
+            x, y = float(LEFT), y + 22
+        drawn = '<path class="line $kind" d="M$x $middle h$length"/>'
+        if dotted:
+            drawn = '<circle class="point $kind" cx="$text" cy="$middle" r="5" transform="translate(-14 0)"/>'
+        sample = drawn + '<text x="$text" y="$y">$label</text>'
+        parts.append(fill(sample, kind=kind, x=x, middle=y - 4.5, length=SAMPLE, text=x + SAMPLE + 8, y=y, label=label))
+        x += width
+    return parts, y
+
+
+def draw(panel: Panel, top: int) -> list[Markup]:
+    """Axes, ticks, bounds and lines; `top` is where the axes begin."""
+    right, bottom = WIDTH - RIGHT, top + panel.height
+    parts = [
+        fill('<text class="title" x="$x" y="$y">$title</text>', x=LEFT, y=top - 14, title=panel.title),
+        fill(
+            '<text transform="translate(26 $y) rotate(-90)" text-anchor="middle">$title</text>',
+            y=top + panel.height / 2,
+            title=panel.y.title,
+        ),
+        text("middle", (LEFT + right) / 2, bottom + 40, panel.x.title),
+    ]
+    for value, label in panel.y.ticks.items():
+        height = bottom - panel.y.place(value) * panel.height
+        kind = "zero" if value == 0 else "grid"
+        parts += [horizontal(kind, height), text("end", LEFT - 9, height + 4.5, label)]
+    for value, label in panel.x.ticks.items():
+        x = LEFT + panel.x.place(value) * (right - LEFT)
+        parts += [vertical(x, bottom), text("middle", x, bottom + 20, label)]
+    for value, label in panel.bounds.items():
+        height = bottom - panel.y.place(value) * panel.height
+        above = height - 6 if value > 0 else height + 15
+        parts += [horizontal("bound", height), text("middle", (LEFT + right) / 2, above, label, "bound-label")]
+    return parts + [curve(panel, line, top) for line in panel.lines]
+
+
+def curve(panel: Panel, line: Line, top: int) -> Markup:
+    """One line through its points, or the points."""
+    places = [
+        (LEFT + panel.x.place(x) * (WIDTH - RIGHT - LEFT), top + (1 - panel.y.place(y)) * panel.height)
+        for x, y in zip(line.x, line.y, strict=True)
+    ]
+    if line.names is not None:
+        dot = '<circle class="point $kind" cx="$x" cy="$y" r="5"><title>$name</title></circle>'
+        return join(
+            fill(dot, kind=line.kind, x=f"{x:.1f}", y=f"{y:.1f}", name=name)
+            for (x, y), name in zip(places, line.names, strict=True)
+        )
+    path = " ".join(f"{x:.1f} {y:.1f}" for x, y in places)
+    return fill('<path class="line $kind" d="M$path"/>', kind=line.kind, path=path)
+
+
+def horizontal(kind: str, y: float) -> Markup:
+    """A line across the axes."""
+    template = '<path class="$kind" d="M$left $y H$right"/>'
+    return fill(template, kind=kind, left=LEFT, right=WIDTH - RIGHT, y=f"{y:.1f}")
+
+
+def vertical(x: float, bottom: int) -> Markup:
+    """A tick below the axes."""
+    return fill('<path class="frame" d="M$x $bottom v5"/>', x=f"{x:.1f}", bottom=bottom)
+
+
+def text(anchor: str, x: float, y: float, label: str, kind: str = "") -> Markup:
+    """A label."""
+    template = '<text class="$kind" x="$x" y="$y" text-anchor="$anchor">$label</text>'
+    return fill(template, kind=kind, x=f"{x:.1f}", y=f"{y:.1f}", anchor=anchor, label=label)
