@@ -55,7 +55,7 @@ def early_exit_command(
     losses is minimised. With --every-layer each token can exit after as many blocks as it needs. The output can be
     exported like any other checkpoint.
     """
-    from intaglio.training.language_models import train_early_exit
+    from intaglio.training import train_early_exit
 
     result = train_early_exit(
         source, output, data, layer, every_layer, steps, batch_size, max_tokens, learning_rate, seed, force

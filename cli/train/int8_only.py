@@ -70,7 +70,7 @@ def int8_only_command(
     Weights, biases and normalisations are trained with the bundle's own integer arithmetic; scales do not change. The
     best state on the held-out texts is kept, which can be the initial one.
     """
-    from intaglio.training.integer import train_int8_only
+    from intaglio.training import train_int8_only
 
     result = train_int8_only(
         bundle, output, teacher, data, steps, batch_size, learning_rate, bias_learning_rate, max_tokens, embeddings,

@@ -1,10 +1,11 @@
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 
 import numpy as np
 import onnx
 import pytest
 from onnx import TensorProto, helper, numpy_helper
+from scheduled_models import Models, make_bundles, open_models
 
 from intaglio.bundle.bundle import Axis, Manifest, Source, TensorSpec, create
 
@@ -126,3 +127,15 @@ def no_cuda_device() -> None:
     pytest.importorskip("cuda.bindings.runtime")
     if gpus.present() is not None:
         pytest.skip("a CUDA device is present")
+
+
+@pytest.fixture(scope="session")
+def models(
+    make_decoder: Callable[..., tuple[Path, Path]],
+    make_encoder_decoder: Callable[..., tuple[Path, Path]],
+    tmp_path_factory: pytest.TempPathFactory,
+) -> Iterator[dict[str, Models]]:
+    """The small random models that a scheduler drives, by name."""
+    made = make_bundles(make_decoder, make_encoder_decoder, tmp_path_factory.mktemp("scheduled"))
+    with open_models(made) as opened:
+        yield opened

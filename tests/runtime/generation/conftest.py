@@ -1,10 +1,9 @@
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-from scheduled_models import Models, make_bundles, open_models
 
 from intaglio.bundle.bundle import Bundle
 from intaglio.runtime.engines.onnxruntime.engine import OnnxRuntimeEngine
@@ -12,18 +11,6 @@ from intaglio.runtime.generation.scheduling.scheduler import Scheduler
 from intaglio.runtime.generation.scheduling.scheduler_options import SchedulerOptions
 from intaglio.runtime.sessions.decoder import DecoderSession
 from intaglio.runtime.sessions.step import decoder_of
-
-
-@pytest.fixture(scope="session")
-def models(
-    make_decoder: Callable[..., tuple[Path, Path]],
-    make_encoder_decoder: Callable[..., tuple[Path, Path]],
-    tmp_path_factory: pytest.TempPathFactory,
-) -> Iterator[dict[str, Models]]:
-    """The small random models that a scheduler drives, by name."""
-    made = make_bundles(make_decoder, make_encoder_decoder, tmp_path_factory.mktemp("scheduled"))
-    with open_models(made) as opened:
-        yield opened
 
 
 @pytest.fixture(scope="session")

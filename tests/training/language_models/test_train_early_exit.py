@@ -21,7 +21,7 @@ from intaglio.exporters import export
 from intaglio.networks.early_exit import RECORD, default_layer
 from intaglio.samples.sentences import sentences
 from intaglio.training import prune
-from intaglio.training.language_models import train_early_exit
+from intaglio.training import train_early_exit
 
 SHORT: dict[str, Any] = {"steps": 3, "batch_size": 2, "max_tokens": 24}
 

@@ -23,6 +23,7 @@ from intaglio.networks.speech.network import SpeechNetwork
 from intaglio.processes import interrupts
 from intaglio.runtime import run
 from intaglio.runtime.speech.vocabulary import read_vocabulary
+from intaglio.samples import speech_samples
 from intaglio.training import TrainedSpeech, train_speech
 from intaglio.training.speech import recordings, speech_trainer, training_run
 from intaglio.training.speech.corpus import Corpus, CorpusOptions, synthesise
@@ -84,7 +85,7 @@ def test_checkpoint_is_exported_with_complete_results(corpora: Path, tmp_path: P
     running = [name for name in weights if "running" in name]
     assert result.parameters == sum(array.size for name, array in weights.items() if name not in running)
     export(tmp_path / "made", tmp_path / "bundle")
-    recording = Path(interrupts.__file__).parent / "recordings/sentence-1.flac"
+    recording = Path(speech_samples.__file__).parent / "recordings/sentence-1.flac"
     (transcript,) = run(tmp_path / "bundle", [str(recording)])
     assert set(transcript.transcript) <= set("abcdefghijklmnopqrstuvwxyz' ")
 
