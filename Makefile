@@ -10,7 +10,7 @@
 PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
-STAGES := cli exporters graph_passes plugins runtime serve training validate
+STAGES := cli exporters graph_passes plugins runtime serve training validation
 # The install links every source file; it is made again when a file is added or removed, which changes its folder.
 FOLDERS := $(shell find intaglio $(STAGES) -type d -not -name __pycache__)
 # A real, trained sentence encoder as a package; its own needs are not ours, so they are left out.

@@ -13,7 +13,7 @@ from setuptools.command.bdist_wheel import bdist_wheel
 from setuptools.command.build import build
 
 HERE = Path(__file__).parent
-STAGES = ("exporters", "graph_passes", "plugins", "runtime", "serve", "training", "validate", "cli")
+STAGES = ("exporters", "graph_passes", "plugins", "runtime", "serve", "training", "validation", "cli")
 
 
 def packages() -> dict[str, str]:
@@ -109,7 +109,7 @@ setup(
         "intaglio.plugins.kernel_generator": ["machines/*.json"],
         "intaglio.runtime.agents.reports": ["timeline.html"],
         "intaglio.training.speech": ["sentences.txt"],
-        "intaglio.validate.reports": ["report.html"],
+        "intaglio.validation.reports": ["report.html"],
         "": ["*.h", "*.cu", "*.cuh"],  # the CUDA kernels are compiled where they run
     },
     exclude_package_data={"": ["*.cpp"]},

@@ -31,7 +31,7 @@ from serving import verdict
 
 from intaglio.display.progress import track
 from intaglio.runtime.agents.models.model import Model, Usage
-from intaglio.validate.reports.report import processor
+from intaglio.validation.reports.report import processor
 
 GOAL = 2.0
 Play = Callable[[Numbers], Awaitable[tuple[str, Usage, ThoughtTools]]]

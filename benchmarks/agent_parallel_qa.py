@@ -54,7 +54,7 @@ from intaglio.runtime.agents.models.open_model import open_model
 from intaglio.runtime.agents.plan.parser import PlanParser
 from intaglio.runtime.agents.plan.plan import PlanError
 from intaglio.runtime.agents.tools.tool import Tool
-from intaglio.validate.reports.report import processor
+from intaglio.validation.reports.report import processor
 
 MODEL = Path(__file__).parent.parent / "examples" / "planner" / "model"
 RIGHT, VALID = 0.9, 1.0  # goals

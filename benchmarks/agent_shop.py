@@ -31,7 +31,7 @@ from serving import verdict
 
 from intaglio.display.progress import track
 from intaglio.runtime.agents.models.model import Model
-from intaglio.validate.reports.report import processor
+from intaglio.validation.reports.report import processor
 
 GOAL = 2.0
 CATALOGUE, GOALS = 0, 1  # seeds

@@ -47,7 +47,7 @@ from intaglio.runtime.agents.reports.latency_model import latency_of
 from intaglio.runtime.agents.run.events import AnyEvent, ModelBegan, ModelEnded, TaskPlanned, TaskStarted
 from intaglio.runtime.agents.tools.tool import Tool
 from intaglio.runtime.generation.generate import TextGenerator
-from intaglio.validate.reports.report import processor
+from intaglio.validation.reports.report import processor
 
 POSITIONS = 2048
 CHATML = (

@@ -32,7 +32,7 @@ from intaglio.runtime.agents.loops.agent import AgentLimits
 from intaglio.runtime.agents.loops.call_scheduler import CallScheduler
 from intaglio.runtime.agents.plan.plan import Call, Reference
 from intaglio.runtime.agents.tools.tool import Tool
-from intaglio.validate.reports.report import processor
+from intaglio.validation.reports.report import processor
 
 SIZES = (1_000, 10_000, 20_000)
 GOAL = 1000.0  # microseconds for each task

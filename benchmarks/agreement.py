@@ -13,7 +13,7 @@ import tempfile
 from pathlib import Path
 
 from intaglio.exporters import export
-from intaglio.validate import validate
+from intaglio.validation import validate
 
 
 def main() -> None:

@@ -100,7 +100,7 @@ def _export(checkpoint: Path, bundle: Path) -> None:
 
 
 def _sensitivity(bundle: Path, text: Path, output: Path) -> tuple[float, int, int]:
-    from intaglio.training.sensitivity.sensitivity import sensitivity
+    from intaglio.training.gradients.sensitivity import sensitivity
 
     start, begin = _memory("VmRSS"), time.perf_counter()
     sensitivity(bundle, output, text, samples=SENSITIVITY_SAMPLES, force=True)

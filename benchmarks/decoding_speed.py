@@ -35,8 +35,8 @@ from intaglio.exporters import export
 from intaglio.graph_passes import compress
 from intaglio.runtime.generation.generate import TextGenerator
 from intaglio.runtime.generation.requests.prompts import Example, read_examples
-from intaglio.validate.measures.text_quality import TextQuality, text_quality
-from intaglio.validate.tuning.tune_decoding import METRICS, Setting, TunedDecoding, tune_decoding
+from intaglio.validation.measures.text_quality import TextQuality, text_quality
+from intaglio.validation.tuning.tune_decoding import METRICS, Setting, TunedDecoding, tune_decoding
 
 DRAFTED = ("hidden-transfer", "medusa")
 

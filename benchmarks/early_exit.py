@@ -38,7 +38,7 @@ from intaglio.runtime.generation.generate import TextGenerator
 from intaglio.runtime.generation.requests.prompts import read_prompts
 from intaglio.runtime.sessions.step import decoder_of
 from intaglio.runtime.text.tokenizer import read_backend
-from intaglio.validate.measures.text_quality import text_quality
+from intaglio.validation.measures.text_quality import text_quality
 
 
 class Row(msgspec.Struct):

@@ -12,7 +12,7 @@ from torch import Tensor, nn
 
 from intaglio.exporters.checkpoints.checkpoint import Checkpoint
 from intaglio.exporters.source import build_speech
-from intaglio.validate.reports.line_chart import Axis, Kind, Line, Panel, chart, ticks
+from intaglio.validation.reports.line_chart import Axis, Kind, Line, Panel, chart, ticks
 
 DISTANCES = (1, 2, 4)  # frames
 KINDS: tuple[Kind, ...] = ("ours", "peer", "other", "exact")

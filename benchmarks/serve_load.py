@@ -26,8 +26,8 @@ from serving import Served, exported, resident_bytes, serving, verdict
 
 from intaglio.display.progress import step, track
 from intaglio.runtime.generation.generate import TextGenerator
-from intaglio.validate.bench.client import Client, RequestError
-from intaglio.validate.bench.prompts import of_tokens
+from intaglio.validation.bench.client import Client, RequestError
+from intaglio.validation.bench.prompts import of_tokens
 
 PROMPTS = 32
 PROMPT_TOKENS = (16, 48, 96, 24)  # of the prompts, in turn

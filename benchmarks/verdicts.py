@@ -26,10 +26,10 @@ from intaglio.graph_passes import compress
 from intaglio.graph_passes.contract import Need
 from intaglio.graph_passes.recipes.loading import load_recipe
 from intaglio.graph_passes.recipes.measured import described
-from intaglio.training.sensitivity.sensitivity import sensitivity
-from intaglio.validate import validate
-from intaglio.validate.reports.report import processor
-from intaglio.validate.reports.results import Validated
+from intaglio.training.gradients.sensitivity import sensitivity
+from intaglio.validation import validate
+from intaglio.validation.reports.report import processor
+from intaglio.validation.reports.results import Validated
 
 EXAMPLES = Path(__file__).parent.parent / "examples"
 TEXT_CHARACTERS = 24_000  # of the held-out text: some 8,000 tokens

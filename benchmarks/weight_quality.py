@@ -21,8 +21,8 @@ from intaglio.display.progress import step
 from intaglio.exporters import export
 from intaglio.graph_passes import compress
 from intaglio.plugins import DOMAIN
-from intaglio.training.sensitivity.sensitivity import sensitivity
-from intaglio.validate.scores.perplexity import perplexity
+from intaglio.training.gradients.sensitivity import sensitivity
+from intaglio.validation.scores.perplexity import perplexity
 
 MODELS = Path(__file__).parent.parent / "examples" / "language_models"
 

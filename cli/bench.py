@@ -13,7 +13,7 @@ from intaglio.cli.printing.results import force_option, json_option, number_of, 
 from intaglio.cli.running.command import OUTPUT, section, verb
 
 if TYPE_CHECKING:
-    from intaglio.validate.bench.results import Bench, LoadResult, Percentiles, SubjectResult
+    from intaglio.validation.bench.results import Bench, LoadResult, Percentiles, SubjectResult
 
 EPILOG = """\b
 Examples:
@@ -78,8 +78,8 @@ def bench_command(bundle: str, plot: Path | None, force: bool, as_json: bool, **
     request; for an encoder, for a batch with its tokenization. Exit code 1 when some requests failed.
     """
     from intaglio.files.atomic import atomic_write, check_output_file
-    from intaglio.validate.bench.bench import bench
-    from intaglio.validate.bench.picture import check_suffix, file
+    from intaglio.validation.bench.bench import bench
+    from intaglio.validation.bench.picture import check_suffix, file
 
     if plot is not None:
         check_suffix(plot)

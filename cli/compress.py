@@ -166,7 +166,7 @@ def _show(result: Compressed) -> None:
 def _did_something(record: PassRecord) -> bool:
     """Whether the pass rewrote anything, or was there to change the numbers and did not, which has to be known."""
     from intaglio.bundle.effect import Effect
-    from intaglio.validate.comparison.changes import effect_of
+    from intaglio.validation.comparison.changes import effect_of
 
     return bool(record.counts) or effect_of(record) is not Effect.EXACT
 

@@ -180,7 +180,7 @@ def _print_text(
 def _print_work(bundle: Path, draft: Path | None, results: list[Generated], as_json: bool) -> None:
     """Print the work of all texts and that of the large model alone, as figure C.2 of the thesis."""
     from intaglio.bundle.bundle import Bundle
-    from intaglio.validate.roofline.decoding_work import compared_work
+    from intaglio.validation.roofline.decoding_work import compared_work
 
     compared = compared_work(Bundle.open(bundle), Bundle.open(draft) if draft else None)(results)
     if as_json:

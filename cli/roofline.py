@@ -12,7 +12,7 @@ from intaglio.cli.printing.results import force_option, json_option, number_of, 
 from intaglio.cli.running.command import OUTPUT, section, verb
 
 if TYPE_CHECKING:
-    from intaglio.validate.roofline.roofline import Roofline
+    from intaglio.validation.roofline.roofline import Roofline
 
 EPILOG = """\b
 Examples:
@@ -58,14 +58,14 @@ def roofline_command(
     Bytes and operations of a run are counted from the graph; bandwidth, peak and the run itself are measured.
     """
     from intaglio.files.atomic import check_output_file
-    from intaglio.validate.roofline.roofline import roofline
+    from intaglio.validation.roofline.roofline import roofline
 
     if picture is not None:
         check_output_file(picture, force, "--picture")
     result = roofline(bundle, tokens, length, threads)
     if picture is not None:
         from intaglio.files.atomic import atomic_write
-        from intaglio.validate.roofline.picture import picture as draw
+        from intaglio.validation.roofline.picture import picture as draw
 
         atomic_write(picture, draw(result).encode())
     if as_json:

@@ -46,7 +46,7 @@ def sensitivity_command(
     The sensitivity is the mean squared gradient over the text, the diagonal of the Fisher information. Recipes use it
     to decide which weights to keep precise. The file is as large as the weights in float32.
     """
-    from intaglio.training.sensitivity.sensitivity import sensitivity
+    from intaglio.training.gradients.sensitivity import sensitivity
 
     result = sensitivity(bundle, output, calibration, samples, tokens, force, threads)
     if as_json:

@@ -106,7 +106,7 @@ def tune_decoding_command(
     pair of thresholds.
     """
     from intaglio.files.atomic import check_output_file
-    from intaglio.validate.tuning.tune_decoding import FALLBACKS, ROLLBACKS, tune_decoding
+    from intaglio.validation.tuning.tune_decoding import FALLBACKS, ROLLBACKS, tune_decoding
 
     if (draft is None) != early_exit:
         raise UsageError("no draft model, or two. Give either --draft BUNDLE or --early-exit.")
@@ -118,7 +118,7 @@ def tune_decoding_command(
     )  # fmt: skip
     if picture is not None:
         from intaglio.files.atomic import atomic_write
-        from intaglio.validate.tuning.picture import picture as draw
+        from intaglio.validation.tuning.picture import picture as draw
 
         atomic_write(picture, draw(result).encode())
     if as_json:

@@ -21,7 +21,7 @@ from intaglio.errors import UsageError
 from intaglio.targets import TARGETS
 
 if TYPE_CHECKING:
-    from intaglio.validate.reports.results import Validated
+    from intaglio.validation.reports.results import Validated
 
 BROKEN = 3  # violated bounds that are printed, without --verbose
 ADVISED = 5  # recipes that are named
@@ -95,7 +95,7 @@ def validate_command(bundle: Path, as_json: bool, **options: Any) -> int:
     text; with --against BUNDLE, the distance between the two models' token distributions is judged too. --wer does the
     same for a speech recogniser: both texts are compared in lower case and without punctuation.
     """
-    from intaglio.validate import validate
+    from intaglio.validation import validate
 
     _check_alone(options)
     result = validate(bundle, **options)
@@ -157,7 +157,7 @@ def _advise(bundle: Path, options: Mapping[str, Any]) -> None:
     from intaglio.accuracy.bounds import given_bounds
     from intaglio.bundle.manifest_reading import read_manifest
     from intaglio.graph_passes.recipes.measured import described
-    from intaglio.validate.reports.recipe_advice import recipes_to_try
+    from intaglio.validation.reports.recipe_advice import recipes_to_try
 
     given = given_bounds(*(options[name] for name in ("bound", "max_abs", "min_cosine", "max_perplexity_rise")))
     found = recipes_to_try(read_manifest(bundle), given)
@@ -172,7 +172,7 @@ def _advise(bundle: Path, options: Mapping[str, Any]) -> None:
 
 
 def _show_measures(result: Validated) -> None:
-    from intaglio.validate.measures.measures import LABELS
+    from intaglio.validation.measures.measures import LABELS
 
     rows = [
         (LABELS[each.name], f"{each.value:.4g}", f"{'≥' if each.at_least else '≤'} {each.bound:g}", each.passed)

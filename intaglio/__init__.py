@@ -10,7 +10,7 @@ Beside them are the classes that they return, those that stay open (`TextGenerat
 and the errors. The verbs of `intaglio train` are functions of `intaglio.training`; `serve` and `chat` are programs.
 
 This package holds the code that all stages share; the stages are `intaglio.exporters`, `intaglio.graph_passes`,
-`intaglio.plugins`, `intaglio.runtime`, `intaglio.training` and `intaglio.validate`. Importing any of them stays light:
+`intaglio.plugins`, `intaglio.runtime`, `intaglio.training` and `intaglio.validation`. Importing any stays light:
 torch, ONNX Runtime and TensorRT are loaded when a function needs them, and a verb's stage on first use of the verb.
 """
 
@@ -64,14 +64,14 @@ if TYPE_CHECKING:
     from intaglio.runtime.speech.transcript import Transcript
     from intaglio.runtime.text.run_texts import Ran
     from intaglio.runtime.text.similarities import Similarity, similarity
-    from intaglio.training.sensitivity.sensitivity import Sensitivity, sensitivity
-    from intaglio.validate.bench.bench import bench
-    from intaglio.validate.bench.results import Bench
-    from intaglio.validate.measures.text_quality import TextQuality, text_quality
-    from intaglio.validate.reports.results import Validated
-    from intaglio.validate.roofline.roofline import Roofline, roofline
-    from intaglio.validate.tuning.tune_decoding import TunedDecoding, tune_decoding
-    from intaglio.validate.validate_bundle import validate
+    from intaglio.training.gradients.sensitivity import Sensitivity, sensitivity
+    from intaglio.validation.bench.bench import bench
+    from intaglio.validation.bench.results import Bench
+    from intaglio.validation.measures.text_quality import TextQuality, text_quality
+    from intaglio.validation.reports.results import Validated
+    from intaglio.validation.roofline.roofline import Roofline, roofline
+    from intaglio.validation.tuning.tune_decoding import TunedDecoding, tune_decoding
+    from intaglio.validation.validate_bundle import validate
 
 __all__ = [
     "Agent",
@@ -185,14 +185,14 @@ _MODULES = {
         "intaglio.runtime.speech.recognizer": "SpeechOptions SpeechRecognizer",
         "intaglio.runtime.speech.run_recordings": "Transcribed",
         "intaglio.runtime.speech.transcript": "Transcript",
-        "intaglio.training.sensitivity.sensitivity": "Sensitivity sensitivity",
-        "intaglio.validate.bench.bench": "bench",
-        "intaglio.validate.bench.results": "Bench",
-        "intaglio.validate.reports.results": "Validated",
-        "intaglio.validate.roofline.roofline": "Roofline roofline",
-        "intaglio.validate.measures.text_quality": "TextQuality text_quality",
-        "intaglio.validate.tuning.tune_decoding": "TunedDecoding tune_decoding",
-        "intaglio.validate.validate_bundle": "validate",
+        "intaglio.training.gradients.sensitivity": "Sensitivity sensitivity",
+        "intaglio.validation.bench.bench": "bench",
+        "intaglio.validation.bench.results": "Bench",
+        "intaglio.validation.reports.results": "Validated",
+        "intaglio.validation.roofline.roofline": "Roofline roofline",
+        "intaglio.validation.measures.text_quality": "TextQuality text_quality",
+        "intaglio.validation.tuning.tune_decoding": "TunedDecoding tune_decoding",
+        "intaglio.validation.validate_bundle": "validate",
     }.items()
     for name in names.split()
 }
@@ -203,7 +203,6 @@ _checkout = Path(__file__).resolve().parent.parent
 if (_checkout / "setup.py").is_file() and (_checkout / "exporters").is_dir():
     __path__.append(str(_checkout))
 
-# Importing the package `validate` sets `intaglio.validate` to it, and it stays: the package is callable too.
 if not TYPE_CHECKING:  # a type checker would take any name for one of this module's
     __getattr__ = lazy_names(__name__, _MODULES)
 

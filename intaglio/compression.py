@@ -31,7 +31,7 @@ from intaglio.processes.temporary import sibling_directory
 from intaglio.runtime.engines.onnxruntime.open_check import NotOpened, unopenable
 from intaglio.sensitivity_file import OPTION as SENSITIVITY
 from intaglio.sensitivity_file import Sensitivities
-from intaglio.training.sensitivity.sensitivity import sensitivity as compute_sensitivities
+from intaglio.training.gradients.sensitivity import sensitivity as compute_sensitivities
 
 ALLOW_CODE = "--allow-code"
 

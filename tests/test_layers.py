@@ -10,7 +10,7 @@ import pytest
 from import_graph import HEAVY, imports_of
 
 ROOT = Path(__file__).parent.parent
-STAGES = ("plugins", "runtime", "exporters", "graph_passes", "serve", "training", "validate", "cli")
+STAGES = ("plugins", "runtime", "exporters", "graph_passes", "serve", "training", "validation", "cli")
 EVERY_STAGE = set(STAGES)
 # Folder or file -> the stages that it may import besides itself and the shared part.
 MAY_IMPORT = {
@@ -24,7 +24,7 @@ MAY_IMPORT = {
     "graph_passes": {"plugins", "runtime"},
     "serve": {"plugins", "runtime"},
     "training": {"plugins", "runtime"},
-    "validate": {"plugins", "runtime", "exporters", "graph_passes", "serve", "training"},
+    "validation": {"plugins", "runtime", "exporters", "graph_passes", "serve", "training"},
     "cli": EVERY_STAGE,
 }
 FILES = sorted(path for top in ("intaglio", *STAGES) for path in (ROOT / top).rglob("*.py"))
@@ -56,7 +56,7 @@ RUNNING = (
     "intaglio.exporters.check",
     "intaglio.exporters.decoders.check",
     "intaglio.exporters.encoder_decoders.check",
-    "intaglio.validate.bench.worker",
+    "intaglio.validation.bench.worker",
 )
 
 

@@ -1,11 +1,11 @@
 """Everything that needs gradients, in torch: fine-tuning, pruning, alignment, drafts, sensitivities, speech."""
 
+from intaglio.training.gradients.sensitivity import Sensitivity, sensitivity
 from intaglio.training.integer.train_int8_only import Trained, train_int8_only
 from intaglio.training.language_models.alignment import Aligned, align
 from intaglio.training.language_models.pruning import Pruned, prune
 from intaglio.training.language_models.train_drafts import TrainedDrafts, train_hidden_transfer, train_medusa
 from intaglio.training.language_models.train_early_exit import TrainedExit, TrainedLayer, train_early_exit
-from intaglio.training.sensitivity.sensitivity import Sensitivity, sensitivity
 from intaglio.training.speech.results import TrainedSpeech
 from intaglio.training.speech.train_speech import train_speech
 from intaglio.training.train_ngram import TrainedNgram, train_ngram

@@ -25,7 +25,7 @@ class Measurement(msgspec.Struct, frozen=True):
     recipe: str
     size: float  # bytes of graph and weights, by those of the float32 bundle
     passed: bool  # by the default bounds
-    measures: dict[str, float]  # of `intaglio.validate.measures.measures`, or "relative": error by the largest value
+    measures: dict[str, float]  # of `intaglio.validation.measures.measures`, or "relative": error by the largest value
     options: str = ""  # of `compress`, besides --calibration; "": the defaults
 
 

@@ -15,7 +15,7 @@ import pytest
 from intaglio.cli import VERBS, completion
 from intaglio.cli.options.choices import DTYPE
 from intaglio.exporters.export_model import DTYPES
-from intaglio.validate.comparison.compared_models import PYTORCH, REFERENCE
+from intaglio.validation.comparison.compared_models import PYTORCH, REFERENCE
 
 
 def asked(line: str, folder: Path, shell: str = "bash") -> list[str]:

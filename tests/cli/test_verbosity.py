@@ -16,7 +16,7 @@ from intaglio.cli.validate import _show_outputs
 from intaglio.display import verbosity
 from intaglio.display.progress import step, track
 from intaglio.display.verbosity import Verbosity, set_verbosity
-from intaglio.validate.reports.results import OutputError, Validated
+from intaglio.validation.reports.results import OutputError, Validated
 
 Run = Callable[..., tuple[int, str, str]]
 

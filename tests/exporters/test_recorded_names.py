@@ -18,7 +18,7 @@ from intaglio.exporters import export, load_module
 from intaglio.exporters.source_folders import folder_of, remember
 from intaglio.graph_passes import compress
 from intaglio.runtime import build
-from intaglio.validate import validate
+from intaglio.validation import validate
 
 Run = Callable[..., tuple[int, str, str]]
 

@@ -19,7 +19,7 @@ from intaglio.exporters import export
 from intaglio.graph_passes import compress
 from intaglio.runtime.modalities.audio import load_recordings
 from intaglio.runtime.speech.run_recordings import run_recordings
-from intaglio.validate import validate
+from intaglio.validation import validate
 
 RECORDINGS = Path(__file__).parents[2] / "intaglio" / "samples" / "recordings"
 FEATURES = ("waves", "mel_filters")  # constants of the front end

@@ -14,7 +14,7 @@ from intaglio.bundle.model_file import load
 from intaglio.cli import cli
 from intaglio.graph_passes import compress
 from intaglio.graph_passes.weight_share import WeightShare, weight_share
-from intaglio.training.sensitivity.sensitivity import sensitivity
+from intaglio.training.gradients.sensitivity import sensitivity
 
 TEXT = "The quick brown fox jumps over the lazy dog; sphinx of black quartz, judge my vow.\n" * 12
 BLOCKS = 2 * (96 + 32 + 2 * 128) * 32  # elements of a tiny GPT-2's linear layers

@@ -26,8 +26,8 @@ FOREIGN = (
     "runtime/engines/onnxruntime/custom_operators.py",
     "training/speech/synthesis.py",
     "intaglio/bundle/manifest_reading.py --upgrade",
-    "validate/reports/line_chart.py",
-    "validate/polygraphy_extension.py --intaglio-target",
+    "validation/reports/line_chart.py",
+    "validation/polygraphy_extension.py --intaglio-target",
 )
 # The verbs whose users see the messages of a file or folder, or of one of its options if it is named. The longest
 # matching entry applies, and every verb in it must have the option.
@@ -37,7 +37,7 @@ SEEN_BY = {
     "exporters/checkpoints/quantized.py --calibration": "compress",
     "exporters/source.py": "validate",
     "training": "train",
-    "training/sensitivity/sensitivity.py": "sensitivity",
+    "training/gradients/sensitivity.py": "sensitivity",
     "training/language_models/train_drafts.py": "train medusa, train hidden-transfer",
     "training/language_models/train_early_exit.py": "train early-exit",
     "training/integer/train_int8_only.py": "train int8-only",
@@ -73,9 +73,9 @@ SEEN_BY = {
     "runtime/speech/audio_file.py": "run",
     "serve": "serve",
     "validate": "validate",
-    "validate/bench": "bench",
-    "validate/tuning/tune_decoding.py": "generate",
-    "validate/tuning/tune_decoding.py --data": "tune-decoding",
+    "validation/bench": "bench",
+    "validation/tuning/tune_decoding.py": "generate",
+    "validation/tuning/tune_decoding.py --data": "tune-decoding",
 }
 
 

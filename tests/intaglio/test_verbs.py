@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import ast
 import inspect
-import itertools
 import subprocess
 import sys
 from collections.abc import Callable, Iterator, Mapping
@@ -25,7 +24,7 @@ from intaglio.runtime.strategies import STRATEGIES
 from intaglio.runtime.strategies.options import options_by_name
 from intaglio.targets import summary
 from intaglio.training.speech.training_options import SpeechTraining
-from intaglio.validate.bench.bench import NOT_TAKEN
+from intaglio.validation.bench.bench import NOT_TAKEN
 
 REQUIRED = inspect.Parameter.empty
 
@@ -50,11 +49,11 @@ COMMAND_LINE_ONLY = {
     "run --stream": "intaglio.runtime.speech.recognizer.SpeechRecognizer.stream",
     "run --similarity": "intaglio.runtime.text.similarities.similarity",
     "bench --force": "it guards --plot",
-    "bench --plot": "intaglio.validate.bench.picture.picture",
+    "bench --plot": "intaglio.validation.bench.picture.picture",
     "roofline --force": "it guards --picture",
     "tune-decoding --force": "it guards --picture",
-    "roofline --picture": "intaglio.validate.roofline.picture.picture",
-    "tune-decoding --picture": "intaglio.validate.tuning.picture.picture",
+    "roofline --picture": "intaglio.validation.roofline.picture.picture",
+    "tune-decoding --picture": "intaglio.validation.tuning.picture.picture",
     "tune-decoding --early-exit": "draft=None",
     "generate --file": "prompts are given",
     "generate --data": "prompts are given",
@@ -62,7 +61,7 @@ COMMAND_LINE_ONLY = {
     "generate --system": "a prompt may be a list of messages",
     "generate --messages": "a prompt may be a list of messages",
     "generate --trace": "the result has it",
-    "generate --work": "intaglio.validate.roofline.decoding_work.compared_work",
+    "generate --work": "intaglio.validation.roofline.decoding_work.compared_work",
 }
 # The functions that receive the options.
 PASSED_TO: Mapping[str, Callable[..., Any]] = {
@@ -199,14 +198,13 @@ def test_static_names_equal_runtime_names() -> None:
     assert set(listed) <= set(dir(intaglio))
     for name, module in listed.items():
         found = getattr(sys.modules.get(module) or __import__(module, fromlist=[name]), name)
-        assert getattr(intaglio, name) is found or name == "validate"  # the package of this name is callable
+        assert getattr(intaglio, name) is found
 
 
 def test_every_verb_and_every_error_is_exported() -> None:
     functions = {name.replace("-", "_") for name in VERBS.keys() - NO_FUNCTION - {"train"}}
     assert functions <= set(intaglio.__all__)
     assert all(callable(getattr(intaglio, name)) for name in functions)
-    assert inspect.signature(intaglio.validate) == inspect.signature(intaglio.validate.validate)  # type: ignore[attr-defined]
     defined = {name for name, each in vars(errors).items() if isinstance(each, type) and issubclass(each, Exception)}
     assert defined <= set(intaglio.__all__)
 
@@ -214,32 +212,6 @@ def test_every_verb_and_every_error_is_exported() -> None:
 def test_unknown_attribute_raises_attribute_error() -> None:
     with pytest.raises(AttributeError, match="module 'intaglio' has no attribute 'compres'"):
         intaglio.compres  # type: ignore[attr-defined]  # noqa: B018
-
-
-USES = {
-    "attribute": "import intaglio; f = intaglio.validate",
-    "from the top": "from intaglio import validate as f",
-    "from the package": "from intaglio.validate import validate as f",
-    "package": "import intaglio.validate; f = intaglio.validate",
-    "submodule": "import intaglio.validate.reports.results; f = intaglio.validate",
-    "command line": "import intaglio.cli.validate; import intaglio; f = intaglio.validate",
-}
-ORDERS = [*itertools.permutations(("attribute", "from the package", "package"), 2)]
-CHECK = """
-try:
-    f("/nowhere")
-except Exception as error:
-    assert type(error).__name__ == "BundleError", error
-else:
-    raise AssertionError
-"""
-
-
-@pytest.mark.parametrize(("first", "second"), ORDERS)
-def test_validate_is_callable_in_any_import_order(first: str, second: str) -> None:
-    program = "".join(f"{USES[use]}{CHECK}" for use in (first, second, *USES))
-    program += "from intaglio.validate.comparison.compare import compare\n"
-    subprocess.run([sys.executable, "-P", "-c", program], check=True)
 
 
 def test_importing_the_package_loads_no_stage_and_no_numpy() -> None:

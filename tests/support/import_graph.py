@@ -8,7 +8,16 @@ from dataclasses import dataclass
 from pathlib import Path
 
 PACKAGE = "intaglio"
-STAGES = ("plugins", "runtime", "exporters", "graph_passes", "serve", "training", "validate", "cli")  # folders below it
+STAGES = (
+    "plugins",
+    "runtime",
+    "exporters",
+    "graph_passes",
+    "serve",
+    "training",
+    "validation",
+    "cli",
+)
 # Libraries that load slowly, or are not installed everywhere.
 HEAVY = (
     "torch",

@@ -331,7 +331,7 @@ def write_material(folder: Path, encoder: Path, encoder_checkpoint: Path, int8: 
 
     from intaglio.exporters import export
     from intaglio.graph_passes import compress
-    from intaglio.training.sensitivity.sensitivity import sensitivity
+    from intaglio.training.gradients.sensitivity import sensitivity
 
     checkpoints = {name: folder / f"{name}-checkpoint" for name in ("decoder", "llama", "both", "drafting", "encoder")}
     for name, family in (("decoder", "gpt2"), ("llama", "llama")):
@@ -509,7 +509,7 @@ def import_everything() -> None:
         "cli.convert",
     ):
         importlib.import_module(f"intaglio.{name}")
-    for name in ("graph_passes", "exporters", "exporters.source", "runtime", "validate"):
+    for name in ("graph_passes", "exporters", "exporters.source", "runtime", "validation"):
         importlib.import_module(f"intaglio.{name}")
     _ = (onnx_ir.passes.common, onnxruntime, tokenizers, transformers.AutoConfig)
 

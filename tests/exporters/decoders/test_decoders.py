@@ -24,7 +24,7 @@ from intaglio.exporters.decoders.check import STEPS, pieces
 from intaglio.exporters.decoders.module import DecoderModule
 from intaglio.runtime import build, run
 from intaglio.runtime.sessions.step import STEP
-from intaglio.validate import validate
+from intaglio.validation import validate
 
 MakeDecoder = Callable[..., tuple[Path, Path]]
 

@@ -22,8 +22,8 @@ from intaglio.networks.drafts import MATRICES
 from intaglio.runtime import build
 from intaglio.runtime.engines.onnxruntime.engine import OnnxRuntimeEngine
 from intaglio.runtime.sessions.step import decoder_of, empty_caches, step_feeds
-from intaglio.training.sensitivity.sensitivity import sensitivity
-from intaglio.validate import validate
+from intaglio.training.gradients.sensitivity import sensitivity
+from intaglio.validation import validate
 
 MakeDecoder = Callable[..., tuple[Path, Path]]
 TEXTS = [

@@ -20,7 +20,7 @@ from intaglio.exporters.decoders.check import stepwise_logits
 from intaglio.graph_passes import compress
 from intaglio.networks.early_exit import RECORD
 from intaglio.runtime.sessions.step import decoder_of
-from intaglio.validate import validate
+from intaglio.validation import validate
 
 MakeDecoder = Callable[..., tuple[Path, Path]]
 TEXTS = [

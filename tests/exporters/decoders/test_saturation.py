@@ -27,8 +27,8 @@ from intaglio.runtime.engines.opening import open_engine
 from intaglio.runtime.sessions.decoder import DecoderSession
 from intaglio.runtime.sessions.step import decoder_of
 from intaglio.runtime.text.chunks import chunk_feeds
-from intaglio.validate import validate
-from intaglio.validate.roofline.work import work
+from intaglio.validation import validate
+from intaglio.validation.roofline.work import work
 
 MakeDecoder = Callable[..., tuple[Path, Path]]
 WIDE = {"num_hidden_layers": 3, "hidden_size": 128, "intermediate_size": 128}
@@ -161,7 +161,7 @@ def test_tensorrt_build_is_refused(wide: Path) -> None:
 
 
 def test_sensitivity_is_refused_in_one_line(wide: Path, tmp_path: Path) -> None:
-    from intaglio.training.sensitivity.sensitivity import sensitivity
+    from intaglio.training.gradients.sensitivity import sensitivity
 
     (tmp_path / "text.txt").write_text("Some text to look at, which says nothing much. " * 40)
     with pytest.raises(GraphError, match="Take a recipe that needs no sensitivities") as caught:

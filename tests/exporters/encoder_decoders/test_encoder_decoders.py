@@ -28,8 +28,8 @@ from intaglio.runtime import build, open_engine
 from intaglio.runtime.engines.gpus import Gpu
 from intaglio.runtime.engines.onnxruntime.stored import stored_engine
 from intaglio.runtime.engines.tensorrt.engine import select
-from intaglio.validate import validate
-from intaglio.validate.comparison.graph_values import expose_values
+from intaglio.validation import validate
+from intaglio.validation.comparison.graph_values import expose_values
 
 Make = Callable[..., tuple[Path, Path]]
 PAIRS = [

@@ -31,7 +31,7 @@ from intaglio.runtime.engines.build import build
 from intaglio.runtime.engines.onnxruntime.custom_operators import MissingKernels
 from intaglio.runtime.text.tokenizer import Tokenizer
 from intaglio.samples.sentences import sentences
-from intaglio.validate.comparison.runners import ReferenceRunner
+from intaglio.validation.comparison.runners import ReferenceRunner
 
 Array = npt.NDArray[Any]
 Run = Callable[..., tuple[int, str, str]]

@@ -27,7 +27,7 @@ from intaglio.plugins.inlining import inline
 from intaglio.plugins.lut_matmul.spec import table_weight
 from intaglio.runtime.sessions.decoder import DecoderSession
 from intaglio.sensitivity_file import Observed, Sensitivities, SensitivityWriter
-from intaglio.training.sensitivity.sensitivity import sensitivity
+from intaglio.training.gradients.sensitivity import sensitivity
 
 ROWS, COLUMNS = 24, 64
 GRAPH = """(float[A, 64] x) => (float[A, 24] y) {

@@ -18,7 +18,7 @@ from intaglio.graph_passes.recipes.listing import ListedRecipe
 from intaglio.graph_passes.recipes.loading import load_recipe
 from intaglio.graph_passes.recipes.measured import MEASUREMENTS, MODELS, described
 from intaglio.graph_passes.recipes.recipes import RECIPES
-from intaglio.validate.reports.recipe_advice import recipes_to_try
+from intaglio.validation.reports.recipe_advice import recipes_to_try
 
 Run = Callable[..., tuple[int, str, str]]
 DOCS = Path(__file__).parents[3] / "docs"

@@ -24,7 +24,7 @@ from intaglio.graph_passes.contract import Counts, PassInputs
 from intaglio.graph_passes.user import surgeon
 from intaglio.graph_passes.user.code import UserCode
 from intaglio.graph_passes.user.surgeon import Surgeon
-from intaglio.validate.comparison.changes import changes_between, effect_of
+from intaglio.validation.comparison.changes import changes_between, effect_of
 
 pytest.importorskip("onnx_graphsurgeon", reason="onnx-graphsurgeon is not installed")
 

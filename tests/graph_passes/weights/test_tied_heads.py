@@ -9,7 +9,7 @@ import pytest
 
 from intaglio.bundle.bundle import PassRecord
 from intaglio.graph_passes import compress
-from intaglio.training.sensitivity.sensitivity import sensitivity
+from intaglio.training.gradients.sensitivity import sensitivity
 
 CANONICAL = "raise_opset, fold_constants, canonicalize, "
 GROUPS = "{group_size: 32, tied: "

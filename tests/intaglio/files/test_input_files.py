@@ -37,8 +37,8 @@ from intaglio.runtime.text import inputs
 from intaglio.runtime.text.chunks import read_tokens
 from intaglio.runtime.text.tokenizer_config import read_small
 from intaglio.serve.models.agent_description import read_description
-from intaglio.validate.bench.bench import read_result
-from intaglio.validate.bench.prompts import read as read_bench_prompts
+from intaglio.validation.bench.bench import read_result
+from intaglio.validation.bench.prompts import read as read_bench_prompts
 
 
 class Reader(NamedTuple):

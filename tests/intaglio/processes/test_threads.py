@@ -26,9 +26,9 @@ from intaglio.graph_passes.weights.gptq_solver import inverse_factor
 from intaglio.graph_passes.weights.rtn import Rtn
 from intaglio.processes.threads import bounded, in_parallel, usable_threads
 from intaglio.runtime.engines.onnxruntime.engine import OnnxRuntimeEngine
-from intaglio.training.sensitivity.sensitivity import sensitivity
-from intaglio.validate.roofline.roofline import roofline
-from intaglio.validate.tuning.tune_decoding import tune_decoding
+from intaglio.training.gradients.sensitivity import sensitivity
+from intaglio.validation.roofline.roofline import roofline
+from intaglio.validation.tuning.tune_decoding import tune_decoding
 
 TEXT = "The quick brown fox jumps over the lazy dog; sphinx of black quartz, judge my vow.\n" * 12
 

@@ -121,7 +121,7 @@ def test_declaration_to_tensorrt(tmp_path, monkeypatch):
 
 
 def test_work_table():
-    from intaglio.validate.roofline.work import work
+    from intaglio.validation.roofline.work import work
 
     without, with_factor, _ = (work(node_model(case), {}).operations for case in CASES)
     assert (without, with_factor) == (0, X.size)

@@ -21,7 +21,7 @@ from intaglio.runtime.engines.open_options import Opening
 from intaglio.runtime.engines.opening import function_at
 from intaglio.runtime.sessions.step import decoder_of, empty_caches, step_feeds
 from intaglio.targets import TARGETS, Target, find_target, summary
-from intaglio.validate import validate
+from intaglio.validation import validate
 
 
 @pytest.mark.parametrize("target", TARGETS.values(), ids=TARGETS)

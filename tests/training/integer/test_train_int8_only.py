@@ -24,8 +24,7 @@ from intaglio.exporters import export
 from intaglio.processes.interrupts import Interrupted
 from intaglio.runtime import open_engine
 from intaglio.runtime.text.tokenizer import Tokenizer
-from intaglio.training import Trained
-from intaglio.training import train_int8_only
+from intaglio.training import Trained, train_int8_only
 from intaglio.training.integer.distiller import Distiller
 from intaglio.training.integer.network import IntegerNetwork
 

@@ -20,8 +20,7 @@ from intaglio.errors import SourceError, UsageError
 from intaglio.exporters import export
 from intaglio.networks.early_exit import RECORD, default_layer
 from intaglio.samples.sentences import sentences
-from intaglio.training import prune
-from intaglio.training import train_early_exit
+from intaglio.training import prune, train_early_exit
 
 SHORT: dict[str, Any] = {"steps": 3, "batch_size": 2, "max_tokens": 24}
 

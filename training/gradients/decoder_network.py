@@ -1,0 +1,288 @@
+"""DecoderNetwork: a decoder's graph in torch, which returns the gradient of each weight once it is computed.
+
+Autograd would hold the gradients of all weights until the end. Here the products with weights are functions whose
+backward pass computes the gradient of their weight, passes it on, and releases it. Activations are not all kept
+either (gradient checkpointing): the graph is cut where only a single value with a gradient is passed on, twice per
+layer; the first run keeps only these values, and each piece runs again in the backward pass.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import onnx_ir as ir
+import torch
+from torch import Tensor
+
+from intaglio.errors import GraphError
+from intaglio.training.gradients.decoder_operators import DECODER_FUNCTIONS
+
+GradientConsumer = Callable[[str, Tensor], None]
+
+
+@dataclass(frozen=True)
+class Weight:
+    """A matrix as stored in the graph, in the graph's dtype; `transposed`: used transposed."""
+
+    name: str
+    stored: Tensor
+    transposed: bool = False
+
+    def matrix(self) -> Tensor:
+        """The factor of the product, in float32."""
+        matrix = self.stored.T if self.transposed else self.stored
+        return matrix.to(torch.float32)
+
+
+class DecoderNetwork:
+    """The graph of a decoder, computed in float32. It removes the weights from `model`, which is invalid afterwards.
+
+    Raises `GraphError` for unsupported operators, including those of compressed weights.
+    """
+
+    def __init__(self, model: ir.Model):
+        self._logits = model.graph.outputs[0]
+        self._nodes = _needed(list(model.graph), self._logits)
+        self._inputs = [value for value in model.graph.inputs if not value.is_initializer()]
+        _check(self._nodes)
+        matrices = _factors(self._nodes)
+        self._constants: dict[ir.Value, Tensor | Weight] = {}
+        for value in model.graph.initializers.values():
+            tensor = _taken(value)
+            if value in matrices:
+                self._constants[value] = Weight(str(value.name), tensor)
+            else:
+                self._constants[value] = tensor.to(torch.float32) if tensor.is_floating_point() else tensor
+        self._last_uses = _last_uses(self._nodes)
+        self._uses, self._moving = _follow(self._nodes, matrices)
+        self._pieces = self._cut()
+
+    @property
+    def shapes(self) -> dict[str, tuple[int, ...]]:
+        """Name -> stored shape of the weights whose gradients are computed."""
+        weights = (value for value in self._constants.values() if isinstance(value, Weight))
+        return {weight.name: tuple(weight.stored.shape) for weight in weights}
+
+    def gradients(
+        self, feeds: Mapping[str, Tensor], loss: Callable[[Tensor], Tensor], consume: GradientConsumer
+    ) -> float:
+        """Return `loss` of the first output; call `consume` with the gradient of each weight, in its stored shape.
+
+        The gradient of a weight with several uses, such as a tied table, is passed on after the last of them.
+        """
+        values: dict[ir.Value, Any] = dict(self._constants)
+        for value in self._inputs:
+            tensor = feeds[str(value.name)]
+            values[value] = tensor.to(torch.float32) if tensor.is_floating_point() else tensor
+        starts = []
+        with torch.no_grad():
+            for piece in self._pieces[:-1]:
+                starts.append(dict(values))
+                self._run(piece, values, None)
+        starts.append(values)  # of the last piece, which runs once
+        gradients = _Gradients(consume, self._uses)
+        result, slopes = 0.0, dict[ir.Value, Tensor]()
+        for piece in reversed(self._pieces):
+            values = starts.pop()
+            ends = [value for value in values if value in self._moving and values[value].is_floating_point()]
+            leaves = {value: values[value].detach().requires_grad_() for value in ends}
+            values.update(leaves)
+            self._run(piece, values, gradients)
+            if self._logits in values:
+                end = loss(values[self._logits])
+                result = end.item()
+                end.backward()  # type: ignore[no-untyped-call]
+            else:
+                torch.autograd.backward([values[value] for value in slopes], list(slopes.values()))
+            slopes = {value: leaf.grad for value, leaf in leaves.items() if leaf.grad is not None}
+        return result
+
+    def _cut(self) -> list[list[ir.Node]]:
+        """The nodes in pieces; each passes a single value with a gradient to the next."""
+        pieces: list[list[ir.Node]] = [[]]
+        taken = {value for values in self._last_uses.values() for value in values}
+        live = 0
+        for node in self._nodes:
+            pieces[-1].append(node)
+            live += sum(value in self._moving for value in node.outputs if value in taken)
+            live -= sum(value in self._moving for value in self._last_uses.get(node, ()))
+            if live == 1:
+                pieces.append([])
+        return [piece for piece in pieces if piece]
+
+    def _run(self, nodes: list[ir.Node], values: dict[ir.Value, Any], gradients: _Gradients | None) -> None:
+        """Add the nodes' outputs to `values`, and remove values that are no longer needed."""
+        for node in nodes:
+            inputs = [None if value is None else values[value] for value in node.inputs]
+            made = _compute(node, inputs, gradients)
+            values.update(zip(node.outputs, made if isinstance(made, list) else [made], strict=False))
+            for value in self._last_uses.get(node, ()):
+                del values[value]
+
+
+class _Gradients:
+    """Sums the gradients of a weight's uses, and passes the sum on after the last one."""
+
+    def __init__(self, consume: GradientConsumer, uses: Mapping[str, int]):
+        self._consume = consume
+        self._open = dict(uses)
+        self._held: dict[str, Tensor] = {}
+        self.anchor = torch.zeros((), requires_grad=True)  # makes autograd call backward if no input has a gradient
+
+    def add(self, name: str, gradient: Tensor) -> None:
+        held = self._held.pop(name, None)
+        gradient = gradient if held is None else held.add_(gradient)
+        self._open[name] -= 1
+        if self._open[name]:
+            self._held[name] = gradient
+        else:
+            self._consume(name, gradient)
+
+
+class _Product(torch.autograd.Function):
+    """x [..., K] times a weight [K, N]."""
+
+    @staticmethod
+    def forward(context: Any, x: Tensor, anchor: Tensor, weight: Weight, gradients: _Gradients) -> Tensor:
+        context.save_for_backward(x)
+        context.weight, context.gradients = weight, gradients
+        return x @ weight.matrix()
+
+    @staticmethod
+    def backward(context: Any, *outputs: Tensor) -> tuple[Tensor, None, None, None]:
+        weight: Weight = context.weight
+        (x,) = context.saved_tensors
+        rows, slopes = x.reshape(-1, x.shape[-1]), outputs[0].reshape(-1, outputs[0].shape[-1])
+        context.gradients.add(weight.name, slopes.T @ rows if weight.transposed else rows.T @ slopes)
+        return outputs[0] @ weight.matrix().T, None, None, None
+
+
+class _Rows(torch.autograd.Function):
+    """Rows of a table [rows, width] by index; the table is a weight too."""
+
+    @staticmethod
+    def forward(context: Any, ids: Tensor, anchor: Tensor, weight: Weight, gradients: _Gradients) -> Tensor:
+        context.save_for_backward(ids)
+        context.weight, context.gradients = weight, gradients
+        return weight.stored[ids].to(torch.float32)
+
+    @staticmethod
+    def backward(context: Any, *outputs: Tensor) -> tuple[None, None, None, None]:
+        stored: Tensor = context.weight.stored
+        (ids,) = context.saved_tensors
+        gradient = torch.zeros(stored.shape)
+        gradient.index_add_(0, ids.reshape(-1), outputs[0].reshape(-1, stored.shape[1]))
+        context.gradients.add(context.weight.name, gradient)
+        return None, None, None, None
+
+
+def _compute(node: ir.Node, inputs: list[Any], gradients: _Gradients | None) -> Any:
+    weights = [given for given in inputs if isinstance(given, Weight)]
+    if not weights:
+        return DECODER_FUNCTIONS[node.op_type](node, *inputs)
+    weight = weights[0]
+    if node.op_type == "Transpose":
+        return Weight(weight.name, weight.stored, not weight.transposed)
+    if node.op_type in ("Cast", "Identity"):
+        return weight
+    if gradients is None:
+        plain = [given.matrix() if isinstance(given, Weight) else given for given in inputs]
+        return DECODER_FUNCTIONS[node.op_type](node, *plain)
+    if node.op_type == "MatMul":
+        return _Product.apply(inputs[0], gradients.anchor, weight, gradients)  # type: ignore[no-untyped-call]
+    return _Rows.apply(inputs[1], gradients.anchor, weight, gradients)  # type: ignore[no-untyped-call]
+
+
+def _needed(nodes: list[ir.Node], output: ir.Value) -> list[ir.Node]:
+    """The nodes that `output` depends on, in order."""
+    wanted, kept = {output}, []
+    for node in reversed(nodes):
+        if not wanted.isdisjoint(node.outputs):
+            wanted.update(value for value in node.inputs if value is not None)
+            kept.append(node)
+    return kept[::-1]
+
+
+def _last_uses(nodes: list[ir.Node]) -> dict[ir.Node, list[ir.Value]]:
+    """The values that no later node reads, by node."""
+    last = {value: node for node in nodes for value in node.inputs if value is not None}
+    found: dict[ir.Node, list[ir.Value]] = {}
+    for value, node in last.items():
+        found.setdefault(node, []).append(value)
+    return found
+
+
+def _follow(nodes: list[ir.Node], matrices: set[ir.Value]) -> tuple[dict[str, int], set[ir.Value]]:
+    """The number of uses of each weight, by name; and the values whose gradients are needed."""
+    names = {value: str(value.name) for value in matrices}
+    uses: dict[str, int] = {}
+    moving: set[ir.Value] = set()
+    for node in nodes:
+        weight = next((names[value] for value in node.inputs if value in names), None)
+        if weight is not None and node.op_type in _SAME:
+            names[node.outputs[0]] = weight
+        elif weight is not None or not moving.isdisjoint(node.inputs):
+            moving.update(node.outputs)
+        if weight is not None and node.op_type not in _SAME:
+            uses[weight] = uses.get(weight, 0) + 1
+    return uses, moving
+
+
+def _factors(nodes: list[ir.Node]) -> set[ir.Value]:
+    """The initializers that are second factors of MatMuls, directly or transposed, without other unsupported uses."""
+    found = set()
+    for node in nodes:
+        if node.op_type != "MatMul":
+            continue
+        value = node.inputs[1]
+        while value is not None and (producer := value.producer()) and producer.op_type in _SAME:
+            value = producer.inputs[0]
+        if value is not None and value.is_initializer() and _only_factor(value):
+            found.add(value)
+    return found
+
+
+_SAME = ("Transpose", "Cast", "Identity")
+
+
+def _only_factor(value: ir.Value) -> bool:
+    """Whether the value is used only in products and for lookups of rows of the stored table."""
+    for node, index in value.uses():
+        if node.op_type in _SAME:
+            if not _only_factor(node.outputs[0]):
+                return False
+        elif (node.op_type, index) == ("Gather", 0) and value.is_initializer():
+            if node.attributes.get_int("axis", 0) != 0:
+                return False
+        elif (node.op_type, index) != ("MatMul", 1):
+            return False
+    return True
+
+
+def _taken(value: ir.Value) -> Tensor:
+    """The tensor of an initializer, copied to its own memory; the initializer releases it."""
+    tensor = value.const_value
+    assert tensor is not None
+    array = np.array(tensor.numpy())
+    value.const_value = None
+    if isinstance(tensor, ir.ExternalTensor):
+        tensor.release()
+    return torch.from_numpy(array)
+
+
+def _check(nodes: list[ir.Node]) -> None:
+    for node in nodes:
+        if node.domain != "" or node.op_type not in DECODER_FUNCTIONS:
+            name = f"{node.domain}.{node.op_type}" if node.domain else node.op_type
+            if node.op_type == "If":
+                raise GraphError(
+                    f"{name} {node.name}: tokens may skip a part of the model, which has no gradient then. "
+                    "Take a recipe that needs no sensitivities, such as rtn."
+                )
+            raise GraphError(
+                f"{name} {node.name or node.outputs[0].name}: its gradient is not implemented. "
+                "Compute sensitivities on the exported bundle, before its weights are compressed."
+            )

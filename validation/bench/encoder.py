@@ -1,0 +1,63 @@
+"""Latency and throughput of a text encoder in this process."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from intaglio.bundle.bundle import Bundle
+from intaglio.errors import UsageError
+from intaglio.processes.threads import bounded
+from intaglio.runtime.engines.opening import open_engine
+from intaglio.runtime.text.tokenizer import Tokenizer
+from intaglio.targets import DEFAULT
+from intaglio.validation.bench.decoder import DEFAULT_PROMPT
+from intaglio.validation.bench.load import Load, Round, Timing
+from intaglio.validation.bench.prompts import of_tokens
+
+TAKEN = ("target", "threads")
+
+
+class EncoderBench:
+    """Runs batches of texts, tokenization included; the load's concurrency is the batch size."""
+
+    kind, unit = "encoder", "texts"
+
+    def __init__(self, bundle: Bundle, options: Mapping[str, Any], prompts: Sequence[str] | None):
+        """Raises `UsageError` for `options` of generation, `BundleError` for a bundle without a tokenizer."""
+        if unexpected := [name for name in options if name not in TAKEN]:
+            name = unexpected[0].replace("_", "-")
+            raise UsageError(f"--{name}: {bundle.path} is an encoder and cannot generate. Leave it out.")
+        self._given = prompts
+        self._tokenizer = Tokenizer.open(bundle)
+        with bounded(options.get("threads")):
+            self._engine = open_engine(bundle.path, options.get("target", DEFAULT))
+        self._lengths: dict[int | None, Sequence[str]] = {}
+
+    def run(self, load: Load) -> Round:
+        """Run a round: with a number of requests, batches of that many texts in all."""
+        texts = self._texts(load.prompt_tokens)
+        began = time.perf_counter()
+        timings: list[Timing] = []
+        sent = 0
+        for _, start in load.arrivals(began):
+            batch = [texts[(load.first + sent + place) % len(texts)] for place in range(load.concurrency)]
+            feeds = self._tokenizer.feeds(batch, truncate=True)
+            self._engine.run(feeds)
+            tokens = int(feeds[self._tokenizer.inputs[0]].shape[1])
+            timings.append(Timing(time.perf_counter() - start, len(batch), tokens))
+            sent += len(batch)
+            if load.requests is not None and sent >= load.requests:
+                break
+        return Round(time.perf_counter() - began, timings)
+
+    def _texts(self, tokens: int | None) -> Sequence[str]:
+        """Texts of this length. Raises `UsageError` for one beyond the model's maximum."""
+        if tokens not in self._lengths:
+            longest = self._tokenizer.max_length
+            if tokens and longest and tokens > longest:
+                raise UsageError(f"prompt tokens {tokens}: the model takes at most {longest}. Give a smaller number.")
+            length = tokens or min(DEFAULT_PROMPT, longest or DEFAULT_PROMPT)
+            self._lengths[tokens] = self._given or of_tokens(self._tokenizer.backend, length)
+        return self._lengths[tokens]

@@ -1,0 +1,25 @@
+"""The choice of a bundle's measure."""
+
+from __future__ import annotations
+
+from intaglio.bundle.bundle import Manifest
+from intaglio.validation.measures.measures import Distributions, Embeddings, Labels, Measure, Scores, Vectorwise
+from intaglio.validation.measures.transcript_measure import Transcripts
+
+
+def measure_for(manifest: Manifest) -> Measure:
+    """The measure of a bundle's task, by its task and its outputs."""
+    outputs = {spec.name for spec in manifest.outputs}
+    match manifest.task:
+        case "embed" if "sentence_embedding" in outputs:
+            return Embeddings("sentence_embedding")
+        case "encode" if "last_hidden_state" in outputs:
+            return Embeddings("last_hidden_state")
+        case "classify" if "logits" in outputs:
+            return Scores() if manifest.activation == "identity" else Labels(manifest.activation)
+        case "fill-mask" | "generate" if "logits" in outputs:
+            return Distributions(continues=manifest.task == "generate")
+        case "transcribe" if {"log_probs", "output_lengths"} <= outputs and manifest.audio is not None:
+            return Transcripts(manifest.audio.blank)
+        case _:
+            return Vectorwise()
