@@ -90,33 +90,33 @@ __all__ = [
 _MODULES = {
     name: f"intaglio.runtime.{module}"
     for module, names in {
-        "agents.engine_model": "EngineModel",
-        "agents.function_calling": "FunctionCalling",
-        "agents.llm_compiler": "LLMCompiler",
-        "agents.mcp_server": "serve_tools",
-        "agents.model": "End Model ModelPiece ModelRequest Usage",
-        "agents.observation": "Observation as_text",
-        "agents.plan": "Call",
-        "agents.plan_grammar": "plan_grammar",
-        "agents.plan_parser": "PlanParser",
-        "agents.plan_text": "decoded rendered rendered_plan",
-        "agents.prompts": (
+        "agents.loops.function_calling": "FunctionCalling",
+        "agents.loops.llm_compiler": "LLMCompiler",
+        "agents.loops.prompts": (
             "FUNCTION_RULES LAST_RULE PLAN_RULES TURN_RULES question_prompt replan_prompt result_line results_prompt"
         ),
-        "agents.react": "ReAct",
-        "agents.timeline": "timeline",
+        "agents.loops.react": "ReAct",
+        "agents.models.engine_model": "EngineModel",
+        "agents.models.model": "End Model ModelPiece ModelRequest Usage",
+        "agents.plan.grammar": "plan_grammar",
+        "agents.plan.parser": "PlanParser",
+        "agents.plan.plan": "Call",
+        "agents.plan.text": "decoded rendered rendered_plan",
+        "agents.reports.timeline": "timeline",
+        "agents.reports.trace": "read_trace",
+        "agents.run.observation": "Observation as_text",
         "agents.toolbox.arithmetic": "CALCULATE calculate",
         "agents.toolbox.text_search": "TextIndex",
-        "agents.trace": "read_trace",
+        "agents.tools.mcp_server": "serve_tools",
         "engines.build": "build",
         "engines.engine": "Engine",
         "engines.opening": "open_engine",
-        "generation.chat": "ChatPrompt",
         "generation.generate": "TextGenerator generate",
-        "generation.grammar": "GrammarConstraint",
+        "generation.requests.chat": "ChatPrompt",
         "generation.tool_calls.calling": "tool_calling",
         "run_bundle": "run",
-        "similarities": "similarity",
+        "sampling.grammar": "GrammarConstraint",
+        "text.similarities": "similarity",
     }.items()
     for name in names.split()
 }

@@ -32,7 +32,8 @@ with temporary_directory(Path(sys.argv[1]), ".out.") as directory:
 REPLACE = """
 import sys
 from pathlib import Path
-from intaglio import atomic, temporary
+from intaglio.files import atomic
+from intaglio.processes import temporary
 if sys.argv[2] == "rename":
     atomic._exchange = lambda one, other: False
 target = Path(sys.argv[1])
@@ -48,7 +49,8 @@ while True:
 CROWD = """
 import sys
 from pathlib import Path
-from intaglio import atomic, temporary
+from intaglio.files import atomic
+from intaglio.processes import temporary
 for _ in range(300):
     temporary._swept.clear()
     with temporary.temporary_directory(Path(sys.argv[1]), ".out.") as directory:
@@ -57,7 +59,7 @@ for _ in range(300):
 """
 PARENT = """
 import sys
-from intaglio import child_process
+from intaglio.processes import child_process
 child_process.run("sleeper", sys.argv[1])
 """
 SLEEPER = """

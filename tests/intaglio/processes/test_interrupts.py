@@ -13,7 +13,8 @@ import pytest
 PROGRAM = """
 import os, signal, sys
 from pathlib import Path
-from intaglio import atomic, cli
+from intaglio import cli
+from intaglio.files import atomic
 import intaglio.bundle.inspection
 
 def inspect(bundle):
