@@ -12,13 +12,14 @@ from typing import NoReturn, TextIO
 import click
 from click.shell_completion import CompletionItem
 
+from intaglio import interrupts
 from intaglio.cli.completion import COMPLETE, answer, completed
 from intaglio.cli.printing.printable import printable
 from intaglio.cli.running.command import VerbGroup
 from intaglio.cli.running.exit_codes import ERROR
 from intaglio.display.verbosity import is_quiet
 from intaglio.errors import FULL, IntaglioError, full_errno
-from intaglio.processes import async_run, interrupts
+from intaglio.processes import async_run
 from intaglio.version import __version__
 
 # Stage -> verb -> its line in `intaglio --help`, in the order of the workflow. The command is in `intaglio.cli.<verb>`.

@@ -9,13 +9,13 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from intaglio import interrupts
 from intaglio.cli.options.generation import generation_options
 from intaglio.cli.options.text_lines import lines
 from intaglio.cli.printing.generated_text import report_speed, show, show_trace
 from intaglio.cli.printing.results import json_option, notice, print_json
 from intaglio.cli.running.command import OUTPUT, section, verb
 from intaglio.errors import UsageError
-from intaglio.processes import interrupts
 
 if TYPE_CHECKING:
     from intaglio.runtime.generation.conversation import Conversation

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 import click
 
+from intaglio import interrupts
 from intaglio.cli.options.generation import generation_options
 from intaglio.cli.options.runtime import RUNTIME
 from intaglio.cli.options.text_lines import standard_input
@@ -18,7 +19,6 @@ from intaglio.cli.printing.results import json_option, notice, print_json, print
 from intaglio.cli.running.command import OUTPUT, section, verb
 from intaglio.errors import UsageError
 from intaglio.files.input_files import read_text
-from intaglio.processes import interrupts
 
 if TYPE_CHECKING:
     from intaglio.runtime.generation.generate import TextGenerator

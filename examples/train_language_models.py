@@ -42,8 +42,7 @@ from language_model import (
 from python_text import Document, documents, is_held_out
 from transformers import GPT2LMHeadModel, PreTrainedModel, PreTrainedTokenizerFast
 
-from intaglio import IntaglioError, UsageError, atomic_directory, check_output_directory
-from intaglio.processes import interrupts
+from intaglio import IntaglioError, UsageError, atomic_directory, check_output_directory, interrupts
 
 CALIBRATION_CHARACTERS = 120_000
 GLANCE = 16_384  # held-out tokens that the perplexity shown during training is of

@@ -6,7 +6,8 @@ import asyncio
 from collections.abc import Coroutine
 from typing import Any, TypeVar
 
-from intaglio.processes import async_run, interrupts
+from intaglio import interrupts
+from intaglio.processes import async_run
 
 Result = TypeVar("Result")
 

@@ -12,6 +12,7 @@ import numpy as np
 import numpy.typing as npt
 import onnx_ir as ir
 
+from intaglio import interrupts
 from intaglio.bundle.bundle import Calibration
 from intaglio.bundle.effect import Effect
 from intaglio.bundle.model_file import save
@@ -26,7 +27,6 @@ from intaglio.graph_passes.contract import Counts, PassInputs
 from intaglio.graph_passes.graphs import Names, all_nodes, has_subgraphs, infer_shapes
 from intaglio.plugins import DOMAIN
 from intaglio.plugins.nodes import lengths
-from intaglio.processes import interrupts
 from intaglio.processes.temporary import scratch_directory
 from intaglio.runtime.engines.engine import Array, Engine
 from intaglio.runtime.engines.onnxruntime.engine import OnnxRuntimeEngine

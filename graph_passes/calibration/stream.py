@@ -16,6 +16,7 @@ import numpy as np
 import numpy.typing as npt
 import onnx_ir as ir
 
+from intaglio import interrupts
 from intaglio.bundle.model_file import save
 from intaglio.errors import GraphError
 from intaglio.graph_passes.calibration.calibrate import mask_axes
@@ -23,7 +24,6 @@ from intaglio.graph_passes.calibration.real_tokens import axes_of, real_parts
 from intaglio.graph_passes.calibration.spilled_values import SpilledValues
 from intaglio.graph_passes.graphs import infer_shapes, used_values
 from intaglio.plugins.nodes import lengths
-from intaglio.processes import interrupts
 from intaglio.processes.temporary import scratch_directory
 from intaglio.runtime.engines.engine import Array
 from intaglio.runtime.engines.onnxruntime.engine import OnnxRuntimeEngine

@@ -10,6 +10,7 @@ import numpy as np
 import numpy.typing as npt
 import onnx_ir as ir
 
+from intaglio import interrupts
 from intaglio.bundle.bundle import Calibration
 from intaglio.display.progress import track
 from intaglio.graph_passes.calibration.calibrate import RECORD
@@ -25,7 +26,6 @@ from intaglio.graph_passes.weights.linear_layers import LayerWriter, LinearLayer
 from intaglio.graph_passes.weights.options import TablePass
 from intaglio.graph_passes.weights.row_blocks import row_blocks
 from intaglio.plugins.bit_packing import WORD, pack
-from intaglio.processes import interrupts
 from intaglio.processes.threads import in_parallel
 from intaglio.runtime.engines.engine import Array
 from intaglio.sensitivity_file import Sensitivities

@@ -9,6 +9,7 @@ from typing import ClassVar, Literal
 import numpy as np
 import onnx_ir as ir
 
+from intaglio import interrupts
 from intaglio.display.progress import track
 from intaglio.graph_passes.contract import Counts, PassInputs
 from intaglio.graph_passes.graphs import infer_shapes
@@ -18,7 +19,6 @@ from intaglio.graph_passes.weights.group_layers import set_weight
 from intaglio.graph_passes.weights.linear_layers import LayerWriter, LinearLayer, by_weight, linear_layers
 from intaglio.graph_passes.weights.options import PruningPass
 from intaglio.graph_passes.weights.uniform import Floats
-from intaglio.processes import interrupts
 
 
 @dataclass(frozen=True)

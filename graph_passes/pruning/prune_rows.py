@@ -9,6 +9,7 @@ import numpy as np
 import numpy.typing as npt
 import onnx_ir as ir
 
+from intaglio import interrupts
 from intaglio.display.progress import track
 from intaglio.errors import GraphError
 from intaglio.graph_passes.contract import Counts, Need, PassInputs
@@ -17,7 +18,6 @@ from intaglio.graph_passes.pruning.feed_forward import FeedForward, find_feed_fo
 from intaglio.graph_passes.weights.linear_layers import LinearLayer, linear_layers
 from intaglio.graph_passes.weights.options import PruningPass
 from intaglio.graph_passes.weights.uniform import Floats
-from intaglio.processes import interrupts
 from intaglio.sensitivity_file import Sensitivities
 
 Scores = npt.NDArray[np.float64]

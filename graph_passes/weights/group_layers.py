@@ -9,12 +9,12 @@ import numpy as np
 import numpy.typing as npt
 import onnx_ir as ir
 
+from intaglio import interrupts
 from intaglio.display.progress import track
 from intaglio.graph_passes.contract import Counts
 from intaglio.graph_passes.weights.linear_layers import LayerWriter, LinearLayer, by_weight, linear_layers
 from intaglio.graph_passes.weights.uniform import Codes, Floats, Grid, usable_group_size
 from intaglio.plugins.bit_packing import WORD, pack
-from intaglio.processes import interrupts
 
 
 def grouped_layers(

@@ -9,6 +9,7 @@ from typing import ClassVar
 
 import onnx_ir as ir
 
+from intaglio import interrupts
 from intaglio.bundle.effect import Effect
 from intaglio.display.progress import track
 from intaglio.errors import GraphError
@@ -25,7 +26,6 @@ from intaglio.graph_passes.lookup_tables.layers import (
 )
 from intaglio.graph_passes.weights.linear_layers import LinearLayer, by_weight
 from intaglio.graph_passes.weights.options import TABLE_BITS, SparsePass, TablePass
-from intaglio.processes import interrupts
 from intaglio.sensitivity_file import Sensitivities
 
 

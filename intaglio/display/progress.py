@@ -9,8 +9,8 @@ from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from typing import TypeVar
 
+from intaglio import interrupts
 from intaglio.display.verbosity import shows_progress, timed
-from intaglio.processes import interrupts
 
 Item = TypeVar("Item")
 

@@ -11,8 +11,8 @@ from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 
+from intaglio import interrupts
 from intaglio.errors import UsageError, storage_errors
-from intaglio.processes import interrupts
 from intaglio.processes.temporary import sibling_directory, taken
 
 BUNDLE, CHECKPOINT = "bundle.json", "config.json"  # files that mark a directory as replaceable by --force

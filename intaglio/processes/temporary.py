@@ -11,8 +11,8 @@ from collections.abc import Iterator
 from contextlib import AbstractContextManager, contextmanager, suppress
 from pathlib import Path
 
+from intaglio import interrupts
 from intaglio.errors import storage_errors
-from intaglio.processes import interrupts
 
 # A process that uses a temporary directory holds a lock on it, which the kernel releases when the process ends in any
 # way. So an unlocked one belongs to a process that was killed, and the next process that works there removes it.

@@ -18,7 +18,7 @@ from tokenizers import Tokenizer, decoders, models, pre_tokenizers
 
 from intaglio.cli.printing.generated_text import show, show_passage
 from intaglio.exporters import export
-from intaglio.processes.interrupts import Interrupted
+from intaglio.interrupts import Interrupted
 from intaglio.runtime.generation.text.authors import Passage
 from intaglio.runtime.generation.text.stream import TextStream
 

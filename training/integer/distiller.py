@@ -8,9 +8,9 @@ from collections.abc import Iterator, Mapping, Sequence
 import torch
 from torch import Tensor
 
+from intaglio import interrupts
 from intaglio.display.progress import track
 from intaglio.errors import GraphError
-from intaglio.processes import interrupts
 from intaglio.runtime.engines.engine import Array, Engine
 from intaglio.training.integer.network import IntegerNetwork
 from intaglio.training.integer.objective import distillation_loss

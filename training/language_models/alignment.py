@@ -9,11 +9,11 @@ from typing import Any, Literal
 import msgspec
 import numpy as np
 
+from intaglio import interrupts
 from intaglio.bundle.bundle import Bundle
 from intaglio.display.progress import step, track
 from intaglio.errors import UsageError
 from intaglio.extras import load as load_library
-from intaglio.processes import interrupts
 from intaglio.runtime.generation.generate import TextGenerator
 from intaglio.runtime.generation.requests.draft_model import check_task, check_vocabulary
 from intaglio.runtime.generation.requests.prompts import read_prompts

@@ -9,10 +9,10 @@ from typing import Literal
 import msgspec
 import numpy as np
 
+from intaglio import interrupts
 from intaglio.display.progress import step, track
 from intaglio.errors import UsageError
 from intaglio.extras import load as load_library
-from intaglio.processes import interrupts
 from intaglio.training.language_models.checkpoint import (
     check_output,
     open_network,

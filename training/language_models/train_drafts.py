@@ -10,6 +10,7 @@ from typing import Any, Literal, get_args
 import msgspec
 import numpy as np
 
+from intaglio import interrupts
 from intaglio.display.progress import step as shown
 from intaglio.display.progress import track
 from intaglio.errors import UsageError
@@ -25,7 +26,6 @@ from intaglio.networks.drafts import (
     layers_error,
     matrix_path,
 )
-from intaglio.processes import interrupts
 from intaglio.training.language_models.checkpoint import check_output, copy_files, open_network, read_windows, shuffled
 from intaglio.training.language_models.options import check_choices, check_numbers
 

@@ -9,11 +9,11 @@ from typing import Literal
 import msgspec
 import numpy as np
 
+from intaglio import interrupts
 from intaglio.display.progress import step, track
 from intaglio.errors import SourceError, UsageError
 from intaglio.extras import load as load_library
 from intaglio.networks.early_exit import EVERY, RECORD, EarlyExit, default_layer, layer_error
-from intaglio.processes import interrupts
 from intaglio.training.language_models.checkpoint import (
     check_output,
     open_network,

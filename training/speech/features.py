@@ -9,10 +9,10 @@ import numpy as np
 import numpy.typing as npt
 import torch
 
+from intaglio import interrupts
 from intaglio.display.progress import track
 from intaglio.networks.speech.configuration import FrontEnd
 from intaglio.networks.speech.front_end import LogMel
-from intaglio.processes import interrupts
 from intaglio.training.speech.batches import Example, Features
 from intaglio.training.speech.corpus import Corpus, Spoken
 from intaglio.training.speech.mixing import Mixing, mix

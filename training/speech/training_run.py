@@ -9,9 +9,9 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from intaglio import interrupts
 from intaglio.display.progress import fraction
 from intaglio.networks.speech.network import SpeechNetwork
-from intaglio.processes import interrupts
 from intaglio.training.speech.batches import Example, batches
 from intaglio.training.speech.learning_rate import LearningRate
 from intaglio.training.speech.results import Evaluation

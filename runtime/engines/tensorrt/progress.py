@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any
 
-from intaglio.processes.interrupts import SIGNALS, Interrupted
+from intaglio.interrupts import SIGNALS, Interrupted
 
 
 @contextmanager

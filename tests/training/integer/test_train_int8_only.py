@@ -21,7 +21,7 @@ from intaglio.bundle.model_file import load, save
 from intaglio.cli import main
 from intaglio.errors import BundleError, GraphError, IntaglioError, UsageError
 from intaglio.exporters import export
-from intaglio.processes.interrupts import Interrupted
+from intaglio.interrupts import Interrupted
 from intaglio.runtime import open_engine
 from intaglio.runtime.text.tokenizer import Tokenizer
 from intaglio.training import Trained, train_int8_only

@@ -15,12 +15,12 @@ import pytest
 import torch
 from safetensors.numpy import load_file
 
+from intaglio import interrupts
 from intaglio.errors import GraphError, UsageError
 from intaglio.exporters import export
 from intaglio.networks.speech.configuration import SqueezeformerConfig, read_config
 from intaglio.networks.speech.front_end import LogMel
 from intaglio.networks.speech.network import SpeechNetwork
-from intaglio.processes import interrupts
 from intaglio.runtime import run
 from intaglio.runtime.speech.vocabulary import read_vocabulary
 from intaglio.samples import speech_samples
