@@ -1,1 +1,1 @@
-"""What people see: progress, suggested names, pages and pictures, and how much is said."""
+"""What people see: progress, suggested names, pages and pictures, and how much is printed."""

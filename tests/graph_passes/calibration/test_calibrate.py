@@ -17,9 +17,10 @@ from intaglio.bundle.model_file import load, save
 from intaglio.errors import EngineError, GraphError, UsageError
 from intaglio.files.hashes import sha256
 from intaglio.graph_passes import compress
+from intaglio.graph_passes.calibration import calibrate
 from intaglio.graph_passes.calibration.activation_statistics import Statistics, statistics_of
 from intaglio.graph_passes.calibration.calibrate import Calibrate
-from intaglio.graph_passes.calibration.data import CalibrationData, calibrate
+from intaglio.graph_passes.calibration.data import CalibrationData
 from intaglio.graph_passes.calibration.thresholds import threshold
 from intaglio.graph_passes.contract import PassInputs
 from intaglio.graph_passes.graphs import replace_value
