@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 
 from intaglio.networks.early_exit import NEVER
@@ -11,6 +11,8 @@ from intaglio.runtime.sessions.decoder import DecoderSession
 from intaglio.runtime.sessions.early_exit import EarlyExitSession
 from intaglio.runtime.strategies import Forward, Strategy
 from intaglio.runtime.strategies.calm import ALWAYS_EXIT
+
+Lengths = Callable[[DecoderSession], Sequence[int]]  # of the caches of a session, by row
 
 MIN_SHARED = 16  # tokens; a shorter prefix is not copied but prefilled with the rest
 
@@ -73,7 +75,7 @@ class Rows:
         If none holds any, take the first that was never used, so that passes cover few rows, or the one idle longest.
         """
         idle = [row for row in self._rows if row.state is None]
-        held = {row.number: self._cached_prefix(row, self._target, state) for row in idle}
+        held = {row.number: self._cached_prefix(row, self._target, state, current_lengths) for row in idle}
         best = max(idle, key=lambda row: held[row.number])
         if held[best.number] < MIN_SHARED:
             best = min(idle, key=lambda row: (row.freed, row.number))
@@ -103,47 +105,52 @@ class Rows:
             for row in self._rows:
                 session.truncate(row.number, 0)
 
-    def copy_prefix(self, row: Row, session: DecoderSession) -> None:
-        """Copy the longest prefix of the prompt of `row` from another row, if `row` itself holds less."""
+    def find_prefix(self, row: Row, session: DecoderSession, lengths: Lengths) -> tuple[int, int] | None:
+        """Find the row that holds the longest prefix of the prompt of `row`, and its tokens, if copying it is worth it.
+
+        `lengths`: of the caches of a session, by row.
+        """
         state = row.state
         assert state is not None, "only busy rows prefill"
-        others = [other for other in self._rows if other is not row]
-        held, best = max(
-            ((self._cached_prefix(other, session, state), other) for other in others), key=_first, default=(0, row)
-        )
-        more = held - session.lengths[row.number]
-        if more >= MIN_SHARED:
-            session.copy(best.number, row.number, held)
-            state.reused += more if session is self._target else 0
+        others = (other for other in self._rows if other is not row)
+        found = ((other.number, self._cached_prefix(other, session, state, lengths)) for other in others)
+        source, held = max(found, key=_tokens, default=(row.number, 0))
+        return (source, held) if held - lengths(session)[row.number] >= MIN_SHARED else None
 
-    def awaits_shared_prefix(self, row: Row, session: DecoderSession, earlier: Sequence[Row]) -> bool:
+    def awaits_shared_prefix(self, row: Row, session: DecoderSession, earlier: Sequence[Row], lengths: Lengths) -> bool:
         """Whether one of the `earlier` rows prefills a longer shared prefix than `row` holds, to copy later."""
         state = row.state
         if state is None or not state.request.reuse_prefix:
             return False
-        prefilling = (other for other in earlier if other.state and is_prefilling(other.state, session))
+        prefilling = (other for other in earlier if other.state and is_prefilling(other.state, session, lengths))
         shared = (shared_tokens(*other.known(), state.start) for other in prefilling)
-        return max(shared, default=0) - session.lengths[row.number] >= MIN_SHARED
+        return max(shared, default=0) - lengths(session)[row.number] >= MIN_SHARED
 
-    def _cached_prefix(self, row: Row, session: DecoderSession, state: RequestState) -> int:
+    def _cached_prefix(self, row: Row, session: DecoderSession, state: RequestState, lengths: Lengths) -> int:
         """Return how many tokens of the prompt of `state`, excluding its last, `row` holds in `session`."""
         if not state.request.reuse_prefix:
             return 0
-        held = session.lengths[row.number]
+        held = lengths(session)[row.number]
         if isinstance(session, EarlyExitSession):  # passes of the whole model overwrite what the exit alone wrote
-            held = min(held, self._target.lengths[row.number])
+            held = min(held, lengths(self._target)[row.number])
         tokens, known = row.known()
         return shared_tokens(tokens, min(held, known), state.start)
 
 
-def is_prefilling(state: RequestState, session: DecoderSession | None = None) -> bool:
+def current_lengths(session: DecoderSession) -> Sequence[int]:
+    """The tokens in each row of the cache of `session`."""
+    return session.lengths
+
+
+def is_prefilling(
+    state: RequestState, session: DecoderSession | None = None, lengths: Lengths = current_lengths
+) -> bool:
     """Whether a request waits for any session, or for `session`, to prefill more than its prompt's last token."""
     forward = state.forward
-    return (
-        isinstance(forward, Forward)
-        and (session is None or forward.model.session is session)
-        and forward.model.length < len(state.start) - 1
-    )
+    if not isinstance(forward, Forward):
+        return False
+    model = forward.model
+    return (session is None or model.session is session) and lengths(model.session)[model.row] < len(state.start) - 1
 
 
 def shared_tokens(held: Sequence[int], most: int, prompt: Sequence[int]) -> int:
@@ -152,5 +159,5 @@ def shared_tokens(held: Sequence[int], most: int, prompt: Sequence[int]) -> int:
     return next((place for place in range(most) if held[place] != prompt[place]), max(most, 0))
 
 
-def _first(entry: tuple[int, Row]) -> int:
-    return entry[0]
+def _tokens(found: tuple[int, int]) -> int:
+    return found[1]

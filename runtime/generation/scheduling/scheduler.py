@@ -7,7 +7,7 @@ the other rows continue between them. A shared prefix is copied from the row tha
 from __future__ import annotations
 
 import time
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import fields
 
 from intaglio.bundle.bundle import Bundle
@@ -15,15 +15,16 @@ from intaglio.errors import EngineError, IntaglioError, UsageError, one_line
 from intaglio.runtime.generation.requests.prompt_encoder import EncodedPrompt, Prompt, PromptEncoder, PromptLimit
 from intaglio.runtime.generation.requests.request import GenerationRequest
 from intaglio.runtime.generation.scheduling.events import Event, Failed, Finished, Piece
-from intaglio.runtime.generation.scheduling.forward_passes import Chunk, chunk_of, run_batch, select_batch
+from intaglio.runtime.generation.scheduling.forward_passes import run_batch
 from intaglio.runtime.generation.scheduling.observer import Kind, Observer, Pass
 from intaglio.runtime.generation.scheduling.request_state import RequestState
-from intaglio.runtime.generation.scheduling.row_assignment import Row, Rows, is_prefilling
+from intaglio.runtime.generation.scheduling.row_assignment import Row, Rows
+from intaglio.runtime.generation.scheduling.schedule import Batch, schedule
 from intaglio.runtime.generation.scheduling.scheduler_options import Load, SchedulerOptions
 from intaglio.runtime.generation.scheduling.waiting import WaitingRequests
 from intaglio.runtime.sessions.decoder import DecoderSession, Logits
 from intaglio.runtime.sessions.encoder_decoder import EncoderDecoderSession
-from intaglio.runtime.strategies import CachedModel, EncodeSource, Forward, Strategy
+from intaglio.runtime.strategies import CachedModel, EncodeSource, Strategy
 from intaglio.runtime.strategies.contract import NO_LOGITS
 
 
@@ -123,7 +124,7 @@ class Scheduler:
         self._waiting.wake()
 
     def step(self) -> list[Event]:
-        """Admit and finish requests, run at most one forward pass, and return the events.
+        """Admit and finish requests, decide what runs, run it, update the requests; return the events.
 
         An error of one request ends that request only; an error of an engine ends all running requests.
         """
@@ -131,7 +132,8 @@ class Scheduler:
         try:
             if self._waiting:
                 self._admit()
-            self._schedule()
+            batch = schedule(self._running, self._rows, self._chunk_size, self._prefilled_last)
+            self._update(batch, self._run(batch))
         except Exception as error:  # of an engine, whose caches are in an unknown state now
             known = error if isinstance(error, IntaglioError) else EngineError(one_line(error) or repr(error))
             known.__cause__ = error.__cause__ if known is error else error
@@ -178,89 +180,53 @@ class Scheduler:
             self.observer.admitted(state)
         self._resume(state, None)
 
-    def _schedule(self) -> None:
-        """Choose and run one pass: rows that draft first, so that as many as possible share a pass of the target model.
+    def _run(self, batch: Batch) -> list[tuple[RequestState, Logits]]:
+        """Copy prefixes, and run the forward pass or the encoder; return the requests answered, with their logits."""
+        for copy in batch.copies:
+            copy.session.copy(copy.source, copy.row, copy.tokens)
+            copy.state.reused += copy.copied if copy.session is self._target else 0
+        answers = [(state, NO_LOGITS) for state in batch.prefilled]
+        if batch.source is not None:
+            self._encode_source(*batch.source)
+            answers.append((batch.source[0], NO_LOGITS))
+        if batch.chunks:
+            self._passes += 1
+            model, began = batch.chunks[0].forward.model, time.perf_counter()
+            answers += run_batch(model.session, batch.chunks, self._passes)
+            self._observe(model, batch.kind, began, (chunk.tokens for chunk in batch.chunks))
+        return answers
 
-        Then prefill and decode steps alternate. The order also protects the drafts of an early exit, which are in the
-        target model's cache behind the tokens that it has processed.
-        """
-        prefilling: list[tuple[Row, RequestState]] = []
-        chunks: list[Chunk] = []
-        for row, state in self._running:
-            forward = state.forward
-            if isinstance(forward, EncodeSource) or (forward is not None and is_prefilling(state)):
-                prefilling.append((row, state))
-            elif forward is not None:
-                chunks.append(chunk_of(state, forward, self._chunk_size))
-        if len(chunks) > 1:
-            chunks.sort(key=_last_served)
-        drafting = [each for each in chunks if self._draft is not None and each.forward.model.author == "small"]
-        if prefilling and not drafting and not (self._prefilled_last and chunks):
-            self._prefilled_last = True
-            self._prefill(prefilling)
-        elif chunks:
-            self._prefilled_last = self._prefilled_last and bool(drafting)
-            self._run_batch(select_batch(drafting or chunks), "decode")
-
-    def _prefill(self, prefilling: Sequence[tuple[Row, RequestState]]) -> None:
-        """Prefill a chunk of a prompt, or several short prompts together, or encode a source."""
-        row, state = prefilling[0]
-        if isinstance(state.forward, EncodeSource):
-            self._encode_source(row, state, state.forward.model)
-            return
-        chunks: list[Chunk] = []
-        for place, (row, state) in enumerate(prefilling):
-            forward = state.forward
-            if not isinstance(forward, Forward):
-                continue
-            session = forward.model.session
-            if chunks and session is not chunks[0].forward.model.session:
-                continue
-            if self._rows.awaits_shared_prefix(row, session, [earlier for earlier, _ in prefilling[:place]]):
-                continue
-            self._rows.copy_prefix(row, session)
-            chunk = chunk_of(state, forward, self._chunk_size)
-            if not chunk.tokens:  # all of it was copied
-                self._resume(state, NO_LOGITS)
-            elif not chunks or (len(chunks) + 1) * max(len(it.tokens) for it in [*chunks, chunk]) <= self._chunk_size:
-                chunks.append(chunk)
-        if chunks:
-            self._run_batch(chunks, "prefill")
-
-    def _encode_source(self, row: Row, state: RequestState, model: CachedModel) -> None:
-        session = model.session
+    def _encode_source(self, state: RequestState, encode: EncodeSource) -> None:
+        model, session = encode.model, encode.model.session
         assert isinstance(session, EncoderDecoderSession), "only encoder-decoders have a source"
         before, began = session.seconds, time.perf_counter()
         try:
-            session.encode_row(row.number, state.source)
+            session.encode_row(model.row, state.source)
         except IntaglioError as error:
             state.error = error
-            self._finish(state)
             return
         state.counts.encoded(model.author, session.seconds - before)
         self._observe(model, "prefill", began, [state.source])
-        self._resume(state, NO_LOGITS)
 
-    def _run_batch(self, chunks: Sequence[Chunk], kind: Kind) -> None:
-        """Run a pass and resume the requests that it answers."""
-        self._passes += 1
-        model, began = chunks[0].forward.model, time.perf_counter()
-        answers = run_batch(model.session, chunks, self._passes)
-        if self.observer is not None:
-            self._observe(model, kind, began, [chunk.tokens for chunk in chunks])
+    def _update(self, batch: Batch, answers: Sequence[tuple[RequestState, Logits]]) -> None:
+        """Resume the requests that the batch answered, and remember whether prefills or decode steps are next."""
+        if batch.kind == "prefill":
+            self._prefilled_last = True
+        elif batch.chunks:  # drafts do not count
+            self._prefilled_last = self._prefilled_last and batch.chunks[0].forward.model.author == "small"
         for state, logits in answers:
             self._resume(state, logits)
 
-    def _observe(self, model: CachedModel, kind: Kind, began: float, rows: Sequence[Sequence[int]]) -> None:
+    def _observe(self, model: CachedModel, kind: Kind, began: float, rows: Iterable[Sequence[int]]) -> None:
         """Report a pass over the tokens of `rows` that ends now."""
         if self.observer is not None:
-            seconds, tokens = time.perf_counter() - began, sum(map(len, rows))
-            self.observer.passed(Pass(model.author, kind, began, seconds, len(rows), tokens, len(self._waiting)))
+            seconds, tokens = time.perf_counter() - began, [len(row) for row in rows]
+            self.observer.passed(Pass(model.author, kind, began, seconds, len(tokens), sum(tokens), len(self._waiting)))
 
     def _resume(self, state: RequestState, logits: Logits | None) -> None:
-        """Resume a request until it needs the next pass, or ends."""
+        """Resume a request, unless its pass failed, until it needs the next one, or ends."""
         try:
-            for text, logprobs in state.advance(logits):
+            for text, logprobs in state.advance(logits) if state.error is None else ():
                 self._events.append(Piece(state, text, logprobs))
         except Exception as error:  # of its strategy, or its constraint
             state.error = error
@@ -289,10 +255,6 @@ class Scheduler:
             state.error = error
             self._finish(state)
         self._rows.clear()
-
-
-def _last_served(chunk: Chunk) -> int:
-    return chunk.state.served
 
 
 def _key(strategy: Strategy) -> tuple[object, ...]:
