@@ -21,6 +21,7 @@ from intaglio.errors import UsageError
 from intaglio.files.input_files import read_text
 
 if TYPE_CHECKING:
+    from intaglio.bundle.bundle import Bundle
     from intaglio.runtime.generation.generate import TextGenerator
     from intaglio.runtime.generation.requests.prompt_encoder import Prompt
     from intaglio.runtime.generation.scheduling.generated import Generated
@@ -101,6 +102,7 @@ def generate_command(
     With --schema, --grammar or --regex only matching text can be generated; if it stops at --max-new-tokens, it is cut
     off there.
     """
+    from intaglio.bundle.bundle import Bundle
     from intaglio.display.progress import step
     from intaglio.runtime.generation.generate import TextGenerator
     from intaglio.runtime.strategies import Auto
@@ -113,7 +115,9 @@ def generate_command(
         "grammar": None if grammar is None else read_text(grammar, "--grammar"),
     }
     with step("opening the model"):
-        generator = TextGenerator(bundle, **options)
+        opened = Bundle.open(bundle)
+        opened_draft = Bundle.open(options["draft"]) if options["draft"] is not None else None
+        generator = TextGenerator(opened, **{**options, "draft": opened_draft})
     with generator:
         if len(wanted) > 1:
             generator.check(wanted, lambda number: f"prompt {number} of {len(wanted)}")
@@ -124,7 +128,7 @@ def generate_command(
             done.append(run.result())
             _print_text(generator, run, done[-1], shown, as_json, trace)
     if work and any(result.tokens for result in done):
-        _print_work(bundle, options["draft"], done, as_json)
+        _print_work(opened, opened_draft, done, as_json)
     return interrupts.exit_code() if any(result.stopped == "interrupted" for result in done) else 0
 
 
@@ -177,12 +181,11 @@ def _print_text(
     report_speed(generator, result)
 
 
-def _print_work(bundle: Path, draft: Path | None, results: list[Generated], as_json: bool) -> None:
+def _print_work(bundle: Bundle, draft: Bundle | None, results: list[Generated], as_json: bool) -> None:
     """Print the work of all texts and that of the large model alone, as figure C.2 of the thesis."""
-    from intaglio.bundle.bundle import Bundle
     from intaglio.validation.roofline.decoding_work import compared_work
 
-    compared = compared_work(Bundle.open(bundle), Bundle.open(draft) if draft else None)(results)
+    compared = compared_work(bundle, draft)(results)
     if as_json:
         print_json(compared)
         return

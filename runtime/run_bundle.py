@@ -13,7 +13,7 @@ from intaglio.runtime.speech.recognizer import speech_options
 
 
 def run(
-    bundle: str | Path,
+    bundle: str | Path | Bundle,
     texts: Iterable[str],
     target: str = "ort-cpu",
     batch_size: int = 32,

@@ -118,7 +118,7 @@ def _open_decoder(
 ) -> DecoderModel:
     scheduling = SchedulerOptions(max_waiting=options.max_waiting, max_waiting_tokens=options.max_waiting_tokens)
     generator = TextGenerator(
-        bundle.path,
+        bundle,
         batch=options.rows,
         target=target,
         threads=threads,

@@ -101,11 +101,14 @@ class Bundle:
         return [name for path in self.graph_paths[1:] for name in external_data_files(outline(path))]
 
     @classmethod
-    def open(cls, path: str | Path) -> Bundle:
+    def open(cls, path: str | Path | Bundle) -> Bundle:
         """Read and verify the bundle at `path`: format version, paths, sizes, hashes, external data.
 
-        Raises `BundleError` with one line: the problem and how to fix it.
+        One that is opened already is returned as it is: hashing all files takes as long as reading them. Raises
+        `BundleError` with one line: the problem and how to fix it.
         """
+        if isinstance(path, Bundle):
+            return path
         path = Path(path)
         restore(path)
         manifest = read_manifest(path)

@@ -34,7 +34,7 @@ if TYPE_CHECKING:
 
 
 def generate(
-    bundle: str | Path, prompts: str | Iterable[Prompt], **options: Unpack[GeneratorOptions]
+    bundle: str | Path | Bundle, prompts: str | Iterable[Prompt], **options: Unpack[GeneratorOptions]
 ) -> Iterator[Generated]:
     """Generate text after the prompt, or after each of the prompts, and yield a `Generated` for each, in order.
 
@@ -57,10 +57,10 @@ class TextGenerator(Closing):
 
     def __init__(
         self,
-        bundle: str | Path,
+        bundle: str | Path | Bundle,
         *,
         strategy: str | None = None,
-        draft: str | Path | None = None,
+        draft: str | Path | Bundle | None = None,
         early_exit: bool = False,
         max_new_tokens: int = 256,
         temperature: float | None = None,

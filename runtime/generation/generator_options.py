@@ -9,6 +9,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, TypedDict
 
+from intaglio.bundle.bundle import Bundle
 from intaglio.runtime.generation.scheduling.scheduler_options import SchedulerOptions
 
 
@@ -32,7 +33,7 @@ class DecodingOptions(StrategyOptions, total=False):
     """How a text is generated, and on what."""
 
     strategy: str | None
-    draft: str | Path | None
+    draft: str | Path | Bundle | None
     early_exit: bool
     target: str
     threads: int | None

@@ -36,7 +36,7 @@ def _mask(feeds: Mapping[str, Array], outputs: Mapping[str, Array]) -> Array | N
 
 def _run(bundle: Bundle, inputs: Iterable[str], options: RunOptions) -> Iterator[object]:
     texts = options.batch_size, options.truncate, options.top, options.threads, options.prompt_name
-    return run(bundle.path, inputs, options.target, *texts)
+    return run(bundle, inputs, options.target, *texts)
 
 
 TEXTS = Modality("texts", _load, _calibration, _mask, _run)

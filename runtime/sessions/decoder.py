@@ -88,7 +88,7 @@ class DecoderSession(CachedRows, Closing):
 
         Raises `BundleError` if the bundle is not a decoder, `UsageError` for a limit beyond the model's.
         """
-        opened = bundle if isinstance(bundle, Bundle) else Bundle.open(bundle)
+        opened = Bundle.open(bundle)
         decoder = decoder_of(opened)
         engine = open_engine(opened, target, threads, spinning, whole_outputs(decoder))
         try:

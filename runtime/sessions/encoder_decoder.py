@@ -63,7 +63,7 @@ class EncoderDecoderSession(DecoderSession):
 
         Raises `BundleError` if the bundle is not an encoder-decoder.
         """
-        opened = bundle if isinstance(bundle, Bundle) else Bundle.open(bundle)
+        opened = Bundle.open(bundle)
         decoder, encoder = opened.manifest.decoder, opened.manifest.encoder
         if decoder is None or encoder is None:
             raise BundleError(

@@ -34,7 +34,7 @@ class Ran(msgspec.Struct, omit_defaults=True, eq=False):
 
 
 def run(
-    bundle: str | Path,
+    bundle: str | Path | Bundle,
     texts: Iterable[str],
     target: str = "ort-cpu",
     batch_size: int = 32,

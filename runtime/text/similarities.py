@@ -36,7 +36,7 @@ class Similarity(msgspec.Struct, eq=False):
 
 
 def similarity(
-    bundle: str | Path,
+    bundle: str | Path | Bundle,
     texts: Iterable[str],
     target: str = "ort-cpu",
     batch_size: int = 32,
@@ -49,20 +49,20 @@ def similarity(
     Raises `UsageError` for a bundle without embeddings, for fewer than two texts and for too many, and the errors of
     `run`.
     """
-    manifest = Bundle.open(bundle).manifest
-    if (task := manifest.task) not in EMBEDDING_TASKS:
+    opened = Bundle.open(bundle)
+    if (task := opened.manifest.task) not in EMBEDDING_TASKS:
         raise UsageError(
-            f"--similarity compares embeddings; the task of bundle {bundle} is {task or 'unknown'!r}, expected "
+            f"--similarity compares embeddings; the task of bundle {opened.path} is {task or 'unknown'!r}, expected "
             f"{' or '.join(EMBEDDING_TASKS)}. Leave --similarity out."
         )
     some = islice(texts, MOST + 1)
-    results = list(run(bundle, some, target, batch_size, truncate, threads=threads, prompt_name=prompt_name))
+    results = list(run(opened, some, target, batch_size, truncate, threads=threads, prompt_name=prompt_name))
     if not 2 <= len(results) <= MOST:
         got = f"more than {MOST}" if len(results) > MOST else str(len(results))
         raise UsageError(f"--similarity compares 2 to {MOST} texts, got {got}. Change the number of texts.")
     embeddings = np.array([result.embedding for result in results], np.float64)
-    compared = FUNCTIONS[manifest.similarity](embeddings)
-    return Similarity([result.text for result in results], compared, manifest.similarity)
+    compared = FUNCTIONS[opened.manifest.similarity](embeddings)
+    return Similarity([result.text for result in results], compared, opened.manifest.similarity)
 
 
 def _cosine(embeddings: Numbers) -> Numbers:

@@ -104,7 +104,7 @@ def align(
                 "hold out. Give more lines, more text, or shorter prompts."
             )
         generator = TextGenerator(
-            teacher, max_new_tokens=max_new_tokens, batch=batch_size, target=target, threads=threads
+            large, max_new_tokens=max_new_tokens, batch=batch_size, target=target, threads=threads
         )
     with generator:
         generator.cap_limits(_positions(network, generator.limit), network.config.vocab_size)

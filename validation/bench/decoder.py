@@ -38,7 +38,7 @@ class DecoderBench:
         return Round(time.perf_counter() - began, [_timing(text) for text in texts])
 
     def _open(self, rows: int) -> TextGenerator:
-        generator = TextGenerator(self._bundle.path, batch=rows, **self._options)
+        generator = TextGenerator(self._bundle, batch=rows, **self._options)
         generator.reuse_prefix = False
         return generator
 

@@ -32,7 +32,7 @@ class EncoderBench:
         self._given = prompts
         self._tokenizer = Tokenizer.open(bundle)
         with bounded(options.get("threads")):
-            self._engine = open_engine(bundle.path, options.get("target", DEFAULT))
+            self._engine = open_engine(bundle, options.get("target", DEFAULT))
         self._lengths: dict[int | None, Sequence[str]] = {}
 
     def run(self, load: Load) -> Round:

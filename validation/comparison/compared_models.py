@@ -58,7 +58,7 @@ class ComparedModel:
             return ReferenceRunner(self.bundle.model_path, self.name, layers, drop_padding=True)
         if layers:
             return EngineRunner(lambda: self._exposing(layers), self.name, drop_padding=True)
-        return EngineRunner(lambda: open_engine(self.bundle.path, self.kind), self.name, drop_padding=True)
+        return EngineRunner(lambda: open_engine(self.bundle, self.kind), self.name, drop_padding=True)
 
     @cached_property
     def _module(self) -> Any:

@@ -153,7 +153,7 @@ def _written(bundle: Bundle) -> list[Text]:
     encoder, sources = bundle.manifest.encoder, sentences()[:WRITTEN_TEXTS]
     if encoder is None:
         raise UsageError("only an encoder-decoder is scored on generated text. Give a file of text.")
-    with TextGenerator(bundle.path, max_new_tokens=WRITTEN_TOKENS) as generator:
+    with TextGenerator(bundle, max_new_tokens=WRITTEN_TOKENS) as generator:
         return [
             Text([encoder.decoder_start_token_id, *generator.write(source).whole().tokens], generator.encode(source))
             for source in track(sources, "writing texts to compare on", len(sources))

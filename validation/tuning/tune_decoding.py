@@ -102,10 +102,11 @@ def tune_decoding(
     tried = [_Tried(Plain()), _Tried(Speculative())]
     tried += [_Tried(BigLittleDecoder(fallback, rollback, max_draft)) for fallback, rollback in thresholds]
     with step("opening the models"):
+        opened, opened_draft = Bundle.open(bundle), Bundle.open(draft) if draft else None
         generator = TextGenerator(
-            bundle,
+            opened,
             strategy="bild",
-            draft=draft,
+            draft=opened_draft,
             early_exit=draft is None,
             max_draft=max_draft,
             max_new_tokens=max_new_tokens,
@@ -124,7 +125,7 @@ def tune_decoding(
                 each.results.append(generator.write(example.prompt).whole())
     with step("scoring"):
         expected = _expected(examples, tried[0].results)
-        work = decoding_work(Bundle.open(bundle), Bundle.open(draft) if draft else None)
+        work = decoding_work(opened, opened_draft)
         seconds = sum(result.seconds for result in tried[0].results)
         settings = [_setting(each, expected, seconds, work) for each in tried]
     best = fastest(settings, metric, max_quality_drop)
