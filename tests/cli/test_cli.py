@@ -260,7 +260,7 @@ def test_internal_error_prints_one_line_and_a_traceback_on_request(
 
 WARNING = """
 import sys, warnings
-from intaglio import inspection
+from intaglio.bundle import inspection
 from intaglio.cli import main
 real = inspection.load
 def load(path):
