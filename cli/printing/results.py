@@ -11,7 +11,6 @@ import os
 import shutil
 import sys
 from collections.abc import Mapping, Sequence
-from functools import partial
 from typing import Any, TextIO
 
 import click
@@ -54,29 +53,18 @@ def print_table(
     the verdict there. In a file or a pipe each row is one line.
     """
     from intaglio.cli.printing.printable import printable
-    from intaglio.cli.printing.table import MARGIN, joined, lay_out, wrap
+    from intaglio.cli.printing.table import lay_out
 
     texts = [
         [printable(shown(cell, name == "cosine")) for name, cell in zip(columns, row, strict=True)] for row in rows
     ]
-    width = terminal_width()
-    table = lay_out(columns, texts, width, may_drop)
-    for text in wrap(printable(title), width) if width else [printable(title)]:
-        _print(style(text, bold=True))
-    _print()
-    for line in table.header:
-        _print(joined(line))
-    if table.header:
-        _print(table.rule)
-    for cells, lines in zip(rows, table.rows, strict=True):
-        verdicts = [cell if isinstance(cell := cells[index], bool) else None for index in table.kept]
-        for line in lines:
-            _print(joined(line, partial(_judged, verdicts)))
-    for text in (
-        wrap(f"left out to fit: {', '.join(table.left_out)}", width - MARGIN) if width and table.left_out else ()
-    ):
-        _print(style(" " * MARGIN + text, dim=True))
-    _print()
+    verdicts = [[cell if isinstance(cell, bool) else None for cell in row] for row in rows]
+    lines, left_out = lay_out(columns, texts, terminal_width(), may_drop, verdicts, has_styles())
+    say(style(printable(title), bold=True))
+    click.echo("\n".join(["", *lines]), color=has_styles())
+    if left_out:
+        say(style(f"  left out to fit: {', '.join(left_out)}", dim=True))
+    say()
 
 
 def shortened(lines: Sequence[str], limit: int) -> list[str]:
@@ -88,28 +76,12 @@ def shortened(lines: Sequence[str], limit: int) -> list[str]:
 
 def verdict(passed: bool) -> str:
     """Return the last word of a comparison, to print with `say`: "Passed" in green, or "FAILED" in red."""
-    return _judged([passed], 0, "Passed" if passed else "FAILED")
-
-
-def _judged(verdicts: Sequence[bool | None], place: int, text: str) -> str:
-    """Colour `text` green or red by the verdict at `place`; unchanged where there is none."""
-    match verdicts[place]:
-        case None:
-            return text
-        case True:
-            return style(text, fg="green")
-        case False:
-            return style(text, fg="red", bold=True)
+    return style("Passed", fg="green") if passed else style("FAILED", fg="red", bold=True)
 
 
 def say(line: str = "") -> None:
     """Print a line that may contain styles; a terminal breaks it between words."""
     click.echo(_fitting(line, sys.stdout), color=has_styles())
-
-
-def _print(line: str = "") -> None:
-    """Print a line that fits."""
-    click.echo(line, color=has_styles())
 
 
 def notice(line: str) -> None:
@@ -120,12 +92,12 @@ def notice(line: str) -> None:
 
 def _fitting(line: str, stream: TextIO) -> str:
     """`line` wrapped to the terminal behind `stream`; words, such as paths, stay whole."""
-    from intaglio.cli.printing.table import wrap
+    from intaglio.cli.printing.printable import wrapped
 
     width = shutil.get_terminal_size().columns
     if not stream.isatty() or len(click.unstyle(line)) <= width:
         return line
-    return "\n".join(wrap(line, width, fold=False))
+    return wrapped(line, width)
 
 
 def style(text: str, **styles: Any) -> str:

@@ -12,7 +12,7 @@ import pytest
 from terminal import on_terminal, without_styles
 
 from intaglio.cli.printing import results
-from intaglio.cli.printing.table import joined, lay_out
+from intaglio.cli.printing.table import lay_out
 from intaglio.cli.run import _line
 from intaglio.runtime.text.run_texts import Ran
 
@@ -32,9 +32,7 @@ REASON = "no Identity, nothing unused, and no node that depends on constants alo
 
 
 def lines(columns: Sequence[str], rows: Sequence[Sequence[str]], width: int | None, *drop: str) -> list[str]:
-    table = lay_out(columns, rows, width, drop)
-    body = [joined(line) for row in table.rows for line in row]
-    return [*map(joined, table.header), table.rule, *body]
+    return lay_out(columns, rows, width, drop)[0]
 
 
 @pytest.mark.parametrize("width", [60, 70, 80, 100, 120])
@@ -104,10 +102,10 @@ def test_long_names_wrap_between_their_parts() -> None:
 
 
 def test_columns_are_omitted_in_the_given_order_only_as_needed() -> None:
-    assert lay_out(*VALIDATE, 120, DROP).left_out == []
-    assert lay_out(*VALIDATE, 80, DROP).left_out == ["mean |error|"]
-    assert lay_out(*VALIDATE, 70, DROP).left_out == ["mean |error|", "relative"]
-    assert lay_out(*VALIDATE, 20, DROP).left_out == DROP  # others are shown even if they are too wide
+    assert lay_out(*VALIDATE, 120, DROP)[1] == []
+    assert lay_out(*VALIDATE, 80, DROP)[1] == ["mean |error|"]
+    assert lay_out(*VALIDATE, 70, DROP)[1] == ["mean |error|", "relative"]
+    assert lay_out(*VALIDATE, 20, DROP)[1] == DROP  # others are shown even if they are too wide
 
 
 def test_comparison_sign_stays_with_its_number() -> None:
@@ -255,7 +253,7 @@ def test_failures_are_red_and_successes_green(
     results.say(f"{results.verdict(True)} {results.verdict(False)}")
     shown = capsys.readouterr().out.splitlines()
     assert shown[4] == "  good        \x1b[32myes\x1b[0m"
-    assert shown[5] == "  bad          \x1b[31m\x1b[1mno\x1b[0m"
+    assert shown[5] == "  bad          \x1b[1;31mno\x1b[0m"
     assert shown[-1] == "\x1b[32mPassed\x1b[0m \x1b[31m\x1b[1mFAILED\x1b[0m"
 
 
