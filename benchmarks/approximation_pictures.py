@@ -10,7 +10,7 @@ import numpy as np
 from approximations import INPUT_SCALE, INPUTS, Floats, Integers
 from operator_runs import Run
 
-from intaglio.validation.reports.line_chart import Axis, Line, Panel, chart, ticks
+from intaglio.display.charts import Axis, Line, Panel, chart, ticks
 
 POINTS = 241  # of a smooth curve
 LENGTHS = sorted({*range(1, 300), *(round(2 ** (power / 16)) for power in range(193))})

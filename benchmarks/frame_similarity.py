@@ -10,9 +10,9 @@ import numpy.typing as npt
 import torch
 from torch import Tensor, nn
 
+from intaglio.display.charts import Axis, Kind, Line, Panel, chart, ticks
 from intaglio.exporters.checkpoints.checkpoint import Checkpoint
 from intaglio.exporters.source import build_speech
-from intaglio.validation.reports.line_chart import Axis, Kind, Line, Panel, chart, ticks
 
 DISTANCES = (1, 2, 4)  # frames
 KINDS: tuple[Kind, ...] = ("ours", "peer", "other", "exact")

@@ -26,7 +26,7 @@ FOREIGN = (
     "runtime/engines/onnxruntime/custom_operators.py",
     "training/speech/synthesis.py",
     "intaglio/bundle/manifest_reading.py --upgrade",
-    "validation/reports/line_chart.py",
+    "intaglio/display/charts.py",
     "validation/polygraphy_extension.py --intaglio-target",
 )
 # The verbs whose users see the messages of a file or folder, or of one of its options if it is named. The longest

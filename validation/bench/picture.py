@@ -8,10 +8,10 @@ from pathlib import Path
 
 import numpy as np
 
+from intaglio.display.charts import Axis, Kind, Line, Panel, chart, powers, spacing, ticks
 from intaglio.display.markup import Markup, fill
 from intaglio.errors import UsageError
 from intaglio.validation.bench.results import Bench, LoadResult, SubjectResult
-from intaglio.validation.reports.line_chart import Axis, Kind, Line, Panel, chart, ticks
 
 PAGE = '<!doctype html>\n<meta charset="utf-8">\n<title>$title</title>\n$svg\n'
 
@@ -69,8 +69,7 @@ def _line(
 
 def _from_zero(title: str, lines: list[Line]) -> Axis:
     top = max(float(line.y.max()) for line in lines)
-    apart = 10.0 ** math.floor(math.log10(max(top, 1e-9)))
-    apart *= next(factor for factor in (0.2, 0.5, 1.0, 2.0) if top / (apart * factor) <= 6)
+    apart = spacing(max(top, 1e-9), 6)
     digits = max(-math.floor(math.log10(apart)), 0)
     return Axis(title, ticks([apart * number for number in range(math.ceil(top / apart) + 1)], digits))
 
@@ -79,5 +78,4 @@ def _powers(title: str, lines: list[Line]) -> Axis:
     """A logarithmic axis with a tick at each power of two."""
     low = math.floor(math.log2(max(min(float(line.y.min()) for line in lines), 1e-6)))
     high = max(math.ceil(math.log2(max(float(line.y.max()) for line in lines))), low + 1)
-    apart = max((high - low) // 6, 1)
-    return Axis(title, {2.0**power: f"{2.0**power:g}" for power in range(low, high + apart, apart)}, logarithmic=True)
+    return Axis(title, powers(2, low, high, max((high - low) // 6, 1)), logarithmic=True)

@@ -5,7 +5,8 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 
-from intaglio.display.markup import Markup, fill, join
+from intaglio.display.charts import bar, line, svg, text
+from intaglio.display.markup import Markup, fill
 from intaglio.validation.comparison.compare import HISTOGRAM_EDGES
 from intaglio.validation.reports.results import LayerError, OutputError
 
@@ -30,34 +31,36 @@ def error_histogram(name: str, output: OutputError) -> Markup:
     def x(logarithm: float) -> float:
         return left + (min(max(logarithm, low), high) - low) / (high - low) * plot
 
-    def bar(start: float, width: float, count: int, label: str) -> Markup:
-        height = (math.log10(count) + 0.15) / (top + 0.15) * _plot_height()  # so that a single value is visible
-        return fill(
-            '<rect class="bar" x="$x" y="$y" width="$width" height="$height"><title>$label</title></rect>',
-            x=_number(start),
-            y=_number(HEIGHT - BOTTOM - height),
-            width=_number(width),
-            height=_number(height),
-            label=f"{label}: {count} values",
-        )
+    def up(logarithm: float) -> float:
+        return bottom - (logarithm + 0.15) / (top + 0.15) * (bottom - TOP)  # so that a single value is visible
 
-    parts = _frame("number of values")
+    def column(start: float, width: float, count: int, label: str) -> Markup:
+        y = up(math.log10(count))
+        return bar("bar", start, y, width, bottom - y, f"{label}: {count} values")
+
+    right, bottom = WIDTH - RIGHT, HEIGHT - BOTTOM
+    parts = [
+        text(LEFT - 44, TOP - 8, "number of values", "axis"),
+        line("frame", LEFT, TOP, LEFT, bottom),
+        line("frame", LEFT, bottom, right, bottom),
+    ]
     for power in range(math.floor(top) + 1):
-        parts += _row(HEIGHT - BOTTOM - (power + 0.15) / (top + 0.15) * _plot_height(), _power(power))
+        y = up(power)
+        parts += [line("grid", LEFT, y, right, y), text(LEFT - 7, y + 4, _power(power), "tick", "end")]
     for power in range(low, high + 1, 1 if high - low <= 10 else 2):
-        parts.append(_tick(x(power), _power(power), HEIGHT - BOTTOM))
-    parts.append(_tick(LEFT + 24, "0", HEIGHT - BOTTOM))
+        parts.append(_tick(x(power), _power(power), bottom))
+    parts.append(_tick(LEFT + 24, "0", bottom))
     if output.zeros:
-        parts.append(bar(LEFT + 10, 28, output.zeros, "no error"))
+        parts.append(column(LEFT + 10, 28, output.zeros, "no error"))
     step = plot / (high - low) / 2
     for index in filled:
         start = float(HISTOGRAM_EDGES[index])
         label = f"|error| from {10**start:.1e} to {10 ** (start + 0.5):.1e}"
-        parts.append(bar(x(start) + 1, step - 2, output.histogram[index], label))
+        parts.append(column(x(start) + 1, step - 2, output.histogram[index], label))
     if limit is not None:
-        parts += _bound_line(x(limit), HEIGHT - BOTTOM, f"{output.limit:.2g}")
-    parts.append(_axis_title("|error|, in the unit of the output", HEIGHT - 8))
-    return _picture(f"Histogram of the error of {name}", parts, HEIGHT)
+        parts += _bound_line(x(limit), bottom, f"{output.limit:.2g}")
+    parts.append(text(right, HEIGHT - 8, "|error|, in the unit of the output", "axis", "end"))
+    return svg(f"Histogram of the error of {name}", WIDTH, HEIGHT, parts)
 
 
 def layer_errors(layers: Sequence[LayerError]) -> Markup:
@@ -76,27 +79,17 @@ def layer_errors(layers: Sequence[LayerError]) -> Markup:
     parts = []
     for power in range(low, high + 1, math.ceil((high - low) / 8)):
         label = _power(power) if power > math.log10(FLOOR) else "0"
-        parts += [_vertical("grid", x(power), TOP, bottom), _tick(x(power), label, bottom)]
+        parts += [line("grid", x(power), TOP, x(power), bottom), _tick(x(power), label, bottom)]
     for index, (name, level, layer) in enumerate(zip(names, levels, layers, strict=True)):
-        parts.append(
-            fill(
-                '<text class="name" x="$end" y="$baseline" text-anchor="end">$name</text>'
-                '<rect class="$kind" x="$x" y="$y" width="$width" height="$height"><title>$label</title></rect>',
-                end=left - 8,
-                baseline=_number(TOP + ROW * (index + 0.5) + 4),
-                name=name,
-                kind="bar" if layer.passed else "bar beyond",
-                x=left,
-                y=TOP + ROW * index + 4,
-                width=_number(x(level) - left),
-                height=ROW - 8,
-                label=f"{layer.layer}: {layer.relative:.2e}",
-            )
-        )
-    parts.append(_vertical("frame", left, TOP, bottom))
+        hover, y = f"{layer.layer}: {layer.relative:.2e}", TOP + ROW * index
+        parts += [
+            text(left - 8, y + ROW / 2 + 4, name, "name", "end"),
+            bar("bar" if layer.passed else "bar beyond", left, y + 4, x(level) - left, ROW - 8, hover),
+        ]
+    parts.append(line("frame", left, TOP, left, bottom))
     parts += _bound_line(x(bound), bottom, f"{layers[0].bound:g}")
-    parts.append(_axis_title("largest error / largest value", bottom + 40))
-    return _picture("Relative error by layer", parts, bottom + BOTTOM)
+    parts.append(text(WIDTH - RIGHT, bottom + 40, "largest error / largest value", "axis", "end"))
+    return svg("Relative error by layer", WIDTH, bottom + BOTTOM, parts)
 
 
 def _level(relative: float) -> float:
@@ -116,51 +109,12 @@ def _short(name: str, prefix: str) -> str:
     return name if len(name) <= 34 else "…" + name[-33:]
 
 
-def _plot_height() -> int:
-    return HEIGHT - TOP - BOTTOM
-
-
-def _frame(title: str) -> list[Markup]:
-    return [
-        fill('<text class="axis" x="$x" y="$y">$title</text>', x=LEFT - 44, y=TOP - 8, title=title),
-        _vertical("frame", LEFT, TOP, HEIGHT - BOTTOM),
-        fill(
-            '<line class="frame" x1="$x" x2="$right" y1="$y" y2="$y"/>', x=LEFT, right=WIDTH - RIGHT, y=HEIGHT - BOTTOM
-        ),
-    ]
-
-
-def _row(y: float, label: Markup | str) -> list[Markup]:
-    return [
-        fill('<line class="grid" x1="$x" x2="$right" y1="$y" y2="$y"/>', x=LEFT, right=WIDTH - RIGHT, y=_number(y)),
-        fill(
-            '<text class="tick" x="$x" y="$y" text-anchor="end">$label</text>',
-            x=LEFT - 7,
-            y=_number(y + 4),
-            label=label,
-        ),
-    ]
-
-
-def _tick(x: float, label: Markup | str, bottom: float) -> Markup:
-    return fill(
-        '<text class="tick" x="$x" y="$y" text-anchor="middle">$label</text>', x=_number(x), y=bottom + 17, label=label
-    )
-
-
-def _vertical(kind: str, x: float, top: float, bottom: float) -> Markup:
-    return fill(
-        '<line class="$kind" x1="$x" x2="$x" y1="$top" y2="$bottom"/>', kind=kind, x=_number(x), top=top, bottom=bottom
-    )
+def _tick(x: float, label: str, bottom: float) -> Markup:
+    return text(x, bottom + 17, label, "tick", "middle")
 
 
 def _bound_line(x: float, bottom: float, bound: str) -> list[Markup]:
-    label = '<text class="bound-label" x="$x" y="$y" text-anchor="middle">bound $bound</text>'
-    return [_vertical("bound", x, TOP, bottom), fill(label, x=_number(x), y=TOP - 8, bound=bound)]
-
-
-def _axis_title(title: str, y: float) -> Markup:
-    return fill('<text class="axis" x="$x" y="$y" text-anchor="end">$title</text>', x=WIDTH - RIGHT, y=y, title=title)
+    return [line("bound", x, TOP, x, bottom), text(x, TOP - 8, f"bound {bound}", "bound-label", "middle")]
 
 
 def _power(exponent: int) -> Markup:
@@ -169,17 +123,3 @@ def _power(exponent: int) -> Markup:
         return Markup(str(10**exponent))
     shown = str(exponent).replace("-", "−")
     return fill('10<tspan dy="-5" font-size="9">$shown</tspan>', shown=shown)
-
-
-def _number(value: float) -> str:
-    return f"{value:.1f}"
-
-
-def _picture(title: str, parts: Sequence[Markup], height: int) -> Markup:
-    return fill(
-        '<svg viewBox="0 0 $width $height" role="img" aria-label="$title">\n$parts\n</svg>',
-        width=WIDTH,
-        height=height,
-        title=title,
-        parts=join(parts),
-    )

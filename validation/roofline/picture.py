@@ -6,7 +6,7 @@ import math
 
 import numpy as np
 
-from intaglio.validation.reports.line_chart import Axis, Line, Panel, chart
+from intaglio.display.charts import Axis, Line, Panel, chart, powers
 from intaglio.validation.roofline.roofline import Roofline
 
 
@@ -14,9 +14,8 @@ def picture(found: Roofline) -> str:
     """An SVG file: the roof given by bandwidth and peak, and the measurement of each row."""
     intensities = [row.intensity for row in found.rows]
     ridge = found.peak / found.bandwidth
-    low = 2.0 ** math.floor(math.log2(min(*intensities, ridge)) - 1)
-    high = 2.0 ** math.ceil(math.log2(max(*intensities, ridge)) + 1)
-    x = np.array([low, ridge, high])
+    low, high = math.floor(math.log2(min(*intensities, ridge)) - 1), math.ceil(math.log2(max(*intensities, ridge)) + 1)
+    x = np.array([2.0**low, ridge, 2.0**high])
     roof = Line("roof: memory, then products", "exact", x, np.minimum(x * found.bandwidth, found.peak) / 1e9)
     names = [
         f"{row.tokens} tokens, length {row.length}: {row.measured_ms:.2f} ms{', from the cache' * row.above_memory}"
@@ -24,19 +23,14 @@ def picture(found: Roofline) -> str:
     ]
     speeds = np.array([row.operations / row.measured_ms / 1e6 for row in found.rows])
     measured = Line("measured", "ours", np.array(intensities), speeds, names)
-    bottom = 10.0 ** math.floor(math.log10(min(speeds.min(), roof.y[0])))
-    top = 10.0 ** math.ceil(math.log10(max(speeds.max(), roof.y[-1])))
+    bottom = math.floor(math.log10(min(speeds.min(), roof.y[0])))
+    top = math.ceil(math.log10(max(speeds.max(), roof.y[-1])))
     above = "; above the roof: read from the cache" if any(row.above_memory for row in found.rows) else ""
     panel = Panel(
         f"{found.threads} threads: {found.bandwidth / 1e9:.1f} GB/s, {found.peak / 1e9:.0f} GFLOP/s{above}",
-        Axis("operations per byte from memory", _powers(low, high, 2), logarithmic=True),
-        Axis("10⁹ operations per second", _powers(bottom, top, 10), logarithmic=True),
+        Axis("operations per byte from memory", powers(2, low, high), logarithmic=True),
+        Axis("10⁹ operations per second", powers(10, bottom, top), logarithmic=True),
         [roof, measured],
         height=320,
     )
     return chart(f"Roofline of {found.bundle}", [panel])
-
-
-def _powers(low: float, high: float, base: int) -> dict[float, str]:
-    first, last = (round(math.log(value, base)) for value in (low, high))
-    return {float(base) ** power: f"{float(base) ** power:g}" for power in range(first, last + 1)}

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from intaglio.validation.reports.line_chart import Axis, Kind, Line, Panel, chart, ticks
+from intaglio.display.charts import Axis, Kind, Line, Panel, chart, ticks
 from intaglio.validation.tuning.tune_decoding import Setting, TunedDecoding
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from importlib import resources
 
+from intaglio.display.charts import bar, line, spacing, svg, text
 from intaglio.display.markup import Markup, fill, join
 from intaglio.runtime.agents.reports.critical_path import Step, critical_path
 from intaglio.runtime.agents.reports.run_record import RequestSpan, RunRecord, TaskSpan, record_of
@@ -15,18 +16,9 @@ NAME_CHARACTERS = 40
 HOVER_CHARACTERS, DETAIL_CHARACTERS = 200, 4000  # of a result or a text
 TICKS = 8  # at most
 
-PICTURE = """<svg viewBox="0 0 $width $height" role="img" aria-label="timeline of the run">
-$grid
-$lanes
-</svg>"""
-GRID = """<line class="grid" x1="$x" x2="$x" y1="18" y2="$bottom"/>
-<text x="$x" y="12" text-anchor="middle">$label</text>"""
 LANE_OF = """<g><title>$details</title>
-<rect class="lane" x="0" y="$top" width="$width" height="$height"/>
-<text class="name" x="$indent" y="$baseline">$name</text>
 $bars
 </g>"""
-BAR = """<rect class="$kind" x="$x" y="$y" width="$width" height="$height" rx="2"/>"""
 ROW = """<tr><th>$name</th><td>$value</td></tr>"""
 DETAIL = """<details id="$id"><summary>$name</summary><pre>$text</pre></details>"""
 
@@ -64,51 +56,36 @@ def _picture(record: RunRecord, path: list[Step]) -> Markup:
     lanes = _in_order(record)
     bottom = 22 + LANE * len(lanes)
     scale = WIDTH / max(record.seconds, 1e-6)
-    apart = _apart(record.seconds)
-    ticks = [apart * number for number in range(int(record.seconds / apart) + 1)] if record.seconds > 0 else [0.0]
-    grid = [fill(GRID, x=f"{LEFT + each * scale:.1f}", bottom=bottom, label=f"{each:g} s") for each in ticks]
-    drawn = [_lane(record, span, 22 + LANE * place, scale, path) for place, span in enumerate(lanes)]
-    return fill(PICTURE, width=LEFT + WIDTH + 30, height=bottom + 6, grid=join(grid), lanes=join(drawn))
-
-
-def _apart(seconds: float) -> float:
-    """Return the seconds between two ticks: 1, 2 or 5 times a power of ten."""
-    apart = 1e-6
-    for power in range(-6, 9):
-        for factor in (1, 2, 5):
-            apart = factor * 10.0**power
-            if seconds / apart <= TICKS:
-                return round(apart, 9)
-    return apart
+    apart = spacing(max(record.seconds, 1e-6), TICKS)
+    parts = []
+    for number in range(int(record.seconds / apart) + 1):
+        x = LEFT + number * apart * scale
+        parts += [line("grid", x, 18, x, bottom), text(x, 12, f"{number * apart:g} s", anchor="middle")]
+    parts += [_lane(record, span, 22 + LANE * place, scale, path) for place, span in enumerate(lanes)]
+    return svg("timeline of the run", LEFT + WIDTH + 30, bottom + 6, parts)
 
 
 def _lane(record: RunRecord, span: RequestSpan | TaskSpan, top: int, scale: float, path: list[Step]) -> Markup:
     end = record.end_of(span)
-    bars: list[Markup] = []
+    indent = 18 if isinstance(span, TaskSpan) else 6
+    bars = [bar("lane", 0, top, LEFT + WIDTH + 30, LANE), text(indent, top + 17, _name(span), "name")]
 
-    def bar(kind: str, began: float, ended: float, inset: int, height: int) -> None:
-        x, width = LEFT + began * scale, max((ended - began) * scale, 1.0)
-        bars.append(fill(BAR, kind=kind, x=f"{x:.2f}", y=top + inset, width=f"{width:.2f}", height=height))
+    def draw(kind: str, began: float, ended: float, inset: int, height: int) -> None:
+        bars.append(bar(kind, LEFT + began * scale, top + inset, max((ended - began) * scale, 1.0), height))
 
     if isinstance(span, TaskSpan):
-        bar("wait", span.planned, end if span.began is None else span.began, 9, 8)
+        draw("wait", span.planned, end if span.began is None else span.began, 9, 8)
         if span.began is not None:
-            bar(f"task {span.status}", span.began, end, 5, 16)
+            draw(f"task {span.status}", span.began, end, 5, 16)
     else:
-        bar(f"request {span.role}", span.began, end, 5, 16)
+        draw(f"request {span.role}", span.began, end, 5, 16)
     kind = "task" if isinstance(span, TaskSpan) else "request"
     for step in path:
         if (step.kind, step.number) == (kind, span.number):
-            bar("critical", step.began, step.ended, 22, 3)
+            draw("critical", step.began, step.ended, 22, 3)
     return fill(
         LANE_OF,
         details=join([_text(fact) for fact in [*_facts(span), _cut(_brought(span), HOVER_CHARACTERS)]]),
-        top=top,
-        width=LEFT + WIDTH + 30,
-        height=LANE,
-        indent=18 if isinstance(span, TaskSpan) else 6,
-        baseline=top + 17,
-        name=_name(span),
         bars=join(bars),
     )
 

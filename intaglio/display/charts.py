@@ -1,9 +1,9 @@
-"""Line charts as stand-alone SVG files, readable on light and dark pages."""
+"""Charts as SVG: lines, bars and labels, ticks, and line charts as files that are readable on light and dark pages."""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
@@ -84,32 +84,73 @@ def ticks(values: Sequence[float], digits: int = 0) -> dict[float, str]:
     return {value: f"{value:.{digits}f}".replace("-", "−") for value in values}
 
 
+def powers(base: int, first: int, last: int, apart: int = 1) -> dict[float, str]:
+    """Ticks at the powers of `base` from `first` to `last`, or to the next one after it."""
+    return {float(base) ** power: f"{float(base) ** power:g}" for power in range(first, last + apart, apart)}
+
+
+def spacing(length: float, most: int) -> float:
+    """Distance of at most `most` ticks and one at zero over `length` > 0: 1, 2 or 5 times a power of ten."""
+    least = 10.0 ** math.floor(math.log10(length / most))
+    return next(least * factor for factor in (1, 2, 5, 10) if length / (least * factor) <= most)
+
+
+def svg(label: str, width: float, height: float, parts: Iterable[Markup], file: bool = False) -> Markup:
+    """A picture of a page, whose style sheet styles it; or a `file` with the styles of this module, on a card."""
+    opening = '<svg viewBox="0 0 $width $height" role="img" aria-label="$label">\n$parts\n</svg>'
+    if file:
+        parts = [
+            fill("<title>$label</title>", label=label),
+            STYLE,
+            fill('<rect class="card" x="0.5" y="0.5" width="$x" height="$y" rx="8"/>', x=width - 1, y=height - 1),
+            *parts,
+        ]
+        alone = '<svg xmlns="http://www.w3.org/2000/svg" width="$width" height="$height" '
+        opening = opening.replace("<svg ", alone) + "\n"
+    return fill(opening, label=label, width=width, height=height, parts=join(parts))
+
+
+def line(kind: str, x: float, y: float, to_x: float, to_y: float) -> Markup:
+    """A straight line."""
+    template = '<line class="$kind" x1="$x" y1="$y" x2="$to_x" y2="$to_y"/>'
+    return fill(template, kind=kind, x=_rounded(x), y=_rounded(y), to_x=_rounded(to_x), to_y=_rounded(to_y))
+
+
+def bar(kind: str, x: float, y: float, width: float, height: float, hover: str | None = None) -> Markup:
+    """A rectangle; `hover` is shown beside the pointer."""
+    return fill(
+        '<rect class="$kind" x="$x" y="$y" width="$width" height="$height">$title</rect>',
+        kind=kind,
+        x=_rounded(x),
+        y=_rounded(y),
+        width=_rounded(width),
+        height=_rounded(height),
+        title=Markup() if hover is None else fill("<title>$hover</title>", hover=hover),
+    )
+
+
+def text(x: float, y: float, label: str, kind: str = "", anchor: str = "start") -> Markup:
+    """A label; its `anchor` is at `x`: start, middle or end."""
+    template = '<text class="$kind" x="$x" y="$y" text-anchor="$anchor">$label</text>'
+    return fill(template, kind=kind, x=_rounded(x), y=_rounded(y), anchor=anchor, label=label)
+
+
+def _rounded(value: float) -> str:
+    return f"{value:.1f}"
+
+
 def chart(description: str, panels: Sequence[Panel]) -> str:
     """The text of an SVG file with a legend of all lines and the panels below each other."""
-    parts, y = legend([line for panel in panels for line in panel.lines], 30)
+    parts, y = legend([each for panel in panels for each in panel.lines], 30)
     for panel in panels:
         parts += draw(panel, y + ABOVE)
         y += ABOVE + panel.height + BELOW
-    template = (
-        '<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 $width $height" width="$width" height="$height" '
-        'role="img" aria-label="$label">\n<title>$label</title>\n$style\n'
-        '<rect class="card" x="0.5" y="0.5" width="$right" height="$bottom" rx="8"/>\n$parts\n</svg>\n'
-    )
-    return fill(
-        template,
-        width=WIDTH,
-        height=y,
-        right=WIDTH - 1,
-        bottom=y - 1,
-        label=description,
-        style=STYLE,
-        parts=join(parts),
-    )
+    return svg(description, WIDTH, y, parts, file=True)
 
 
 def legend(lines: Sequence[Line], y: int) -> tuple[list[Markup], int]:
     """A sample and the name of each kind of line, from the height `y` on; and the height below them."""
-    kinds = {(line.kind, line.names is not None): line.label for line in lines}
+    kinds = {(each.kind, each.names is not None): each.label for each in lines}
     parts: list[Markup] = []
     x = float(LEFT)
     for (kind, dotted), label in kinds.items():
@@ -127,58 +168,43 @@ def legend(lines: Sequence[Line], y: int) -> tuple[list[Markup], int]:
 
 def draw(panel: Panel, top: int) -> list[Markup]:
     """Axes, ticks, bounds and lines; `top` is where the axes begin."""
-    right, bottom = WIDTH - RIGHT, top + panel.height
+    right, bottom, middle = WIDTH - RIGHT, top + panel.height, (LEFT + WIDTH - RIGHT) / 2
     parts = [
-        fill('<text class="title" x="$x" y="$y">$title</text>', x=LEFT, y=top - 14, title=panel.title),
+        text(LEFT, top - 14, panel.title, "title"),
         fill(
             '<text transform="translate(26 $y) rotate(-90)" text-anchor="middle">$title</text>',
             y=top + panel.height / 2,
             title=panel.y.title,
         ),
-        text("middle", (LEFT + right) / 2, bottom + 40, panel.x.title),
+        text(middle, bottom + 40, panel.x.title, anchor="middle"),
     ]
     for value, label in panel.y.ticks.items():
-        height = bottom - panel.y.place(value) * panel.height
-        kind = "zero" if value == 0 else "grid"
-        parts += [horizontal(kind, height), text("end", LEFT - 9, height + 4.5, label)]
+        y = bottom - panel.y.place(value) * panel.height
+        parts += [
+            line("zero" if value == 0 else "grid", LEFT, y, right, y),
+            text(LEFT - 9, y + 4.5, label, anchor="end"),
+        ]
     for value, label in panel.x.ticks.items():
         x = LEFT + panel.x.place(value) * (right - LEFT)
-        parts += [vertical(x, bottom), text("middle", x, bottom + 20, label)]
+        parts += [line("frame", x, bottom, x, bottom + 5), text(x, bottom + 20, label, anchor="middle")]
     for value, label in panel.bounds.items():
-        height = bottom - panel.y.place(value) * panel.height
-        above = height - 6 if value > 0 else height + 15
-        parts += [horizontal("bound", height), text("middle", (LEFT + right) / 2, above, label, "bound-label")]
-    return parts + [curve(panel, line, top) for line in panel.lines]
+        y = bottom - panel.y.place(value) * panel.height
+        above = y - 6 if value > 0 else y + 15
+        parts += [line("bound", LEFT, y, right, y), text(middle, above, label, "bound-label", "middle")]
+    return parts + [curve(panel, each, top) for each in panel.lines]
 
 
-def curve(panel: Panel, line: Line, top: int) -> Markup:
+def curve(panel: Panel, drawn: Line, top: int) -> Markup:
     """One line through its points, or the points."""
     places = [
         (LEFT + panel.x.place(x) * (WIDTH - RIGHT - LEFT), top + (1 - panel.y.place(y)) * panel.height)
-        for x, y in zip(line.x, line.y, strict=True)
+        for x, y in zip(drawn.x, drawn.y, strict=True)
     ]
-    if line.names is not None:
+    if drawn.names is not None:
         dot = '<circle class="point $kind" cx="$x" cy="$y" r="5"><title>$name</title></circle>'
         return join(
-            fill(dot, kind=line.kind, x=f"{x:.1f}", y=f"{y:.1f}", name=name)
-            for (x, y), name in zip(places, line.names, strict=True)
+            fill(dot, kind=drawn.kind, x=f"{x:.1f}", y=f"{y:.1f}", name=name)
+            for (x, y), name in zip(places, drawn.names, strict=True)
         )
     path = " ".join(f"{x:.1f} {y:.1f}" for x, y in places)
-    return fill('<path class="line $kind" d="M$path"/>', kind=line.kind, path=path)
-
-
-def horizontal(kind: str, y: float) -> Markup:
-    """A line across the axes."""
-    template = '<path class="$kind" d="M$left $y H$right"/>'
-    return fill(template, kind=kind, left=LEFT, right=WIDTH - RIGHT, y=f"{y:.1f}")
-
-
-def vertical(x: float, bottom: int) -> Markup:
-    """A tick below the axes."""
-    return fill('<path class="frame" d="M$x $bottom v5"/>', x=f"{x:.1f}", bottom=bottom)
-
-
-def text(anchor: str, x: float, y: float, label: str, kind: str = "") -> Markup:
-    """A label."""
-    template = '<text class="$kind" x="$x" y="$y" text-anchor="$anchor">$label</text>'
-    return fill(template, kind=kind, x=f"{x:.1f}", y=f"{y:.1f}", anchor=anchor, label=label)
+    return fill('<path class="line $kind" d="M$path"/>', kind=drawn.kind, path=path)
