@@ -17,7 +17,7 @@ from intaglio.accuracy.bounds import INTEGER, Bounds
 from intaglio.accuracy.metrics import cosine, max_abs
 from intaglio.accuracy.padding import without_padding
 from intaglio.errors import EngineError
-from intaglio.processes import child_process
+from intaglio.processes import children
 from intaglio.processes.temporary import scratch_directory
 from intaglio.runtime.engines.engine import Array, Engine
 from intaglio.runtime.engines.onnxruntime.engine import OnnxRuntimeEngine
@@ -68,7 +68,7 @@ def check_graph(model: Path, bounds: Bounds, feeds: list[Batch], expected: list[
 def run_check(module: str, model: Path, folder: Path) -> None:
     """Run a module of this package in a child process. Raises `EngineError` when it fails."""
     try:
-        child_process.run(f"intaglio.exporters.{module}", str(model), str(folder))
+        children.run(f"intaglio.exporters.{module}", str(model), str(folder))
     except EngineError as error:
         raise EngineError(f"the exported graph does not run: {error}") from error
 

@@ -1,4 +1,4 @@
-"""Run a module of this package in a child process that always ends when this process ends.
+"""The child's side of `children`: run a module of this package in a process that always ends when its parent ends.
 
     python -P -m intaglio.processes.child_process PARENT MODULE [ARGUMENT]...
 
@@ -12,24 +12,9 @@ import os
 import resource
 import runpy
 import signal
-import subprocess
 import sys
 
-from intaglio.errors import EngineError
-
 PR_SET_PDEATHSIG = 1  # linux/prctl.h
-
-
-def command(module: str, *arguments: str) -> list[str]:
-    """The command line that runs `module` as a child of this process."""
-    return [sys.executable, "-P", "-m", __name__, str(os.getpid()), module, *arguments]
-
-
-def run(module: str, *arguments: str) -> None:
-    """Run `module` to its end. If it fails, raises `EngineError` with the last line of its standard error."""
-    child = subprocess.run(command(module, *arguments), capture_output=True, text=True, check=False)
-    if child.returncode != 0:
-        raise EngineError((child.stderr.strip().splitlines() or [f"exit code {child.returncode}"])[-1])
 
 
 def end_with(parent: int) -> None:

@@ -11,11 +11,11 @@ does not answer. Later masks are limited by the library alone.
 
 from __future__ import annotations
 
+import json
 import os
 import resource
 import signal
 import socket
-import subprocess
 import sys
 import threading
 import weakref
@@ -23,7 +23,8 @@ from contextlib import suppress
 from pathlib import Path
 
 from intaglio.errors import UsageError
-from intaglio.processes.child_process import command, end_with, lower_limit
+from intaglio.processes.child_process import end_with, lower_limit
+from intaglio.processes.children import Child, ChildEndedError
 
 MAX_SECONDS = 5  # of processor time
 MAX_WAIT = 10  # seconds of wall-clock time
@@ -40,7 +41,7 @@ class GrammarCheck:
 
     def __init__(self, tokenizer: str, end: int):
         """`tokenizer`: the text of its tokenizer.json, with the token `end` that ends a constrained text."""
-        self._tokenizer, self._end = tokenizer.encode(), end
+        self._tokenizer, self._end = tokenizer, end
         self._lock = threading.Lock()
         self._slots = threading.BoundedSemaphore(MAX_CHECKS)
         self._process: _Process | None = None
@@ -54,7 +55,7 @@ class GrammarCheck:
             for _ in range(2):  # the process may have ended since its last check
                 process = self._running()
                 answer = process.ask(text)
-                if answer or process.runs():
+                if answer or process.child.runs():
                     break
         if not answer:
             raise UsageError(
@@ -67,7 +68,7 @@ class GrammarCheck:
 
     def _running(self) -> _Process:
         with self._lock:
-            if self._process is None or not self._process.runs():
+            if self._process is None or not self._process.child.runs():
                 self._process = _Process(self._tokenizer, self._end)
             return self._process
 
@@ -75,24 +76,15 @@ class GrammarCheck:
 class _Process:
     """A running process of this module; it ends when this object is deleted."""
 
-    def __init__(self, tokenizer: bytes, end: int) -> None:
+    def __init__(self, tokenizer: str, end: int) -> None:
         self._control, theirs = socket.socketpair()
         with theirs:
-            words = command(__name__, str(theirs.fileno()), str(end))
-            self._child = subprocess.Popen(
-                words, stdin=subprocess.PIPE, stderr=subprocess.DEVNULL, pass_fds=[theirs.fileno()]
-            )
-        self._close = weakref.finalize(self, _close, self._child, self._control)
-        assert self._child.stdin is not None
-        with suppress(BrokenPipeError), self._child.stdin as pipe:
-            pipe.write(tokenizer)
-        self._control.settimeout(MAX_START)
-        if not self._receive(self._control):
-            raise UsageError("the process that checks grammars did not start. Free memory, and try again.")
-
-    def runs(self) -> bool:
-        """Whether the process takes grammars."""
-        return self._child.poll() is None
+            self.child = Child(__name__, str(theirs.fileno()), str(end), pass_fds=[theirs.fileno()])
+        self._close = weakref.finalize(self, self._control.close)
+        try:
+            self.child.ask(json.dumps(tokenizer), MAX_START)
+        except ChildEndedError as error:
+            raise UsageError("the process that checks grammars did not start. Free memory, and try again.") from error
 
     def ask(self, text: str) -> bytes:
         """Return the answer to a grammar; empty if there is none."""
@@ -104,19 +96,8 @@ class _Process:
             with suppress(OSError):
                 ours.sendall(text.encode())
                 ours.shutdown(socket.SHUT_WR)
-            return self._receive(ours)
-
-    @staticmethod
-    def _receive(connection: socket.socket) -> bytes:
-        with suppress(OSError):
-            return connection.recv(64)
+                return ours.recv(64)
         return b""
-
-
-def _close(child: subprocess.Popen[bytes], control: socket.socket) -> None:
-    control.close()
-    child.kill()
-    child.wait()
 
 
 def _memory(name: str) -> int:
@@ -129,10 +110,10 @@ def _serve(control: socket.socket, end: int) -> None:
     """Read the tokenizer, then fork for each connection that comes through `control`."""
     import llguidance
 
-    tokenizer = llguidance.LLTokenizer(sys.stdin.buffer.read().decode(), eos_token=end)
+    tokenizer = llguidance.LLTokenizer(json.loads(sys.stdin.readline()), eos_token=end)
     signal.signal(signal.SIGCHLD, signal.SIG_IGN)  # the kernel reaps the forks
     lower_limit(resource.RLIMIT_CORE, 0)
-    control.sendall(b"ready")
+    print("ready", flush=True)  # noqa: T201  the answer
     control.settimeout(IDLE)
     parent = os.getpid()
     while True:

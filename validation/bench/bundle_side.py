@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import subprocess
-import tempfile
 import time
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
@@ -14,7 +12,7 @@ import msgspec
 
 from intaglio import errors
 from intaglio.errors import EngineError
-from intaglio.processes import child_process
+from intaglio.processes.children import Child, ChildEndedError
 from intaglio.validation.bench.load import Load, Round
 from intaglio.validation.bench.worker import Opened, Opening, Refused
 
@@ -33,15 +31,7 @@ class BundleSide:
         `rows`: requests at a time in the first round.
         """
         self.subject = bundle
-        # Not a pipe, which could fill up; closed at the end.
-        self._errors = tempfile.TemporaryFile("w+", encoding="utf-8", errors="replace")  # noqa: SIM115
-        self._child = subprocess.Popen(
-            child_process.command(WORKER),
-            stdin=subprocess.PIPE,
-            stdout=subprocess.PIPE,
-            stderr=self._errors,
-            encoding="utf-8",
-        )
+        self._child = Child(WORKER)
         try:
             plain = {name: _plain(value) for name, value in options.items()}
             found = self._ask(Opening(bundle, plain, [*prompts] if prompts else None, rows), Opened)
@@ -56,10 +46,7 @@ class BundleSide:
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
     ) -> None:
-        self._child.kill()
-        with suppress(BrokenPipeError):
-            self._child.communicate()
-        self._errors.close()
+        self._child.end()
 
     def run(self, load: Load) -> Round:
         """Run a round."""
@@ -67,17 +54,10 @@ class BundleSide:
         return self._ask(load, Round)
 
     def _ask(self, asked: msgspec.Struct, kind: type[Answer]) -> Answer:
-        assert self._child.stdin is not None and self._child.stdout is not None
-        with suppress(BrokenPipeError):
-            self._child.stdin.write(msgspec.json.encode(asked).decode() + "\n")
-            self._child.stdin.flush()
-        line = self._child.stdout.readline()
-        if not line.endswith("\n"):
-            code = self._child.wait()
-            self._errors.seek(0)
-            lines = self._errors.read().strip().splitlines()
-            reason = lines[-1] if lines else f"exit code {code}"
-            raise EngineError(f"{self.subject}: its process ended: {reason}")
+        try:
+            line = self._child.ask(msgspec.json.encode(asked).decode())
+        except ChildEndedError as error:
+            raise EngineError(f"{self.subject}: its process ended: {error}") from error
         with suppress(msgspec.ValidationError):
             refused = msgspec.json.decode(line, type=Refused)
             raise getattr(errors, refused.error)(refused.message)

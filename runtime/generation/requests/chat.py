@@ -9,11 +9,7 @@ from __future__ import annotations
 import json
 import re
 import signal
-import subprocess
-import threading
-import weakref
 from collections.abc import Mapping, Sequence
-from contextlib import suppress
 from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
@@ -24,7 +20,7 @@ import msgspec
 from intaglio.bundle.bundle import Bundle
 from intaglio.errors import BundleError, UsageError, one_line
 from intaglio.files.input_files import read_text
-from intaglio.processes import child_process
+from intaglio.processes.children import Child, ChildEndedError
 from intaglio.runtime.generation.requests.message import FunctionCall as FunctionCall
 from intaglio.runtime.generation.requests.message import Message as Message
 from intaglio.runtime.generation.requests.message import ToolCall as ToolCall
@@ -156,7 +152,7 @@ class ChatTemplate:
         calls = [call.function for message in messages for call in message.tool_calls or ()]
         shown = [message.as_variable() for message in messages]
         request = {"variables": {**variables, "messages": shown}, "arguments": [call.as_text() for call in calls]}
-        answer = self._process.ask(request)
+        answer = _asked(self._process, request)
         if "text" in answer:
             return answer["text"]
         if "refused" in answer:
@@ -167,54 +163,22 @@ class ChatTemplate:
     def _for_tools(self) -> ChatTemplate:
         return ChatTemplate(self.tool_source, self._tokens, self._where)
 
-    def _start(self) -> _Process:
-        process = _Process()
-        answer = process.ask({"template": self.source})
+    def _start(self) -> Child:
+        process = Child("intaglio.runtime.generation.text.template_process")
+        answer = _asked(process, {"template": self.source})
         if answer:
             reason = answer.get("refused") or f"it {_beyond(answer)}"
             raise BundleError(f"{self._where}: the chat template does not compile ({reason}). Fix it.")
         return process
 
 
-class _Process:
-    """A running `template_process`; it ends when this object is deleted."""
-
-    def __init__(self) -> None:
-        command = child_process.command("intaglio.runtime.generation.text.template_process")
-        self._child = subprocess.Popen(
-            command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, encoding="utf-8"
-        )
-        self.end = weakref.finalize(self, _end, self._child)
-
-    def runs(self) -> bool:
-        """Whether the process can take requests."""
-        return self.end.alive and self._child.poll() is None
-
-    def ask(self, request: Mapping[str, object]) -> dict[str, str]:
-        """Send a request and return the answer; {"limit": ...} if the process ended instead of answering."""
-        assert self._child.stdin is not None and self._child.stdout is not None
-        timer = threading.Timer(MAX_WAIT, self._child.kill)
-        timer.start()
-        try:
-            with suppress(BrokenPipeError):
-                self._child.stdin.write(json.dumps({**request, "seconds": MAX_SECONDS}) + "\n")
-                self._child.stdin.flush()
-            line = self._child.stdout.readline()
-        finally:
-            timer.cancel()
-        if line.endswith("\n"):
-            answer: dict[str, str] = json.loads(line)
-            return answer
-        self._child.wait()
-        ended = self._child.returncode
-        self.end()
-        return {"limit": "time" if ended in (-signal.SIGXCPU, -signal.SIGKILL) else "process"}
-
-
-def _end(child: subprocess.Popen[str]) -> None:
-    child.kill()
-    with suppress(BrokenPipeError):
-        child.communicate()
+def _asked(process: Child, request: Mapping[str, object]) -> dict[str, str]:
+    """Return the answer to a request; {"limit": ...} if the process ended instead of answering."""
+    try:
+        answer: dict[str, str] = json.loads(process.ask(json.dumps({**request, "seconds": MAX_SECONDS}), MAX_WAIT))
+    except ChildEndedError as ended:
+        return {"limit": "time" if ended.code in (-signal.SIGXCPU, -signal.SIGKILL) else "process"}
+    return answer
 
 
 def _beyond(answer: Mapping[str, str]) -> str:

@@ -59,8 +59,8 @@ for _ in range(300):
 """
 PARENT = """
 import sys
-from intaglio.processes import child_process
-child_process.run("sleeper", sys.argv[1])
+from intaglio.processes import children
+children.run("sleeper", sys.argv[1])
 """
 SLEEPER = """
 import os, sys, time

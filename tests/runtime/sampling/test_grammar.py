@@ -318,8 +318,8 @@ def test_killed_checking_process_is_replaced() -> None:
     check = grammar_tokenizer.grammar_tokenizer(TOKENIZER).check
     process = check._process
     assert process is not None
-    process._child.kill()
-    process._child.wait()
+    process.child.process.kill()
+    process.child.process.wait()
     Grammar.from_regex("b", TOKENIZER)
     assert check._process is not process
 
@@ -328,7 +328,7 @@ def test_checking_process_ends_with_its_tokenizer() -> None:
     check = grammar_check.GrammarCheck(TOKENIZER.to_str(), END)
     assert check.bytes_of("start: /a/", "grammar") < 8 << 20
     assert check._process is not None
-    child = check._process._child
+    child = check._process.child.process
     del check
     assert child.poll() is not None
 

@@ -193,7 +193,7 @@ def test_results_of_other_loads_are_no_baseline(tiny_bundle: Path, intaglio: Run
 
 def test_killed_process_prints_one_line(trained_pair: tuple[Path, Path]) -> None:
     with BundleSide(str(trained_pair[0]), {}, None, 1) as side:
-        os.kill(side._child.pid, signal.SIGKILL)
+        os.kill(side._child.process.pid, signal.SIGKILL)
         with pytest.raises(EngineError, match="its process ended: exit code -9"):
             side.run(Load(requests=1))
 

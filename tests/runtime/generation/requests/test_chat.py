@@ -165,10 +165,10 @@ def test_template_recovers_after_a_timeout(bundle_with: Make, monkeypatch: pytes
 
 def test_conversation_uses_one_template_process(bundle_with: Make) -> None:
     template = ChatTemplate.open(bundle_with(chat_template__jinja=CHATML))
-    child = template._process._child
+    child = template._process.process
     for turns in range(1, 20):
         assert template.render(TALK * turns).count("<|im_start|>user") == 2 * turns
-        assert template._process._child is child
+        assert template._process.process is child
     del template
     assert child.returncode is not None
 
