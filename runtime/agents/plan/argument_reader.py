@@ -27,6 +27,7 @@ MAX_DIGITS = 400  # of an integer; Python converts up to 4300
 Arguments = tuple[list[Value], dict[str, Value]]  # by their places, and by name
 
 
+# Not Python's `ast`: the end of a call is known only once its strings are read, and their quotes and escapes differ.
 class ArgumentReader:
     """Reads from `text`; `place`, such as "call 1, search", begins the messages. Every error is a `PlanError`."""
 
