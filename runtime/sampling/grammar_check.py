@@ -81,6 +81,7 @@ class _Process:
         with theirs:
             self.child = Child(__name__, str(theirs.fileno()), str(end), pass_fds=[theirs.fileno()])
         self._close = weakref.finalize(self, self._control.close)
+        self._control.settimeout(MAX_START)
         try:
             self.child.ask(json.dumps(tokenizer), MAX_START)
         except ChildEndedError as error:
