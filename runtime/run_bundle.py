@@ -4,12 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
 from pathlib import Path
-from typing import Any
 
 from intaglio.bundle.bundle import Bundle
 from intaglio.runtime.modalities.modality import RunOptions
 from intaglio.runtime.modalities.table import modality_of
 from intaglio.runtime.speech.recognizer import speech_options
+from intaglio.runtime.speech.run_recordings import Transcribed
+from intaglio.runtime.text.run_texts import Ran
 
 
 def run(
@@ -26,7 +27,7 @@ def run(
     max_seconds: float | None = None,
     threads: int | None = None,
     prompt_name: str | None = None,
-) -> Iterator[Any]:
+) -> Iterator[Ran | Transcribed]:
     """Run `bundle` on `texts` and yield one result per text, in order: a `Ran`, see `intaglio.runtime.text.run_texts`.
 
     A speech recogniser takes the paths of recordings instead, and its results are `Transcribed`

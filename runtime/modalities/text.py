@@ -10,7 +10,7 @@ from intaglio.runtime.engines.engine import Array
 from intaglio.runtime.modalities.modality import Feeds, Modality, RunOptions
 from intaglio.runtime.text.chunks import load_chunks
 from intaglio.runtime.text.inputs import MASK, InputsUsed, load_inputs
-from intaglio.runtime.text.run_texts import run
+from intaglio.runtime.text.run_texts import Ran, run
 from intaglio.runtime.text.token_inputs import load_token_inputs
 
 
@@ -34,7 +34,7 @@ def _mask(feeds: Mapping[str, Array], outputs: Mapping[str, Array]) -> Array | N
     return mask if mask is not None and mask.ndim == 2 else None
 
 
-def _run(bundle: Bundle, inputs: Iterable[str], options: RunOptions) -> Iterator[object]:
+def _run(bundle: Bundle, inputs: Iterable[str], options: RunOptions) -> Iterator[Ran]:
     texts = options.batch_size, options.truncate, options.top, options.threads, options.prompt_name
     return run(bundle, inputs, options.target, *texts)
 
