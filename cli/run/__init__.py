@@ -85,7 +85,8 @@ def run_command(
     object per line. For a text with several blanks, words are listed for the first one. With --similarity up to a
     thousand texts are compared with each other instead; with --json that is one object.
     """
-    from intaglio.runtime import run, similarity
+    from intaglio.runtime.text.run_texts import run
+    from intaglio.runtime.text.similarities import similarity
 
     if takes_recordings(bundle):
         if compare:

@@ -112,8 +112,9 @@ def transcribe(
     as_json: bool,
 ) -> None:
     """Transcribe recordings, or the audio on standard input."""
-    from intaglio.runtime import run
+    from intaglio.bundle.bundle import Bundle
     from intaglio.runtime.speech.recording_list import recordings_of
+    from intaglio.runtime.speech.run_recordings import run_recordings
 
     if flags.stream:
         if recordings or file:
@@ -124,17 +125,7 @@ def transcribe(
         got = "both" if recordings else "neither"
         raise UsageError(f"recordings are given as arguments or by --input, got {got}. Give one of the two.")
     paths = recordings or [str(listed.path) for listed in recordings_of(file or Path(), "--input")]
-    results = run(
-        bundle,
-        paths,
-        target,
-        beam=flags.beam,
-        language_model=flags.language_model,
-        language_model_weight=flags.language_model_weight,
-        word_bonus=flags.word_bonus,
-        max_seconds=flags.max_seconds,
-        threads=threads,
-    )
+    results = run_recordings(Bundle.open(bundle), paths, target, flags.options(), threads)
     for result in results:
         if as_json:
             print_json(result)

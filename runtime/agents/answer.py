@@ -7,6 +7,7 @@ from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Unpack, cast
 
+from intaglio.bundle.bundle import Bundle
 from intaglio.processes import async_run
 from intaglio.runtime.agents.loops.agent import Agent, AgentLimits
 from intaglio.runtime.agents.loops.examples import read_examples
@@ -95,7 +96,7 @@ async def open_agent(
     tool_timeout: float = LIMITS.tool_seconds,
     parallel: int = LIMITS.parallel,
     strategy: str | None = None,
-    draft: str | Path | None = None,
+    draft: str | Path | Bundle | None = None,
     early_exit: bool = False,
     target: str = DEFAULT,
     threads: int | None = None,
