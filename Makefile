@@ -48,7 +48,7 @@ tests: $(VENV)/dev kernels
 	$(BIN)/pytest -n 3 --dist loadfile --no-loadscope-reorder
 
 test-changed: $(VENV)/dev kernels
-	files=$$($(BIN)/python tests/support/changed_tests.py $(BASE)) && [ -z "$$files" ] || $(BIN)/pytest -n 2 --dist loadfile $$files
+	files=$$($(BIN)/python tests/support/source/changed_tests.py $(BASE)) && [ -z "$$files" ] || $(BIN)/pytest -n 2 --dist loadfile $$files
 
 proofs: $(VENV)/dev kernels
 	$(BIN)/pytest -n 2 --dist loadfile -m proof

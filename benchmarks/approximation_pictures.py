@@ -10,7 +10,7 @@ import numpy as np
 from approximations import INPUT_SCALE, INPUTS, Floats, Integers
 from operator_runs import Run
 
-from intaglio.display.charts import Axis, Line, Panel, chart, ticks
+from intaglio.display.charts import ChartAxis, Line, Panel, chart, ticks
 
 POINTS = 241  # of a smooth curve
 LENGTHS = sorted({*range(1, 300), *(round(2 ** (power / 16)) for power in range(193))})
@@ -31,7 +31,7 @@ def gelu_picture() -> str:
     ours = Line("i-GELU, 16-bit integers", "ours", x, functions.i_gelu(inputs))
     hard = Line("h-GELU", "peer", x, functions.h_gelu(x))
     sigmoid = Line("x·σ(1.702x)", "other", x, functions.sigmoid_gelu(x))
-    axis = Axis("x", ticks(range(-4, 5)))
+    axis = ChartAxis("x", ticks(range(-4, 5)))
     errors = [replace(line, y=line.y - exact) for line in (hard, sigmoid, ours)]
     return chart(
         "GELU and its approximations over −4 to 4, and their errors",
@@ -39,14 +39,14 @@ def gelu_picture() -> str:
             Panel(
                 "The functions",
                 axis,
-                Axis("output", {-0.5: "−0.5", **ticks(range(5))}),
+                ChartAxis("output", {-0.5: "−0.5", **ticks(range(5))}),
                 [Line("GELU", "exact", x, exact), hard, ours],
                 220,
             ),
             Panel(
                 "Error against GELU",
                 axis,
-                Axis("error of the output", ticks([-0.08, -0.04, 0, 0.04, 0.08], 2)),
+                ChartAxis("error of the output", ticks([-0.08, -0.04, 0, 0.04, 0.08], 2)),
                 errors,
                 220,
                 {0.0185: "bound of i-GELU, ±0.0185", -0.0185: ""},
@@ -61,21 +61,21 @@ def exp_picture() -> str:
     x = -distances * INPUT_SCALE
     exact = np.exp(x)
     ours, real = functions.i_exp(distances), functions.real_i_exp(x)
-    axis = Axis("x, distance from the row's maximum", ticks(range(-8, 1)))
+    axis = ChartAxis("x, distance from the row's maximum", ticks(range(-8, 1)))
     return chart(
         "exp and i-exp over −8 to 0, and the error of i-exp",
         [
             Panel(
                 "The functions",
                 axis,
-                Axis("output", ticks([0, 0.25, 0.5, 0.75, 1], 2)),
+                ChartAxis("output", ticks([0, 0.25, 0.5, 0.75, 1], 2)),
                 [Line("exp", "exact", x, exact), Line("i-exp, 15-bit integers", "ours", x, ours)],
                 180,
             ),
             Panel(
                 "Error against exp",
                 axis,
-                Axis("error of the output", ticks([-0.003, -0.002, -0.001, 0, 0.001, 0.002, 0.003], 3)),
+                ChartAxis("error of the output", ticks([-0.003, -0.002, -0.001, 0, 0.001, 0.002, 0.003], 3)),
                 [
                     Line("its polynomial in real numbers", "peer", x, real - exact),
                     Line("i-exp, 15-bit integers", "ours", x, ours - exact),
@@ -106,8 +106,8 @@ def mass_panel(title: str, rows: list[Integers], run: Run) -> Panel:
     attention = [float(functions.attention_mass(run, row[None])[0]) for row in rows]
     return Panel(
         title,
-        Axis("entries of the row", {2.0**power: str(2**power) for power in range(0, 13, 2)}, logarithmic=True),
-        Axis("sum of the weights", ticks([0, 0.5, 1, 1.5, 2], 1)),
+        ChartAxis("entries of the row", {2.0**power: str(2**power) for power in range(0, 13, 2)}, logarithmic=True),
+        ChartAxis("sum of the weights", ticks([0, 0.5, 1, 1.5, 2], 1)),
         [
             Line("softmax to 8 bits (IntSoftmax at 1/127)", "peer", lengths, np.array(softmax)),
             Line("IntAttention", "ours", lengths, np.array(attention)),

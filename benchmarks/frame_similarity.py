@@ -10,7 +10,7 @@ import numpy.typing as npt
 import torch
 from torch import Tensor, nn
 
-from intaglio.display.charts import Axis, Kind, Line, Panel, chart, ticks
+from intaglio.display.charts import ChartAxis, Kind, Line, Panel, chart, ticks
 from intaglio.exporters.checkpoints.checkpoint import Checkpoint
 from intaglio.exporters.source import build_speech
 
@@ -59,6 +59,6 @@ def picture(found: Mapping[str, Similarities]) -> str:
             for (name, similarities), kind in zip(found.items(), KINDS, strict=False)
         ]
         title = "Frames next to each other" if distance == 1 else f"Frames {distance} apart"
-        axes = Axis("block", ticks(range(1, blocks + 1))), Axis("cosine similarity", ticks(heights, 1))
+        axes = ChartAxis("block", ticks(range(1, blocks + 1))), ChartAxis("cosine similarity", ticks(heights, 1))
         panels.append(Panel(title, *axes, lines, 160))
     return chart("Cosine similarity of neighbouring frames after each block of two speech recognisers", panels)

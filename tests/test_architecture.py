@@ -14,10 +14,7 @@ from import_graph import PACKAGE, STAGES, ImportGraph, cycles
 ROOT = Path(__file__).parent.parent
 PAGE = (ROOT / "docs" / "architecture.md").read_text(encoding="utf-8")
 MOST_FILES = 20
-MORE_FILES = {
-    "benchmarks": "one question a file, run by its path",
-    "tests/support": "imported by name from all tests",
-}
+MORE_FILES = {"benchmarks": "one question a file, run by its path, beside the files that they share"}
 
 
 @pytest.fixture(scope="module")
@@ -55,7 +52,7 @@ def test_shared_files_are_used_by_several_stages(graph: ImportGraph) -> None:
     assert not {name for name in loose if len(users.get(name, ())) == 1 and PACKAGE not in users[name]}
 
 
-def test_picture_shows_the_imports_as_they_are(graph: ImportGraph) -> None:
+def test_picture_shows_the_imports(graph: ImportGraph) -> None:
     assert (ROOT / "docs" / "pictures" / "architecture.svg").read_text(encoding="utf-8") == picture()
     drawn = floors({stage: used if stage != PACKAGE else set() for stage, used in stages_imported(graph).items()})
     assert [drawn[0], *drawn[-3:]] == [["cli"], ["runtime"], ["plugins"], [PACKAGE]]

@@ -26,7 +26,11 @@ LONGER = {
         _WHOLE,
     ),
     **dict.fromkeys(
-        ["tests/support/foreign_checkpoints.py", "tests/support/mutations.py", "tests/support/operator_cases.py"],
+        [
+            "tests/support/checkpoints/foreign_checkpoints.py",
+            "tests/support/source/mutations.py",
+            "tests/support/engines/operator_cases.py",
+        ],
         _TABLE,
     ),
     **dict.fromkeys(

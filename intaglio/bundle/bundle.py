@@ -104,7 +104,7 @@ class Bundle:
     def open(cls, path: str | Path | Bundle) -> Bundle:
         """Read and verify the bundle at `path`: format version, paths, sizes, hashes, external data.
 
-        One that is opened already is returned as it is: hashing all files takes as long as reading them. Raises
+        One that is opened already is returned: hashing all files takes as long as reading them. Raises
         `BundleError` with one line: the problem and how to fix it.
         """
         if isinstance(path, Bundle):

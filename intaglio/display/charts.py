@@ -51,7 +51,7 @@ class Line:
 
 
 @dataclass(frozen=True)
-class Axis:
+class ChartAxis:
     """An axis from its first tick to its last; `ticks` maps positions to labels."""
 
     title: str
@@ -72,8 +72,8 @@ class Panel:
     """A pair of axes with lines; `bounds` maps heights of dashed lines to their labels."""
 
     title: str
-    x: Axis
-    y: Axis
+    x: ChartAxis
+    y: ChartAxis
     lines: Sequence[Line]
     height: int = 200
     bounds: Mapping[float, str] = field(default_factory=dict)

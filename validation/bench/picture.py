@@ -8,7 +8,7 @@ from pathlib import Path
 
 import numpy as np
 
-from intaglio.display.charts import Axis, Kind, Line, Panel, chart, powers, spacing, ticks
+from intaglio.display.charts import ChartAxis, Kind, Line, Panel, chart, powers, spacing, ticks
 from intaglio.display.markup import Markup, fill
 from intaglio.errors import UsageError
 from intaglio.validation.bench.results import Bench, LoadResult, SubjectResult
@@ -31,7 +31,7 @@ def file(found: Bench, path: Path) -> str:
 def picture(found: Bench) -> str:
     """An SVG file: throughput and latency at each concurrency and prompt length, beside the baseline's."""
     names = {float(place): _name(row) for place, row in enumerate(found.rows)}
-    x = Axis("concurrency × prompt tokens", {-0.5: "", **names, len(names) - 0.5: ""})
+    x = ChartAxis("concurrency × prompt tokens", {-0.5: "", **names, len(names) - 0.5: ""})
     sides: list[tuple[SubjectResult, Kind, Kind]] = [(found, "ours", "exact")]
     if found.baseline is not None:
         sides.append((found.baseline, "peer", "other"))
@@ -67,15 +67,15 @@ def _line(
     return Line(label, kind, x, y, [f"{label}: {each:.4g} {unit}" for each in y])
 
 
-def _from_zero(title: str, lines: list[Line]) -> Axis:
+def _from_zero(title: str, lines: list[Line]) -> ChartAxis:
     top = max(float(line.y.max()) for line in lines)
     apart = spacing(max(top, 1e-9), 6)
     digits = max(-math.floor(math.log10(apart)), 0)
-    return Axis(title, ticks([apart * number for number in range(math.ceil(top / apart) + 1)], digits))
+    return ChartAxis(title, ticks([apart * number for number in range(math.ceil(top / apart) + 1)], digits))
 
 
-def _powers(title: str, lines: list[Line]) -> Axis:
+def _powers(title: str, lines: list[Line]) -> ChartAxis:
     """A logarithmic axis with a tick at each power of two."""
     low = math.floor(math.log2(max(min(float(line.y.min()) for line in lines), 1e-6)))
     high = max(math.ceil(math.log2(max(float(line.y.max()) for line in lines))), low + 1)
-    return Axis(title, powers(2, low, high, max((high - low) // 6, 1)), logarithmic=True)
+    return ChartAxis(title, powers(2, low, high, max((high - low) // 6, 1)), logarithmic=True)

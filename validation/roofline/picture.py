@@ -6,7 +6,7 @@ import math
 
 import numpy as np
 
-from intaglio.display.charts import Axis, Line, Panel, chart, powers
+from intaglio.display.charts import ChartAxis, Line, Panel, chart, powers
 from intaglio.validation.roofline.roofline import Roofline
 
 
@@ -28,8 +28,8 @@ def picture(found: Roofline) -> str:
     above = "; above the roof: read from the cache" if any(row.above_memory for row in found.rows) else ""
     panel = Panel(
         f"{found.threads} threads: {found.bandwidth / 1e9:.1f} GB/s, {found.peak / 1e9:.0f} GFLOP/s{above}",
-        Axis("operations per byte from memory", powers(2, low, high), logarithmic=True),
-        Axis("10⁹ operations per second", powers(10, bottom, top), logarithmic=True),
+        ChartAxis("operations per byte from memory", powers(2, low, high), logarithmic=True),
+        ChartAxis("10⁹ operations per second", powers(10, bottom, top), logarithmic=True),
         [roof, measured],
         height=320,
     )

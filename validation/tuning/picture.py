@@ -7,7 +7,7 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from intaglio.display.charts import Axis, Kind, Line, Panel, chart, ticks
+from intaglio.display.charts import ChartAxis, Kind, Line, Panel, chart, ticks
 from intaglio.validation.tuning.tune_decoding import Setting, TunedDecoding
 
 
@@ -20,8 +20,8 @@ def picture(found: TunedDecoding) -> str:
     bild = [each for each in found.settings if each.strategy == "bild"]
     panel = Panel(
         f"{found.texts} texts, scored against {found.reference}",
-        Axis("times as fast as the plain large model", ticks(list(np.arange(slowest, fastest + 0.1, 0.5)), 1)),
-        Axis(found.metric, ticks(list(range(low, high + 1, max(1, round((high - low) / 6)))))),
+        ChartAxis("times as fast as the plain large model", ticks(list(np.arange(slowest, fastest + 0.1, 0.5)), 1)),
+        ChartAxis(found.metric, ticks(list(range(low, high + 1, max(1, round((high - low) / 6)))))),
         [
             _line(found, "bild, the best at each speed", "ours", _unbeaten(bild, found.metric), dots=False),
             _line(found, "bild", "ours", bild),

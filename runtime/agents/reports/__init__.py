@@ -1,1 +1,1 @@
-"""What a run was: its events, trace, timeline, cost and critical path."""
+"""Reports of a run: its trace, timeline, cost and critical path."""

@@ -1,6 +1,6 @@
 """List the test files that the changed files reach, by the imports of the sources.
 
-    python tests/support/changed_tests.py [BASE]
+    python tests/support/source/changed_tests.py [BASE]
 
 prints the test files that use a file changed since the commit BASE (default: where the branch left `main`), committed
 or not, a line each. A test file uses what it imports, what that imports, and so on; the names that it mentions of a
@@ -14,13 +14,16 @@ from __future__ import annotations
 import ast
 import subprocess
 import sys
+import tomllib
 from collections.abc import Iterable, Iterator
 from pathlib import Path, PurePath
 
 from import_graph import PACKAGE, STAGES, imports_of, reached
 
-ROOT = Path(__file__).parents[2]
-TOP_LEVEL = ("tests/support", "examples", "benchmarks")  # folders on the path of the tests
+ROOT = Path(__file__).parents[3]
+TOP_LEVEL = tuple(  # folders on the path of the tests
+    tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["tool"]["pytest"]["ini_options"]["pythonpath"]
+)
 EVERY_TEST = ("Makefile", "pyproject.toml", "constraints.txt", "setup.py", "MANIFEST.in")
 KERNELS = {".cpp": "plugins/ort", ".h": "plugins/ort", ".cu": "plugins/cuda", ".cuh": "plugins/cuda"}
 

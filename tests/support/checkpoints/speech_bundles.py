@@ -10,7 +10,7 @@ from tiny_speech import TOKENS, save_recogniser
 from intaglio.exporters import export
 
 LETTERS = {18: "j", 6: "u"}  # seed -> a frequent letter of this model, used as its space
-RECORDINGS = Path(__file__).parent.parent.parent / "intaglio" / "samples" / "recordings"
+RECORDINGS = Path(__file__).parents[3] / "intaglio" / "samples" / "recordings"
 
 
 def export_recogniser(path: Path, seed: int = 18) -> Path:

@@ -1,6 +1,6 @@
 """Mutated input: real bundles, recipes, arrays, conversations and checkpoints, damaged by seed, and verbs run on them.
 
-    python tests/support/mutations.py MATERIAL FIRST COUNT
+    python tests/support/source/mutations.py MATERIAL FIRST COUNT
 
 runs seeds FIRST to FIRST + COUNT - 1 on the folder MATERIAL of `write_material` and prints a JSON line for each seed
 with behaviour that no input may cause: a signal, a traceback or a bug, more than `SECONDS` of processor time or more
@@ -393,7 +393,7 @@ def write_speech(folder: Path) -> None:
     save_recogniser(folder / "speech-checkpoint")
     files = folder / "speech-files"
     files.mkdir()
-    archive = Path(__file__).parents[1] / "exporters" / "speech" / "nemo" / "squeezeformer.nemo"
+    archive = Path(__file__).parents[2] / "exporters" / "speech" / "nemo" / "squeezeformer.nemo"
     shutil.copy(archive, files / "recogniser.nemo")
     shutil.copy(str(resources.files("hama").joinpath("assets", "asr_waveform.hama")), files / "recogniser.hama")
 

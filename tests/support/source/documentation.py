@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
-ROOT = Path(__file__).parent.parent.parent
+ROOT = Path(__file__).parents[3]
 # In reading order: a page uses files created by README.md and the earlier pages.
 PAGES = (
     "README.md", "docs/chat-model.md", "docs/validation.md", "docs/integer-only.md", "docs/compressed-weights.md",

@@ -1,4 +1,4 @@
-"""Draw the house from its imports: python tests/support/architecture_picture.py > docs/pictures/architecture.svg
+"""Draw the house from its imports: python tests/support/source/architecture_picture.py > docs/pictures/architecture.svg
 
 A floor is a layer of stages; what stands higher may import what stands lower. The rooms of a stage are its folders, in
 an order in which each imports only those before it, where there is one.
@@ -16,7 +16,7 @@ from import_graph import PACKAGE, STAGES, ImportGraph
 
 from intaglio.display.markup import Markup, fill, join
 
-ROOT = Path(__file__).parents[2]
+ROOT = Path(__file__).parents[3]
 WIDTH, GAP, LINE, TITLE = 960, 12, 17, 24
 CHARACTER = 6.6  # pixels of the rooms' font
 STYLE = """text { font: 12px system-ui, sans-serif; fill: #1f2328 } .stage { font-weight: 600; font-size: 14px }
