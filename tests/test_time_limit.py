@@ -42,7 +42,8 @@ def test_time_limit_ends_code_that_swallows_exceptions() -> None:
 
 
 def test_time_limit_kills_unstoppable_code_and_prints_stacks() -> None:
-    paths = [str(Path(__file__).parent / "support" / "source"), str(Path(__file__).parents[1])]
+    support = Path(__file__).parent / "support"
+    paths = [str(support / "source"), str(support / "serving"), str(Path(__file__).parents[1])]
     code = f"import sys; sys.path[:0] = {paths!r}\n{SWALLOWS}"
     found = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=60, check=False)
     assert found.returncode == 1

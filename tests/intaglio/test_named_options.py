@@ -14,7 +14,7 @@ import pytest
 from intaglio.cli import VERBS, cli
 
 ROOT = Path(__file__).parent.parent.parent
-FOLDERS = ("exporters", "training", "graph_passes", "plugins", "runtime", "serve", "validate", "intaglio")
+FOLDERS = ("exporters", "training", "graph_passes", "plugins", "runtime", "serve", "validation", "intaglio")
 OPTION = re.compile(r"(?<![\w-])--[a-z][a-z0-9-]*(?![\w-])")
 COMMAND = re.compile(r"intaglio ((?:train )?[a-z-]+)((?: (?!intaglio)[^ ]+)*)")
 # Options of other programs: pip, compilers, espeak, curl, and CSS variables of plots.
@@ -72,7 +72,7 @@ SEEN_BY = {
     "runtime/speech/recognizer.py --features": "export",
     "runtime/speech/audio_file.py": "run",
     "serve": "serve",
-    "validate": "validate",
+    "validation": "validate",
     "validation/bench": "bench",
     "validation/tuning/tune_decoding.py": "generate",
     "validation/tuning/tune_decoding.py --data": "tune-decoding",
@@ -118,7 +118,7 @@ def is_verb(name: str) -> bool:
 
 def files() -> list[str]:
     found = [path.relative_to(ROOT) for folder in FOLDERS for path in sorted((ROOT / folder).rglob("*.py"))]
-    return [str(path) for path in found if path.parts[0] != "cli"]
+    return [str(path) for path in found]
 
 
 def verbs_that_show(path: str, option: str) -> list[str]:

@@ -18,7 +18,7 @@ HERE = Path(__file__).parent
 ROOT = build.ROOT
 FOLDER = "scaled_clamp"
 PAGE = ROOT / "docs" / "extending.md"  # includes the registry line as a diff
-STAGES = ("intaglio", "plugins", "runtime", "exporters", "graph_passes", "training", "validate")
+STAGES = ("intaglio", "plugins", "runtime", "exporters", "graph_passes", "training", "validation")
 TESTS = re.findall(r"^def (test_\w+)", (HERE / "backends.py").read_text(), re.MULTILINE)
 
 
