@@ -50,9 +50,10 @@ BARE = (
 import warnings
 warnings.simplefilter("ignore")
 from intaglio.exporters.checkpoints.checkpoint import Checkpoint
-from intaglio.exporters.source import build_module
+from intaglio.exporters.kinds import find_kind
 checkpoint = Checkpoint.open(source)
-module = build_module(checkpoint, checkpoint.tensors())
+kind, family = find_kind(checkpoint.config, source, checkpoint.is_sentence_folder)
+module = kind.load(checkpoint, family)
 ids = torch.ones(2, 16, dtype=torch.int64)
 axes = {0: torch.export.Dim("batch"), 1: torch.export.Dim("sequence", max=512)}
 start = time.perf_counter()

@@ -12,7 +12,7 @@ from torch import Tensor, nn
 
 from intaglio.display.charts import ChartAxis, Kind, Line, Panel, chart, ticks
 from intaglio.exporters.checkpoints.checkpoint import Checkpoint
-from intaglio.exporters.source import build_speech
+from intaglio.exporters.kinds import find_kind
 
 DISTANCES = (1, 2, 4)  # frames
 KINDS: tuple[Kind, ...] = ("ours", "peer", "other", "exact")
@@ -23,7 +23,10 @@ Similarities = dict[int, list[float]]  # distance in frames -> mean cosine simil
 @torch.inference_mode()
 def frame_similarity(checkpoint: Path, recordings: Sequence[Samples]) -> Similarities:
     """The mean cosine similarity of frames at each of `DISTANCES`, of all `recordings` (16 kHz, float32 [samples])."""
-    network = build_speech(Checkpoint.open(str(checkpoint)), takes_audio=True)
+    opened = Checkpoint.open(str(checkpoint))
+    kind, family = find_kind(opened.config, str(checkpoint))
+    assert kind.load is not None
+    network = kind.load(opened, family)
     states: list[Tensor] = []
 
     def keep(module: nn.Module, inputs: tuple[Tensor, ...], output: Tensor) -> None:

@@ -7,8 +7,8 @@ from intaglio.lazy_names import lazy_names
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
+    from intaglio.exporters.checkpoints.converted import Converted
     from intaglio.exporters.convert_checkpoint import convert
-    from intaglio.exporters.converted import Converted
     from intaglio.exporters.export_model import Exported, export
     from intaglio.exporters.source import load_module
 
@@ -18,7 +18,7 @@ if not TYPE_CHECKING:  # a type checker would take any name for one of this modu
     __getattr__ = lazy_names(
         __name__,
         {
-            "Converted": ".converted",
+            "Converted": ".checkpoints.converted",
             "Exported": ".export_model",
             "convert": ".convert_checkpoint",
             "export": ".export_model",

@@ -10,9 +10,9 @@ from intaglio.exporters.checkpoints import hub
 from intaglio.exporters.checkpoints.adapters import adapter_alone
 from intaglio.exporters.checkpoints.checkpoint import CONFIG
 from intaglio.exporters.checkpoints.contents import refuse_file, refuse_folder
-from intaglio.exporters.checkpoints.pickled import INDEX, convert_pickled, open_pickled
+from intaglio.exporters.checkpoints.converted import Converted
 from intaglio.exporters.checkpoints.pointers import check_downloaded
-from intaglio.exporters.converted import Converted
+from intaglio.exporters.pickled import INDEX, convert_pickled, open_pickled
 from intaglio.exporters.speech.convert_recogniser import HAMA, NEMO, convert_recogniser
 from intaglio.files.atomic import atomic_directory, check_output_directory
 

@@ -37,8 +37,8 @@ if TYPE_CHECKING:
         StorageError,
         UsageError,
     )
+    from intaglio.exporters.checkpoints.converted import Converted
     from intaglio.exporters.convert_checkpoint import convert
-    from intaglio.exporters.converted import Converted
     from intaglio.exporters.export_model import Exported, export
     from intaglio.files.atomic import atomic_directory, check_output_directory
     from intaglio.graph_passes.recipes.listing import ListedRecipes, recipes
@@ -159,7 +159,7 @@ _MODULES = {
             "MissingExtraError SourceError StorageError UsageError "
         ),
         "intaglio.exporters.convert_checkpoint": "convert",
-        "intaglio.exporters.converted": "Converted",
+        "intaglio.exporters.checkpoints.converted": "Converted",
         "intaglio.exporters.export_model": "Exported export",
         "intaglio.graph_passes.recipes.listing": "ListedRecipes recipes",
         "intaglio.bundle.inspection": "Inspected inspect",

@@ -30,14 +30,15 @@ def test_folders_have_few_files() -> None:
     assert many == MORE_FILES.keys(), "more than 20 files: look for a second subject, or list it with the reason"
 
 
-def test_runtime_has_no_import_back_up(graph: ImportGraph) -> None:
+@pytest.mark.parametrize(("stage", "rooms"), [("runtime", 15), ("exporters", 6)])
+def test_stage_has_no_import_back_up(graph: ImportGraph, stage: str, rooms: int) -> None:
     folders: dict[str, set[str]] = {}
     for name, modules in graph.edges().items():
         here = graph.files[name].parent
-        if here.parts[0] == "runtime":
+        if here.parts[0] == stage:
             there = {graph.files[module].parent for module in modules} - {here}
-            folders.setdefault(str(here), set()).update(str(each) for each in there if each.parts[0] == "runtime")
-    assert len(folders) > 15
+            folders.setdefault(str(here), set()).update(str(each) for each in there if each.parts[0] == stage)
+    assert len(folders) > rooms
     assert not cycles(folders)
 
 

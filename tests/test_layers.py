@@ -53,7 +53,7 @@ RUNNING = (
     "intaglio.runtime.generation.generate",
     "intaglio.runtime.text.run_texts",
     "intaglio.serve.server",
-    "intaglio.exporters.check",
+    "intaglio.exporters.reference.check",
     "intaglio.exporters.decoders.check",
     "intaglio.exporters.encoder_decoders.check",
     "intaglio.validation.bench.worker",

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -17,7 +18,6 @@ from intaglio.exporters.checkpoints.pointers import check_downloaded, configurat
 from intaglio.exporters.checkpoints.quantized import check_configuration, check_tensors
 from intaglio.exporters.checkpoints.safetensors_file import MappedTensor, map_tensors, read_header
 from intaglio.exporters.checkpoints.sentence_folder import module_files, read_modules, transformer_folder
-from intaglio.exporters.families import check_supported, find_sentence_family
 from intaglio.files.atomic import BUNDLE, restore
 from intaglio.files.hashes import inside, sha256
 from intaglio.files.input_files import check_folder
@@ -28,6 +28,8 @@ CONFIG = "config.json"
 WEIGHTS = "model.safetensors"
 INDEX = "model.safetensors.index.json"
 SAFETENSORS = ("*.safetensors",)
+
+Check = Callable[[Mapping[str, Any], str, bool], object]  # config.json, its folder, whether of sentence-transformers
 
 
 @dataclass(frozen=True)
@@ -43,15 +45,18 @@ class Checkpoint:
     revision: str | None
 
     @classmethod
-    def open(cls, location: str, revision: str | None = None, download: bool = True) -> Checkpoint:
+    def open(
+        cls, location: str, revision: str | None = None, download: bool = True, check: Check | None = None
+    ) -> Checkpoint:
         """Open a local folder, or download a hub id. Raises `SourceError` if it cannot be exported.
 
-        `download`: False uses the files of an earlier download on this machine, without network access.
+        `download`: False uses the files of an earlier download on this machine, without network access. `check` raises
+        `SourceError` for a config.json that is not supported; it runs before weights are downloaded.
         """
         path = Path(location)
         restore(path)
         if path.is_dir():
-            return cls._read(path, "local", recorded_name(path), None, location)
+            return cls._read(path, "local", recorded_name(path), None, location, check)
         if path.exists() or path.is_symlink():
             raise refuse_file(path)
         if not hub.ID.fullmatch(location):
@@ -59,15 +64,17 @@ class Checkpoint:
         folder = hub.fetch(location, revision, download)
         if not (transformer_folder(folder) / CONFIG).is_file():
             raise adapter_alone(folder) or refuse_folder(folder, location, _all_files(location, revision, download))
-        read_config(folder, location)  # before gigabytes of weights are downloaded
+        read_config(folder, location, check)  # before gigabytes of weights are downloaded
         folder = hub.fetch(location, revision, download, SAFETENSORS)
         if not has_weights(transformer_folder(folder)):
             raise refuse_folder(folder, location, _all_files(location, revision, download))
-        return cls._read(folder, "hub", location, folder.name, location)
+        return cls._read(folder, "hub", location, folder.name, location, check)
 
     @classmethod
-    def _read(cls, root: Path, kind: str, location: str, revision: str | None, given: str) -> Checkpoint:
-        folder, config = read_config(root, given)
+    def _read(
+        cls, root: Path, kind: str, location: str, revision: str | None, given: str, check: Check | None
+    ) -> Checkpoint:
+        folder, config = read_config(root, given, check)
         weights = _weight_files(folder, given)
         check_downloaded(weights)
         check_tensors(folder, weights)
@@ -75,6 +82,11 @@ class Checkpoint:
         for path in weights:
             read_header(path)
         return cls(root, folder, config, weights, kind, location, revision)
+
+    @property
+    def is_sentence_folder(self) -> bool:
+        """Whether it is a folder of sentence-transformers."""
+        return bool(read_modules(self.root))
 
     def source(self) -> Source:
         """The entry for the bundle's manifest, with a hash of every file that affects the computation."""
@@ -120,8 +132,8 @@ class Checkpoint:
         return map_tensors(path) if path.is_file() else {}
 
 
-def read_config(root: Path, given: str) -> tuple[Path, dict[str, Any]]:
-    """The folder of the weights in `root`, and its config.json, of what can be exported and is not quantised.
+def read_config(root: Path, given: str, check: Check | None = None) -> tuple[Path, dict[str, Any]]:
+    """The folder of the weights in `root`, and its config.json, of what passes `check` and is not quantised.
 
     `given`: the source as named by the user. Raises `SourceError`.
     """
@@ -133,10 +145,9 @@ def read_config(root: Path, given: str) -> tuple[Path, dict[str, Any]]:
     config = read_json(folder / CONFIG)
     check_no_adapter(folder, config)
     check_configuration(folder, config)
-    if read_modules(root):
-        find_sentence_family(config, str(folder))
-    else:
-        check_supported(config, str(folder))
+    in_sentence_folder = bool(read_modules(root))
+    if check is not None:
+        check(config, str(folder), in_sentence_folder)
     return folder, config
 
 
@@ -155,18 +166,19 @@ def _weight_files(folder: Path, given: str) -> tuple[Path, ...]:
     if path.is_symlink():
         raise SourceError(f"{path}: a link to {path.readlink()}, which is missing. Download or copy the file again.")
     if (folder / INDEX).is_file():
-        names = read_json(folder / INDEX).get("weight_map")
-        if not isinstance(names, dict) or not names or not all(isinstance(name, str) for name in names.values()):
-            raise SourceError(f"{folder / INDEX}: no weight_map from names to files. Download or copy the file again.")
-        return tuple(_shard(folder, name) for name in dict.fromkeys(names.values()))
+        return indexed_files(folder, INDEX)
     raise refuse_folder(folder, given)
 
 
-def _shard(folder: Path, name: str) -> Path:
+def indexed_files(folder: Path, index: str) -> tuple[Path, ...]:
+    """The files of weights that the file `index` in `folder` lists. Raises `SourceError` if one is missing."""
+    names = read_json(folder / index).get("weight_map")
+    if not isinstance(names, dict) or not names or not all(isinstance(name, str) for name in names.values()):
+        raise SourceError(f"{folder / index}: no weight_map from names to files. Download or copy the file again.")
     try:
-        path = inside(folder, name, str(folder / INDEX))
+        paths = tuple(inside(folder, name, str(folder / index)) for name in dict.fromkeys(names.values()))
     except BundleError as error:
         raise SourceError(str(error)) from error
-    if not path.is_file():
-        raise SourceError(f"{path}: listed in {INDEX} but missing. Download or copy the whole checkpoint.")
-    return path
+    if missing := next((path for path in paths if not path.is_file()), None):
+        raise SourceError(f"{missing}: listed in {index} but missing. Download or copy the whole checkpoint.")
+    return paths

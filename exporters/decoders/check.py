@@ -7,29 +7,23 @@ finds bugs in positions, masks, padding and the cache, as well as in the weights
 
 from __future__ import annotations
 
-import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack
 from itertools import pairwise
 from pathlib import Path
 
-import msgspec
 import numpy as np
-import numpy.typing as npt
 
 from intaglio.accuracy.bounds import Bounds
 from intaglio.bundle.bundle import Decoder
-from intaglio.exporters.check import Checked, compared, open_checked, run_check
-from intaglio.exporters.decoders.draft_check import stepwise_drafts
-from intaglio.processes.temporary import scratch_directory
+from intaglio.exporters.reference.check import Checked, Floats, answer, check_sequences, open_checked
 from intaglio.runtime.sessions.decoder import DecoderSession
 from intaglio.runtime.sessions.early_exit import EarlyExitSession
-from intaglio.runtime.sessions.step import DRAFT_LOGITS, EXIT_LOGITS, LOGITS, exit_outputs, whole_outputs
+from intaglio.runtime.sessions.step import DRAFT_LOGITS, exit_outputs, whole_outputs
 from intaglio.runtime.text.tokenizer import TOKENIZER, Tokenizer
 from intaglio.samples.sentences import sentences
 
 Batch = list[list[int]]  # token ids of each sequence
-Logits = npt.NDArray[np.float32]
 TEXTS, TOGETHER, LONGEST = 8, 4, 24  # sequences in total, per batch, and tokens per sequence
 STEPS = (1, 2, 3)  # tokens per step, repeated, after the first half of the shortest sequence
 
@@ -49,46 +43,50 @@ def check_decoder(
     decoder: Decoder,
     bounds: Bounds,
     batches: list[Batch],
-    expected: Mapping[str, list[Logits]],
+    expected: Mapping[str, list[Floats]],
     cuts: Sequence[str],
 ) -> dict[str, Checked]:
     """Run the ONNX file `model` on `batches` and compare its outputs with `expected`; `cuts` as in `open_checked`.
 
     `expected` maps the name of each output to float32 [tokens, ..., vocab] for each sequence of each batch in order.
     """
-    with scratch_directory("check") as folder:
-        (folder / "texts.json").write_bytes(msgspec.json.encode([decoder, batches, cuts]))
-        run_check("decoders.check", model, folder)
-        return {name: _compared(folder / f"{name}.npz", bounds, arrays) for name, arrays in expected.items()}
+    return check_sequences("decoders.check", model, (decoder, batches, cuts), expected, bounds)
 
 
-def _compared(file: Path, bounds: Bounds, expected: list[Logits]) -> Checked:
-    with np.load(file, allow_pickle=False) as arrays:
-        return compared(np.concatenate(list(arrays.values())), np.concatenate(expected), bounds)
-
-
-def stepwise_logits(
+def stepwise_outputs(
     model: Path, decoder: Decoder, batch: Batch, cuts: Sequence[str] = (), early: bool = False
-) -> list[Logits]:
-    """The logits [tokens, vocab] of each sequence of a batch, through the cache; `early`: those of the early exit."""
-    collected: list[list[Logits]] = [[] for _ in batch]
+) -> dict[str, list[Floats]]:
+    """The outputs of each sequence of a batch, by name, through the cache; `early`: those of the early exit alone."""
     with ExitStack() as opened:
         whole = open_checked(model, cuts, whole_outputs(decoder))
         session = opened.enter_context(DecoderSession(whole, decoder, len(batch)))
         if early:
             first = open_checked(model, cuts, exit_outputs(decoder))
             session = opened.enter_context(EarlyExitSession(first, session))
-        for piece in pieces([len(text) for text in batch]):
-            counts = np.array([max(0, min(piece.stop, len(text)) - piece.start) for text in batch])
-            ids = np.zeros((len(batch), int(counts.max())), np.int64)
-            for row, text in zip(ids, batch, strict=True):
-                real = text[piece.start : piece.stop]
-                row[: len(real)] = real
-            every = np.tile(np.arange(ids.shape[1]), (len(batch), 1))
-            logits = session.step(ids, counts, logit_indices=every)
-            for rows, row, count in zip(collected, logits, counts, strict=True):
-                rows.append(row[:count])
-    return [np.concatenate(rows) for rows in collected]
+        return run_in_pieces(session, batch)
+
+
+def run_in_pieces(session: DecoderSession, batch: Batch) -> dict[str, list[Floats]]:
+    """Append the sequences to the rows of a session in `pieces`, the first of them as a prefill.
+
+    Returns logits [tokens, vocab] for each sequence under the session's name for them; and under `DRAFT_LOGITS`, if it
+    drafts, [tokens, drafts, vocab]: each piece overwrites the slots in which the previous one drafted.
+    """
+    collected: dict[str, list[list[Floats]]] = {}
+    for piece in pieces([len(text) for text in batch]):
+        counts = np.array([len(text[piece]) for text in batch])
+        ids = np.zeros((len(batch), int(counts.max())), np.int64)
+        for row, text, count in zip(ids, batch, counts, strict=True):
+            row[:count] = text[piece]
+        every = np.tile(np.arange(ids.shape[1]), (len(batch), 1))
+        outputs: dict[str, Sequence[Floats] | Floats] = {session.logits_name: session.step(ids, counts, every)}
+        if session.decoder.drafts:
+            outputs[DRAFT_LOGITS] = session.draft_logits
+        for name, arrays in outputs.items():
+            kept = collected.setdefault(name, [[] for _ in batch])
+            for parts, array, count in zip(kept, arrays, counts, strict=True):
+                parts.append(array[:count])
+    return {name: [np.concatenate(parts) for parts in kept] for name, kept in collected.items()}
 
 
 def pieces(lengths: Sequence[int]) -> list[slice]:
@@ -99,24 +97,12 @@ def pieces(lengths: Sequence[int]) -> list[slice]:
     return [slice(start, stop) for start, stop in pairwise(cuts)]
 
 
-def _run(model: Path, folder: Path) -> None:
-    """The child process: write each output, for all sequences of texts.json in order, to a file of its name."""
-    decoder, batches, cuts = msgspec.json.decode(
-        (folder / "texts.json").read_bytes(), type=tuple[Decoder, list[Batch], list[str]]
-    )
-    outputs: dict[str, list[Logits]] = {LOGITS: []}
+def _run(model: Path, request: tuple[Decoder, list[Batch], list[str]]) -> Iterator[dict[str, list[Floats]]]:
+    decoder, batches, cuts = request
     for batch in batches:
-        if decoder.drafts:
-            found = stepwise_drafts(model, decoder, batch, pieces([len(text) for text in batch]), cuts)
-            outputs[LOGITS] += [logits for logits, _ in found]
-            outputs.setdefault(DRAFT_LOGITS, []).extend(drafts for _, drafts in found)
-        else:
-            outputs[LOGITS] += stepwise_logits(model, decoder, batch, cuts)
-        if decoder.exit_layer:
-            outputs.setdefault(EXIT_LOGITS, []).extend(stepwise_logits(model, decoder, batch, cuts, early=True))
-    for name, arrays in outputs.items():
-        np.savez(folder / f"{name}.npz", *arrays, allow_pickle=False)
+        for early in (False, True) if decoder.exit_layer else (False,):
+            yield stepwise_outputs(model, decoder, batch, cuts, early)
 
 
 if __name__ == "__main__":
-    _run(Path(sys.argv[1]), Path(sys.argv[2]))
+    answer(tuple[Decoder, list[Batch], list[str]], _run)

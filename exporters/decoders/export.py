@@ -9,26 +9,25 @@ import numpy as np
 import onnx_ir as ir
 
 from intaglio.accuracy.bounds import Bounds
-from intaglio.bundle.bundle import FORMAT, Axis, Decoder, Draft, Manifest, tensor_spec
-from intaglio.bundle.model_file import count_weights, save
+from intaglio.bundle.bundle import Axis, Decoder, Draft
+from intaglio.bundle.model_file import save
 from intaglio.display.progress import step
 from intaglio.errors import SourceError
-from intaglio.exporters.check import Checked, block_outputs
 from intaglio.exporters.checkpoints.checkpoint import Checkpoint
 from intaglio.exporters.checkpoints.config import read_json
 from intaglio.exporters.checkpoints.tokenizer_files import write_decoder_tokenizer
-from intaglio.exporters.decoders.check import Batch, check_decoder, token_batches
-from intaglio.exporters.decoders.draft_check import source_drafts
+from intaglio.exporters.decoders.check import check_decoder, token_batches
 from intaglio.exporters.decoders.draft_graph import decoder_graph
 from intaglio.exporters.decoders.family import DecoderFamily
 from intaglio.exporters.decoders.graph import DecoderGraph
-from intaglio.exporters.source import build_decoder, check_finite, source_errors
+from intaglio.exporters.decoders.reference import source_outputs
+from intaglio.exporters.reference.check import Checked, block_outputs
+from intaglio.exporters.reference.source_model import source_errors
 from intaglio.exporters.writing.checkpoint_weights import DecoderWeights
+from intaglio.exporters.writing.manifest import new_manifest
 from intaglio.extras import load
 from intaglio.networks.drafts import HIDDEN_TRANSFER, Drafts
 from intaglio.networks.early_exit import EVERY, EarlyExit
-from intaglio.runtime.sessions.step import DRAFT_LOGITS, EXIT_LOGITS, LOGITS
-from intaglio.version import __version__
 
 GENERATION = "generation_config.json"
 
@@ -55,12 +54,17 @@ def export_decoder(
         return {}
     batches = token_batches(draft.path, decoder)
     with step("running the source model"):
-        expected = _source_outputs(checkpoint, family, decoder, batches)
+        expected = source_outputs(checkpoint, family, decoder, batches)
     _write(graph, checkpoint, family, dtype, draft)
     with step("checking against the source model"):
         return check_decoder(
             draft.model_path, decoder, bounds, batches, expected, block_outputs(graph.layers, [family.blocks])
         )
+
+
+def step_axes(decoder: Decoder) -> dict[str, Axis]:
+    """The axes of every decoder, as manifests list them."""
+    return {"batch": Axis(), "tokens": Axis(1, decoder.max_positions), "capacity": Axis(), "positions_wanted": Axis()}
 
 
 def full_config(checkpoint: Checkpoint, architecture: str) -> dict[str, Any]:
@@ -98,29 +102,6 @@ def _with_exits(decoder: Decoder, exits: EarlyExit | None) -> Decoder:
     return msgspec.structs.replace(decoder, exit_layer=exits.layer)
 
 
-def _source_outputs(
-    checkpoint: Checkpoint, family: DecoderFamily, decoder: Decoder, batches: list[Batch]
-) -> dict[str, list[np.ndarray[Any, Any]]]:
-    """The source model's outputs by name, for each sequence of each batch, each run alone and in one pass.
-
-    Logits are [tokens, vocab], also those of an early exit; those of drafts, if any, are [tokens, drafts, vocab].
-    """
-    import torch
-
-    from intaglio.exporters.decoders.module import EarlyExitModule
-
-    texts = [text for batch in batches for text in batch]
-    with source_errors(checkpoint, family.architecture, RuntimeError, IndexError), torch.inference_mode():
-        module = build_decoder(checkpoint, family, streamed=True)
-        expected = {LOGITS: [module.logits(torch.tensor([text]))[0].numpy() for text in texts]}
-        if decoder.drafts:
-            expected[DRAFT_LOGITS] = [source_drafts(module, decoder, text) for text in texts]
-        if isinstance(module, EarlyExitModule):
-            expected[EXIT_LOGITS] = [module.exit_logits(torch.tensor([text]))[0].numpy() for text in texts]
-    check_finite(checkpoint, (array for arrays in expected.values() for array in arrays))
-    return expected
-
-
 def _graph(
     checkpoint: Checkpoint,
     family: DecoderFamily,
@@ -142,22 +123,14 @@ def _write(graph: DecoderGraph, checkpoint: Checkpoint, family: DecoderFamily, d
     """Write the graph and the manifest into the draft."""
     decoder, model = graph.decoder, graph.model
     with step("writing"):
-        draft.manifest = Manifest(
-            format=FORMAT,
-            created_by=f"intaglio {__version__}",
-            source=checkpoint.source(),
-            family=family.model_type,
-            architecture=family.architecture,
-            task="generate",
-            dtype=dtype,
-            inputs=[tensor_spec(value) for value in model.graph.inputs],
-            outputs=[tensor_spec(value) for value in model.graph.outputs],
-            parameters=count_weights(model),
+        draft.manifest = new_manifest(
+            model,
+            checkpoint.source(),
+            family,
+            "generate",
+            dtype,
             axes={
-                "batch": Axis(),
-                "tokens": Axis(1, decoder.max_positions),
-                "capacity": Axis(),
-                "positions_wanted": Axis(),
+                **step_axes(decoder),
                 **({"drafting": Axis()} if decoder.drafts else {}),
                 **({"drafted": Axis(decoder.drafts)} if decoder.draft_kind == HIDDEN_TRANSFER else {}),
             },

@@ -7,20 +7,21 @@ from dataclasses import dataclass
 from typing import Any
 
 from intaglio.bundle.bundle import Decoder
+from intaglio.exporters.checkpoints.family import Family
 from intaglio.exporters.decoders.graph import DecoderGraph
 
 
 @dataclass(frozen=True)
-class DecoderFamily:
-    """A family of decoders. Configurations have the format of `transformers`, with its defaults filled in.
+class DecoderFamily(Family):
+    """A family of decoders; `architecture` is the one with a language model's head.
+
+    Configurations have the format of `transformers`, with its defaults filled in.
 
     `base` is the path of the model below its head, `blocks` that of the list of Transformer blocks, `embedding` that
     of the token embedding. `describe` reads the manifest's entry and rejects configurations that are not supported;
     `build` writes the graph.
     """
 
-    model_type: str
-    architecture: str  # the one with a language model's head
     base: str
     blocks: str
     embedding: str

@@ -8,23 +8,23 @@ import numpy as np
 import onnx_ir as ir
 
 from intaglio.accuracy.bounds import Bounds
-from intaglio.bundle.bundle import FORMAT, Axis, Draft, Encoder, Manifest, tensor_spec
+from intaglio.bundle.bundle import Axis, Draft, Encoder, tensor_spec
 from intaglio.bundle.model_file import save, share
 from intaglio.display.progress import step
 from intaglio.errors import SourceError
-from intaglio.exporters.check import Checked, block_outputs
 from intaglio.exporters.checkpoints.checkpoint import Checkpoint
 from intaglio.exporters.checkpoints.config import read_json
 from intaglio.exporters.checkpoints.tokenizer_files import write_decoder_tokenizer
-from intaglio.exporters.decoders.export import GENERATION, full_config, with_ends
-from intaglio.exporters.encoder_decoders.check import Floats, Pair, check_encoder_decoder, pair_batches
+from intaglio.exporters.decoders.export import GENERATION, full_config, step_axes, with_ends
+from intaglio.exporters.encoder_decoders.check import Pair, check_encoder_decoder, pair_batches
 from intaglio.exporters.encoder_decoders.family import EncoderDecoderFamily
 from intaglio.exporters.encoder_decoders.graph import CrossAttentionDecoderGraph, EncoderGraph
-from intaglio.exporters.source import build_model, check_finite, source_errors
+from intaglio.exporters.reference.check import Checked, Floats, block_outputs
+from intaglio.exporters.reference.source_model import build_model, check_finite, source_errors
 from intaglio.exporters.writing.checkpoint_weights import CheckpointWeights
+from intaglio.exporters.writing.manifest import new_manifest
 from intaglio.extras import load
 from intaglio.runtime.sessions.step import LOGITS
-from intaglio.version import __version__
 
 ENCODER = "encoder.onnx"
 SHARED = "shared.data"  # weights that both graphs use: the token embedding
@@ -102,11 +102,11 @@ def _record(checkpoint: Checkpoint, config: dict[str, Any], graph: EncoderGraph)
 
 def _source_outputs(
     checkpoint: Checkpoint, family: EncoderDecoderFamily, batches: list[list[Pair]]
-) -> list[dict[str, Floats]]:
+) -> dict[str, list[Floats]]:
     """The outputs of the source model for every pair, as in `outputs_of`, each run alone and in one pass."""
     import torch
 
-    expected = []
+    expected: dict[str, list[Floats]] = {"cross_key": [], "cross_value": [], LOGITS: []}
     with source_errors(checkpoint, family.architecture, RuntimeError, IndexError), torch.inference_mode():
         model = build_model(checkpoint, checkpoint.tensors(), family.architecture, "block", streamed=True).eval()
         for pair in (pair for batch in batches for pair in batch):
@@ -117,9 +117,9 @@ def _source_outputs(
                 for name in ("k", "v")
             )
             logits = model(encoder_outputs=(states,), decoder_input_ids=torch.tensor([pair.written])).logits[0]
-            arrays = {"cross_key": keys, "cross_value": values, LOGITS: logits}
-            expected.append({name: tensor.numpy() for name, tensor in arrays.items()})
-    check_finite(checkpoint, (array for arrays in expected for array in arrays.values()))
+            for arrays, tensor in zip(expected.values(), (keys, values, logits), strict=True):
+                arrays.append(tensor.numpy())
+    check_finite(checkpoint, (array for arrays in expected.values() for array in arrays))
     return expected
 
 
@@ -135,24 +135,14 @@ def _write(
     reading, writing = graphs.encoder.model, graphs.decoder.model
     decoder = graphs.decoder.decoder
     with step("writing"):
-        draft.manifest = Manifest(
-            format=FORMAT,
-            created_by=f"intaglio {__version__}",
-            source=checkpoint.source(),
-            family=family.model_type,
-            architecture=family.architecture,
-            task="text-to-text",
-            dtype=dtype,
-            inputs=[tensor_spec(value) for value in writing.graph.inputs],
-            outputs=[tensor_spec(value) for value in writing.graph.outputs],
+        draft.manifest = new_manifest(
+            writing,
+            checkpoint.source(),
+            family,
+            "text-to-text",
+            dtype,
+            {**step_axes(decoder), "source": Axis()},
             parameters=graphs.parameters,
-            axes={
-                "batch": Axis(),
-                "tokens": Axis(1, decoder.max_positions),
-                "capacity": Axis(),
-                "positions_wanted": Axis(),
-                "source": Axis(),
-            },
             layers=graphs.decoder.layers,
             decoder=decoder,
             encoder=encoder,

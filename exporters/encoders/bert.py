@@ -1,12 +1,12 @@
 """BERT (Devlin et al., 2019), and encoders with the same structure: MiniLM, BGE, E5, GTE."""
 
 from intaglio.exporters.checkpoints.config import integer
-from intaglio.exporters.encoders.family import Family
+from intaglio.exporters.encoders.family import EncoderFamily
 
-FAMILY = Family(
+FAMILY = EncoderFamily(
     model_type="bert",
-    base="BertModel",
-    architectures={
+    architecture="BertModel",
+    tasks={
         "BertModel": "encode",
         "BertForMaskedLM": "fill-mask",
         "BertForSequenceClassification": "classify",

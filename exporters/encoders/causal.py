@@ -10,7 +10,7 @@ from dataclasses import replace
 from typing import Any
 
 from intaglio.exporters.checkpoints.config import integer
-from intaglio.exporters.encoders.family import Family
+from intaglio.exporters.encoders.family import EncoderFamily
 
 DEFAULT_WINDOW = 4096  # of transformers, where config.json does not mention one
 
@@ -24,10 +24,10 @@ def _window_if_used(config: Mapping[str, Any]) -> int | None:
     return _window(config) if config.get("use_sliding_window", False) else None
 
 
-LLAMA = Family(
+LLAMA = EncoderFamily(
     model_type="llama",
-    base="LlamaModel",
-    architectures={"LlamaModel": "encode"},
+    architecture="LlamaModel",
+    tasks={"LlamaModel": "encode"},
     inputs=("input_ids", "attention_mask"),
     max_length=lambda config: integer(config, "max_position_embeddings", 1),
     blocks="layers",
@@ -38,16 +38,16 @@ FAMILIES = (
     replace(
         LLAMA,
         model_type="gpt2",
-        base="GPT2Model",
-        architectures={"GPT2Model": "encode"},
+        architecture="GPT2Model",
+        tasks={"GPT2Model": "encode"},
         max_length=lambda config: integer(config, "n_positions", 1),
         blocks="h",
     ),
     LLAMA,
-    replace(LLAMA, model_type="mistral", base="MistralModel", architectures={"MistralModel": "encode"}, window=_window),
+    replace(LLAMA, model_type="mistral", architecture="MistralModel", tasks={"MistralModel": "encode"}, window=_window),
     *(
         replace(
-            LLAMA, model_type=name.lower(), base=f"{name}Model", architectures={f"{name}Model": "encode"}, window=window
+            LLAMA, model_type=name.lower(), architecture=f"{name}Model", tasks={f"{name}Model": "encode"}, window=window
         )
         for name, window in (("Qwen2", _window_if_used), ("Qwen3", _window_if_used))
     ),

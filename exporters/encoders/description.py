@@ -1,20 +1,23 @@
-"""Description of an encoder's checkpoint: its family, the architecture to build, and the modules after it."""
+"""Description of an encoder's checkpoint: the architecture to build, the modules after it, the classes."""
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
+from typing import Any
 
+from intaglio.errors import SourceError
 from intaglio.exporters.checkpoints.checkpoint import Checkpoint
-from intaglio.exporters.encoders.family import Family
+from intaglio.exporters.checkpoints.family import listed_architecture
+from intaglio.exporters.encoders.family import EncoderFamily
 from intaglio.exporters.encoders.sentence_transformers import SentenceHead, read_head
-from intaglio.exporters.families import find_family, find_sentence_family
 
 
 @dataclass(frozen=True)
 class EncoderDescription:
     """A family, one of its architectures, and for a sentence-transformers folder the modules after it."""
 
-    family: Family
+    family: EncoderFamily
     architecture: str
     head: SentenceHead | None
     positions: int  # the maximum tokens of a sequence, within the window
@@ -23,26 +26,41 @@ class EncoderDescription:
     @property
     def task(self) -> str:
         """The task of the bundle."""
-        return "embed" if self.head else self.family.architectures[self.architecture]
+        return "embed" if self.head else self.family.tasks[self.architecture]
 
     @property
     def is_base(self) -> bool:
         """Whether it has no head of transformers, and returns hidden states."""
-        return self.architecture == self.family.base
+        return self.architecture == self.family.architecture
 
 
-def describe_encoder(checkpoint: Checkpoint) -> EncoderDescription:
+def describe_encoder(checkpoint: Checkpoint, family: EncoderFamily) -> EncoderDescription:
     """Describe `checkpoint`. Raises `SourceError` if it is not supported.
 
     In a sentence-transformers folder the model without a head counts, for any head that config.json lists.
     """
-    config, where = checkpoint.config, str(checkpoint.folder)
-    if head := read_head(checkpoint.root):
-        family = find_sentence_family(config, where)
-        architecture = family.base
-    else:
-        family, architecture = find_family(config, where)
-    positions = family.max_length(config)
-    window = family.window(config) or positions
+    head = read_head(checkpoint.root)
+    architecture = "" if head else listed_architecture(checkpoint.config)
+    positions = family.max_length(checkpoint.config)
+    window = family.window(checkpoint.config) or positions
     within = min(positions, window)
-    return EncoderDescription(family, architecture, head, within, window if window < positions else None)
+    return EncoderDescription(
+        family, architecture or family.architecture, head, within, window if window < positions else None
+    )
+
+
+def class_labels(config: Mapping[str, Any]) -> list[str]:
+    """The class names of config.json in the order of the logits; LABEL_0, LABEL_1, ... if it has none."""
+    names = config.get("id2label") or {"0": "LABEL_0", "1": "LABEL_1"}
+    if not isinstance(names, dict) or not names:
+        raise SourceError(f"config.json: id2label {names!r} does not map class numbers to names. Fix it.")
+    try:
+        return [str(names[key]) for key in sorted(names, key=int)]
+    except (TypeError, ValueError) as error:
+        raise SourceError(f"config.json: id2label {names!r} does not map class numbers to names. Fix it.") from error
+
+
+def activation(config: Mapping[str, Any]) -> str:
+    """The function from logits to scores: one class of many, several classes at once, or a plain number."""
+    named = {"multi_label_classification": "sigmoid", "regression": "identity"}.get(str(config.get("problem_type")))
+    return named or ("sigmoid" if len(class_labels(config)) == 1 else "softmax")  # softmax of one class is always 1

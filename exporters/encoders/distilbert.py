@@ -1,12 +1,12 @@
 """DistilBERT (Sanh et al., 2019): BERT with half the layers, without token types and pooler."""
 
 from intaglio.exporters.checkpoints.config import integer
-from intaglio.exporters.encoders.family import Family
+from intaglio.exporters.encoders.family import EncoderFamily
 
-FAMILY = Family(
+FAMILY = EncoderFamily(
     model_type="distilbert",
-    base="DistilBertModel",
-    architectures={
+    architecture="DistilBertModel",
+    tasks={
         "DistilBertModel": "encode",
         "DistilBertForMaskedLM": "fill-mask",
         "DistilBertForSequenceClassification": "classify",

@@ -2,23 +2,24 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass
 from typing import Any
 
+from intaglio.errors import SourceError
+from intaglio.exporters.checkpoints.config import integer
+from intaglio.exporters.checkpoints.family import Family
+
 
 @dataclass(frozen=True)
-class Family:
-    """A family of encoders, as `transformers` implements it.
+class EncoderFamily(Family):
+    """A family of encoders, as `transformers` implements it; `architecture` is the one without a head.
 
-    `model_type` is its name in config.json; `architectures` maps the names that config.json may list to our tasks;
-    `max_length` reads the maximum sequence length, in tokens, from config.json; `blocks` is the path of the list of
-    Transformer blocks below the base model.
+    `tasks` maps the architectures that config.json may list to our tasks; `max_length` reads the maximum sequence
+    length, in tokens, from config.json; `blocks` is the path of the list of Transformer blocks below the base model.
     """
 
-    model_type: str
-    base: str  # the architecture without a head
-    architectures: Mapping[str, str]
+    tasks: Mapping[str, str]
     inputs: tuple[str, ...]
     max_length: Callable[[Mapping[str, Any]], int]
     blocks: str
@@ -26,3 +27,30 @@ class Family:
     pad_token_id: int = 0  # the default of `transformers` for a config.json without one
     causal: bool = False  # a token attends only to those before it
     window: Callable[[Mapping[str, Any]], int | None] = lambda _: None  # and only to this number of them, with itself
+
+    @property
+    def architectures(self) -> Collection[str]:
+        """See `Family`."""
+        return self.tasks.keys()
+
+    @property
+    def learned_positions(self) -> bool:
+        """See `Family`."""
+        return not self.causal
+
+    def check(self, config: Mapping[str, Any], where: str) -> None:
+        """See `Family`: other positions and masks, and impossible numbers of layers, are not supported."""
+        for key, accepted in (("is_causal", True), ("use_bidirectional_attention", False)):
+            if self.causal and config.get(key, accepted) is not accepted:
+                raise SourceError(
+                    f"{where}: config.json: {key} is not supported for {self.architecture}. Choose another model."
+                )
+        if (positions := config.get("position_embedding_type", "absolute")) != "absolute":
+            raise SourceError(f"{where}: position embeddings of type {positions!r} are not supported, only 'absolute'.")
+        for key in ("num_hidden_layers", "n_layers"):
+            integer(config, key, 1, default=1)
+
+    def load_options(self, architecture: str, tensors: Collection[str]) -> dict[str, bool]:
+        """See `Family`: with the pooler if it has weights."""
+        pooler = any("pooler." in name for name in tensors)
+        return {"add_pooling_layer": pooler} if self.has_pooler and architecture == self.architecture else {}

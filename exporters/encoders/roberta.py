@@ -1,15 +1,15 @@
 """RoBERTa (Liu et al., 2019): BERT without token types; positions count from the padding token's id."""
 
 from intaglio.exporters.checkpoints.config import integer
-from intaglio.exporters.encoders.family import Family
+from intaglio.exporters.encoders.family import EncoderFamily
 
 
-def roberta(model_type: str, prefix: str) -> Family:
+def roberta(model_type: str, prefix: str) -> EncoderFamily:
     """A family whose classes in `transformers` are RoBERTa's under the names that begin with `prefix`."""
-    return Family(
+    return EncoderFamily(
         model_type=model_type,
-        base=f"{prefix}Model",
-        architectures={
+        architecture=f"{prefix}Model",
+        tasks={
             f"{prefix}Model": "encode",
             f"{prefix}ForMaskedLM": "fill-mask",
             f"{prefix}ForSequenceClassification": "classify",

@@ -7,9 +7,9 @@ from pathlib import Path
 import numpy as np
 
 from intaglio.display.progress import step
+from intaglio.exporters.checkpoints.converted import Converted
 from intaglio.exporters.checkpoints.hama_container import read_container
 from intaglio.exporters.checkpoints.nemo_archive import read_archive
-from intaglio.exporters.converted import Converted
 from intaglio.exporters.speech.from_hama import read_hama
 from intaglio.exporters.speech.from_nemo import read_nemo
 from intaglio.extras import load

@@ -9,17 +9,19 @@ import numpy as np
 import onnx_ir as ir
 
 from intaglio.accuracy.bounds import Bounds
-from intaglio.bundle.bundle import FORMAT, Audio, Axis, Draft, Manifest, tensor_spec
-from intaglio.bundle.model_file import count_weights, save
+from intaglio.bundle.bundle import Audio, Axis, Draft, Manifest
+from intaglio.bundle.model_file import save
 from intaglio.display.progress import step
 from intaglio.errors import BundleError, SourceError
-from intaglio.exporters.check import Batch, Checked, check_graph
 from intaglio.exporters.checkpoints.checkpoint import CONFIG, Checkpoint
-from intaglio.exporters.source import build_speech, check_finite, source_errors
+from intaglio.exporters.reference.check import Batch, Checked, check_graph
+from intaglio.exporters.reference.source_model import check_finite, source_errors
 from intaglio.exporters.speech.family import SpeechFamily
 from intaglio.exporters.speech.front_end import log_mel
 from intaglio.exporters.speech.graph import FLOAT, SpeechGraph
+from intaglio.exporters.speech.reference import load_speech
 from intaglio.exporters.writing.checkpoint_weights import CheckpointWeights
+from intaglio.exporters.writing.manifest import new_manifest
 from intaglio.extras import load
 from intaglio.files.hashes import copy_file
 from intaglio.networks.speech.configuration import SpeechConfig, read_config
@@ -27,7 +29,6 @@ from intaglio.runtime.modalities.audio import padded, resampled
 from intaglio.runtime.speech.vocabulary import VOCABULARY, read_vocabulary
 from intaglio.runtime.speech.windows import MOST_FRAMES
 from intaglio.samples.speech_samples import SAMPLE_RATE, recordings
-from intaglio.version import __version__
 
 CHECKED = (3, 1)  # recordings of each batch that is compared: one with padding, one without
 BLOCKS = "encoder.layers"
@@ -39,16 +40,16 @@ def export_speech(
     dtype: str,
     draft: Draft,
     bounds: Bounds | None,
-    takes_audio: bool,
+    features: bool = False,
 ) -> dict[str, Checked]:
     """Fill `draft` with the recogniser of `checkpoint`; with `bounds`, compare its outputs with the source model's.
 
-    `takes_audio`: the graph takes samples, else the features of the front end. Raises `SourceError` for a checkpoint
+    `features`: the graph takes those of the front end, else samples. Raises `SourceError` for a checkpoint
     that is inconsistent or not supported.
     """
     with step("loading the libraries"):
         load("torch")
-    config = read_config(checkpoint.config, str(checkpoint.folder / CONFIG))
+    config, takes_audio = read_config(checkpoint.config, str(checkpoint.folder / CONFIG)), not features
     _write_vocabulary(checkpoint, config, draft)
     feeds = [] if bounds is None else _feeds(checkpoint, config, takes_audio)
     with step("writing"):
@@ -64,13 +65,14 @@ def export_speech(
         return check_graph(draft.model_path, bounds, feeds, expected)
 
 
-def rounds_features(config: Mapping[str, Any]) -> bool:
-    """Whether config.json is a recogniser's that rounds its features to float16.
+def checked_as(config: Mapping[str, Any], dtype: str, features: bool = False) -> str:
+    """The precision whose bounds hold for the comparison: float16 also for a graph that rounds its features to it.
 
     A feature at the border of two such numbers is rounded up or down by the order of summation.
     """
     front_end = config.get("front_end")
-    return isinstance(front_end, dict) and front_end.get("precision") == "float16"
+    rounds = isinstance(front_end, dict) and front_end.get("precision") == "float16"
+    return "float16" if rounds and not features else dtype
 
 
 def _write_vocabulary(checkpoint: Checkpoint, config: SpeechConfig, draft: Draft) -> None:
@@ -110,18 +112,13 @@ def _manifest(
     takes_audio: bool,
     graph: SpeechGraph,
 ) -> Manifest:
-    front_end, model = config.front_end, graph.model
-    return Manifest(
-        format=FORMAT,
-        created_by=f"intaglio {__version__}",
-        source=checkpoint.source(),
-        family=family.model_type,
-        architecture=family.architecture,
-        task="transcribe",
-        dtype=dtype,
-        inputs=[tensor_spec(value) for value in model.graph.inputs],
-        outputs=[tensor_spec(value) for value in model.graph.outputs],
-        parameters=count_weights(model),
+    front_end = config.front_end
+    return new_manifest(
+        graph.model,
+        checkpoint.source(),
+        family,
+        "transcribe",
+        dtype,
         axes={
             "batch": Axis(),
             **({"samples": Axis(front_end.window)} if takes_audio else {"feature_frames": Axis()}),
@@ -165,7 +162,7 @@ def _source_outputs(checkpoint: Checkpoint, family: SpeechFamily, feeds: list[Ba
 
     with step("running the source model"), torch.inference_mode():
         with source_errors(checkpoint, family.architecture, RuntimeError, IndexError):
-            network = build_speech(checkpoint, takes_audio)
+            network = load_speech(checkpoint, family, features=not takes_audio)
             returned = [network(*(torch.from_numpy(array) for array in batch.values())) for batch in feeds]
         expected = [
             {name: tensor.numpy() for name, tensor in zip(network.output_names, outputs, strict=True)}

@@ -7,17 +7,16 @@ from dataclasses import dataclass
 
 import onnx_ir as ir
 
+from intaglio.exporters.checkpoints.family import Family
 from intaglio.exporters.speech.graph import SpeechGraph
 
 
 @dataclass(frozen=True)
-class SpeechFamily:
+class SpeechFamily(Family):
     """An architecture: its names in config.json, and the function that writes its encoder.
 
     `build(graph, features, lengths)` takes features [batch, frames, mels] in the graph's dtype and their frames int64
     [batch]; it returns states [batch, fewer frames, width] and their lengths.
     """
 
-    model_type: str
-    architecture: str
     build: Callable[[SpeechGraph, ir.Value, ir.Value], tuple[ir.Value, ir.Value]]

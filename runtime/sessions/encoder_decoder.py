@@ -15,7 +15,7 @@ from intaglio.runtime.engines.engine import Engine
 from intaglio.runtime.engines.memory import Array, Buffer
 from intaglio.runtime.engines.opening import open_engine
 from intaglio.runtime.sessions.decoder import DecoderSession
-from intaglio.runtime.sessions.step import SOURCE, SOURCE_IDS, SOURCE_MASK
+from intaglio.runtime.sessions.step import CROSS, SOURCE, SOURCE_IDS, SOURCE_MASK
 from intaglio.runtime.sessions.step_buffers import Integers
 
 SOURCE_TOKENS = 32  # minimum capacity of source buffers
@@ -112,6 +112,12 @@ class EncoderDecoderSession(DecoderSession):
         self._source_lengths[row] = len(source)
         self._use_capacity(max(self._source_lengths))
         self._place(row, {name: array[0] for name, array in cross_kv.items()}, len(source))
+
+    def cross_kv(self, row: int) -> dict[str, Buffer]:
+        """The cross-attention KV cache of `row` by input, views [kv_heads, tokens of the source, head_dim]."""
+        specs = [spec for spec in self._specs if spec.name.startswith(CROSS)]
+        tokens = self._source_lengths[row]
+        return {spec.name: self._attended[spec.name][(row, *self._part(spec, tokens)[1:])] for spec in specs}
 
     def _run_encoder(self, sources: Sequence[Sequence[int]], given: int) -> dict[str, Array]:
         """Encode `sources`, padded to the same length; the first `given` of them must have tokens."""

@@ -18,8 +18,8 @@ from intaglio.bundle.bundle import Axis, Bundle, Source
 from intaglio.bundle.model_file import load
 from intaglio.errors import SourceError
 from intaglio.exporters import export, load_module
-from intaglio.exporters.checkpoints.onnx_file import adopt
-from intaglio.exporters.source import reference_outputs
+from intaglio.exporters.encoders.reference import reference_outputs
+from intaglio.exporters.onnx_file import adopt
 from intaglio.runtime import open_engine, run
 from intaglio.runtime.text.tokenizer import Tokenizer
 from intaglio.samples.sentences import sentences

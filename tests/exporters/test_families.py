@@ -11,19 +11,20 @@ import pytest
 from intaglio.bundle.bundle import Bundle
 from intaglio.bundle.model_file import load
 from intaglio.exporters import export, load_module
-from intaglio.exporters.families import families
+from intaglio.exporters.encoders.family import EncoderFamily
+from intaglio.exporters.families import ENCODERS
 from intaglio.runtime import open_engine
 from intaglio.runtime.text.tokenizer import Tokenizer
 
 TEXTS = ["a", "the quick brown fox, 12.5", "x" * 40]
 ROBERTA = ("xlm-roberta", "camembert")  # families of the same modules
-OWN = [family for family in families().values() if family.model_type not in ROBERTA]
-BASES = [(family.base, 2) for family in OWN]
+OWN = [family for family in ENCODERS if family.model_type not in ROBERTA]
+BASES = [(family.architecture, 2) for family in OWN]
 # Their layers equal those of the base: testing one takes less time.
 HEADS = [("BertForMaskedLM", 1), ("BertForSequenceClassification", 1), ("XLMRobertaForSequenceClassification", 1)]
 OTHERS = [
     (name, 1)
-    for family in families().values()
+    for family in ENCODERS
     for name in family.architectures
     if (name, 1) not in HEADS and (name, 2) not in BASES
 ]
@@ -56,11 +57,11 @@ def test_each_architecture_agrees_with_transformers(
     check_names(bundle)
 
 
-@pytest.mark.parametrize("family", families())
-def test_default_padding_equals_transformers(family: str) -> None:
+@pytest.mark.parametrize("family", ENCODERS, ids=lambda family: family.model_type)
+def test_default_padding_equals_transformers(family: EncoderFamily) -> None:
     from transformers import AutoConfig
 
-    assert families()[family].pad_token_id == AutoConfig.for_model(family).pad_token_id
+    assert family.pad_token_id == AutoConfig.for_model(family.model_type).pad_token_id
 
 
 def check_names(bundle: Bundle) -> None:

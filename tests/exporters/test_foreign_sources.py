@@ -12,8 +12,8 @@ from intaglio.errors import SourceError
 from intaglio.exporters.checkpoints.adapters import left_out
 from intaglio.exporters.checkpoints.checkpoint import Checkpoint
 from intaglio.exporters.checkpoints.contents import refuse_file
-from intaglio.exporters.checkpoints.pickled import open_pickled
 from intaglio.exporters.checkpoints.quantized import METHODS
+from intaglio.exporters.pickled import open_pickled
 from intaglio.graph_passes.recipes.recipes import RECIPES
 
 Program = Callable[..., tuple[int, str, str]]

@@ -14,7 +14,8 @@ from tiny_decoders import save_decoder
 from intaglio.errors import SourceError
 from intaglio.exporters import export
 from intaglio.exporters.checkpoints.checkpoint import Checkpoint
-from intaglio.exporters.checkpoints.pickled import open_pickled
+from intaglio.exporters.kinds import find_kind
+from intaglio.exporters.pickled import open_pickled
 
 
 @pytest.fixture
@@ -95,7 +96,7 @@ def test_unsupported_model_is_refused_before_its_weights_are_downloaded(
 ) -> None:
     hub.models["org/model"] = write(tmp_path / "model", files)
     with pytest.raises(SourceError) as raised:
-        Checkpoint.open("org/model")
+        Checkpoint.open("org/model", check=find_kind)
     assert message in str(raised.value)
     assert not any(name.endswith((".safetensors", ".bin", ".h5", ".gguf")) for name in hub.downloaded)
 

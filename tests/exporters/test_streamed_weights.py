@@ -13,12 +13,14 @@ from tiny_decoders import FAMILIES, save_decoder
 from tiny_encoder_decoders import save_encoder_decoder
 
 from intaglio.bundle.bundle import Bundle
-from intaglio.exporters import check, streamed_weights
 from intaglio.exporters.checkpoints.checkpoint import Checkpoint
-from intaglio.exporters.decoders.check import stepwise_logits
+from intaglio.exporters.decoders.check import stepwise_outputs
+from intaglio.exporters.decoders.family import DecoderFamily
+from intaglio.exporters.decoders.reference import load_decoder
 from intaglio.exporters.encoder_decoders.check import Pair, outputs_of
-from intaglio.exporters.families import find_decoder
-from intaglio.exporters.source import build_decoder, build_model
+from intaglio.exporters.kinds import find_kind
+from intaglio.exporters.reference import check, streamed_weights
+from intaglio.exporters.reference.source_model import build_model
 from intaglio.runtime.engines.onnxruntime.layered_engine import LayeredEngine
 
 IDS = [5, 9, 77, 3, 200]
@@ -39,13 +41,13 @@ def test_streamed_weights_give_the_same_outputs(
     if stored == "bfloat16":
         in_bfloat16(folder)
     checkpoint = Checkpoint.open(str(folder))
-    found = find_decoder(checkpoint.config)
-    assert found is not None
+    _, found = find_kind(checkpoint.config, str(folder))
+    assert isinstance(found, DecoderFamily)
     monkeypatch.setattr(streamed_weights, "READ_ABOVE", 1000)
     monkeypatch.setattr(streamed_weights, "CHUNK", 1000)
     with torch.inference_mode():
-        expected = build_decoder(checkpoint, found).logits(torch.tensor([IDS]))
-        module = build_decoder(checkpoint, found, streamed=True)
+        expected = load_decoder(checkpoint, found).logits(torch.tensor([IDS]))
+        module = load_decoder(checkpoint, found, streamed=True)
         for _ in range(2):
             assert torch.equal(module.logits(torch.tensor([IDS])), expected)
     numbers = {each.untyped_storage().nbytes() // 4 for each in module.parameters() if each.numel() > 250}
@@ -77,10 +79,10 @@ def test_decoder_split_at_its_blocks_gives_the_same_outputs(
     assert bundle.manifest.decoder is not None
     cuts = check.block_outputs(bundle.manifest.layers, ["model.layers"])
     assert len(cuts) == bundle.manifest.decoder.layers
-    whole = stepwise_logits(bundle.model_path, bundle.manifest.decoder, TEXTS)
+    whole = stepwise_outputs(bundle.model_path, bundle.manifest.decoder, TEXTS)["logits"]
     with check.open_checked(bundle.model_path, cuts) as engine:
         assert isinstance(engine, LayeredEngine) and len(engine._parts) == len(cuts) + 1
-    found = stepwise_logits(bundle.model_path, bundle.manifest.decoder, TEXTS, cuts)
+    found = stepwise_outputs(bundle.model_path, bundle.manifest.decoder, TEXTS, cuts)["logits"]
     for mine, expected in zip(found, whole, strict=True):
         np.testing.assert_allclose(mine, expected, rtol=0, atol=1e-5 * float(np.abs(expected).max()))
 
@@ -95,6 +97,6 @@ def test_encoder_decoder_split_at_its_blocks_gives_the_same_outputs(
     cuts = check.block_outputs({**encoder.layers, **bundle.manifest.layers}, ["encoder.block", "decoder.block"])
     assert len(cuts) == 5
     expected = outputs_of(bundle.path, decoder, encoder, pairs)
-    for mine, theirs in zip(outputs_of(bundle.path, decoder, encoder, pairs, cuts), expected, strict=True):
-        for name, array in theirs.items():
-            np.testing.assert_allclose(mine[name], array, rtol=0, atol=1e-5 * float(np.abs(array).max()))
+    for name, found in outputs_of(bundle.path, decoder, encoder, pairs, cuts).items():
+        for mine, theirs in zip(found, expected[name], strict=True):
+            np.testing.assert_allclose(mine, theirs, rtol=0, atol=1e-5 * float(np.abs(theirs).max()))

@@ -17,7 +17,7 @@ from intaglio.bundle.external_data import read_data
 from intaglio.bundle.model_file import load, parse, save
 from intaglio.errors import BundleError, SourceError
 from intaglio.exporters import export
-from intaglio.exporters.checkpoints.onnx_file import adopt
+from intaglio.exporters.onnx_file import adopt
 from intaglio.files.hashes import inside_to_write
 from intaglio.runtime import open_engine
 from intaglio.runtime.engines.onnxruntime.custom_operators import runnable

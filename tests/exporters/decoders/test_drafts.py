@@ -15,8 +15,7 @@ from intaglio.bundle.bundle import Bundle
 from intaglio.bundle.model_file import load
 from intaglio.errors import SourceError
 from intaglio.exporters import export
-from intaglio.exporters.decoders.check import pieces
-from intaglio.exporters.decoders.draft_check import stepwise_drafts
+from intaglio.exporters.decoders.check import stepwise_outputs
 from intaglio.graph_passes import compress
 from intaglio.networks.drafts import MATRICES
 from intaglio.runtime import build
@@ -37,8 +36,8 @@ KINDS = ("hidden-transfer", "medusa")
 def assert_expected_drafts(folder: Path, bundle: Path) -> None:
     """Drafts of a padded batch, in decode steps, equal the source for first, middle and last tokens."""
     opened = Bundle.open(bundle)
-    found = stepwise_drafts(opened.model_path, decoder_of(opened), TEXTS, pieces([len(text) for text in TEXTS]))
-    for text, (_, drafts) in zip(TEXTS, found, strict=True):
+    found = stepwise_outputs(opened.model_path, decoder_of(opened), TEXTS)["draft_logits"]
+    for text, drafts in zip(TEXTS, found, strict=True):
         for origin in {0, len(text) // 2, len(text) - 1}:
             expected = expected_drafts(folder, text, origin)
             np.testing.assert_allclose(drafts[origin], expected, atol=3e-6 * np.abs(expected).max(), rtol=0)
@@ -105,12 +104,12 @@ def test_drafting_after_selected_tokens_equals_drafting_after_all(
     export(str(folder), tmp_path / "bundle", check=False)
     bundle = Bundle.open(tmp_path / "bundle")
     decoder, ids = decoder_of(bundle), np.array([TEXTS[2], TEXTS[2][::-1]])
-    [[_, first], [_, second]] = stepwise_drafts(bundle.model_path, decoder, ids.tolist(), [slice(0, 13)])
+    stepwise = stepwise_outputs(bundle.model_path, decoder, ids.tolist())["draft_logits"]
     chosen = np.array([[4, 0, 12], [7, 7, 1]])
     feeds = step_feeds(decoder, ids, capacity=40, draft_indices=chosen) | empty_caches(bundle.manifest.inputs, 2, 40)
     with OnnxRuntimeEngine(bundle) as engine:
         found = engine.run(feeds)["draft_logits"]
-    for row, drafts, places in zip(found, (first, second), chosen, strict=True):
+    for row, drafts, places in zip(found, stepwise, chosen, strict=True):
         np.testing.assert_allclose(row, drafts[places], atol=1e-4, rtol=0)
 
 
@@ -133,7 +132,7 @@ def test_compressed_graphs_draft(make_decoder: MakeDecoder, language_models: Pat
     lut = Bundle.open(tmp_path / "lut")
     names = [node.name or "" for node in load(lut.model_path).graph if node.op_type == "LutMatMul"]
     assert sum("drafts." in name for name in names) == 3
-    [[_, drafts]] = stepwise_drafts(lut.model_path, decoder_of(lut), TEXTS[:1], pieces([8]))
+    [drafts] = stepwise_outputs(lut.model_path, decoder_of(lut), TEXTS[:1])["draft_logits"]
     assert drafts.shape == (8, 3, VOCABULARY) and np.isfinite(drafts).all()
 
 

@@ -16,7 +16,7 @@ from intaglio.bundle.bundle import Bundle
 from intaglio.bundle.model_file import load
 from intaglio.errors import SourceError
 from intaglio.exporters import export
-from intaglio.exporters.decoders.check import stepwise_logits
+from intaglio.exporters.decoders.check import stepwise_outputs
 from intaglio.graph_passes import compress
 from intaglio.networks.early_exit import RECORD
 from intaglio.runtime.sessions.step import decoder_of
@@ -45,11 +45,12 @@ def test_both_exits_equal_the_source(make_decoder: MakeDecoder, tmp_path: Path, 
     opened, whole = Bundle.open(tmp_path / "bundle"), Bundle.open(plain)
     decoder = decoder_of(opened)
     assert decoder.exit_layer == layer
-    early = stepwise_logits(opened.model_path, decoder, TEXTS, early=True)
+    early = stepwise_outputs(opened.model_path, decoder, TEXTS, early=True)["exit_logits"]
     for found, expected in zip(early, exit_logits(checkpoint, layer, TEXTS), strict=True):
         np.testing.assert_allclose(found, expected, atol=3e-6 * np.abs(expected).max(), rtol=0)
-    last = stepwise_logits(opened.model_path, decoder, TEXTS)
-    for found, expected in zip(last, stepwise_logits(whole.model_path, decoder_of(whole), TEXTS), strict=True):
+    last = stepwise_outputs(opened.model_path, decoder, TEXTS)["logits"]
+    unchanged = stepwise_outputs(whole.model_path, decoder_of(whole), TEXTS)["logits"]
+    for found, expected in zip(last, unchanged, strict=True):
         np.testing.assert_array_equal(found, expected)
 
 
@@ -101,7 +102,7 @@ def test_compressed_graphs_keep_the_exit(make_decoder: MakeDecoder, tmp_path: Pa
     nodes = [node for node in load(four.model_path).graph if node.op_type == "GroupMatMul"]
     heads = [[value.name for value in node.inputs[1:] if value] for node in nodes if "lm_head" in str(node.name)]
     assert len(heads) == 2 and heads[0] == heads[1] and len(nodes) == 3 * 7 + 2
-    [found] = stepwise_logits(four.model_path, decoder_of(four), TEXTS[:1], early=True)
+    [found] = stepwise_outputs(four.model_path, decoder_of(four), TEXTS[:1], early=True)["exit_logits"]
     [expected] = exit_logits(folder, 1, TEXTS[:1])
     assert np.corrcoef(found.ravel(), expected.ravel())[0, 1] > 0.9
 

@@ -16,7 +16,7 @@ from tiny_decoders import FAMILIES
 
 from intaglio.bundle.bundle import Bundle
 from intaglio.exporters import export
-from intaglio.exporters.decoders.check import stepwise_logits
+from intaglio.exporters.decoders.check import stepwise_outputs
 from intaglio.exporters.writing.rotary import frequencies
 from intaglio.runtime.sessions.decoder import DecoderSession
 from intaglio.runtime.sessions.step import decoder_of
@@ -116,7 +116,7 @@ def test_sliding_window_masks_earlier_tokens(make_decoder: MakeDecoder) -> None:
     opened = Bundle.open(bundle)
     decoder = decoder_of(opened)
     assert decoder.sliding_window == 8
-    seeing = stepwise_logits(opened.model_path, msgspec.structs.replace(decoder, sliding_window=None), TEXTS)
+    seeing = stepwise_outputs(opened.model_path, msgspec.structs.replace(decoder, sliding_window=None), TEXTS)["logits"]
     expected = source_logits(checkpoint, TEXTS)
     np.testing.assert_allclose(seeing[2][:8], expected[2][:8], atol=1e-4)
     assert np.abs(seeing[2][8:] - expected[2][8:]).max() > 1e-2

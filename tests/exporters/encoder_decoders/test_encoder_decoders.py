@@ -21,7 +21,8 @@ from intaglio.bundle.inspection import inspect
 from intaglio.bundle.model_file import load
 from intaglio.errors import BundleError, SourceError, UsageError
 from intaglio.exporters import export
-from intaglio.exporters.encoder_decoders.check import OUTPUTS, Pair, joined, outputs_of
+from intaglio.exporters.encoder_decoders.check import Pair, outputs_of
+from intaglio.exporters.reference.check import Floats, in_rows
 from intaglio.exporters.writing.relative_positions import RelativePositions
 from intaglio.graph_passes import compress
 from intaglio.runtime import build, open_engine
@@ -32,6 +33,7 @@ from intaglio.validation import validate
 from intaglio.validation.comparison.graph_values import expose_values
 
 Make = Callable[..., tuple[Path, Path]]
+OUTPUTS = ("cross_key", "cross_value", "logits")
 PAIRS = [
     Pair(list(b"The cat sat on the mat, and went to sleep."), [PADDING, *b"Le chat"]),
     Pair(list(b"No"), [PADDING, *b"Non, jamais de la vie, dit-il."]),
@@ -39,13 +41,13 @@ PAIRS = [
 ]
 
 
-def source_outputs(checkpoint: Path, pairs: list[Pair]) -> list[dict[str, npt.NDArray[np.float32]]]:
+def source_outputs(checkpoint: Path, pairs: list[Pair]) -> dict[str, list[Floats]]:
     """The outputs of transformers in float32, for each pair alone and without a cache."""
     import torch
     import transformers
 
     model = transformers.AutoModelForSeq2SeqLM.from_pretrained(checkpoint, dtype=torch.float32).eval()
-    found = []
+    found: dict[str, list[Floats]] = {name: [] for name in OUTPUTS}
     with torch.inference_mode():
         for pair in pairs:
             out = model(
@@ -53,12 +55,12 @@ def source_outputs(checkpoint: Path, pairs: list[Pair]) -> list[dict[str, npt.ND
             )
             crossed = out.past_key_values.cross_attention_cache.layers
             keys, values = torch.cat([each.keys for each in crossed]), torch.cat([each.values for each in crossed])
-            arrays = {"cross_key": keys, "cross_value": values, "logits": out.logits[0]}
-            found.append({name: tensor.numpy() for name, tensor in arrays.items()})
+            for arrays, tensor in zip(found.values(), (keys, values, out.logits[0]), strict=True):
+                arrays.append(tensor.numpy())
     return found
 
 
-def graph_outputs(bundle: Path, pairs: list[Pair]) -> list[dict[str, npt.NDArray[np.float32]]]:
+def graph_outputs(bundle: Path, pairs: list[Pair]) -> dict[str, list[Floats]]:
     manifest = Bundle.open(bundle).manifest
     assert manifest.decoder is not None and manifest.encoder is not None
     return outputs_of(bundle, manifest.decoder, manifest.encoder, pairs)
@@ -68,7 +70,7 @@ def assert_same_outputs(checkpoint: Path, bundle: Path) -> None:
     """The outputs of the graphs, in a batch padded on both sides and in decode steps, equal the source."""
     found, expected = graph_outputs(bundle, PAIRS), source_outputs(checkpoint, PAIRS)
     for name in OUTPUTS:
-        actual, wanted = joined(found, name), joined(expected, name)
+        actual, wanted = in_rows(found[name]), in_rows(expected[name])
         np.testing.assert_allclose(actual, wanted, atol=4e-6 * np.abs(wanted).max(), rtol=0, err_msg=name)
 
 
@@ -131,7 +133,7 @@ def test_greedy_output_equals_transformers_token_for_token(make_encoder_decoder:
     whole = model.generate(source, max_new_tokens=12, do_sample=False, eos_token_id=None, pad_token_id=0)[0].tolist()
     text = [PADDING]
     while len(text) < len(whole):
-        logits = graph_outputs(bundle, [Pair(PAIRS[0].source, text)])[0]["logits"]
+        logits = graph_outputs(bundle, [Pair(PAIRS[0].source, text)])["logits"][0]
         text.append(int(logits[-1].argmax()))
     assert text == whole
     assert len(set(text)) > 3, "a text of one token proves nothing"
@@ -175,7 +177,7 @@ def test_position_biases_of_a_token_tree_ignore_cache_slots(make_encoder_decoder
     with open_engine(bundle) as engine:
         found = branches(engine, manifest.decoder, crossed, start=3)
     pairs = [Pair(source, [PADDING, 5, 6, 7, 8]), Pair(source, [PADDING, 5, 6, 9])]
-    first, second = (arrays["logits"] for arrays in source_outputs(checkpoint, pairs))
+    first, second = source_outputs(checkpoint, pairs)["logits"]
     expected = np.stack([first[3], first[4], second[3]])
     np.testing.assert_allclose(found, expected, atol=4e-6 * np.abs(expected).max(), rtol=0)
 
@@ -297,7 +299,7 @@ def test_compressing_copies_the_encoder_and_keeps_shared_weights(make_encoder_de
         assert (tmp_path / "small" / name).read_bytes() == (bundle / name).read_bytes()
     stored = sum((tmp_path / "small" / name).stat().st_size for name in ("encoder.onnx", "model.onnx", "shared.data"))
     assert result.bytes_after == stored < result.bytes_before
-    expected, found = (joined(graph_outputs(path, PAIRS), "logits") for path in (bundle, tmp_path / "small"))
+    expected, found = (in_rows(graph_outputs(path, PAIRS)["logits"]) for path in (bundle, tmp_path / "small"))
     assert 0 < np.abs(found - expected).max() < 0.1 * np.abs(expected).max()
     compress(bundle, tmp_path / "plain", "prune-magnitude")
     assert str(load(tmp_path / "plain" / "model.onnx").graph.initializers["shared.weight"].const_value.location) == (

@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 
 from intaglio.bundle.bundle import Bundle
-from intaglio.exporters.decoders.check import stepwise_logits
+from intaglio.exporters.decoders.check import stepwise_outputs
 from intaglio.runtime.sessions.step import decoder_of
 
 TEXTS = [
@@ -34,7 +34,7 @@ def source_logits(checkpoint: Path, texts: list[list[int]]) -> list[Any]:
 def assert_same_logits(checkpoint: Path, bundle: Path, texts: list[list[int]] = TEXTS) -> None:
     """Assert that the logits of the graph, in a padded batch and in decode steps, equal the source."""
     opened = Bundle.open(bundle)
-    found = stepwise_logits(opened.model_path, decoder_of(opened), texts)
+    found = stepwise_outputs(opened.model_path, decoder_of(opened), texts)["logits"]
     for actual, expected in zip(found, source_logits(checkpoint, texts), strict=True):
         np.testing.assert_allclose(actual, expected, atol=2e-6 * np.abs(expected).max(), rtol=0)
 

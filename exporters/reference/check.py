@@ -7,11 +7,13 @@ check is freed when that process ends, so it does not add to the export's own.
 from __future__ import annotations
 
 import sys
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from pathlib import Path
+from typing import TypeVar
 
 import msgspec
 import numpy as np
+import numpy.typing as npt
 
 from intaglio.accuracy.bounds import INTEGER, Bounds
 from intaglio.accuracy.metrics import cosine, max_abs
@@ -25,6 +27,9 @@ from intaglio.runtime.engines.onnxruntime.layered_engine import LayeredEngine
 from intaglio.runtime.modalities.table import real_positions
 
 Batch = dict[str, Array]  # name -> array
+Floats = npt.NDArray[np.float32]
+Request = TypeVar("Request")
+REQUEST, ANSWER = "request.json", "answer.npz"  # between a check and its child process
 WHOLE_UP_TO = 1 << 28  # bytes of a bundle; the weights of a larger one are opened layer by layer
 
 
@@ -59,13 +64,42 @@ def check_graph(model: Path, bounds: Bounds, feeds: list[Batch], expected: list[
     with scratch_directory("check") as folder:
         for index, batch in enumerate(feeds):
             np.savez(folder / f"feeds-{index}.npz", allow_pickle=False, **batch)
-        run_check("check", model, folder)
+        _run_check("reference.check", model, folder)
         actual = [_load(folder / f"outputs-{index}.npz") for index in range(len(feeds))]
     masks = [real_positions(inputs, outputs) for inputs, outputs in zip(feeds, expected, strict=True)]
     return {name: _compare(name, bounds, masks, actual, expected) for name in expected[0]}
 
 
-def run_check(module: str, model: Path, folder: Path) -> None:
+def check_sequences(
+    module: str, path: Path, request: object, expected: Mapping[str, list[Floats]], bounds: Bounds
+) -> dict[str, Checked]:
+    """Let a child process, `module` of this package, run the graphs at `path` on `request`; compare with `expected`.
+
+    `expected` maps the name of each output to float32 [..., width] for each sequence. The child calls `answer`.
+    """
+    with scratch_directory("check") as folder:
+        (folder / REQUEST).write_bytes(msgspec.json.encode(request))
+        _run_check(module, path, folder)
+        found = _load(folder / ANSWER)
+    return {name: compared(found[name], in_rows(arrays), bounds) for name, arrays in expected.items()}
+
+
+def answer(request: type[Request], run: Callable[[Path, Request], Iterable[Mapping[str, list[Floats]]]]) -> None:
+    """The child process of `check_sequences`: write the outputs that `run(path, request)` returns, batch by batch."""
+    path, folder = map(Path, sys.argv[1:])
+    outputs: dict[str, list[Floats]] = {}
+    for batch in run(path, msgspec.json.decode((folder / REQUEST).read_bytes(), type=request)):
+        for name, arrays in batch.items():
+            outputs.setdefault(name, []).extend(arrays)
+    np.savez(folder / ANSWER, allow_pickle=False, **{name: in_rows(arrays) for name, arrays in outputs.items()})
+
+
+def in_rows(arrays: Iterable[Floats]) -> Floats:
+    """The arrays, [..., width], as rows [rows, width] one after another."""
+    return np.concatenate([array.reshape(-1, array.shape[-1]) for array in arrays])
+
+
+def _run_check(module: str, model: Path, folder: Path) -> None:
     """Run a module of this package in a child process. Raises `EngineError` when it fails."""
     try:
         children.run(f"intaglio.exporters.{module}", str(model), str(folder))

@@ -12,17 +12,18 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from intaglio.display.progress import step
-from intaglio.errors import BundleError, SourceError, one_line
+from intaglio.errors import SourceError, one_line
 from intaglio.exporters.checkpoints import hub
-from intaglio.exporters.checkpoints.checkpoint import Checkpoint, has_weights, read_config
-from intaglio.exporters.checkpoints.config import read_json
+from intaglio.exporters.checkpoints.checkpoint import Checkpoint, has_weights, indexed_files, read_config
 from intaglio.exporters.checkpoints.contents import refuse_folder
+from intaglio.exporters.checkpoints.converted import Converted
+from intaglio.exporters.checkpoints.family import Family, listed_architecture
 from intaglio.exporters.checkpoints.pointers import check_downloaded, configurations
-from intaglio.exporters.converted import Converted
-from intaglio.exporters.families import architecture_of, families
-from intaglio.exporters.source import load_state
+from intaglio.exporters.checkpoints.sentence_folder import read_modules
+from intaglio.exporters.kinds import find_kind
+from intaglio.exporters.reference.source_model import load_state
 from intaglio.extras import load
-from intaglio.files.hashes import copy_file, inside
+from intaglio.files.hashes import copy_file
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -39,6 +40,7 @@ class Pickled:
     root: Path  # as opened; sentence-transformers may keep the Transformer in a folder of it
     folder: Path  # of config.json and the weights
     config: dict[str, Any]
+    family: Family
     weights: tuple[Path, ...]
 
 
@@ -47,27 +49,20 @@ def open_pickled(location: str) -> Pickled:
     root = Path(location)
     if not root.is_dir():
         root = hub.fetch(location, None, download=True)
-        read_config(root, location)  # before the weights are downloaded
+        read_config(root, location, find_kind)  # before the weights are downloaded
         root = hub.fetch(location, None, True, ("pytorch_model*.bin",))
     folder, config = read_config(root, location)
+    _, family = find_kind(config, str(folder), bool(read_modules(root)))
     if (folder / INDEX).is_file():
-        names = read_json(folder / INDEX).get("weight_map")
-        if not isinstance(names, dict) or not all(isinstance(name, str) for name in names.values()):
-            raise SourceError(f"{folder / INDEX}: no weight_map from names to files. Download or copy the file again.")
-        try:
-            weights = [inside(folder, name, str(folder / INDEX)) for name in dict.fromkeys(names.values())]
-        except BundleError as error:
-            raise SourceError(str(error)) from error
+        weights = indexed_files(folder, INDEX)
     elif (folder / WEIGHTS).is_file():
-        weights = [folder / WEIGHTS]
+        weights = (folder / WEIGHTS,)
     elif has_weights(folder):
         raise SourceError(f"{location}: has model.safetensors already: intaglio export {location} -o BUNDLE")
     else:
         raise refuse_folder(folder, location)
-    if missing := [path for path in weights if not path.is_file()]:
-        raise SourceError(f"{missing[0]}: listed in {INDEX} but missing. Download or copy the whole checkpoint.")
     check_downloaded(weights)
-    return Pickled(root, folder, config, tuple(weights))
+    return Pickled(root, folder, config, family, weights)
 
 
 def convert_pickled(pickled: Pickled, folder: Path) -> Converted:
@@ -92,11 +87,11 @@ def convert_pickled(pickled: Pickled, folder: Path) -> Converted:
             if path.name != INDEX:
                 copy_file(path, folder / path.relative_to(pickled.root))
     with step("checking"):
-        written = Checkpoint.open(str(folder))
+        written = Checkpoint.open(str(folder), check=find_kind)
         left_out = sorted({*unexpected, *_lost(tensors, written)})
     parameters = sum(parameter.numel() for parameter in model.parameters())
     tokens = pickled.config.get("vocab_size")
-    return Converted(str(pickled.config["model_type"]), parameters, tokens if isinstance(tokens, int) else 0, left_out)
+    return Converted(pickled.family.model_type, parameters, tokens if isinstance(tokens, int) else 0, left_out)
 
 
 def _read(path: Path) -> dict[str, Tensor]:
@@ -124,11 +119,10 @@ def _read(path: Path) -> dict[str, Tensor]:
 def _build(pickled: Pickled, tensors: Mapping[str, Tensor]) -> tuple[Any, list[str]]:
     """The model with these weights, in their dtype, and the names of tensors that it has no place for."""
     where = str(pickled.folder)
-    architecture, family = architecture_of(pickled.config), families().get(str(pickled.config["model_type"]))
-    pooler = any("pooler." in name for name in tensors)
-    extra = {"add_pooling_layer": pooler} if family and family.has_pooler and architecture == family.base else {}
+    architecture = listed_architecture(pickled.config) or pickled.family.architecture
+    options = pickled.family.load_options(architecture, tensors.keys())
     try:
-        model, report = load_state(pickled.folder, architecture, tensors, _dtype(tensors), **extra)
+        model, report = load_state(pickled.folder, architecture, tensors, _dtype(tensors), **options)
     except Exception as error:  # the library raises all kinds of exceptions
         raise SourceError(
             f"{where}: config.json and the weights do not form a {architecture}: {one_line(error, 200)}. "

@@ -5,18 +5,19 @@ from __future__ import annotations
 import warnings
 from pathlib import Path
 
-from intaglio.bundle.bundle import FORMAT, Axis, Draft, Manifest, Source, tensor_spec
+from intaglio.bundle.bundle import Axis, Draft, Source, tensor_spec
 from intaglio.bundle.external_data import external_data_files
-from intaglio.bundle.model_file import count_weights, load, outline, parse, save
+from intaglio.bundle.model_file import load, outline, parse, save
 from intaglio.bundle.recorded_name import recorded_name
 from intaglio.errors import BundleError, SourceError, one_line
+from intaglio.exporters.checkpoints.family import Family
 from intaglio.exporters.checkpoints.pointers import check_downloaded
 from intaglio.exporters.checkpoints.tokenizer_files import BESIDE
+from intaglio.exporters.writing.manifest import new_manifest
 from intaglio.files.hashes import copy_file, inside, sha256
 from intaglio.plugins import custom_operators
 from intaglio.runtime.engines.onnxruntime.open_check import NotOpened, unopenable
 from intaglio.runtime.text.tokenizer import TOKENIZER
-from intaglio.version import __version__
 
 TASK_OF_OUTPUT = {"sentence_embedding": "embed", "last_hidden_state": "encode"}
 
@@ -42,7 +43,7 @@ def adopt(path: Path, draft: Draft) -> None:
     except BundleError as error:
         raise SourceError(f"source {one_line(error, 300)}") from error
     inputs = [tensor_spec(value) for value in model.graph.inputs if not value.is_initializer()]
-    outputs = [tensor_spec(value) for value in model.graph.outputs]
+    outputs = {tensor_spec(value).name for value in model.graph.outputs}
     symbolic = {length for spec in inputs for length in spec.shape if isinstance(length, str)}
     weights = [value.dtype.numpy().name for value in model.graph.initializers.values() if value.dtype is not None]
     floats = [name for name in weights if name.startswith(("float", "bfloat"))]
@@ -50,19 +51,14 @@ def adopt(path: Path, draft: Draft) -> None:
     for name in (TOKENIZER, *BESIDE):
         if found := next((place / name for place in places if (place / name).is_file()), None):
             copy_file(found, draft.path / name)
-    draft.manifest = Manifest(
-        format=FORMAT,
-        created_by=f"intaglio {__version__}",
-        source=Source(
+    draft.manifest = new_manifest(
+        model,
+        Source(
             "onnx", recorded_name(path), None, {name: sha256(path.parent / name) for name in (path.name, *locations)}
         ),
-        family="",
-        architecture=model.producer_name or "",
-        task=next((task for name, task in TASK_OF_OUTPUT.items() if name in {spec.name for spec in outputs}), ""),
+        Family("", model.producer_name or ""),
+        task=next((task for name, task in TASK_OF_OUTPUT.items() if name in outputs), ""),
         dtype=max(set(floats), key=floats.count, default="float32"),
-        inputs=inputs,
-        outputs=outputs,
-        parameters=count_weights(model),
         axes={name: Axis() for name in sorted(symbolic)},
         custom_operators=custom_operators(model.graph),
     )

@@ -1,0 +1,101 @@
+"""Export an encoder: from its checkpoint to the traced graph, the manifest, and the comparison with the source."""
+
+from __future__ import annotations
+
+import importlib
+from pathlib import Path
+
+from intaglio.accuracy.bounds import Bounds
+from intaglio.bundle.bundle import Axis, Draft
+from intaglio.bundle.model_file import save
+from intaglio.display.progress import step
+from intaglio.exporters.checkpoints.checkpoint import Checkpoint
+from intaglio.exporters.checkpoints.tokenizer_files import write_tokenizer
+from intaglio.exporters.encoders.description import EncoderDescription, activation, class_labels, describe_encoder
+from intaglio.exporters.encoders.family import EncoderFamily
+from intaglio.exporters.encoders.reference import load_encoder, reference_outputs
+from intaglio.exporters.encoders.sentence_tokenizer import SentenceTokenizer, record_sentence, sentence_tokenizer
+from intaglio.exporters.reference.check import Batch, Checked, check_graph
+from intaglio.exporters.reference.source_model import check_finite, source_errors
+from intaglio.exporters.writing.manifest import new_manifest
+from intaglio.extras import load
+from intaglio.runtime.text.tokenizer import TOKENIZER, Tokenizer
+from intaglio.samples.sentences import sentences
+
+CHECKED_SENTENCES = 16
+CHECK_BATCH = 4  # small, as its activations add to the peak memory
+
+
+def export_encoder(
+    checkpoint: Checkpoint, family: EncoderFamily, dtype: str, draft: Draft, bounds: Bounds | None
+) -> dict[str, Checked]:
+    """Fill `draft` with the encoder of `checkpoint`; with `bounds`, compare its outputs with the source model's.
+
+    Each step's memory is freed before the next begins. Raises `SourceError` for a checkpoint that is inconsistent or
+    not supported.
+    """
+    described = describe_encoder(checkpoint, family)
+    tokenizer = sentence_tokenizer(checkpoint, described)
+    write_tokenizer(checkpoint, draft.path, family.pad_token_id, tokenizer.backend if tokenizer else None)
+    with step("loading the libraries"):
+        load("torch")
+        load("transformers")
+        importlib.import_module("intaglio.exporters.encoders.trace")
+    if bounds is None:
+        _write_graph(checkpoint, described, tokenizer, dtype, draft)
+        return {}
+    with step("running the source model"):
+        feeds, expected = _source_outputs(checkpoint, described, draft.path)
+    _write_graph(checkpoint, described, tokenizer, dtype, draft)
+    with step("checking against the source model"):
+        return check_graph(draft.model_path, bounds, feeds, expected)
+
+
+def _source_outputs(
+    checkpoint: Checkpoint, described: EncoderDescription, folder: Path
+) -> tuple[list[Batch], list[Batch]]:
+    """Batches of real sentences, from the tokenizer in `folder`, and the source model's outputs in float32.
+
+    Raises `SourceError` if they contain NaN or infinity.
+    """
+    with source_errors(checkpoint, described.architecture, RuntimeError, IndexError):
+        module = load_encoder(checkpoint, described.family)
+        tokenizer = Tokenizer(folder / TOKENIZER, module.input_names, described.positions)
+        batches = tokenizer.batches(sentences()[:CHECKED_SENTENCES], CHECK_BATCH, truncate=True)
+        feeds: list[Batch] = [dict(batch) for batch in batches]
+        expected = [reference_outputs(module, batch) for batch in feeds]
+    check_finite(checkpoint, (array for batch in expected for array in batch.values()))
+    return feeds, expected
+
+
+def _write_graph(
+    checkpoint: Checkpoint, described: EncoderDescription, tokenizer: SentenceTokenizer | None, dtype: str, draft: Draft
+) -> None:
+    """Trace the checkpoint, and write the graph and the manifest into the draft."""
+    import torch
+
+    from intaglio.exporters.encoders.trace import trace
+
+    axes = {"batch": Axis(), "sequence": Axis(1, described.positions)}
+    with step("tracing"), source_errors(checkpoint, described.architecture, torch.onnx.OnnxExporterError):
+        weights = checkpoint.tensors()
+        traced = trace(load_encoder(checkpoint, described.family, weights), weights, axes, getattr(torch, dtype))
+        del weights  # only the graph refers to them now, and releases each one once written
+    with step("writing"):
+        classifies = described.task == "classify"
+        draft.manifest = new_manifest(
+            traced.model,
+            checkpoint.source(),
+            described.family,
+            described.task,
+            dtype,
+            axes,
+            architecture=described.architecture,
+            layers=traced.layers,
+            labels=class_labels(checkpoint.config) if classifies else [],
+            activation=activation(checkpoint.config) if classifies else "softmax",
+        )
+        if described.head and tokenizer:
+            record_sentence(draft.manifest, described.head, tokenizer)
+        save(traced.model, draft.model_path, consume=True)
+    draft.notes += traced.rounding.notes()

@@ -1,0 +1,42 @@
+"""The source model of an encoder: its checkpoint as a torch module, which is traced, and compared with the graph."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any
+
+from intaglio.exporters.checkpoints.checkpoint import Checkpoint
+from intaglio.exporters.checkpoints.safetensors_file import MappedTensor
+from intaglio.exporters.encoders.description import describe_encoder
+from intaglio.exporters.encoders.family import EncoderFamily
+from intaglio.exporters.reference.source_model import build_model
+from intaglio.extras import load
+
+if TYPE_CHECKING:
+    from intaglio.exporters.encoders.modules import Encoder
+
+
+def load_encoder(
+    checkpoint: Checkpoint, family: EncoderFamily, weights: Mapping[str, MappedTensor] | None = None
+) -> Encoder:
+    """The checkpoint as a float32 `Encoder` in eval mode; weights that are float32 stay mapped, not read.
+
+    `weights`: the checkpoint's, if they are mapped already.
+    """
+    load("torch")
+    from intaglio.exporters.encoders.modules import Encoder
+
+    described = describe_encoder(checkpoint, family)
+    options = family.load_options(described.architecture, [])
+    model = build_model(checkpoint, weights or checkpoint.tensors(), described.architecture, family.blocks, **options)
+    first_output = "last_hidden_state" if described.is_base else "logits"
+    encoder = Encoder(model, family.inputs, first_output, described.head, family.causal)
+    return encoder.eval().requires_grad_(False)
+
+
+def reference_outputs(module: Encoder, feeds: dict[str, Any]) -> dict[str, Any]:
+    """The module's outputs for one batch, as NumPy arrays by name."""
+    torch: Any = load("torch")
+    with torch.inference_mode():
+        outputs = module(*(torch.from_numpy(feeds[name]) for name in module.input_names))
+    return {name: output.numpy() for name, output in zip(module.output_names, outputs, strict=True)}

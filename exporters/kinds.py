@@ -1,0 +1,48 @@
+"""The kinds of models that can be exported, and the lookup by config.json."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from intaglio.exporters.checkpoints.family import Family
+from intaglio.exporters.decoders.export import export_decoder
+from intaglio.exporters.decoders.reference import load_decoder
+from intaglio.exporters.encoder_decoders.export import export_encoder_decoder
+from intaglio.exporters.encoders.export import export_encoder
+from intaglio.exporters.encoders.reference import load_encoder
+from intaglio.exporters.families import DECODERS, ENCODER_DECODERS, ENCODERS, SENTENCE_ENCODERS, SPEECH
+from intaglio.exporters.kind import Kind
+from intaglio.exporters.speech.export import checked_as, export_speech
+from intaglio.exporters.speech.reference import load_speech
+from intaglio.exporters.unsupported import not_supported, not_supported_in_sentence_folder
+
+KINDS = (
+    Kind(ENCODERS, export_encoder, load_encoder),
+    Kind(SENTENCE_ENCODERS, export_encoder, load_encoder, any_architecture=True, in_sentence_folders=True),
+    Kind(DECODERS, export_decoder, load_decoder),
+    Kind(ENCODER_DECODERS, export_encoder_decoder, load=None),
+    Kind(SPEECH, export_speech, load_speech, ("features",), checked_as, any_architecture=True),
+)
+
+
+def find_kind(config: Mapping[str, Any], where: str, in_sentence_folder: bool = False) -> tuple[Kind, Family]:
+    """The kind and the family of a config.json, for any head in a sentence-transformers folder.
+
+    `where` names the config.json. Raises `SourceError` for one that is not supported.
+    """
+    kinds = [kind for kind in KINDS if kind.in_sentence_folders == in_sentence_folder]
+    for kind in kinds:
+        if family := kind.find(config):
+            family.check(config, where)
+            return kind, family
+    supported = {
+        architecture: family.model_type
+        for kind in KINDS
+        if not kind.in_sentence_folders
+        for family in kind.families
+        for architecture in family.architectures
+    }
+    if in_sentence_folder and config.get("model_type") in supported.values():
+        raise not_supported_in_sentence_folder(config, where, [each for kind in kinds for each in kind.families])
+    raise not_supported(config, where, supported)

@@ -1,0 +1,1 @@
+"""The source model, and the comparison of an exported graph with it."""

@@ -1,0 +1,117 @@
+"""Load a checkpoint as a model of `transformers`, and report what is wrong with it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping
+from contextlib import contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import numpy.typing as npt
+
+from intaglio.errors import SourceError, one_line
+from intaglio.exporters.checkpoints.checkpoint import Checkpoint
+from intaglio.exporters.checkpoints.safetensors_file import MappedTensor
+from intaglio.extras import load
+
+if TYPE_CHECKING:
+    from torch import Tensor, dtype
+
+
+def build_model(
+    checkpoint: Checkpoint,
+    weights: Mapping[str, MappedTensor],
+    architecture: str,
+    blocks: str,
+    streamed: bool = False,
+    **extra: bool,
+) -> Any:
+    """Load the checkpoint as a float32 `transformers` model, with the options `extra`; float32 weights stay mapped.
+
+    `blocks` is the path of the list of Transformer blocks; config.json must count all of them. `streamed`: large
+    weights are read from their files each time that they are used, so that they are never all in memory.
+    """
+    if streamed:
+        from intaglio.exporters.reference.streamed_weights import StreamedWeights
+
+        stream = StreamedWeights(weights)
+        model = _load_complete(checkpoint, stream.state_dict, architecture, blocks, extra)
+        if stream.attach(model):
+            return model
+    tensors = {name: mapped.tensor for name, mapped in weights.items()}
+    return _load_complete(checkpoint, tensors, architecture, blocks, extra)
+
+
+def _load_complete(
+    checkpoint: Checkpoint, tensors: Mapping[str, Tensor], architecture: str, blocks: str, extra: Mapping[str, bool]
+) -> Any:
+    with source_errors(checkpoint, architecture, Exception):  # the library raises all kinds of exceptions
+        model, report = load_state(checkpoint.folder, architecture, tensors, load("torch").float32, **extra)
+    _check_complete(checkpoint, architecture, blocks, report)
+    return model
+
+
+def load_state(
+    folder: Path, architecture: str, tensors: Mapping[str, Tensor], dtype: dtype, **extra: bool
+) -> tuple[Any, dict[str, Any]]:
+    """The `transformers` model of the config.json in `folder` with these weights, and the library's report of keys."""
+    transformers = load("transformers")
+    transformers.utils.logging.disable_progress_bar()
+    transformers.utils.logging.set_verbosity_error()
+    config = transformers.AutoConfig.from_pretrained(str(folder), attn_implementation="eager", trust_remote_code=False)
+    model, report = getattr(transformers, architecture).from_pretrained(
+        None,
+        config=config,
+        state_dict=dict(tensors),
+        dtype=dtype,
+        output_loading_info=True,
+        ignore_mismatched_sizes=True,  # reported by the caller, in one line
+        **extra,
+    )
+    return model, report
+
+
+def check_finite(checkpoint: Checkpoint, outputs: Iterable[npt.NDArray[np.generic]]) -> None:
+    """Raise `SourceError` if one of the source model's `outputs` on real input has a NaN or an infinity."""
+    if not all(np.isfinite(array).all() for array in outputs):
+        raise SourceError(
+            f"{checkpoint.folder}: the source model itself returns NaN or infinity on plain English sentences. "
+            "Its weights are damaged: download or copy the checkpoint again."
+        )
+
+
+@contextmanager
+def source_errors(checkpoint: Checkpoint, architecture: str, *kinds: type[Exception]) -> Iterator[None]:
+    """Convert what torch and transformers raise for an inconsistent checkpoint into a `SourceError`."""
+    try:
+        yield
+    except SourceError:
+        raise
+    except kinds as error:
+        cause = error.__cause__ or error
+        reason = one_line(cause, 300)
+        if isinstance(error, MemoryError) or "not enough memory" in reason:
+            raise MemoryError from error
+        raise SourceError(
+            f"{checkpoint.folder}: config.json and the weights do not form a {architecture}: {type(cause).__name__}: "
+            f"{reason}. Compare config.json with the original, or download the checkpoint again."
+        ) from error
+
+
+def _check_complete(checkpoint: Checkpoint, architecture: str, blocks: str, report: dict[str, Any]) -> None:
+    """Reject a checkpoint with missing weights, which the library would fill randomly, or with too many blocks."""
+    missing = sorted(map(str, report.get("missing_keys") or []))
+    mismatched = sorted(str(entry[0]) for entry in report.get("mismatched_keys") or [])  # name, shape, shape
+    unused = sorted(str(key) for key in report.get("unexpected_keys") or [] if f"{blocks}." in str(key))
+    if missing or mismatched:
+        named = ", ".join((missing + mismatched)[:3])
+        raise SourceError(
+            f"{checkpoint.folder}: {len(missing)} weights of {architecture} are missing and {len(mismatched)} do not "
+            f"have the shape in config.json ({named}…). Give the checkpoint of a trained {architecture}."
+        )
+    if unused:
+        raise SourceError(
+            f"{checkpoint.folder}: {len(unused)} weights belong to layers beyond those in config.json "
+            f"({unused[0]}…). Fix its number of layers."
+        )
