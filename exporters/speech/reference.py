@@ -20,4 +20,4 @@ def load_speech(checkpoint: Checkpoint, family: SpeechFamily, features: bool = F
 
     config = read_config(checkpoint.config, str(checkpoint.folder / CONFIG))
     weights = {name: mapped.tensor for name, mapped in checkpoint.tensors().items()}
-    return load_network(config, weights, checkpoint.folder, takes_audio=not features)
+    return load_network(config, weights, checkpoint.folder, not features)
