@@ -17,7 +17,7 @@ from intaglio.networks.early_exit import EVERY
 from intaglio.runtime.sessions.step import ATTENTION_MASK, DRAFT_LOGITS, EXIT_LOGITS, LOGITS, step_feeds
 
 if TYPE_CHECKING:
-    from intaglio.exporters.decoders.module import DecoderModule, DraftedModule
+    from intaglio.exporters.decoders.module import DecoderModule
 
 
 def load_decoder(checkpoint: Checkpoint, family: DecoderFamily, streamed: bool = False) -> DecoderModule:
@@ -66,7 +66,7 @@ def source_outputs(
     return expected
 
 
-def _drafts(module: DraftedModule, decoder: Decoder, text: list[int]) -> Floats:
+def _drafts(module: DecoderModule, decoder: Decoder, text: list[int]) -> Floats:
     """The drafts [tokens, drafts, vocab] of the source model for a sequence that is run in one pass."""
     import torch
 
