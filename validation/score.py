@@ -28,10 +28,11 @@ def score(
     text: str | Path | None,
     against: str | Path | None,
     target: str,
-    context: int | None,
-    stride: int | None,
     report: str | Path | None,
     given: Mapping[str, float],
+    *,
+    context: int | None = None,
+    stride: int | None = None,
 ) -> Validated:
     """Score `bundle` on the file `text`, compare it with the bundle `against` if given, and write the report.
 

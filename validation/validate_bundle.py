@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from pathlib import Path
+from typing import Any, Unpack
 
 from intaglio.accuracy.bounds import Bounds, given_bounds
 from intaglio.bundle.bundle import Bundle
@@ -12,7 +13,7 @@ from intaglio.errors import UsageError
 from intaglio.processes.threads import limited
 from intaglio.runtime.modalities.table import modality_of
 from intaglio.runtime.speech.recognizer import speech_options
-from intaglio.targets import find_target
+from intaglio.targets import DEFAULT, find_target
 from intaglio.validation.comparison.bisect import blocks, first_beyond, is_beyond, measure_layers
 from intaglio.validation.comparison.changes import changes_between
 from intaglio.validation.comparison.compare import Array, compare
@@ -20,6 +21,7 @@ from intaglio.validation.comparison.compared_models import BASELINE, PYTORCH, RE
 from intaglio.validation.comparison.rules import rules_for
 from intaglio.validation.measures.measures import judge
 from intaglio.validation.measures.task_measure import measure_for
+from intaglio.validation.options import BoundOptions, OutputOptions, RecordingOptions, TextOptions, ValidationOptions
 from intaglio.validation.reports import report as reports
 from intaglio.validation.reports import results
 from intaglio.validation.reports.files import check_report, recorded_side, slug, write_report
@@ -28,119 +30,113 @@ from intaglio.validation.score import score, score_speech
 
 
 def validate(
-    bundle: str | Path,
+    bundle: str | Path | Bundle,
     against: str | Path | None = None,
     data: str | Path | None = None,
-    target: str = "ort-cpu",
-    bisect: bool = False,
+    target: str = DEFAULT,
     report: str | Path | None = None,
-    bound: Mapping[str, float] | None = None,
-    max_abs: float | None = None,
-    min_cosine: float | None = None,
-    max_perplexity_rise: float | None = None,
-    samples: int = 64,
-    batch_size: int = 8,
-    perplexity: str | Path | None = None,
-    context: int | None = None,
-    stride: int | None = None,
-    wer: str | Path | None = None,
-    beam: int | None = None,
-    language_model: str | Path | None = None,
-    language_model_weight: float | None = None,
-    word_bonus: float | None = None,
     threads: int | None = None,
+    **options: Unpack[ValidationOptions],
 ) -> Validated:
     """Run `bundle` and its reference on the same inputs, judge the differences, and write a report.
 
     `against`: "pytorch" (the default: the checkpoint that the bundle was exported from), the folder of this checkpoint,
     "reference" (this graph in `onnx.reference`), or a bundle, which runs on ort-cpu: another one, or this one to check
     its engine for another target. `target`: the target that runs the bundle, one of `open_engine`'s or "reference".
-    `data`: see `intaglio.runtime.modalities`, where each modality has a file; the first `samples` of them are run, in
-    batches of `batch_size`. `bisect` searches for the first layer beyond its bound.
+    `data`: the file of inputs, see `intaglio.runtime.modalities`, where each modality has a file.
+    `options`: what is compared, and the bounds; see `ValidationOptions`. With `perplexity`, or for an encoder-decoder,
+    a text is scored (`score`); with `wer`, recordings are transcribed (`score_speech`); else all outputs are compared.
 
     The verdict depends on the passes that only one side had (`intaglio.validation.comparison.changes`). If both
     compute the same, every value of every output has a bound; if one approximates the other, the task's measures
-    have bounds (`intaglio.validation.measures.measures`). `bound` maps measures to bounds that replace the defaults
-    in `intaglio.accuracy.bounds`; `max_abs`, `min_cosine` and `max_perplexity_rise` (percent) are short forms. The
-    HTML and JSON reports are written to the bundle, under `reports/`, or to the directory `report`.
-
-    With `perplexity`, a UTF-8 file, a generative model is scored on that text, and judged by its difference from
-    the bundle `against`; see `intaglio.validation.scores.perplexity` for the file, `context` and `stride`. Without
-    `against` it is measured but not judged. An encoder-decoder is always scored this way: without a file, on the
-    output of the bundle `against`.
-
-    With `wer`, a list of recordings and their texts, the word error rate of a speech recogniser is measured, and judged
-    by its difference from that of the bundle `against`, or by the bounds on `wer` and `cer`. Both decode greedily, or
-    with a beam search as `run` has it (`beam` to `word_bonus`). See `intaglio.validation.scores.word_errors`.
-
-    `threads`: processor threads of ONNX Runtime, by default all.
+    have bounds (`intaglio.validation.measures.measures`). The HTML and JSON reports are written to the bundle, under
+    `reports/`, or to the directory `report`. `threads`: processor threads of ONNX Runtime, by default all.
 
     Raises `UsageError`, `BundleError`, `SourceError`, `EngineError`, `StorageError`. Outputs beyond their bounds do not
     raise but return `passed=False`, and so does an output that the other side does not have.
     """
+    if unknown := options.keys() - ValidationOptions.__annotations__.keys():
+        raise TypeError(f"validate() has no option {', '.join(sorted(unknown))}")
+    given = given_bounds(**_only(BoundOptions, options))
+    outputs, text, recordings = (_only(each, options) for each in (OutputOptions, TextOptions, RecordingOptions))
     with limited(threads):
         opened = Bundle.open(bundle)
-        given = given_bounds(bound, max_abs, min_cosine, max_perplexity_rise)
-        if wer is not None:
-            others = {
-                "data": data,
-                "bisect": bisect or None,
-                "perplexity": perplexity,
-                "context": context,
-                "stride": stride,
-            }
-            if unexpected := [f"--{name}" for name, value in others.items() if value is not None]:
+        if recordings.get("wer") is not None:
+            others = {"data": data, "bisect": outputs.get("bisect"), "perplexity": None, **text}
+            if unexpected := [f"--{name}" for name, value in others.items() if value not in (None, False)]:
                 raise UsageError(f"--wer transcribes recordings: leave out {', '.join(unexpected)}.")
-            options = speech_options(beam, language_model, language_model_weight, word_bonus)
-            return score_speech(opened, wer, against, target, report, given, options)
-        if any(value is not None for value in (beam, language_model, language_model_weight, word_bonus)):
+            wer = recordings.pop("wer")
+            return score_speech(opened, wer, against, target, report, given, speech_options(**recordings))
+        if any(value is not None for value in recordings.values()):
             raise UsageError("--beam and --language-model decode recordings. Add --wer FILE, or leave them out.")
+        perplexity = text.pop("perplexity", None)
         if perplexity is not None or opened.manifest.encoder is not None:
-            if bisect:
+            if outputs.get("bisect"):
                 raise UsageError("--bisect compares values inside two graphs; scoring a text does not. Leave it out.")
-            text = data if perplexity is None else perplexity
-            return score(opened, text, against, target, context, stride, report, given)
-        if context is not None or stride is not None:
+            scored = data if perplexity is None else perplexity
+            return score(opened, scored, against, target, report, given, **text)
+        if any(value is not None for value in text.values()):
             raise UsageError("--context and --stride need a perplexity. Add --perplexity FILE, or leave them out.")
-        actual, expected = _sides(opened, target, against)
-        measure = measure_for(opened.manifest)
-        rules = rules_for(changes_between(opened.manifest, expected.manifest), measure.names, given)
-        check_report(opened, report)
-        candidates = _shared_values(actual, expected)
-        if bisect and not candidates:
-            raise UsageError(
-                f"--bisect: {actual.name} and {expected.name} have no common values inside their graphs. "
-                "Run it on ort-cpu, with a bundle that names its layers."
-            )
-        feeds, used = modality_of(opened.manifest).load(opened, data, samples, batch_size)
-        comparison = compare(
-            actual.runner(), expected.runner(), feeds, rules.values, measure=measure if rules.limits else None
+        return compare_outputs(opened, against, data, target, report, given, **outputs)
+
+
+def _only(kind: type, options: Mapping[str, Any]) -> dict[str, Any]:
+    """The `options` that `kind` has."""
+    return {name: value for name, value in options.items() if name in kind.__annotations__}
+
+
+def compare_outputs(
+    bundle: Bundle,
+    against: str | Path | None,
+    data: str | Path | None,
+    target: str,
+    report: str | Path | None,
+    given: Mapping[str, float],
+    *,
+    bisect: bool = False,
+    samples: int = 64,
+    batch_size: int = 8,
+) -> Validated:
+    """Compare all outputs of `bundle` and its reference, and write the report. For the arguments see `validate`."""
+    actual, expected = _sides(bundle, target, against)
+    measure = measure_for(bundle.manifest)
+    rules = rules_for(changes_between(bundle.manifest, expected.manifest), measure.names, given)
+    check_report(bundle, report)
+    candidates = _shared_values(actual, expected)
+    if bisect and not candidates:
+        raise UsageError(
+            f"--bisect: {actual.name} and {expected.name} have no common values inside their graphs. "
+            "Run it on ort-cpu, with a bundle that names its layers."
         )
-        outputs = {name: output_error(compared) for name, compared in comparison.outputs.items()}
-        measures = judge(measure.results, rules.limits)
-        worst = [feeds[comparison.worst]]
-        layers = _errors_by_layer(actual, expected, candidates, worst, rules.values)
-        first = _bisect(actual, expected, candidates, worst, rules.values) if bisect else None
-        not_compared = [spec.name for spec in opened.manifest.outputs if spec.name not in outputs]
-        whole = results.Report(
-            passed=not not_compared
-            and all(output.passed for output in outputs.values())
-            and all(measured.passed for measured in measures),
-            judged=True,
-            changes=rules.changes.reason,
-            measures=measures,
-            actual=recorded_side(actual),
-            expected=recorded_side(expected),
-            outputs=outputs,
-            not_compared=not_compared,
-            layers=layers,
-            bisected=bisect,
-            first_layer_beyond=first,
-            inputs=used,
-            environment=reports.environment(),
-            written=reports.now(),
-        )
-        return write_report(opened, whole, f"{target}-against-{slug(against)}", report)
+    feeds, used = modality_of(bundle.manifest).load(bundle, data, samples, batch_size)
+    comparison = compare(
+        actual.runner(), expected.runner(), feeds, rules.values, measure=measure if rules.limits else None
+    )
+    outputs = {name: output_error(compared) for name, compared in comparison.outputs.items()}
+    measures = judge(measure.results, rules.limits)
+    worst = [feeds[comparison.worst]]
+    layers = _errors_by_layer(actual, expected, candidates, worst, rules.values)
+    first = _bisect(actual, expected, candidates, worst, rules.values) if bisect else None
+    not_compared = [spec.name for spec in bundle.manifest.outputs if spec.name not in outputs]
+    whole = results.Report(
+        passed=not not_compared
+        and all(output.passed for output in outputs.values())
+        and all(measured.passed for measured in measures),
+        judged=True,
+        changes=rules.changes.reason,
+        measures=measures,
+        actual=recorded_side(actual),
+        expected=recorded_side(expected),
+        outputs=outputs,
+        not_compared=not_compared,
+        layers=layers,
+        bisected=bisect,
+        first_layer_beyond=first,
+        inputs=used,
+        environment=reports.environment(),
+        written=reports.now(),
+    )
+    return write_report(bundle, whole, f"{target}-against-{slug(against)}", report)
 
 
 def _sides(bundle: Bundle, target: str, against: str | Path | None) -> tuple[ComparedModel, ComparedModel]:

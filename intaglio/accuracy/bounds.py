@@ -226,7 +226,7 @@ OF_VALUES = ("max_abs", "relative", "min_cosine", "layer")
 
 
 def given_bounds(
-    bound: Mapping[str, float] | None,
+    bound: Mapping[str, float] | None = None,
     max_abs: float | None = None,
     min_cosine: float | None = None,
     max_perplexity_rise: float | None = None,

@@ -16,15 +16,20 @@ import pytest
 
 import intaglio
 from intaglio import errors, training
+from intaglio.accuracy.bounds import given_bounds
 from intaglio.cli import VERBS, cli
 from intaglio.runtime.agents.answer import AgentOptions, open_agent
 from intaglio.runtime.generation.generate import TextGenerator
 from intaglio.runtime.generation.generator_options import GeneratorOptions, StrategyOptions, WritingOptions
+from intaglio.runtime.speech.recognizer import speech_options
 from intaglio.runtime.strategies import STRATEGIES
 from intaglio.runtime.strategies.options import options_by_name
 from intaglio.targets import summary
 from intaglio.training.speech.training_options import SpeechTraining
 from intaglio.validation.bench.bench import NOT_TAKEN
+from intaglio.validation.options import ValidationOptions
+from intaglio.validation.score import score
+from intaglio.validation.validate_bundle import compare_outputs
 
 REQUIRED = inspect.Parameter.empty
 
@@ -96,6 +101,9 @@ def function_of(name: str) -> Callable[..., Any]:
 def parameters_of(name: str) -> Mapping[str, Any]:
     """Name -> default of the function's parameters; some are passed on."""
     own = {key: each.default for key, each in inspect.signature(function_of(name)).parameters.items()}
+    if name == "validate":
+        del own["options"]
+        return own | {each.name: each.default for each in validation_parameters()} | {"perplexity": None, "wer": None}
     if name not in PASSED_TO:
         return own
     options = {key: each.default for key, each in inspect.signature(PASSED_TO[name]).parameters.items()}
@@ -104,6 +112,20 @@ def parameters_of(name: str) -> Mapping[str, Any]:
     passed = ("options", "strategy_options", "report")
     strategies = () if name == "train speech" else options_by_name(STRATEGIES)
     return {key: each for key, each in (options | own).items() if key not in passed} | dict.fromkeys(strategies)
+
+
+def validation_parameters() -> list[inspect.Parameter]:
+    """The options that `validate` passes on to the functions of each kind of comparison, as parameters of these."""
+    keyword_only = [
+        each
+        for function in (compare_outputs, score)
+        for each in inspect.signature(function).parameters.values()
+        if each.kind is inspect.Parameter.KEYWORD_ONLY
+    ]
+    others = [
+        each for function in (given_bounds, speech_options) for each in inspect.signature(function).parameters.values()
+    ]
+    return keyword_only + [each for each in others if each.name != "max_seconds"]
 
 
 def python_name(parameter: click.Parameter, known: Mapping[str, Any]) -> str:
@@ -171,6 +193,17 @@ def test_types_of_passed_options_equal_the_signatures() -> None:
     assert as_texts(GeneratorOptions) == annotations_of(TextGenerator) | strategies
     assert as_texts(AgentOptions) == annotations_of(open_agent) | strategies
     assert as_texts(GeneratorOptions).keys() - as_texts(WritingOptions).keys() == set(NOT_TAKEN) - {"bundle", "options"}
+
+
+def test_types_of_validation_options_equal_the_signatures() -> None:
+    expected = {each.name: each.annotation for each in validation_parameters()}
+    types = {name: each.__forward_arg__ for name, each in ValidationOptions.__annotations__.items()}
+    assert types == expected | dict.fromkeys(["perplexity", "wer"], "str | Path | None")
+
+
+def test_unknown_validation_option_raises() -> None:
+    with pytest.raises(TypeError, match=r"validate.. has no option sample$"):
+        intaglio.validate("bundle", sample=3)  # type: ignore[call-arg]
 
 
 def test_every_option_for_a_target_lists_the_targets() -> None:
