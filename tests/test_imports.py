@@ -49,18 +49,19 @@ def graph() -> ImportGraph:
     return ImportGraph(ROOT, FOLDERS, TABLES)
 
 
+@pytest.fixture(scope="module")
+def components(graph: ImportGraph) -> list[list[str]]:
+    return cycles(graph.edges())
+
+
 def excused(path: Path) -> list[str]:
     """The entries of `DEFERRED` that `path`, below the root, is or belongs to."""
     return [entry for entry in DEFERRED if path.is_relative_to(entry)]
 
 
 @pytest.mark.parametrize("folder", FOLDERS)
-def test_imports_have_no_cycle(graph: ImportGraph, folder: str) -> None:
-    found = [
-        component
-        for component in cycles(graph.edges())
-        if any(graph.files[name].parts[0] == folder for name in component)
-    ]
+def test_imports_have_no_cycle(graph: ImportGraph, components: list[list[str]], folder: str) -> None:
+    found = [component for component in components if any(graph.files[name].parts[0] == folder for name in component)]
     described = "\n\n".join(map(graph.described, found))
     assert not found, f"import cycle; move the shared part into its own file:\n{described}"
 

@@ -79,7 +79,12 @@ SEEN_BY = {
 }
 
 
-def texts(path: Path) -> Iterator[str]:
+@cache
+def texts(path: Path) -> tuple[str, ...]:
+    return tuple(_texts(path))
+
+
+def _texts(path: Path) -> Iterator[str]:
     """The strings of a file without docstrings; of an f-string, its constant parts joined by {}."""
     tree = ast.parse(path.read_text())
     left_out = set()

@@ -46,9 +46,9 @@ def imports_of(source: str | ast.AST) -> Iterator[Import]:
     yield from _imports(ast.parse(source) if isinstance(source, str) else source, at_top=True)
 
 
-def computed_imports(source: str) -> list[int]:
-    """The lines on which the source of a module calls `import_module` with a computed name."""
-    calls = (node for node in ast.walk(ast.parse(source)) if isinstance(node, ast.Call))
+def computed_imports(tree: ast.AST) -> list[int]:
+    """The lines on which a module calls `import_module` with a computed name."""
+    calls = (node for node in ast.walk(tree) if isinstance(node, ast.Call))
     return [call.lineno for call in calls if _imports_by_name(call) and _imported_by_name(call) is None]
 
 
@@ -65,7 +65,9 @@ def _imports(node: ast.AST, at_top: bool) -> Iterator[Import]:
 
 
 def _imports_by_name(call: ast.Call) -> bool:
-    return ast.unparse(call.func).split(".")[-1] == "import_module"
+    return (isinstance(call.func, ast.Attribute) and call.func.attr == "import_module") or (
+        isinstance(call.func, ast.Name) and call.func.id == "import_module"
+    )
 
 
 def _imported_by_name(call: ast.Call) -> str | None:
@@ -94,8 +96,10 @@ class ImportGraph:
             full = parts if parts[0] == PACKAGE else (PACKAGE, *parts)
             self.files[".".join(full[:-1] if full[-1] == "__init__" else full)] = path.relative_to(root)
         sources = {name: (root / path).read_text() for name, path in self.files.items()}
-        self.imports = {name: tuple(imports_of(source)) for name, source in sources.items()}
-        self.computed = {name: lines for name, source in sources.items() if (lines := computed_imports(source))}
+        trees = {name: ast.parse(source) for name, source in sources.items()}
+        self.imports = {name: tuple(imports_of(tree)) for name, tree in trees.items()}
+        calling = [name for name, source in sources.items() if "import_module" in source]
+        self.computed = {name: lines for name in calling if (lines := computed_imports(trees[name]))}
         # Module -> its imports through a table, not in `deferred`: such an import cannot be at the top.
         self.by_table = {
             name: tuple(Import(each, line, at_top=False) for each in (tables or {}).get(str(self.files[name]), ()))
