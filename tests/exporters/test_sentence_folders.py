@@ -39,7 +39,7 @@ def backbone(make_checkpoint: Callable[..., Path], tmp_path_factory: pytest.Temp
             )
             edit(made[name] / "tokenizer_config.json", pad_token="<|end|>", padding_side="left")  # noqa: S106
             return made[name]
-        made[name] = make_checkpoint(CLASSES[name], num_hidden_layers=1, max_position_embeddings=150)
+        made[name] = make_checkpoint(CLASSES[name], num_hidden_layers=1)
         settings = UNCASED | {"do_lower_case": name != "cased"}
         if name == "roberta":
             settings["tokenizer_class"] = "PreTrainedTokenizerFast"
@@ -139,7 +139,7 @@ def test_headless_model_matches_any_listed_head(
 ) -> None:
     """The library opens it by `AutoModel`; a bundle for masked or generated text would be another model."""
     source = make(Case(), backbone("bert"), tmp_path / "source")
-    headed = make_checkpoint("BertForMaskedLM", num_hidden_layers=1, max_position_embeddings=150)
+    headed = make_checkpoint("BertForMaskedLM", num_hidden_layers=1)
     for name in ("model.safetensors", "config.json"):
         shutil.copy(headed / name, source / name)
     export(str(source), tmp_path / "bundle", check=False)

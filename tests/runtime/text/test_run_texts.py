@@ -122,14 +122,14 @@ def test_embedding_task_needs_an_embedding(tiny_bundle_copy: Path) -> None:
     ("changes", "message"),
     [
         ({"activation": "tanh"}, "activation 'tanh', expected one of softmax, sigmoid, identity"),
-        ({"labels": ["one"]}, "1 labels, expected 2, one per class"),
-        ({"labels": ["one", "two", "three"]}, "3 labels, expected 2, one per class"),
+        ({"labels": ["one", "two"]}, "2 labels, expected 3, one per class"),
+        ({"labels": ["one", "two", "three", "four"]}, "4 labels, expected 3, one per class"),
     ],
 )
 def test_inconsistent_classifier_is_rejected_on_open(
     changes: dict[str, Any], message: str, make_checkpoint: Callable[..., Path], tmp_path: Path
 ) -> None:
-    folder = make_checkpoint("BertForSequenceClassification", num_hidden_layers=1)
+    folder = make_checkpoint("BertForSequenceClassification", num_hidden_layers=1, num_labels=3)
     export(str(folder), tmp_path / "bundle", check=False)
     edit(tmp_path / "bundle", changes)
     with pytest.raises(BundleError, match=message):

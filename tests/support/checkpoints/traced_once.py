@@ -3,15 +3,22 @@
 A trace takes torch seconds, mostly independent of the size of the graph. Modules are equal if everything that tracing
 reads is: their structure, the attributes of all submodules, the shapes and types of parameters, the values of
 buffers, and the names and axes of inputs and outputs. Our code processes a copy of the trace each time.
+Workers share traces as files.
 """
 
 from __future__ import annotations
 
 import hashlib
-import sys
+from collections.abc import Callable
+from pathlib import Path
 from types import SimpleNamespace
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
+if TYPE_CHECKING:
+    import onnx_ir as ir
+
+# Of a configuration; none changes the graph beyond the shapes and dtypes of its parameters.
+NAMES = ("_name_or_path", "architectures", "dtype", "id2label", "label2id", "problem_type", "transformers_version")
 PLAIN = (bool, int, float, str, bytes, type(None), tuple, list, set, frozenset)
 
 
@@ -29,7 +36,7 @@ def identity(module: Any, arguments: Any, options: dict[str, Any]) -> str:
             if isinstance(value, (*PLAIN, torch.dtype)):
                 parts.append(f"{key}={value!r}")
             elif isinstance(value, transformers.PreTrainedConfig):
-                parts.append(repr(value.to_dict() | {"_name_or_path": ""}))
+                parts.append(repr({name: each for name, each in value.to_dict().items() if name not in NAMES}))
     first: dict[int, str] = {}
     for name, parameter in module.named_parameters(remove_duplicate=False):
         owner = first.setdefault(id(parameter), name)  # tied parameters are one in the graph
@@ -40,25 +47,49 @@ def identity(module: Any, arguments: Any, options: dict[str, Any]) -> str:
     return "\n".join(parts)
 
 
-def trace_once() -> None:
-    """Replace `torch.onnx.export` if torch is loaded and not replaced before."""
-    onnx = sys.modules.get("torch.onnx")
-    if onnx is not None and not isinstance(onnx.export, TracedOnce):
-        onnx.export = TracedOnce(onnx.export)  # type: ignore[attr-defined]
+Once = Callable[[str, Callable[[Path], object]], Path]  # `once` of conftest.py
+
+
+def trace_once(once: Once) -> None:
+    """Replace `torch.onnx.export`."""
+    import torch
+
+    torch.onnx.export = TracedOnce(torch.onnx.export, once)
 
 
 class TracedOnce:
     """Stands in for `torch.onnx.export`: calls it for the first of equal modules, and returns copies of its graph."""
 
-    def __init__(self, export: Any):
+    def __init__(self, export: Any, once: Once):
         self._export = export
-        self._models: dict[str, Any] = {}
+        self._once = once
 
     def __call__(self, module: Any, *arguments: Any, **options: Any) -> Any:
         """Like `torch.onnx.export`."""
         if len(arguments) > 1:  # a file to write
             return self._export(module, *arguments, **options)
-        key = identity(module, arguments, options)
-        if key not in self._models:
-            self._models[key] = self._export(module, *arguments, **options).model
-        return SimpleNamespace(model=self._models[key].clone())
+        import onnx_ir as ir
+
+        name = hashlib.sha256(identity(module, arguments, options).encode()).hexdigest()
+        parameters = {name for name, _ in module.named_parameters(remove_duplicate=False)}
+
+        def trace(path: Path) -> None:
+            model = self._export(module, *arguments, **options).model
+            save(model, parameters, path)
+
+        return SimpleNamespace(model=ir.load(self._once(f"traces/{name}", trace)))
+
+
+def save(model: ir.Model, parameters: set[str], path: Path) -> None:
+    """Write a trace whose parameters, which are fake, become references to a file that does not exist."""
+    import onnx_ir as ir
+
+    for name in parameters & model.graph.initializers.keys():
+        tensor = model.graph.initializers[name].const_value
+        assert tensor is not None
+        model.graph.initializers[name].const_value = ir.ExternalTensor(
+            "none", 0, tensor.nbytes, tensor.dtype, shape=tensor.shape, name=name
+        )
+    unfinished = path.with_suffix(".unfinished")
+    unfinished.write_bytes(ir.to_proto(model).SerializeToString())
+    unfinished.rename(path)

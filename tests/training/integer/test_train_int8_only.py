@@ -215,8 +215,8 @@ def test_teacher_of_another_model_is_refused(
 
     pooling = {"pooling_mode_mean_tokens": True}
     inputs, outputs = tmp_path / "inputs", tmp_path / "outputs"
-    export(make_checkpoint("DistilBertModel", pooling), inputs, check=False)
-    export(make_checkpoint("BertModel", pooling, hidden_size=16), outputs, check=False)
+    export(make_checkpoint("DistilBertModel", num_hidden_layers=1), inputs, check=False)
+    export(make_checkpoint("BertModel", pooling, num_hidden_layers=1, hidden_size=16), outputs, check=False)
     teachers = {
         inputs: "has the inputs input_ids int64 [batch, sequence], attention_mask int64 [batch, sequence], expected",
         outputs: "sentence_embedding float32 [batch, 16], expected one of last_hidden_state float32 [",
