@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 import pytest
+from covering import few
 from mcp_servers import http_server
 from scripted_server import (
     SILENCE,
@@ -371,7 +372,7 @@ def interrupted(number: signal.Signals, tools: Path) -> tuple[Run, int]:
     return asyncio.run(main())
 
 
-@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+@pytest.mark.parametrize("number", few([signal.SIGINT, signal.SIGTERM], [signal.SIGTERM]))
 def test_interrupt_ends_the_run_cleanly_while_a_tool_and_the_model_work(number: signal.Signals, tmp_path: Path) -> None:
     (tmp_path / "tools.py").write_text(TOOLS)
     run, connections = interrupted(number, tmp_path / "tools.py")

@@ -10,6 +10,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
+from covering import few
 
 PROGRAM = [sys.executable, "-P", "-m", "intaglio"]
 
@@ -47,13 +48,14 @@ def test_closed_pipe_ends_streamed_text(make_decoder: Callable[..., tuple[Path, 
     assert stderr_after(["generate", str(endless), "one", "-n", "1000000", "--ignore-eos"], 1) == ""
 
 
+@pytest.mark.covering(1)
 @pytest.mark.parametrize("taken", [0, 1])
 @pytest.mark.parametrize("options", [["--json"], ["--json", "--batch", "3", "--strategy", "ngram", "--work"]])
 def test_closed_pipe_ends_json_lines(options: list[str], taken: int, tiny_decoder: Path, prompts: Path) -> None:
     assert stderr_after(["generate", str(tiny_decoder), "--data", str(prompts), "-n", "8", *options], taken) == ""
 
 
-@pytest.mark.parametrize("options", [[], ["--json"]])
+@pytest.mark.parametrize("options", few([[], ["--json"]], [[]]))  # lines of JSON: test_closed_pipe_ends_json_lines
 def test_closed_pipe_ends_tables_and_answers(options: list[str], tiny_bundle: Path, tiny_decoder: Path) -> None:
     assert stderr_after(["inspect", str(tiny_bundle), *options], 0) == ""
     assert stderr_after(["run", str(tiny_bundle), *options], 1, b"text\n" * 1500) == ""

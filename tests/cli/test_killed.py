@@ -11,11 +11,12 @@ import time
 from pathlib import Path
 
 import pytest
+from covering import few
 
 from intaglio.bundle.bundle import Bundle
 from intaglio.processes.temporary import SUFFIX
 
-KILLS = int(os.environ.get("INTAGLIO_TEST_KILLS", "2"))  # of each command
+KILLS = int(os.environ.get("INTAGLIO_TEST_KILLS", "1"))  # of each command
 
 
 def start(arguments: list[str], temporary: Path) -> subprocess.Popen[str]:
@@ -40,9 +41,10 @@ def killed(process: subprocess.Popen[str], place: Path, delay: float) -> bool:
     return not ended
 
 
+@pytest.mark.parametrize("kills", few([KILLS, 3 * KILLS], [KILLS]))
 @pytest.mark.parametrize("verb", ["export", "compress", "build"])
 def test_killed_command_leaves_complete_output_and_the_next_cleans_up(
-    verb: str, tiny_decoder: Path, tmp_path: Path
+    verb: str, kills: int, tiny_decoder: Path, tmp_path: Path
 ) -> None:
     place = tmp_path / "place"
     temporary, output = place / "temporary", place / "out"
@@ -59,9 +61,8 @@ def test_killed_command_leaves_complete_output_and_the_next_cleans_up(
         "build": ["build", str(output), "--target", "ort-cpu", "--force"],
     }[verb]
     moments = random.Random(verb)
-    kills = 0
-    while kills < KILLS:
-        kills += killed(start(arguments, temporary), place, moments.expovariate(4))
+    while kills:
+        kills -= killed(start(arguments, temporary), place, moments.expovariate(4))
         Bundle.open(output)
     last = start(arguments, temporary)
     printed = last.communicate()

@@ -11,7 +11,7 @@ from pathlib import Path
 import mutations
 import pytest
 
-FIRST, COUNT = map(int, os.environ.get("INTAGLIO_TEST_SEEDS", "0:60").split(":"))
+FIRST, COUNT = map(int, os.environ.get("INTAGLIO_TEST_SEEDS", "0:20").split(":"))
 
 
 @pytest.fixture(scope="module")
@@ -23,9 +23,12 @@ def material(
     return folder
 
 
-def test_damaged_input_exits_with_an_expected_code(material: Path) -> None:
-    command = [sys.executable, "-P", mutations.__file__, str(material), str(FIRST), str(COUNT)]
+@pytest.mark.parametrize(
+    ("first", "count"), [(FIRST, COUNT), pytest.param(FIRST + COUNT, 2 * COUNT, marks=pytest.mark.proof)]
+)
+def test_damaged_input_exits_with_an_expected_code(first: int, count: int, material: Path) -> None:
+    command = [sys.executable, "-P", mutations.__file__, str(material), str(first), str(count)]
     output = subprocess.run(command, stdout=subprocess.PIPE, text=True, check=True).stdout
     *wrong, summary = map(json.loads, output.splitlines())
-    assert summary == {"tried": COUNT}
+    assert summary == {"tried": count}
     assert not wrong, json.dumps(wrong, indent=1)

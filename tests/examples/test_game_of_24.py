@@ -179,7 +179,10 @@ def test_planner_plans_five_states_in_parallel_and_replans_at_each_depth() -> No
         assert all(1 <= each.count("thought_proposer") <= KEPT for each in plans[1:])
 
 
+@pytest.mark.proof
 def test_parallel_and_sequential_games_are_equal_in_the_engine() -> None:
+    """In `make test`, the scripted models above play, and test_agent_shop runs trained ones in parallel."""
+
     async def play() -> tuple[str, AgentResult, Usage]:
         async with AsyncExitStack() as opened:
             planner, thinker = [await opened.enter_async_context(open_trained(name)) for name in (PLANNER, THINKER)]

@@ -15,6 +15,7 @@ import pytest
 import python_text
 import torch
 import train_language_models
+from covering import few
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from language_model import Length, Shape, Tokens
@@ -79,7 +80,7 @@ def test_every_byte_has_a_token(tokenizer: PreTrainedTokenizerFast) -> None:
     assert sorted(pieces.values()) == list(range(len(pieces)))
 
 
-@pytest.mark.parametrize("seed", [0, 1])
+@pytest.mark.parametrize("seed", few([0, 1], [0]))
 def test_training_is_reproducible(texts: Texts, tmp_path: Path, seed: int) -> None:
     runs = [tmp_path / "one", tmp_path / "other"]
     measured = [

@@ -28,10 +28,7 @@ FEW = [
     ("RobertaForSequenceClassification", 1),
 ]
 OTHERS = [
-    (name, 1)
-    for family in ENCODERS
-    for name in family.architectures
-    if (name, 1) not in FEW and (name, 2) not in BASES
+    (name, 1) for family in ENCODERS for name in family.architectures if (name, 1) not in FEW and (name, 2) not in BASES
 ]
 
 

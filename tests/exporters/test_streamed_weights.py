@@ -32,6 +32,7 @@ def in_bfloat16(folder: Path) -> None:
     save_file(weights, folder / "model.safetensors", metadata={"format": "pt"})
 
 
+@pytest.mark.covering(1)
 @pytest.mark.parametrize("stored", ["float32", "bfloat16"])
 @pytest.mark.parametrize("family", FAMILIES)
 def test_streamed_weights_give_the_same_outputs(

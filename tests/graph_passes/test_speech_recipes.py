@@ -74,6 +74,7 @@ def test_folded_recogniser_has_equal_transcripts_and_no_batch_norm(bundle: Path,
     assert not [path for path in Bundle.open(tmp_path / "folded").manifest.layers if path.endswith("scaling")]
 
 
+@pytest.mark.covering(1)
 @pytest.mark.parametrize("recipe", ["float16", "int8-weights", "int8-qdq"])
 def test_compressed_recogniser_passes_validation_and_keeps_its_features(
     bundle: Path, tmp_path: Path, recipe: str

@@ -53,6 +53,7 @@ def straddling(shift: int, count: int, below: int = 1, bits: int = 31) -> tuple[
     return tuple(np.array(values, np.int32) for values in zip(*pairs, strict=True))
 
 
+@pytest.mark.covering(1)
 @pytest.mark.parametrize("constants", [False, True])
 @pytest.mark.parametrize("shift", [39, 40, 41])
 def test_products_beyond_53_bits_are_shifted_exactly(shift, constants):

@@ -10,6 +10,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from covering import few
 from safetensors.numpy import load_file
 from tiny_decoders import FAMILIES, save_decoder
 
@@ -46,16 +47,16 @@ def test_few_steps_on_the_shipped_pair_raise_held_out_agreement(
 ) -> None:
     data = language_models / "calibration.txt"
     result = align(
-        language_models / "small", tmp_path / "made", trained_pair[1], data, prompt_tokens=32, max_new_tokens=64,
-        texts=160, steps=60, batch_size=16, learning_rate=1e-3, threads=1,
+        language_models / "small", tmp_path / "made", trained_pair[1], data, prompt_tokens=32, max_new_tokens=48,
+        texts=80, steps=40, batch_size=16, learning_rate=1e-3, threads=1,
     )  # fmt: skip
-    assert (result.texts, result.held_out_texts) == (144, 16)
+    assert (result.texts, result.held_out_texts) == (72, 8)
     assert result.agreement > result.agreement_before + 0.02
     assert result.loss < result.loss_before - 0.3
     # The target model is called less often, too.
     export(str(tmp_path / "made"), tmp_path / "aligned", check=False)
-    unseen = read_prompts(data, "--data", read_tokenizer(language_models / "small"), 32)[144:160]
-    options: dict[str, Any] = {"strategy": "speculative", "window": 4, "max_new_tokens": 64, "threads": 1, "batch": 16}
+    unseen = read_prompts(data, "--data", read_tokenizer(language_models / "small"), 32)[72:80]
+    options: dict[str, Any] = {"strategy": "speculative", "window": 4, "max_new_tokens": 48, "threads": 1, "batch": 8}
     calls = [
         sum(text.calls.large for text in generate(trained_pair[1], unseen, draft=draft, **options))
         for draft in (trained_pair[0], tmp_path / "aligned")
@@ -63,7 +64,7 @@ def test_few_steps_on_the_shipped_pair_raise_held_out_agreement(
     assert calls[1] < 0.97 * calls[0]
 
 
-@pytest.mark.parametrize("family", FAMILIES)
+@pytest.mark.parametrize("family", few(FAMILIES, ["gpt2", "qwen3"]))
 def test_decoder_agrees_with_its_own_output(family: str, make_decoder: Maker, prompts: Path, tmp_path: Path) -> None:
     checkpoint, bundle = make_decoder(family)
     result = align(checkpoint, tmp_path / "made", bundle, prompts, **SHORT, texts=4, learning_rate=1e-9)

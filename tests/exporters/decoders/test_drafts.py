@@ -8,6 +8,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from covering import few
 from drafts import LAYERS, expected_drafts, save_drafts
 from tiny_decoders import FAMILIES, VOCABULARY
 
@@ -43,6 +44,7 @@ def assert_expected_drafts(folder: Path, bundle: Path) -> None:
             np.testing.assert_allclose(drafts[origin], expected, atol=3e-6 * np.abs(expected).max(), rtol=0)
 
 
+@pytest.mark.covering(1)
 @pytest.mark.parametrize("kind", KINDS)
 @pytest.mark.parametrize("family", FAMILIES)
 def test_drafts_equal_those_of_the_reference_blocks(
@@ -136,7 +138,10 @@ def test_compressed_graphs_draft(make_decoder: MakeDecoder, language_models: Pat
     assert drafts.shape == (8, 3, VOCABULARY) and np.isfinite(drafts).all()
 
 
-@pytest.mark.parametrize(("family", "kind"), [("gpt2", KINDS[0]), ("mistral", KINDS[0]), ("llama", KINDS[1])])
+BUILT = [("gpt2", KINDS[0]), ("mistral", KINDS[0]), ("llama", KINDS[1])]
+
+
+@pytest.mark.parametrize(("family", "kind"), few(BUILT, BUILT[:1]))
 def test_float16_graph_with_drafts_builds_for_t4(
     make_decoder: MakeDecoder, tmp_path: Path, family: str, kind: str
 ) -> None:

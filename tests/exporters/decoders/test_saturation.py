@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 import onnx_ir as ir
 import pytest
+from covering import few
 from drafts import save_drafts
 from early_exits import save_early_exit
 from hypothesis import given, settings
@@ -60,7 +61,7 @@ def wide(make_decoder: MakeDecoder, tmp_path_factory: pytest.TempPathFactory) ->
     return folder / "bundle"
 
 
-@pytest.mark.parametrize("variant", VARIANTS)
+@pytest.mark.parametrize("variant", few(VARIANTS, ["gpt2", "qwen3", "a narrow head, no last norm"]))
 def test_graph_equals_the_source_and_can_skip_all_blocks_but_the_first(
     variant: str, make_saturating: Callable[..., Path]
 ) -> None:

@@ -68,6 +68,7 @@ def test_feature_graph_is_the_audio_graph_without_front_end(tmp_path: Path) -> N
     assert np.abs(found["log_probs"][0] - expected[0].numpy()).max() <= 2e-5
 
 
+@pytest.mark.covering(1)
 @pytest.mark.parametrize("config", [squeezeformer(), conformer()], ids=lambda config: config.model_type)
 @pytest.mark.parametrize("dtype", ["float32", "float16"])
 def test_export_passes_its_check_on_real_speech(config: object, dtype: str, tmp_path: Path) -> None:

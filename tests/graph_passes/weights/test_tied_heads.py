@@ -48,6 +48,7 @@ def compressed(folder: Path, bundle: str, recipe: str, tied: str, output: Path) 
     return result.passes[-1]
 
 
+@pytest.mark.covering(1)
 @pytest.mark.parametrize("bundle", ["bundle", "bundle16"])
 @pytest.mark.parametrize("recipe", RECIPES)
 def test_tied_head_is_skipped_with_a_reason_unless_requested(

@@ -53,6 +53,7 @@ def check(trt: ModuleType, monkeypatch: pytest.MonkeyPatch, case: Case, symbolic
     return built
 
 
+@pytest.mark.covering(1)
 @pytest.mark.parametrize("symbolic", [False, True])
 @pytest.mark.parametrize("sm", GPUS)
 @pytest.mark.parametrize("operator", MAKERS)

@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 from agent_checks import Events, answered, check_plans, nothing_left, small_tools, tools
 from chat_bundles import TEMPLATE, long_chat_bundle
+from covering import few
 from event_loops import run
 from scripted_model import Changed
 from served import Served, served
@@ -66,7 +67,7 @@ class Forced:
         return Changed(self._model, grammar=next(self._grammars)).stream(request)
 
 
-@pytest.mark.parametrize("seed", range(20))
+@pytest.mark.parametrize("seed", few(range(20), range(5)))
 def test_random_model_under_the_grammar_generates_valid_plans(generator: TextGenerator, seed: int) -> None:
     async def main() -> tuple[AgentResult, Changed, Events]:
         events = Events()
@@ -84,7 +85,7 @@ def test_random_model_under_the_grammar_generates_valid_plans(generator: TextGen
     assert result.complete or "limit" in result.answer
 
 
-@pytest.mark.parametrize("seed", range(6))
+@pytest.mark.parametrize("seed", few(range(6), range(3)))
 def test_random_model_under_the_turn_grammar_calls_or_answers(generator: TextGenerator, seed: int) -> None:
     async def main() -> AgentResult:
         async with EngineModel(generator) as engine:

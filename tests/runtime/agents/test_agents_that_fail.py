@@ -248,6 +248,7 @@ TURNS: dict[Callable[..., Agent], Any] = {
 }
 
 
+@pytest.mark.covering(1)
 @pytest.mark.parametrize("kind", TURNS)
 @pytest.mark.parametrize("answer", [[STREAM, chunk("1. sea"), 0.3, CUT], [STREAM, chunk("1. sea"), SILENCE], [SILENCE]])
 def test_server_exit_ends_other_agents_too(kind: Callable[..., Agent], answer: Any) -> None:

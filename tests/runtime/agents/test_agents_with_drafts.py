@@ -61,6 +61,7 @@ def opened(bundles: Mapping[str, Path], drafting: str, **options: Any) -> TextGe
     return TextGenerator(model, draft=draft, threads=1, **DRAFTING[drafting], **options)
 
 
+@pytest.mark.covering(1)
 @pytest.mark.parametrize("drafting", DRAFTING)
 @pytest.mark.parametrize("seed", range(3))
 def test_random_drafting_model_generates_valid_plans(bundles: Mapping[str, Path], drafting: str, seed: int) -> None:

@@ -116,6 +116,7 @@ def messages(arguments: str | dict[str, Any]) -> list[Message]:
     ]
 
 
+@pytest.mark.covering(2)
 @pytest.mark.parametrize("source", [HERMES, LLAMA, MISTRAL], ids=["hermes", "llama", "mistral"])
 @pytest.mark.parametrize("tools", [None, [WEATHER], [WEATHER, WEATHER]])
 @pytest.mark.parametrize("arguments", ['{"city": "Ulm"}', {"city": "Ulm"}], ids=["text", "object"])

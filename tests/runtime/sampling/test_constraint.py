@@ -79,6 +79,7 @@ def greedily(models: Models, constraint: Automaton) -> list[int]:
     return written
 
 
+@pytest.mark.covering(1)
 @pytest.mark.parametrize(("kind", "name"), CASES)
 @pytest.mark.parametrize("sampled", [False, True])
 def test_every_strategy_emits_allowed_tokens_only(

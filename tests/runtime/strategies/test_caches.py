@@ -53,6 +53,7 @@ def addresses(generator: TextGenerator) -> list[int]:
     return [array.ctypes.data for session in sessions(generator) for array in session.cache.buffers.values()]
 
 
+@pytest.mark.covering(1)
 @methods
 @pytest.mark.parametrize("batch", [1, 2])
 def test_buffers_stay_in_place_between_growth_steps(

@@ -46,6 +46,7 @@ def write(bundle: Path, prompts: list[str] = PROMPTS, **options: Any) -> list[Ge
     return list(generate(bundle, prompts, threads=1, **{"max_new_tokens": 24, "ignore_eos": True, **options}))
 
 
+@pytest.mark.covering(1)
 @families
 @pytest.mark.parametrize(("saturation", "decay"), [(0.0, 0.0), (0.0, 4.0), (0.6, 1.0), (0.9, 4.0), (1.0, 0.0)])
 def test_text_equals_the_reference_loop(
@@ -89,6 +90,7 @@ def test_other_strategies_equal_the_plain_model(family: str, made: dict[str, tup
             assert [run.tolist() for run in session.blocks_run] == [[4], [4]]
 
 
+@pytest.mark.covering(1)
 @families
 @pytest.mark.parametrize("sampled", [{}, {"temperature": 0.8, "seed": 2}])
 def test_batched_texts_equal_single_texts(

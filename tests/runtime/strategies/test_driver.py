@@ -58,6 +58,7 @@ def comparable(result: Generated) -> tuple[Any, ...]:
     )  # fmt: skip
 
 
+@pytest.mark.covering(1)
 @methods
 @pytest.mark.parametrize("sampling", ["greedy", "sampled"])
 def test_batched_texts_equal_single_texts(method: str, sampling: str, pair_of: PairOf, prompts: list[str]) -> None:

@@ -174,7 +174,8 @@ def all_follow(texts: list[tuple[int, ...]], distribution: dict[tuple[int, ...],
 @pytest.mark.parametrize(
     "options",
     [
-        pytest.param({"strategy": "sample"}, id="plain"),
+        # test_sampler draws from distributions itself.
+        pytest.param({"strategy": "sample"}, id="plain", marks=pytest.mark.proof),
         # Drafts of two tokens have all that those of one have.
         pytest.param({"strategy": "speculative", "window": 1}, id="speculative-1", marks=pytest.mark.proof),
         pytest.param({"strategy": "speculative", "window": 2}, id="speculative-2"),

@@ -92,6 +92,7 @@ def test_draft_step_is_independent_of_later_steps(checkpoint: Path, text: Path, 
     assert np.abs(both["drafts.1.weight"]).max() > 0
 
 
+@pytest.mark.covering(1)
 @pytest.mark.parametrize("kind", ["hidden-transfer", "medusa"])
 @pytest.mark.parametrize("family", FAMILIES)
 def test_trained_drafts_use_the_attention_of_the_model(family: str, kind: str, tmp_path: Path) -> None:

@@ -57,6 +57,7 @@ def log_softmax(models: Models, tokens: list[int]) -> np.ndarray:
     )
 
 
+@pytest.mark.covering(2)
 @pytest.mark.parametrize(("kind", "name", "options"), CASES)
 @pytest.mark.parametrize(
     "sampling",

@@ -64,6 +64,7 @@ def allowed(grammar: str | None, tokenizer: Tokenizer, text: str, tokens: Sequen
     return constraint.count_allowed([], [*tokens, END]) == len(tokens) + 1
 
 
+@pytest.mark.covering(2)
 @styles
 @marked
 @pytest.mark.parametrize("parallel", [True, False])
@@ -97,6 +98,7 @@ def test_grammar_allows_only_calls_of_the_tool_choice(
     assert found == expected
 
 
+@pytest.mark.covering(1)
 @styles
 @marked
 def test_marker_in_other_tokens_starts_no_unconstrained_call(
