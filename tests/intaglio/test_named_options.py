@@ -20,7 +20,6 @@ COMMAND = re.compile(r"intaglio ((?:train )?[a-z-]+)((?: (?!intaglio)[^ ]+)*)")
 # Options of other programs: pip, compilers, espeak, curl, and CSS variables of plots.
 FOREIGN = (
     "plugins/cuda/compiler.py",
-    "plugins/cuda/emulator",
     "plugins/ort/build.py",
     "plugins/trt/registration.py --upgrade",
     "runtime/engines/onnxruntime/custom_operators.py",

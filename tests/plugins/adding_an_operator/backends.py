@@ -8,6 +8,7 @@ import onnx
 import onnx_ir as ir
 import onnxruntime
 import pytest
+from cuda_emulator import emulate
 from full_tensorrt import full_tensorrt
 from kernel_cases import launch_of, outputs_of
 from onnx.reference import ReferenceEvaluator
@@ -18,7 +19,6 @@ from plugin_builds import build
 from intaglio.errors import GraphError
 from intaglio.plugins import OPS, ort
 from intaglio.plugins.cuda.compiler import compile_kernel, entry_points, parameters
-from intaglio.plugins.cuda.emulator import emulate
 from intaglio.plugins.function_body import FunctionBody
 from intaglio.plugins.inlining import inline
 from intaglio.plugins.trt import explicit, register

@@ -5,6 +5,7 @@ import struct
 
 import numpy as np
 import pytest
+from cuda_emulator import SHARED_BYTES
 from kernel_cases import GPUS, folder_of, kernel_case, launch_of, outputs_of
 from operator_cases import MAKERS, longest
 
@@ -12,7 +13,6 @@ from intaglio.errors import EngineError, MissingExtraError
 from intaglio.plugins.cuda import __main__ as program
 from intaglio.plugins.cuda import compiler
 from intaglio.plugins.cuda.compiler import compile_kernel, entry_points, parameters, resources
-from intaglio.plugins.cuda.emulator import SHARED_BYTES
 from intaglio.plugins.cuda.launches import operators
 
 pytest.importorskip("cuda.bindings.nvrtc")

@@ -2,12 +2,12 @@
 
 import numpy as np
 import pytest
+from cuda_emulator import POISON, emulate
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from operator_cases import int8
 
 from intaglio.errors import EngineError, MissingExtraError
-from intaglio.plugins.cuda.emulator import POISON, emulate
 from intaglio.plugins.cuda.geometry import Launch
 
 KERNELS = """

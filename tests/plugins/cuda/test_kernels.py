@@ -5,6 +5,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from cuda_emulator import emulate
 from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
 from kernel_cases import folder_of, kernel_case, launch_of, outputs_of
@@ -14,7 +15,6 @@ from operator_cases import FLOAT_LIMITS, MAKERS, Case, floats, in_float16, indic
 from intaglio.errors import EngineError
 from intaglio.plugins import OPS
 from intaglio.plugins.cuda import launcher
-from intaglio.plugins.cuda.emulator import emulate
 
 Run = Callable[[Case, int], list[np.ndarray]]
 

@@ -272,5 +272,5 @@ static inline unsigned __byte_perm(unsigned low, unsigned high, unsigned selecto
     return result;
 }
 
-#include "cuda/emulator/scheduler.h"
-#include "cuda/emulator/sanitizer.h"
+#include "scheduler.h"
+#include "sanitizer.h"

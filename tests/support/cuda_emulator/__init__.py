@@ -43,6 +43,7 @@ FLAGS = (
 IGNORED = ("-Wno-unknown-pragmas", "-Wno-clobbered")
 LIMITS = {"grid": (2**31 - 1, 65535, 65535), "block": (1024, 1024, 64)}
 THREADS = 1024  # in a block
+HEADERS = Path(__file__).parent
 SHARED_BYTES = 48 << 10  # of a block, without asking the driver for more
 POISON = 0xA5  # an uninitialised byte, as in cuda_emulation.h
 
@@ -163,7 +164,7 @@ def _library(folder: str, sm: int) -> ctypes.CDLL:
     if compiler is None:
         raise MissingExtraError("g++ is not installed: the emulation of CUDA needs it. Install it, or set CXX.")
     version = subprocess.run([compiler, "--version"], capture_output=True, text=True, check=True).stdout
-    headers = [path.read_bytes() for path in sorted(Path(__file__).parent.glob("*.h"))]
+    headers = [path.read_bytes() for path in sorted(HEADERS.glob("*.h"))]
     key = compiled_before.key(folder, FLAGS, IGNORED, CHECKS, version, headers)
     name = f"{Path(folder).name}-sm{sm}-{key}.so"
     data = compiled_before.kept(name, lambda: _build(compiler, folder, sm))
@@ -187,14 +188,22 @@ def _load(data: bytes) -> ctypes.CDLL:
 def _build(compiler: str, folder: str, sm: int) -> bytes:
     kernels = "".join(f"EMULATED_KERNEL({name}),\n" for name in entry_points(folder))
     source = (
-        '#include "cuda/emulator/cuda_emulation.h"\n'
+        '#include "cuda_emulation.h"\n'
         f'#include "{folder}/kernel.cu"\n'
         f"const emulation::Kernel emulation::KERNELS[] = {{\n{kernels}{{nullptr, 0, nullptr}}}};\n"
     )
     with scratch_directory("emulator") as directory, storage_errors(directory):
         unit, obj, library = (directory / name for name in ("kernel.cpp", "kernel.o", "kernel.so"))
         unit.write_text(source)
-        options = [*FLAGS, *IGNORED, CHECKS, f"-D__CUDA_ARCH__={sm}0", f"-I{PLUGINS / folder}", f"-I{PLUGINS}"]
+        options = [
+            *FLAGS,
+            *IGNORED,
+            CHECKS,
+            f"-D__CUDA_ARCH__={sm}0",
+            f"-I{PLUGINS / folder}",
+            f"-I{PLUGINS}",
+            f"-I{HEADERS}",
+        ]
         _call([compiler, *options, "-c", str(unit), "-o", str(obj)], folder)
         # Linked without -fsanitize: sanitizer.h has the handlers that libubsan would bring.
         _call([compiler, "-shared", "-Wl,-z,defs", str(obj), "-o", str(library)], folder)
