@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import itertools
-from collections import defaultdict
+from collections import Counter, defaultdict
 from collections.abc import Container, Iterable, Sequence
 from typing import Any, TypeVar
 
@@ -39,10 +39,16 @@ def covering(cases: Sequence[dict[str, int]], strength: int) -> list[int]:
     """
     interactions = [set(map(frozenset, itertools.combinations(case.items(), strength))) for case in cases]
     missing: set[Interaction] = set().union(*interactions)
-    kept = []
+    kept = list[int]()
+    used = Counter[tuple[str, int]]()
     while missing:
-        best = max(range(len(cases)), key=lambda index: len(interactions[index] & missing))
+        # Of equal ones, that with the rarest values so far: otherwise all but one would have the first ones.
+        best = max(
+            range(len(cases)),
+            key=lambda index: (len(interactions[index] & missing), -sum(map(used.__getitem__, cases[index].items()))),
+        )
         kept.append(best)
+        used.update(cases[best].items())
         missing -= interactions[best]
     return kept
 
