@@ -108,7 +108,6 @@ setup(
         "intaglio.samples": ["recordings/*", "sentences.txt"],
         "intaglio.plugins.kernel_generator": ["machines/*.json"],
         "intaglio.runtime.agents.reports": ["timeline.html"],
-        "intaglio.training.speech": ["sentences.txt"],
         "intaglio.validation.reports": ["report.html"],
         "": ["*.h", "*.cu", "*.cuh"],  # the CUDA kernels are compiled where they run
     },

@@ -22,6 +22,7 @@ import msgspec
 import numpy as np
 import torch
 from graph_operations import operations
+from speech_sizes import CONFORMERS, SQUEEZEFORMERS, Size, conformer_of, squeezeformer_of
 
 import intaglio
 from intaglio.bundle.bundle import Bundle
@@ -29,7 +30,6 @@ from intaglio.display.progress import step
 from intaglio.networks.speech.checkpoint import write_checkpoint
 from intaglio.networks.speech.configuration import SpeechConfig
 from intaglio.networks.speech.network import SpeechNetwork
-from intaglio.networks.speech.sizes import CONFORMERS, SQUEEZEFORMERS, Size, conformer_of, squeezeformer_of
 from intaglio.processes.temporary import scratch_directory
 from intaglio.runtime.engines.opening import open_engine
 

@@ -1,12 +1,13 @@
 """How accurate are Squeezeformer and Conformer-CTC of equal size after equal training, and what do they cost?
 
-    python benchmarks/speech_accuracy.py --folder checkpoints [--steps 9000] [--minutes 60] [--utterances 28000]
+    python benchmarks/speech_accuracy.py --folder checkpoints --corpus corpus --more more [--steps 9000] [--minutes 60]
         [--threads 1] [--ablations] [--json] [--picture docs/pictures/frame-similarity.svg]
 
-Tables like the thesis' 5.3 and 5.4, on synthesised English (`intaglio train speech`). The folder has a checkpoint for
-each network: squeezeformer, conformer-ctc, and with --ablations no-skip and so on. One that is there is taken, another
-one is trained; all with the same corpus, learning rates and seed, and the same steps, or with --minutes the same time.
-The Conformer-CTC is as wide as it has to be for about the same number of parameters.
+Tables like the thesis' 5.3 and 5.4, on the corpora of `python examples/make_speech_corpus.py -o corpus` and of
+`python examples/make_speech_corpus.py -o more --utterances 4 --held-out 2000`. The folder has a checkpoint for each
+network: squeezeformer, conformer-ctc, and with --ablations no-skip and so on. One that is there is taken, another one
+is trained; all with the same corpus, learning rates and seed, and the same steps, or with --minutes the same time. The
+Conformer-CTC is as wide as it has to be for about the same number of parameters.
 
 WER: test, sentences and voices that were held out; mixed, the same with noise, rooms and other speeds; LibriVox, five
 sentences read by a person; more, 2,000 other utterances of held-out sentences and voices, transcribed by ONNX Runtime.
@@ -40,9 +41,8 @@ from intaglio.networks.speech.network import SpeechNetwork
 from intaglio.processes.temporary import scratch_directory
 from intaglio.runtime.speech.recognizer import SpeechRecognizer
 from intaglio.training import TrainedSpeech, train_speech
-from intaglio.training.speech.corpus import Corpus, CorpusOptions, synthesise
+from intaglio.training.speech.corpus import Corpus
 from intaglio.training.speech.results import RESULTS, Evaluation
-from intaglio.training.speech.sentences import KINDS
 from intaglio.training.speech.tokens import characters
 from intaglio.training.speech.train_speech import READING
 from intaglio.training.speech.training_options import ABLATIONS, SpeechTraining
@@ -51,7 +51,6 @@ from intaglio.training.speech.word_errors import word_errors
 SECONDS = 30  # of audio
 ROUNDS = 5
 PICTURED = 100  # utterances of the larger test part for the picture
-MORE = 2000  # utterances of the larger test part
 
 
 class Row(msgspec.Struct):
@@ -96,14 +95,12 @@ def conformer_like(options: SpeechTraining) -> SpeechTraining:
     return min(made, key=lambda each: abs(parameters(each) - wanted))
 
 
-def trained(
-    path: Path, options: SpeechTraining, utterances: int, threads: int, corpora: Path | None
-) -> TrainedSpeech | str:
+def trained(path: Path, options: SpeechTraining, corpus: Path, threads: int) -> TrainedSpeech | str:
     """The results of the checkpoint at `path`, which is trained if it is not there; or why there is none."""
     if not (path / RESULTS).is_file():
         click.echo(f"training {path.name}: {parameters(options):,} parameters", err=True)
         try:
-            return train_speech(path, options, utterances, corpora=corpora, threads=threads, report=print_evaluation)
+            return train_speech(corpus, path, options, threads=threads, report=print_evaluation)
         except GraphError as error:
             return str(error)
     return msgspec.json.decode((path / RESULTS).read_bytes(), type=TrainedSpeech)
@@ -183,7 +180,8 @@ def show(title: str, rows: list[Row]) -> None:
 @click.option("--folder", required=True, type=click.Path(path_type=Path), help="Of the checkpoints.")
 @click.option("--steps", default=SpeechTraining.steps, show_default=True)
 @click.option("--minutes", type=float, help="End each training after this time, if the steps take longer.")
-@click.option("--utterances", default=CorpusOptions.train, show_default=True, help="Utterances to train on.")
+@click.option("--corpus", required=True, type=click.Path(path_type=Path), help="To train and test on.")
+@click.option("--more", required=True, type=click.Path(path_type=Path), help="The corpus with the larger test part.")
 @click.option("--width", default=SpeechTraining.width, show_default=True, help="Of the Squeezeformer.")
 @click.option("--layers", default=SpeechTraining.layers, show_default=True)
 @click.option(
@@ -191,7 +189,6 @@ def show(title: str, rows: list[Row]) -> None:
 )
 @click.option("--hold", default=SpeechTraining.hold, show_default=True, help="Steps at the highest learning rate.")
 @click.option("--ablations", is_flag=True, help="Also the networks of table 5.4.")
-@click.option("--corpora", type=click.Path(path_type=Path), help="Where synthesised speech is kept.")
 @click.option("--picture", "drawing", type=click.Path(path_type=Path), help="Draw figure 5.3 into this SVG file.")
 @click.option("--threads", default=1, show_default=True)
 @click.option("--json", "as_json", is_flag=True)
@@ -199,13 +196,13 @@ def main(
     folder: Path,
     steps: int,
     minutes: float | None,
-    utterances: int,
+    corpus: Path,
+    more: Path,
     width: int,
     layers: int,
     warm_up: int,
     hold: int,
     ablations: bool,
-    corpora: Path | None,
     drawing: Path | None,
     threads: int,
     as_json: bool,
@@ -216,11 +213,11 @@ def main(
     wanted = {"squeezeformer": base, "conformer-ctc": conformer_like(base)}
     if ablations:
         wanted |= {name: replace(base, ablation=name) for name in ABLATIONS}
-    found = {name: trained(folder / name, options, utterances, threads, corpora) for name, options in wanted.items()}
-    more = synthesise(CorpusOptions(len(KINDS), len(KINDS), MORE), corpora)
-    rows = measured(folder, found, more, threads)
+    found = {name: trained(folder / name, options, corpus, threads) for name, options in wanted.items()}
+    larger = Corpus(more)
+    rows = measured(folder, found, larger, threads)
     if drawing is not None:
-        recordings = [more.audio(each) for each in more.part("test")[:PICTURED]]
+        recordings = [larger.audio(each) for each in larger.part("test")[:PICTURED]]
         labels = {"Squeezeformer": "squeezeformer", "Conformer-CTC": "conformer-ctc"}
         trained_ones = {label: name for label, name in labels.items() if not isinstance(found[name], str)}
         compared = {label: frame_similarity(folder / name, recordings) for label, name in trained_ones.items()}

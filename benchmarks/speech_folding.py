@@ -21,13 +21,13 @@ import msgspec
 import numpy as np
 import torch
 from speech import RATE, checkpoint_of, processor, timed
+from speech_sizes import SQUEEZEFORMERS, squeezeformer_of
 
 import intaglio
 from intaglio.bundle.model_file import load
 from intaglio.display.progress import step
 from intaglio.graph_passes import compress
 from intaglio.networks.speech.network import SpeechNetwork
-from intaglio.networks.speech.sizes import SQUEEZEFORMERS, squeezeformer_of
 from intaglio.processes.temporary import scratch_directory
 from intaglio.runtime.engines.opening import open_engine
 

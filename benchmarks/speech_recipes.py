@@ -1,6 +1,6 @@
 """What do compression and decoding do to the word errors of a trained recogniser?
 
-    python benchmarks/speech_recipes.py CHECKPOINT [--corpora DIR] [--threads 2] [--json]
+    python benchmarks/speech_recipes.py CHECKPOINT CORPUS [--threads 2] [--json]
 
 For a checkpoint of `intaglio train speech`: the test part of its corpus (sentences and voices that were held out) is
 transcribed in ONNX Runtime by the exported bundle and by what each recipe makes of it, greedily; and by the exported
@@ -14,7 +14,6 @@ import sys
 import time
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
 
 import click
 import msgspec
@@ -28,9 +27,8 @@ from intaglio.graph_passes import compress
 from intaglio.processes.temporary import scratch_directory
 from intaglio.runtime.speech.ngram_estimate import estimate
 from intaglio.runtime.speech.recognizer import SpeechOptions, SpeechRecognizer, speech_options
-from intaglio.training.speech.corpus import Corpus, CorpusOptions, Spoken, synthesise
-from intaglio.training.speech.results import RESULTS
-from intaglio.training.speech.synthesis import SAMPLE_RATE
+from intaglio.samples.speech_samples import SAMPLE_RATE
+from intaglio.training.speech.corpus import Corpus, Utterance
 from intaglio.training.speech.word_errors import word_errors
 
 TARGET = 1.0  # points of WER that int8-qdq may add
@@ -58,17 +56,11 @@ class Result(msgspec.Struct):
     rows: list[Row]
 
 
-def corpus_of(checkpoint: Path, corpora: Path | None) -> Corpus:
-    """The corpus that a checkpoint was trained and tested on, by this version of Intaglio."""
-    trained = msgspec.json.decode((checkpoint / RESULTS).read_bytes(), type=dict[str, Any])
-    return synthesise(CorpusOptions(**trained["utterances"]), corpora)
-
-
 def transcribed(
     bundle: Path,
     name: str,
     corpus: Corpus,
-    spoken: Sequence[Spoken],
+    spoken: Sequence[Utterance],
     threads: int,
     options: SpeechOptions | None = None,
 ) -> Row:
@@ -81,13 +73,13 @@ def transcribed(
         seconds = time.perf_counter() - began
     errors = word_errors([each.text for each in spoken], transcripts)
     size = sum(path.stat().st_size for path in bundle.glob("model.onnx*")) / 1e6
-    audio = sum(each.samples for each in spoken) / SAMPLE_RATE
+    audio = sum(each.seconds for each in spoken)
     return Row(name, round(errors.wer, 2), round(size, 2), round(seconds / audio, 5))
 
 
-def measured(checkpoint: Path, corpora: Path | None, threads: int) -> Result:
+def measured(checkpoint: Path, path: Path, threads: int) -> Result:
     """Export, compress and transcribe."""
-    corpus = corpus_of(checkpoint, corpora)
+    corpus = Corpus(path)
     spoken, learned = corpus.part("test"), corpus.part("train")
     with scratch_directory("speech-recipes") as folder:
         exported, recordings = folder / "exported", folder / "calibration"
@@ -111,12 +103,12 @@ def measured(checkpoint: Path, corpora: Path | None, threads: int) -> Result:
 
 @click.command()
 @click.argument("checkpoint", type=click.Path(path_type=Path, exists=True))
-@click.option("--corpora", type=click.Path(path_type=Path), help="Where synthesised speech is kept.")
+@click.argument("corpus", type=click.Path(path_type=Path, exists=True))
 @click.option("--threads", default=2, show_default=True)
 @click.option("--json", "as_json", is_flag=True)
-def main(checkpoint: Path, corpora: Path | None, threads: int, as_json: bool) -> None:
+def main(checkpoint: Path, corpus: Path, threads: int, as_json: bool) -> None:
     """Measure and print."""
-    result = measured(checkpoint, corpora, threads)
+    result = measured(checkpoint, corpus, threads)
     if as_json:
         sys.stdout.write(msgspec.json.encode(result).decode() + "\n")
         return

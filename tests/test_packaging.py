@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import hashlib
+import runpy
 import subprocess
 import sys
 from email.parser import Parser
 from pathlib import Path
+from typing import Any
 
 import pytest
+from import_graph import STAGES
 
 import intaglio
 
@@ -48,11 +51,28 @@ def test_wheel_metadata_has_license_version_and_authors(metadata: Path) -> None:
     assert fields["Project-URL"] is None
 
 
+def test_wheel_has_no_workshop(monkeypatch: pytest.MonkeyPatch) -> None:
+    declared: dict[str, Any] = {}
+    monkeypatch.setattr("setuptools.setup", declared.update)
+    runpy.run_path(str(ROOT / "setup.py"))
+    tops = {folder.split("/")[0] for folder in declared["package_dir"].values()}
+    assert tops == {"intaglio", *STAGES} and set(declared["packages"]) == set(declared["package_dir"])
+    names = {part for package in declared["packages"] for part in package.split(".")}
+    assert not names & {"tests", "examples", "benchmarks", "emulator", "cuda_emulator", "speech_corpus"}
+    files = {
+        path
+        for package, patterns in declared["package_data"].items()
+        for pattern in patterns
+        if package
+        for path in (ROOT / declared["package_dir"][package]).glob(pattern)
+    }
+    assert files and max(path.stat().st_size for path in files) < 300_000  # no corpus, no model
+
+
 def test_third_party_texts_are_in_the_notice() -> None:
     notice = (ROOT / "NOTICE").read_text()
     assert "PYTHON SOFTWARE FOUNDATION LICENSE VERSION 2" in notice
-    ours = [ROOT / "intaglio" / "samples" / "sentences.txt", ROOT / "training" / "speech" / "sentences.txt"]
-    texts = [*ours, *(ROOT / "examples").rglob("*.txt")]
+    texts = [ROOT / "intaglio" / "samples" / "sentences.txt", *(ROOT / "examples").rglob("*.txt")]
     texts = [text for text in texts if "facts" not in text.parts]  # the planner's, which are our own
     assert len(texts) == 4
     for text in texts:

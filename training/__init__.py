@@ -7,6 +7,7 @@ from intaglio.training.language_models.pruning import Pruned, prune
 from intaglio.training.language_models.train_drafts import TrainedDrafts, train_hidden_transfer, train_medusa
 from intaglio.training.language_models.train_early_exit import TrainedExit, TrainedLayer, train_early_exit
 from intaglio.training.speech.results import TrainedSpeech
+from intaglio.training.speech.spoken_words import number_words, spoken
 from intaglio.training.speech.train_speech import train_speech
 from intaglio.training.train_ngram import TrainedNgram, train_ngram
 
@@ -21,8 +22,10 @@ __all__ = [
     "TrainedNgram",
     "TrainedSpeech",
     "align",
+    "number_words",
     "prune",
     "sensitivity",
+    "spoken",
     "train_early_exit",
     "train_hidden_transfer",
     "train_int8_only",

@@ -20,7 +20,7 @@ Examples:
   intaglio train align ./gpt2 -o ./gpt2-aligned --teacher gpt2-xl --data prompts.jsonl
   intaglio train hidden-transfer ./gpt2 -o ./gpt2-drafting --data texts.txt
   intaglio train early-exit ./gpt2 -o ./gpt2-exit --data texts.txt
-  intaglio train speech -o ./squeezeformer --minutes 60
+  intaglio train speech corpus -o ./squeezeformer --minutes 60
 """
 
 METHODS = (

@@ -10,25 +10,41 @@ import click
 from intaglio.cli.options.choices import OneOf
 from intaglio.cli.printing.results import force_option, json_option, notice, print_json, print_table, say
 from intaglio.cli.running.command import section, verb
+from intaglio.errors import UsageError
+
+MAKE = "python examples/make_speech_corpus.py -o corpus"
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     from intaglio.training import TrainedSpeech
     from intaglio.training.speech.results import Evaluation
     from intaglio.training.speech.word_errors import WordErrors
 
 EPILOG = """\b
 Examples:
-  intaglio train speech -o ./squeezeformer
-  intaglio train speech -o ./conformer --architecture conformer-ctc --minutes 60 --threads 2
-  intaglio train speech -o ./larger --pieces 256 --width 144 --layers 8
-  intaglio train speech -o ./no-skip --ablation no-skip --json
-  intaglio train speech -o ./longer --start ./squeezeformer --learning-rate 1e-3 --mask-after 0
+  intaglio train speech corpus -o ./squeezeformer
+  intaglio train speech corpus -o ./conformer --architecture conformer-ctc --minutes 60 --threads 2
+  intaglio train speech corpus -o ./larger --pieces 256 --width 144 --layers 8
+  intaglio train speech corpus -o ./no-skip --ablation no-skip --json
+  intaglio train speech corpus -o ./longer --start ./squeezeformer --learning-rate 1e-3 --mask-after 0
   intaglio export ./squeezeformer -o recogniser
   intaglio run recogniser meeting.wav
 """
 
 
-@verb("speech", epilog=EPILOG, short_help="Train a speech recogniser on synthesised sentences.")
+def _made_with_the_corpus(option: str) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
+    """An option of earlier versions, which now belongs to the script that makes a corpus."""
+
+    def refuse(context: click.Context, parameter: click.Parameter, value: str | None) -> None:
+        if value is not None:
+            raise UsageError(f"train speech: {option} moved to the script that makes a CORPUS: {MAKE}")
+
+    return click.option(option, hidden=True, expose_value=False, callback=refuse)
+
+
+@verb("speech", epilog=EPILOG, short_help="Train a speech recogniser on recordings.")
+@click.argument("corpus", required=False, type=click.Path(path_type=Path))
 @click.option("-o", "--output", required=True, type=click.Path(path_type=Path), help="The checkpoint to make.")
 @click.option(
     "--architecture",
@@ -95,16 +111,10 @@ Examples:
 @section("Evaluation")
 @click.option("--evaluate-every", default=500, show_default=True, help="Steps between two evaluations.")
 @click.option("--average", default=5, show_default=True, help="Number of best evaluations whose weights are averaged.")
-@section("Data")
-@click.option("--utterances", default=28000, show_default=True, help="Utterances to train on; 1,450 make an hour.")
-@click.option("--held-out", default=400, show_default=True, help="Utterances for validation; same number for testing.")
-@click.option("--corpora", type=click.Path(path_type=Path), help="Keep synthesised speech here.  [default: the cache]")
-@click.option(
-    "--recordings",
-    multiple=True,
-    type=click.Path(path_type=Path),
-    help="Folder where packages with real recordings were unpacked, to test on. Repeatable.",
-)
+@_made_with_the_corpus("--utterances")
+@_made_with_the_corpus("--held-out")
+@_made_with_the_corpus("--corpora")
+@_made_with_the_corpus("--recordings")
 @section("Start")
 @click.option("--start", type=click.Path(path_type=Path), help="Start from the weights of this checkpoint.")
 @click.option("--seed", default=0, show_default=True, help="Random seed of weights, order, noise and dropout.")
@@ -112,29 +122,31 @@ Examples:
 @force_option
 @json_option
 def speech_command(
+    corpus: Path | None,
     output: Path,
-    utterances: int,
-    held_out: int,
-    corpora: Path | None,
-    recordings: tuple[Path, ...],
     start: Path | None,
     threads: int | None,
     force: bool,
     as_json: bool,
     **options: Any,
 ) -> None:
-    """Train a speech recogniser on English sentences that espeak-ng speaks, from random weights or from --start.
+    """Train an English speech recogniser on CORPUS, from random weights or from --start.
 
-    Sentences, digits, numbers and commands are spoken by several voices, and mixed with noise, rooms and other speeds.
-    Whole voices and sentences are held out for validation and for the test; recordings of people are tested on, but
-    never trained on. The weights with the lowest word error rate (WER) on the validation part are kept, even if Ctrl-C
-    ends the training, but not before the first evaluation. Each evaluation is a line on standard error.
+    CORPUS is a list of recordings, or a folder with one called utterances.jsonl. A line has "audio_filepath", "text"
+    and "part": train, validation, test, or recordings (other ones to test on); "kind" and "voice" group the errors.
+    Recordings to train on are mixed with noise, rooms and other speeds. The weights with the lowest word error rate
+    (WER) on the validation part are kept, even if Ctrl-C ends the training, but not before the first evaluation. Each
+    evaluation is a line on standard error.
     """
     from intaglio.training import train_speech
     from intaglio.training.speech.training_options import SpeechTraining
 
+    if corpus is None:
+        raise UsageError(
+            f"train speech: no CORPUS. Give a list of recordings, or synthesise them, in the repository: {MAKE}"
+        )
     training = SpeechTraining(**options)
-    result = train_speech(output, training, utterances, held_out, corpora, recordings, threads, force, _report, start)
+    result = train_speech(corpus, output, training, threads, force, _report, start)
     if as_json:
         print_json(result)
         return

@@ -23,7 +23,6 @@ FOREIGN = (
     "plugins/ort/build.py",
     "plugins/trt/registration.py --upgrade",
     "runtime/engines/onnxruntime/custom_operators.py",
-    "training/speech/synthesis.py",
     "intaglio/bundle/manifest_reading.py --upgrade",
     "intaglio/display/charts.py",
     "validation/polygraphy_extension.py --intaglio-target",

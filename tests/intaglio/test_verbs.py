@@ -60,6 +60,10 @@ COMMAND_LINE_ONLY = {
     "roofline --picture": "intaglio.validation.roofline.picture.picture",
     "tune-decoding --picture": "intaglio.validation.tuning.picture.picture",
     "tune-decoding --early-exit": "draft=None",
+    "train speech --utterances": "refused: the corpus has them",
+    "train speech --held-out": "refused: the corpus has them",
+    "train speech --corpora": "refused: the corpus is given",
+    "train speech --recordings": "refused: the corpus has them",
     "generate --file": "prompts are given",
     "generate --data": "prompts are given",
     "generate --chat": "a prompt may be a list of messages",
@@ -76,7 +80,7 @@ PASSED_TO: Mapping[str, Callable[..., Any]] = {
     "train speech": SpeechTraining,
 }
 # Parameters required in Python but not on the command line, which has another way.
-ANOTHER_WAY = {"run texts", "generate prompts", "tune-decoding draft"}
+ANOTHER_WAY = {"run texts", "generate prompts", "train speech corpus", "tune-decoding draft"}
 
 
 def commands() -> Iterator[tuple[str, click.Command]]:

@@ -14,7 +14,7 @@ from intaglio.display.progress import track
 from intaglio.networks.speech.configuration import FrontEnd
 from intaglio.networks.speech.front_end import LogMel
 from intaglio.training.speech.batches import Example, Features
-from intaglio.training.speech.corpus import Corpus, Spoken
+from intaglio.training.speech.corpus import Corpus, Utterance
 from intaglio.training.speech.mixing import Mixing, mix
 from intaglio.training.speech.tokens import Tokens, characters
 
@@ -37,7 +37,7 @@ class FeatureReader:
         self._log_mel = LogMel(front_end).eval()
         self._tokens, self._letters = tokens, characters()
 
-    def examples(self, utterances: Sequence[Spoken], description: str, mixed: Mixed | None = None) -> list[Example]:
+    def examples(self, utterances: Sequence[Utterance], description: str, mixed: Mixed | None = None) -> list[Example]:
         """An example of each utterance; `mixed`: mixed, each with a generator of its own."""
         made = []
         for index, utterance in enumerate(track(utterances, description, total=len(utterances))):
@@ -58,7 +58,7 @@ class FeatureReader:
         return taken
 
     def _mixed(
-        self, audio: npt.NDArray[np.float32], utterances: Sequence[Spoken], random: np.random.Generator, clean: float
+        self, audio: npt.NDArray[np.float32], utterances: Sequence[Utterance], random: np.random.Generator, clean: float
     ) -> npt.NDArray[np.float32]:
         if random.random() < clean:
             return audio

@@ -9,7 +9,7 @@ import numpy as np
 import numpy.typing as npt
 
 from intaglio import extras
-from intaglio.training.speech.synthesis import SAMPLE_RATE
+from intaglio.samples.speech_samples import SAMPLE_RATE
 
 Samples = npt.NDArray[np.float32]  # [samples], -1 to 1, 16 kHz
 Span = tuple[float, float]  # the least and the most

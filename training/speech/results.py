@@ -26,9 +26,9 @@ class TestErrors(msgspec.Struct):
 
     __test__ = False  # pytest takes classes of this name for tests
 
-    test: WordErrors  # held-out sentences, spoken by held-out voices
+    test: WordErrors  # the test part
     mixed: WordErrors  # the same at other speeds, in rooms and with noise
-    kinds: dict[str, WordErrors]  # of `test`, by the kind of sentence
+    kinds: dict[str, WordErrors]  # of `test`, by the kind of sentence that the corpus states
     voices: dict[str, WordErrors]  # of `test`, by voice
     recordings: dict[str, WordErrors]  # of people, by the name of the set
 

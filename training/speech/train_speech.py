@@ -1,9 +1,9 @@
-"""The verb `train_speech`: a speech recogniser, trained on sentences that espeak-ng speaks."""
+"""The verb `train_speech`: a speech recogniser, trained on a corpus of recordings."""
 
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -16,10 +16,8 @@ from intaglio.files.atomic import CHECKPOINT, atomic_directory, check_output_dir
 from intaglio.processes.threads import check_threads, usable_threads
 from intaglio.samples.speech_samples import recordings as shipped_recordings
 from intaglio.training.memory_reuse import memory_reused
-from intaglio.training.speech.corpus import Corpus, CorpusOptions, synthesise
-from intaglio.training.speech.recordings import found, read
+from intaglio.training.speech.corpus import NEEDED, Corpus
 from intaglio.training.speech.results import RESULTS, Evaluation, TestErrors, TrainedSpeech
-from intaglio.training.speech.sentences import Part
 from intaglio.training.speech.tokens import Tokens, characters, pieces
 from intaglio.training.speech.training_options import SpeechTraining
 from intaglio.training.speech.word_errors import by_group, word_errors
@@ -35,26 +33,21 @@ READING = "LibriVox"  # the recordings that come with the project
 
 
 def train_speech(
+    corpus: str | Path,
     output: str | Path,
     options: SpeechTraining | None = None,
-    utterances: int = 28000,
-    held_out: int = 400,
-    corpora: str | Path | None = None,
-    recordings: Sequence[str | Path] = (),
     threads: int | None = None,
     force: bool = False,
     report: Callable[[Evaluation], None] | None = None,
     start: str | Path | None = None,
 ) -> TrainedSpeech:
-    """Train a speech recogniser as `options` say on a synthesised corpus, and test it.
+    """Train a speech recogniser as `options` say on the train part of `corpus`, and test it on the others.
 
-    The corpus has `utterances` to train on, and `held_out` for validation and for the test each. It is spoken by
-    espeak-ng the first time and kept in the folder `corpora`, by default in the cache. The network is tested on
-    held-out sentences of held-out voices, and on the real recordings that are found; `recordings`: folders where
-    packages with recordings were unpacked (see `intaglio.training.speech.recordings`). `report` is called with each
-    evaluation while it trains. With one thread and without `minutes`, the same options give the same weights.
-    `start`: a checkpoint of the same network, whose weights are trained on instead of random ones; if its vocabulary is
-    another one, the head is random.
+    `corpus`: a list of recordings with their texts and parts, or a folder with one (`Corpus`). The network is tested on
+    the test part, clean and mixed, on the recordings of people in the corpus, and on those that come with the project.
+    `report` is called with each evaluation while it trains. With one thread and without `minutes`, the same options
+    give the same weights. `start`: a checkpoint of the same network, whose weights are trained on instead of random
+    ones; if its vocabulary is another one, the head is random.
 
     `output` becomes a folder with config.json, model.safetensors and vocabulary.json, which can be exported, and
     training.json, this result. Raises `UsageError`, `SourceError`, `GraphError` if training diverges,
@@ -66,18 +59,17 @@ def train_speech(
     for library in ("torch", "jiwer", "soundfile", "soxr"):
         extras.load(library)
     began = time.monotonic()
-    made = synthesise(
-        CorpusOptions(utterances, held_out, held_out), None if corpora is None else Path(corpora), threads
-    )
+    with step("opening the recordings"):
+        made = Corpus(corpus)
     tokens = _tokens(made, options)
     with torch_threads(threads or usable_threads()), memory_reused(), _seeded(options.seed):
         run, reader, network = _prepared(made, tokens, options, None if start is None else Path(start))
         rate, kept = run.train(report)
-        errors = _test(run, reader, made, [Path(folder) for folder in recordings], options.seed)
+        errors = _test(run, reader, made, options.seed)
     result = TrainedSpeech(
         checkpoint=str(output),
         options=msgspec.to_builtins(options),
-        utterances={part: len(made.part(part)) for part in ("train", "validation", "test")},
+        utterances={part: len(made.part(part)) for part in NEEDED},
         hours=round(made.hours("train"), 3),
         tokens=len(tokens.vocabulary),
         parameters=sum(parameter.numel() for parameter in network.parameters()),
@@ -140,15 +132,14 @@ def _prepared(
     return TrainingRun(network, tokens, options, examples, validation), reader, network
 
 
-def _test(run: TrainingRun, reader: FeatureReader, corpus: Corpus, folders: Sequence[Path], seed: int) -> TestErrors:
+def _test(run: TrainingRun, reader: FeatureReader, corpus: Corpus, seed: int) -> TestErrors:
     from intaglio.training.speech.features import Mixed
 
-    part: Part = "test"
-    spoken = corpus.part(part)
+    spoken = corpus.part("test")
     references = [utterance.text for utterance in spoken]
     clean = run.transcripts(reader.examples(spoken, "reading the test part"))
     mixed = run.transcripts(reader.examples(spoken, "mixing the test part", Mixed((seed, 0, 1))))
-    real = list(_real(reader, folders))
+    real = list(_real(reader, corpus))
     return TestErrors(
         test=word_errors(references, clean),
         mixed=word_errors(references, mixed),
@@ -162,17 +153,14 @@ def _test(run: TrainingRun, reader: FeatureReader, corpus: Corpus, folders: Sequ
     )
 
 
-def _real(reader: FeatureReader, folders: Sequence[Path]) -> Iterator[tuple[str, str, Example]]:
+def _real(reader: FeatureReader, corpus: Corpus) -> Iterator[tuple[str, str, Example]]:
     """The recordings of people: the name of their set, the reference transcript, and their features."""
     from intaglio.training.speech.batches import Example
 
     for each in shipped_recordings():
         yield READING, each.text, Example(reader.features(each.samples))
-    for kind, place in found(folders):
-        if kind.name == "librivox":
-            continue  # those of the project
-        for recording in read(kind, place):
-            yield kind.name, recording.text, Example(reader.features(recording.samples))
+    for utterance in corpus.part("recordings"):
+        yield utterance.kind or utterance.part, utterance.text, Example(reader.features(corpus.audio(utterance)))
 
 
 def _write(path: Path, network: SpeechNetwork, tokens: Tokens, result: TrainedSpeech, force: bool) -> None:

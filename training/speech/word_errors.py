@@ -29,10 +29,11 @@ def word_errors(references: Sequence[str], transcripts: Sequence[str]) -> WordEr
 
 
 def by_group(groups: Sequence[str], references: Sequence[str], transcripts: Sequence[str]) -> dict[str, WordErrors]:
-    """The errors of each group, by name; `groups`: the group of each transcript."""
+    """The errors of each group, by name; `groups`: the group of each transcript, "" for none."""
     places: dict[str, list[int]] = {}
     for place, group in enumerate(groups):
-        places.setdefault(group, []).append(place)
+        if group:
+            places.setdefault(group, []).append(place)
     return {
         group: word_errors(
             [references[place] for place in places[group]], [transcripts[place] for place in places[group]]

@@ -5,6 +5,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
+from intaglio.samples.speech_samples import SAMPLE_RATE
 from intaglio.training.speech.mixing import (
     Mixing,
     Samples,
@@ -16,7 +17,6 @@ from intaglio.training.speech.mixing import (
     pink,
     white,
 )
-from intaglio.training.speech.synthesis import SAMPLE_RATE
 
 SAME = Mixing(speed=(1, 1), silence=(0, 0), room_share=0, noise_share=0, gain=(0, 0))
 

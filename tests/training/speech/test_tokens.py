@@ -1,9 +1,9 @@
 from __future__ import annotations
 
 import pytest
+from speech_corpus.sentences import KINDS, sentences
 
 from intaglio.errors import UsageError
-from intaglio.training.speech.sentences import KINDS, sentences
 from intaglio.training.speech.tokens import FEWEST_PIECES, Tokens, characters, pieces
 
 TEXTS = [text for kind in KINDS for text in sentences(kind)[:300]]

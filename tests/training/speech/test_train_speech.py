@@ -1,4 +1,4 @@
-"""The verb, at a tiny size, on a corpus from a stand-in for espeak-ng."""
+"""The verb, at a tiny size, on a corpus of tones."""
 
 from __future__ import annotations
 
@@ -14,6 +14,7 @@ import numpy as np
 import pytest
 import torch
 from safetensors.numpy import load_file
+from tone_corpora import write_corpus
 
 from intaglio import interrupts
 from intaglio.errors import GraphError, UsageError
@@ -25,8 +26,8 @@ from intaglio.runtime import run
 from intaglio.runtime.speech.vocabulary import read_vocabulary
 from intaglio.samples import speech_samples
 from intaglio.training import TrainedSpeech, train_speech
-from intaglio.training.speech import recordings, speech_trainer, training_run
-from intaglio.training.speech.corpus import Corpus, CorpusOptions, synthesise
+from intaglio.training.speech import speech_trainer, training_run
+from intaglio.training.speech.corpus import Corpus
 from intaglio.training.speech.ctc_losses import TrainingLoss
 from intaglio.training.speech.features import FeatureReader, Mixed
 from intaglio.training.speech.results import RESULTS, Evaluation
@@ -39,42 +40,38 @@ Run = Callable[..., tuple[int, str, str]]
 TINY = SpeechTraining(
     width=16, layers=2, heads=2, channels=4, steps=4, warm_up=2, hold=1, batch_frames=600, evaluate_every=2, variants=1
 )
-SIZES: dict[str, Any] = {"utterances": 8, "held_out": 4, "threads": 1}
 FLAGS = [f"--{name.replace('_', '-')}={getattr(TINY, name)}" for name in ("width", "layers", "heads", "channels")]
-FLAGS += ["--steps=2", "--batch-frames=600", "--variants=1", "--utterances=8", "--held-out=4", "--threads=1"]
+FLAGS += ["--steps=2", "--batch-frames=600", "--variants=1", "--threads=1"]
 
 
 @pytest.fixture(scope="module")
-def spoken_once(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return tmp_path_factory.mktemp("corpora")
+def spoken(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return write_corpus(tmp_path_factory.mktemp("corpora") / "tones", train=12, recordings=2)
 
 
-@pytest.fixture
-def corpora(tones: Path, spoken_once: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """A folder of corpora with a program to fill it, and only the recordings that come with the project."""
-    assert (tones / "espeak-ng").is_file()
-    monkeypatch.setattr(recordings, "SETS", ())  # packages with hundreds of them may be installed here
-    return spoken_once
+def trained(output: Path, spoken: Path, options: SpeechTraining = TINY, **others: Any) -> TrainedSpeech:
+    return train_speech(spoken, output, options, **({"threads": 1} | others))
 
 
-def trained(output: Path, corpora: Path, options: SpeechTraining = TINY, **others: Any) -> TrainedSpeech:
-    return train_speech(output, options, corpora=corpora, **(SIZES | others))
-
-
-def test_checkpoint_is_exported_with_complete_results(corpora: Path, tmp_path: Path) -> None:
+def test_checkpoint_is_exported_with_complete_results(spoken: Path, tmp_path: Path) -> None:
     seen: list[int] = []
-    result = trained(tmp_path / "made", corpora, report=lambda each: seen.append(each.step))
+    result = trained(tmp_path / "made", spoken, report=lambda each: seen.append(each.step))
     assert seen == [2, 4] == [each.step for each in result.evaluations]
     rates = [each.learning_rate for each in result.evaluations]
     cooled = 0.25 / TINY.cool_down  # three of four steps are complete before the last
     assert rates[1] == pytest.approx(rates[0] * 2 / 3 * cooled)
-    assert result.utterances == {"train": 8, "validation": 4, "test": 4}
+    assert result.utterances == {"train": 12, "validation": 4, "test": 4}
     assert (result.steps, result.tokens) == (4, 128)
     errors = result.errors
     assert errors.test.utterances == errors.mixed.utterances == 4
     for groups in (errors.kinds, errors.voices):
         assert sum(each.words for each in groups.values()) == errors.test.words > 0
-    assert errors.recordings["LibriVox"].utterances == 5
+    assert set(errors.kinds) == {"prose", "digits", "commands"} and set(errors.voices) == {"test 0", "test 1"}
+    assert {name: each.utterances for name, each in errors.recordings.items()} == {
+        "LibriVox": 5,
+        "prose": 1,
+        "digits": 1,
+    }
     assert {path.name for path in (tmp_path / "made").iterdir()} == {
         *("config.json", "model.safetensors", "vocabulary.json", RESULTS)
     }
@@ -90,51 +87,51 @@ def test_checkpoint_is_exported_with_complete_results(corpora: Path, tmp_path: P
     assert set(transcript.transcript) <= set("abcdefghijklmnopqrstuvwxyz' ")
 
 
-def test_weights_depend_on_the_seed_alone(corpora: Path, tmp_path: Path) -> None:
+def test_weights_depend_on_the_seed_alone(spoken: Path, tmp_path: Path) -> None:
     for name, seed in (("one", 3), ("two", 3), ("other", 4)):
         torch.rand(1)  # other random draws have no effect
         state = torch.random.get_rng_state()
-        trained(tmp_path / name, corpora, replace(TINY, seed=seed, dropout=0.2))
+        trained(tmp_path / name, spoken, replace(TINY, seed=seed, dropout=0.2))
         assert torch.equal(torch.random.get_rng_state(), state)
     weights = {name: (tmp_path / name / "model.safetensors").read_bytes() for name in ("one", "two", "other")}
     assert weights["one"] == weights["two"] != weights["other"]
 
 
-def test_every_ablation_is_trained_and_exported(corpora: Path, tmp_path: Path) -> None:
+def test_every_ablation_is_trained_and_exported(spoken: Path, tmp_path: Path) -> None:
     for ablation in ABLATIONS:
-        result = trained(tmp_path / ablation, corpora, replace(TINY, ablation=ablation, steps=1))
+        result = trained(tmp_path / ablation, spoken, replace(TINY, ablation=ablation, steps=1))
         assert result.options["ablation"] == ablation
         export(tmp_path / ablation, tmp_path / "bundle", force=True, check=False)
         manifest = json.loads((tmp_path / "bundle/bundle.json").read_text())
         assert manifest["audio"]["frame_samples"] == (1280 if ablation == "no-upsampling" else 640)
 
 
-def test_conformer_outputs_sub_word_pieces(corpora: Path, tmp_path: Path) -> None:
-    result = trained(tmp_path / "made", corpora, replace(TINY, architecture="conformer-ctc", pieces=40, steps=1))
+def test_conformer_outputs_sub_word_pieces(spoken: Path, tmp_path: Path) -> None:
+    result = trained(tmp_path / "made", spoken, replace(TINY, architecture="conformer-ctc", pieces=40, steps=1))
     vocabulary = read_vocabulary(tmp_path / "made/vocabulary.json")
     assert len(vocabulary) == result.tokens == 40 and vocabulary.word_mark == "▁"
     assert export(tmp_path / "made", tmp_path / "bundle").passed
 
 
-def test_run_continues_from_the_weights_of_another(corpora: Path, tmp_path: Path) -> None:
-    trained(tmp_path / "first", corpora)
+def test_run_continues_from_the_weights_of_another(spoken: Path, tmp_path: Path) -> None:
+    trained(tmp_path / "first", spoken)
     still = replace(TINY, learning_rate=1e-12, dropout=0.1, steps=1, average=1)
-    trained(tmp_path / "second", corpora, still, start=tmp_path / "first")
+    trained(tmp_path / "second", spoken, still, start=tmp_path / "first")
     first, second = (load_file(tmp_path / name / "model.safetensors") for name in ("first", "second"))
     for name, array in first.items():
         if "running" not in name:  # batch statistics
             np.testing.assert_allclose(second[name], array, rtol=0, atol=1e-9, err_msg=name)
 
 
-def test_time_limit_ends_a_run_before_its_steps(corpora: Path, tmp_path: Path) -> None:
-    result = trained(tmp_path / "made", corpora, replace(TINY, steps=10**9, minutes=0.01))
+def test_time_limit_ends_a_run_before_its_steps(spoken: Path, tmp_path: Path) -> None:
+    result = trained(tmp_path / "made", spoken, replace(TINY, steps=10**9, minutes=0.01))
     assert 0.6 <= result.evaluations[-1].seconds < 20
     assert result.steps == result.evaluations[-1].step < 10**6
 
 
-def test_diverging_run_leaves_no_files(corpora: Path, tmp_path: Path) -> None:
+def test_diverging_run_leaves_no_files(spoken: Path, tmp_path: Path) -> None:
     with pytest.raises(GraphError, match=r"the loss is (nan|inf) after \d+ steps\. Lower the learning rate\."):
-        trained(tmp_path / "made", corpora, replace(TINY, learning_rate=1e30, steps=20, warm_up=1))
+        trained(tmp_path / "made", spoken, replace(TINY, learning_rate=1e30, steps=20, warm_up=1))
     assert not (tmp_path / "made").exists()
 
 
@@ -150,19 +147,19 @@ def signals(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
 
 
 @pytest.mark.usefixtures("signals")
-def test_interrupt_after_an_evaluation_ends_only_the_training(corpora: Path, tmp_path: Path) -> None:
+def test_interrupt_after_an_evaluation_ends_only_the_training(spoken: Path, tmp_path: Path) -> None:
     def interrupt(evaluation: Evaluation) -> None:
         if evaluation.step == 4:
             signal.raise_signal(signal.SIGINT)
 
-    result = trained(tmp_path / "made", corpora, replace(TINY, steps=10**9), report=interrupt)
+    result = trained(tmp_path / "made", spoken, replace(TINY, steps=10**9), report=interrupt)
     assert result.steps == 4 and set(result.kept_steps) <= {2, 4}
     assert (tmp_path / "made" / RESULTS).is_file()
-    trained(tmp_path / "again", corpora)  # the interrupt is cleared
+    trained(tmp_path / "again", spoken)  # the interrupt is cleared
 
 
 @pytest.mark.usefixtures("signals")
-def test_earlier_interrupt_leaves_no_files(corpora: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_earlier_interrupt_leaves_no_files(spoken: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     step, steps = SpeechTrainer.step, []
 
     def interrupted(self: SpeechTrainer, examples: Any, progress: float) -> Any:
@@ -173,28 +170,27 @@ def test_earlier_interrupt_leaves_no_files(corpora: Path, tmp_path: Path, monkey
     monkeypatch.setattr(SpeechTrainer, "step", interrupted)
     before = set(tmp_path.iterdir())
     with pytest.raises(interrupts.Interrupted):
-        trained(tmp_path / "made", corpora)
+        trained(tmp_path / "made", spoken)
     assert len(steps) == 1
     assert set(tmp_path.iterdir()) == before
 
 
-def test_existing_output_is_refused_before_any_work(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("PATH", "/nowhere")  # without espeak-ng
+def test_existing_output_is_refused_before_any_work(tmp_path: Path) -> None:
     (tmp_path / "made").mkdir()
     (tmp_path / "made/mine.txt").write_text("mine")
     with pytest.raises(UsageError, match=r"the directory exists\. Add --force"):
-        train_speech(tmp_path / "made")
-    with pytest.raises(UsageError, match="espeak-ng: not found on the PATH"):
-        train_speech(tmp_path / "other")
+        train_speech(tmp_path / "missing.jsonl", tmp_path / "made")
+    with pytest.raises(UsageError, match=r"missing\.jsonl"):
+        train_speech(tmp_path / "missing.jsonl", tmp_path / "other")
     assert not (tmp_path / "other").exists()
 
 
 @pytest.fixture
-def corpus(corpora: Path) -> Corpus:
-    return synthesise(CorpusOptions(12, 4, 4), corpora)
+def corpus(spoken: Path) -> Corpus:
+    return Corpus(spoken)
 
 
-def test_evaluation_restores_training_mode(corpora: Path, tmp_path: Path) -> None:
+def test_evaluation_restores_training_mode(spoken: Path, tmp_path: Path) -> None:
     found: list[bool] = []
 
     class Watched(SpeechTrainer):
@@ -204,11 +200,11 @@ def test_evaluation_restores_training_mode(corpora: Path, tmp_path: Path) -> Non
 
     with pytest.MonkeyPatch.context() as patched:
         patched.setattr(training_run, "SpeechTrainer", Watched)
-        trained(tmp_path / "made", corpora, replace(TINY, evaluate_every=1))
+        trained(tmp_path / "made", spoken, replace(TINY, evaluate_every=1))
     assert found == [True] * TINY.steps
 
 
-def test_loss_includes_the_letter_share_after_an_early_block(corpora: Path, tmp_path: Path) -> None:
+def test_loss_includes_the_letter_share_after_an_early_block(spoken: Path, tmp_path: Path) -> None:
     made: list[tuple[float, int]] = []
 
     class Watched(TrainingLoss):
@@ -218,7 +214,7 @@ def test_loss_includes_the_letter_share_after_an_early_block(corpora: Path, tmp_
 
     with pytest.MonkeyPatch.context() as patched:
         patched.setattr(speech_trainer, "TrainingLoss", Watched)
-        trained(tmp_path / "made", corpora, replace(TINY, layers=8, letters=0.25, steps=1))
+        trained(tmp_path / "made", spoken, replace(TINY, layers=8, letters=0.25, steps=1))
     assert made == [(0.25, 2)]
 
 
@@ -245,7 +241,7 @@ def test_features_equal_the_network_and_mixing_depends_on_the_seed(corpus: Corpu
 
 
 def test_variants_rotate_and_zero_variants_are_always_new(
-    corpora: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    spoken: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     made: list[tuple[int, ...]] = []
     examples = FeatureReader.examples
@@ -259,7 +255,7 @@ def test_variants_rotate_and_zero_variants_are_always_new(
     many = replace(TINY, steps=5, batch_frames=100_000)  # a step is an epoch
     for variants, expected in ((2, [0, 1]), (0, [0, 1, 2, 3, 4])):
         made.clear()
-        trained(tmp_path / str(variants), corpora, replace(many, variants=variants))
+        trained(tmp_path / str(variants), spoken, replace(many, variants=variants))
         assert [variant for _, variant in made] == expected
 
 
@@ -285,8 +281,8 @@ def test_mean_of_the_best_weights_is_kept_only_if_not_worse(corpus: Corpus, monk
             assert torch.equal(each, expected[name]), name
 
 
-def test_command_line_prints_a_table_or_one_object(intaglio: Run, corpora: Path, tmp_path: Path) -> None:
-    command = ["train", "speech", f"--corpora={corpora}", *FLAGS]
+def test_command_line_prints_a_table_or_one_object(intaglio: Run, spoken: Path, tmp_path: Path) -> None:
+    command = ["train", "speech", spoken, *FLAGS]
     code, out, err = intaglio(*command, "-o", tmp_path / "one", "--json")
     assert code == 0 and out.count("\n") == 1 and err.startswith("step 2: loss ") and err.count("\n") == 1
     assert json.loads(out)["options"]["width"] == 16
@@ -296,3 +292,10 @@ def test_command_line_prints_a_table_or_one_object(intaglio: Run, corpora: Path,
     assert (code, out) == (2, "") and err.count("\n") == 1 and "Add --force" in err
     code, out, err = intaglio(*command, "-o", tmp_path / "three", "--ablation=no-skip", "--architecture=conformer-ctc")
     assert (code, out) == (2, "") and err.count("\n") == 1 and "only for squeezeformer" in err
+    code, out, err = intaglio("train", "speech", *FLAGS, "-o", tmp_path / "four")
+    assert (code, out) == (2, "") and err.count("\n") == 1 and "python examples/make_speech_corpus.py -o corpus" in err
+    for option in ("--utterances=8", "--held-out=4", "--corpora=here", "--recordings=here"):
+        code, out, err = intaglio(*command, option, "-o", tmp_path / "four")
+        assert (code, out) == (2, "") and err.count("\n") == 1 and option.partition("=")[0] in err
+        assert "python examples/make_speech_corpus.py -o corpus" in err
+    assert not (tmp_path / "four").exists()

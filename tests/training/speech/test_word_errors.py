@@ -21,3 +21,7 @@ def test_groups_are_counted_separately() -> None:
     found = by_group(["b", "a", "b"], ["one", "two", "three"], ["one", "too", "tree"])
     assert list(found) == ["a", "b"]
     assert (found["a"].wer, found["b"].wer) == (100, 50)
+
+
+def test_transcripts_without_a_group_are_in_none() -> None:
+    assert list(by_group(["", "one", ""], ["a", "b", "c"], ["a", "b", "x"])) == ["one"]

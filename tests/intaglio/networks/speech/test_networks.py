@@ -8,10 +8,10 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from speech_networks import NETWORKS, random_network
+from speech_sizes import CONFORMERS, SQUEEZEFORMERS, conformer_of, squeezeformer_of
 
 from intaglio.networks.speech.modules import relative_positions, shifted
 from intaglio.networks.speech.network import SpeechNetwork
-from intaglio.networks.speech.sizes import CONFORMERS, SQUEEZEFORMERS, conformer_of, squeezeformer_of
 
 
 @pytest.mark.parametrize("size", [*SQUEEZEFORMERS, *(f"conformer {name}" for name in CONFORMERS)])

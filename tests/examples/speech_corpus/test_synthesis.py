@@ -4,11 +4,11 @@ import shutil
 
 import numpy as np
 import pytest
+from speech_corpus.planning import Utterance
+from speech_corpus.synthesis import SAMPLE_RATE, Synthesiser
+from speech_corpus.voices import VOICES
 
 from intaglio.errors import EngineError, UsageError
-from intaglio.training.speech.corpus import Utterance
-from intaglio.training.speech.synthesis import SAMPLE_RATE, Synthesiser
-from intaglio.training.speech.voices import VOICES
 
 
 def utterance(text: str, voice: str = "en-us", words_per_minute: int = 170, pitch: int = 50) -> Utterance:

@@ -2,7 +2,7 @@
 
 Code, tables, abbreviations and links are left out.
 
-    python -m intaglio.training.speech.prose FILE... > sentences.txt
+    PYTHONPATH=examples python -m speech_corpus.prose FILE... > sentences.txt
 
 prints them, one a line, each once; `sentences.txt` beside this file was made so.
 """
@@ -16,8 +16,7 @@ import sys
 from collections.abc import Iterable, Iterator
 from pathlib import Path
 
-from intaglio.files.input_files import read_text
-from intaglio.training.speech.spoken_words import spoken
+from intaglio.training import spoken
 
 FEWEST, MOST = 3, 14  # words of a sentence
 
@@ -55,7 +54,7 @@ def unique(texts: Iterable[str]) -> list[str]:
 
 def texts(path: Path) -> Iterator[str]:
     """The text of a file; of a Python file its docstrings, and its other strings of several lines."""
-    text = read_text(path)
+    text = path.read_text(encoding="utf-8")
     if path.suffix != ".py":
         yield text
         return
@@ -82,4 +81,4 @@ def _pronounceable(word: str) -> bool:
 
 if __name__ == "__main__":
     for sentence in unique(text for name in sys.argv[1:] for text in texts(Path(name))):
-        print(sentence)  # noqa: T201
+        print(sentence)

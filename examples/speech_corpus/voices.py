@@ -10,7 +10,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from intaglio.training.speech.sentences import Part
+from speech_corpus.sentences import Part
 
 WORDS_PER_MINUTE = (130, 205)  # 175 by default
 PITCH = (30, 70)  # of 0 to 99, relative to the variant's own; 50 by default

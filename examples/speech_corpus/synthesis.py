@@ -9,9 +9,9 @@ from typing import Protocol
 
 import numpy as np
 import numpy.typing as npt
+import soxr
 
-from intaglio import extras
-from intaglio.errors import EngineError, UsageError, one_line
+from intaglio import EngineError, UsageError
 
 PROGRAM = "espeak-ng"
 SAMPLE_RATE = 16000  # Hz, of everything here
@@ -45,8 +45,7 @@ class Synthesiser:
                 f"Install it, on Debian and Ubuntu with: apt install {PROGRAM}"
             )
         self._program = program
-        self._resample = extras.load("soxr").resample
-        self.version = one_line(Exception(self._run("--version").decode())).partition(" Data at")[0]
+        self.version = self._run("--version").decode().partition(" Data at")[0].strip()
 
     def check(self, voices: Collection[str]) -> None:
         """Raise `UsageError` for a voice that is not installed: espeak-ng would silently speak with another one."""
@@ -70,7 +69,7 @@ class Synthesiser:
         if not samples.any():
             raise EngineError(f"{PROGRAM}: no sound for {utterance.text!r} with the voice {utterance.voice}.")
         rate = int.from_bytes(wav[24:28], "little")
-        resampled: npt.NDArray[np.float32] = self._resample(samples.astype(np.float32) / 2**15, rate, SAMPLE_RATE)
+        resampled: npt.NDArray[np.float32] = soxr.resample(samples.astype(np.float32) / 2**15, rate, SAMPLE_RATE)
         return resampled
 
     def _installed(self, language: str) -> set[str]:
@@ -85,8 +84,8 @@ class Synthesiser:
         try:
             done = subprocess.run([self._program, *arguments], capture_output=True, timeout=SECONDS, check=False)
         except (OSError, subprocess.TimeoutExpired) as error:
-            raise EngineError(f"{PROGRAM}: {one_line(error)}.") from error
+            raise EngineError(f"{PROGRAM}: {error}.") from error
         if done.returncode != 0:
-            message = one_line(Exception(done.stderr.decode(errors="replace")))
+            message = " ".join(done.stderr.decode(errors="replace").split())
             raise EngineError(f"{PROGRAM}: exit code {done.returncode}: {message}")
         return done.stdout

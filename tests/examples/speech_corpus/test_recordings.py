@@ -7,9 +7,9 @@ from pathlib import Path
 import numpy as np
 import pytest
 import soundfile
+from speech_corpus.recordings import ASTERISK, SETS, SPHINX, found, paired, read
 
 from intaglio.errors import UsageError
-from intaglio.training.speech.recordings import ASTERISK, SETS, SPHINX, found, paired, read
 
 SET = {recordings.name: recordings for recordings in SETS}
 ROOT = Path("/")

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import hashlib
-from importlib import resources
 from itertools import product
+from pathlib import Path
 from typing import Literal, get_args
 
 import numpy as np
 
-from intaglio.training.speech.spoken_words import LARGEST, UNITS, number_words
+from intaglio.training import number_words
 
 Part = Literal["train", "validation", "test"]
 Kind = Literal["prose", "digits", "numbers", "commands"]
@@ -17,7 +17,8 @@ PARTS: tuple[Part, ...] = get_args(Part)
 KINDS: tuple[Kind, ...] = get_args(Kind)
 HELD_OUT = 24 / 256  # of the sentences, for validation and for the test each
 
-DIGITS = UNITS[:10]
+COUNTS = tuple(number_words(number) for number in range(13))
+DIGITS = COUNTS[:10]
 MOST_DIGITS = 7  # of a string
 STRINGS = 2000  # of digits; the same number of numbers
 SINGLE = (
@@ -29,13 +30,13 @@ ACTIONS = ("open", "close", "save", "print", "delete", "copy", "move", "rename",
 OBJECTS = ("file", "folder", "window", "menu", "page", "document", "picture", "list", "message", "table")
 DEVICES = ("light", "lamp", "radio", "music", "heating", "fan", "screen", "camera", "printer", "television")
 STEPS = ("meters", "steps", "feet", "miles")
-RANKS = ("ace", *UNITS[2:11], "jack", "queen", "king")
+RANKS = ("ace", *COUNTS[2:11], "jack", "queen", "king")
 SUITS = ("clubs", "diamonds", "hearts", "spades")
 
 
 def prose() -> list[str]:
     """The sentences of `sentences.txt`, 3 to 14 words each, in a fixed order."""
-    text = resources.files("intaglio.training.speech").joinpath("sentences.txt").read_text(encoding="utf-8")
+    text = Path(__file__).with_name("sentences.txt").read_text(encoding="utf-8")
     return [line for line in text.splitlines() if not line.startswith("#")]
 
 
@@ -50,7 +51,7 @@ def numbers() -> list[str]:
     """Whole numbers in words: 10 to 100, and `STRINGS` of up to a million, small ones more often."""
     random = np.random.default_rng(1)
     logarithms = random.uniform(2, 6, STRINGS)  # of base 10
-    return list(dict.fromkeys(number_words(min(int(each), LARGEST)) for each in [*range(10, 101), *10**logarithms]))
+    return list(dict.fromkeys(number_words(int(each)) for each in [*range(10, 101), *10**logarithms]))
 
 
 def commands() -> list[str]:
@@ -62,7 +63,7 @@ def commands() -> list[str]:
         *(f"turn the {device} {state}" for device, state in product(DEVICES, ("on", "off", "up", "down"))),
         *(f"switch {state} the {device}" for device, state in product(DEVICES, ("on", "off"))),
         *(f"turn {side}" for side in ("left", "right", "around", "back")),
-        *(f"go {way} {count} {unit}" for way, count, unit in product(("forward", "backward"), UNITS[1:13], STEPS)),
+        *(f"go {way} {count} {unit}" for way, count, unit in product(("forward", "backward"), COUNTS[1:], STEPS)),
         *(f"{verb} {digit}" for verb, digit in product(("press", "dial", "go to page", "call"), DIGITS)),
         *cards,
         *(f"{one} {other}" for one, other in product(cards[::5], cards[2::7])),

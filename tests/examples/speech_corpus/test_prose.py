@@ -1,11 +1,13 @@
 from __future__ import annotations
 
+import os
 import subprocess
 import sys
 from pathlib import Path
 
-from intaglio.training.speech.prose import MOST, sentences, texts, unique
+from speech_corpus.prose import MOST, sentences, texts, unique
 
+EXAMPLES = Path(__file__).parents[3] / "examples"
 MARKDOWN = """# A heading is no sentence
 
 A **bundle** is a directory that has
@@ -93,6 +95,7 @@ def test_sentences_are_unique() -> None:
 
 def test_command_prints_the_sentences_of_the_function(tmp_path: Path) -> None:
     (tmp_path / "page.md").write_text(MARKDOWN)
-    command = [sys.executable, "-m", "intaglio.training.speech.prose", str(tmp_path / "page.md")]
-    printed = subprocess.run(command, capture_output=True, text=True, check=True).stdout
+    environment = os.environ | {"PYTHONPATH": str(EXAMPLES)}
+    command = [sys.executable, "-m", "speech_corpus.prose", str(tmp_path / "page.md")]
+    printed = subprocess.run(command, env=environment, capture_output=True, text=True, check=True).stdout
     assert printed.splitlines() == unique([MARKDOWN])

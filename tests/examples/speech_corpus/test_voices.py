@@ -4,9 +4,8 @@ from collections import Counter
 from itertools import combinations
 
 import numpy as np
-
-from intaglio.training.speech.sentences import PARTS
-from intaglio.training.speech.voices import VOICES
+from speech_corpus.sentences import PARTS
+from speech_corpus.voices import VOICES
 
 
 def test_no_voice_variant_is_in_two_splits() -> None:

@@ -6,8 +6,7 @@ import sys
 from pathlib import Path
 
 import pytest
-
-from intaglio.training.speech.voices import VOICES
+from speech_corpus.voices import VOICES
 
 PROGRAM = """#!{python}
 import math, struct, sys

@@ -16,12 +16,12 @@ from typing import NamedTuple
 
 import numpy as np
 import numpy.typing as npt
+import soundfile
+import soxr
 
-from intaglio import extras
-from intaglio.errors import UsageError, one_line
-from intaglio.files.input_files import read_text
-from intaglio.training.speech.spoken_words import spoken
-from intaglio.training.speech.synthesis import SAMPLE_RATE
+from intaglio import UsageError
+from intaglio.training import spoken
+from speech_corpus.synthesis import SAMPLE_RATE
 
 Listed = Iterator[tuple[Path, str]]  # audio files and their reference transcripts
 
@@ -71,13 +71,13 @@ def paired(folder: Path) -> Listed:
     for path in sorted(folder.glob("*.txt")):
         for suffix in (".wav", ".flac", ".ogg"):
             if (sound := path.with_suffix(suffix)).is_file():
-                yield sound, read_text(path, "transcript")
+                yield sound, path.read_text(encoding="utf-8")
 
 
 def _sphinx(folder: Path) -> Listed:
     """CMU Sphinx' transcripts: lines of "<s> words </s> (NAME)"."""
     for path in sorted(folder.glob("*transcription")):
-        for text, name in re.findall(r"<s>(.*?)</s>\s*\((.*)\)", read_text(path, "transcript")):
+        for text, name in re.findall(r"<s>(.*?)</s>\s*\((.*)\)", path.read_text(encoding="utf-8")):
             yield folder / f"{name}.wav", text
 
 
@@ -144,10 +144,9 @@ def _samples(path: Path) -> npt.NDArray[np.float32]:
     """The samples of a file, channels averaged, at 16 kHz; a file .raw is int16 at 16 kHz already."""
     if path.suffix == ".raw":
         return np.fromfile(path, "<i2").astype(np.float32) / np.float32(2**15)
-    soundfile = extras.load("soundfile")
     try:
         samples, rate = soundfile.read(path, dtype="float32", always_2d=True)
     except (OSError, soundfile.LibsndfileError) as error:
-        raise UsageError(f"recording {path}: cannot be read ({one_line(error)}). Install its package again.") from error
-    resampled: npt.NDArray[np.float32] = extras.load("soxr").resample(samples.mean(axis=1), rate, SAMPLE_RATE)
+        raise UsageError(f"recording {path}: cannot be read ({error}). Install its package again.") from error
+    resampled: npt.NDArray[np.float32] = soxr.resample(samples.mean(axis=1), rate, SAMPLE_RATE)
     return resampled

@@ -3,9 +3,8 @@ from __future__ import annotations
 import re
 
 import pytest
-
-from intaglio.training.speech.prose import FEWEST, MOST
-from intaglio.training.speech.sentences import HELD_OUT, KINDS, PARTS, Kind, part_of, prose, sentences
+from speech_corpus.prose import FEWEST, MOST
+from speech_corpus.sentences import HELD_OUT, KINDS, PARTS, Kind, part_of, prose, sentences
 
 WORDS = re.compile(r"[a-z]+('[a-z]+)*( [a-z]+('[a-z]+)*)*")
 

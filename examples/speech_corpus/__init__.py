@@ -1,0 +1,1 @@
+"""Sentences, voices and recordings of the corpus that make_speech_corpus.py makes."""
