@@ -11,7 +11,12 @@ import soundfile
 RATE = 16000
 SIZES = {"train": 8, "validation": 4, "test": 4}
 KINDS = {
-    "prose": ("the length of the list", "what the method does", "he was not an ill disposed young man", "it is here"),
+    "prose": (
+        "the length of the list",
+        "what the method does",
+        "every weight becomes a short whole number",
+        "she would ask questions and follow him",
+    ),
     "digits": ("three one four", "seven", "nine nine zero two five"),
     "commands": ("open the window", "turn left"),
 }
