@@ -7,7 +7,7 @@ the other rows continue between them. A shared prefix is copied from the row tha
 from __future__ import annotations
 
 import time
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from dataclasses import fields
 
 from intaglio.bundle.bundle import Bundle
@@ -193,7 +193,8 @@ class Scheduler:
             self._passes += 1
             model, began = batch.chunks[0].forward.model, time.perf_counter()
             answers += run_batch(model.session, batch.chunks, self._passes)
-            self._observe(model, batch.kind, began, (chunk.tokens for chunk in batch.chunks))
+            if self.observer is not None:
+                self._observe(model, batch.kind, began, [chunk.tokens for chunk in batch.chunks])
         return answers
 
     def _encode_source(self, state: RequestState, encode: EncodeSource) -> None:
@@ -217,11 +218,11 @@ class Scheduler:
         for state, logits in answers:
             self._resume(state, logits)
 
-    def _observe(self, model: CachedModel, kind: Kind, began: float, rows: Iterable[Sequence[int]]) -> None:
+    def _observe(self, model: CachedModel, kind: Kind, began: float, rows: Sequence[Sequence[int]]) -> None:
         """Report a pass over the tokens of `rows` that ends now."""
         if self.observer is not None:
-            seconds, tokens = time.perf_counter() - began, [len(row) for row in rows]
-            self.observer.passed(Pass(model.author, kind, began, seconds, len(tokens), sum(tokens), len(self._waiting)))
+            seconds, tokens = time.perf_counter() - began, sum(map(len, rows))
+            self.observer.passed(Pass(model.author, kind, began, seconds, len(rows), tokens, len(self._waiting)))
 
     def _resume(self, state: RequestState, logits: Logits | None) -> None:
         """Resume a request, unless its pass failed, until it needs the next one, or ends."""
