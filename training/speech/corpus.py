@@ -67,6 +67,6 @@ class Corpus:
             if part is None:
                 raise UsageError(f"{line}: part {name!r}, expected one of {', '.join(PARTS)}.")
             if not (words := spoken(text or "")):
-                raise UsageError(f"{line}: text {text!r} has no words. Write what is said in {path.name}.")
+                raise UsageError(f"{line}: text {text!r} has no words. Write down the words of {path.name}.")
             with AudioFile(path, SAMPLE_RATE) as file:
                 yield Utterance(path, part, kind, voice, words, file.seconds or 0.0)
