@@ -62,7 +62,7 @@ WARM_UP = 2  # questions before those that are measured: the first ones compile 
 REACT = "ReAct"
 Tools = Mapping[str, Tool]
 # The longest plan has 150 tokens, the longest string 50 characters; a small model may repeat itself without end.
-LIMITS = AgentLimits(request_tokens=320, string_characters=80)
+LIMITS = AgentLimits(max_request_tokens=320, max_string_characters=80)
 WAYS: dict[str, Callable[[Model, Tools], Agent]] = {
     REACT: lambda model, tools: ReAct(model, tools, LIMITS),
     "function calling": lambda model, tools: FunctionCalling(model, tools, LIMITS),

@@ -126,7 +126,7 @@ def calls(graph: Graph) -> list[Call]:
 
 async def ours(plan: Sequence[Call], function: Callable[..., Any], streamed: bool = False) -> None:
     """Run a plan with the scheduler; `streamed`: the loop runs between its calls, as while a model writes it."""
-    limits = AgentLimits(tasks=len(plan), parallel=SLEEPING)
+    limits = AgentLimits(max_calls=len(plan), parallel=SLEEPING)
     tools = {"tool": Tool("tool", "", PARAMETERS, function)}
     async with CallScheduler(tools, limits, lambda event: None, time.monotonic) as scheduler:
         for call in plan:

@@ -7,7 +7,7 @@ from intaglio import AgentLimits
 from intaglio.runtime import LLMCompiler, Model, ReAct
 
 PLAN, ACT = "Plan the purchase.", "Buy step by step."
-LIMITS = AgentLimits(model_calls=20, request_tokens=400)
+LIMITS = AgentLimits(max_model_calls=20, max_request_tokens=400)
 
 
 def shop_compiler(model: Model, shop: Shop) -> LLMCompiler:

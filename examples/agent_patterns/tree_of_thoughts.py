@@ -11,7 +11,7 @@ from intaglio.runtime import LLMCompiler, Model
 
 DEPTHS = 3  # steps from four numbers to one
 INSTRUCTIONS = "Plan the Game of 24."
-LIMITS = AgentLimits(replans=DEPTHS - 1)
+LIMITS = AgentLimits(max_replans=DEPTHS - 1)
 
 
 async def tree_of_thoughts(tools: ThoughtTools, numbers: Numbers) -> str:

@@ -61,7 +61,7 @@ def read_description(path: Path) -> AgentDescription:
 def _with_limits(fields: Mapping[str, Any]) -> dict[str, Any]:
     """Return the fields with `limits` as `AgentLimits`. Raises `UsageError` for an unknown one, or one out of range."""
     limits = fields.get("limits", {})
-    known = AgentLimits.__dataclass_fields__
+    known = AgentLimits.__struct_encode_fields__
     if not isinstance(limits, dict):
         raise UsageError(
             f"limits: expected an object, such as limits: {{seconds: 60}}. Its fields: {', '.join(known)}."

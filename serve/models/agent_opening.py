@@ -43,7 +43,7 @@ async def open_agents(
     async with AsyncExitStack() as stack:
         opened = {}
         for each in descriptions:
-            tools = await stack.enter_async_context(open_tools(each.tools, each.limits.tool_seconds))
+            tools = await stack.enter_async_context(open_tools(each.tools, each.limits.tool_timeout))
             examples = () if each.examples is None else read_examples(Path(each.examples), tools, f"agent {each.name}:")
             model = await stack.enter_async_context(_model(each, models))
             agent = agent_of(each.planner, model, tools, each.limits, examples, each.streaming, each.grammar)

@@ -139,8 +139,8 @@ class CallScheduler:
         if call.tool not in self._tools:
             names = ", ".join(self._tools) or "no tools"
             raise PlanError(f"call {call.number}: no tool {call.tool!r:.80}. Expected one of: {names}.")
-        if len(self._known) + len(self._live) >= self._limits.tasks:
-            raise PlanError(f"call {call.number}: more than {self._limits.tasks} calls. Plan fewer.")
+        if len(self._known) + len(self._live) >= self._limits.max_calls:
+            raise PlanError(f"call {call.number}: more than {self._limits.max_calls} calls. Plan fewer.")
         return self._tools[call.tool]
 
     def _queue(self, task: _Task) -> None:
@@ -167,7 +167,7 @@ class CallScheduler:
         now = self._clock()
         task.began = now if task.began is None else task.began
         self._emit(TaskStarted, now, number=call.number, attempt=task.attempts, arguments=task.arguments)
-        seconds = self._limits.tool_seconds if tool.timeout is None else tool.timeout
+        seconds = self._limits.tool_timeout if tool.timeout is None else tool.timeout
         self._caller.start(tool, task.arguments, seconds, task.context, partial(self._attempted, task))
 
     def _attempted(self, task: _Task, result: ToolResult) -> None:

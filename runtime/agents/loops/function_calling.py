@@ -75,13 +75,13 @@ class FunctionCalling:
             rounds += 1
             await self._run(run, calls)
             messages.append(Message("assistant", text or None, tool_calls=[each.call for each in calls]))
-            messages += [each.message(run, self.limits.observation_characters) for each in calls]
+            messages += [each.message(run, self.limits.max_result_characters) for each in calls]
 
     async def _turn(self, run: Run, messages: Sequence[Message], may_call: bool) -> tuple[str, list[_Asked]]:
         """Ask the model; return the text and the calls of its answer."""
         tools = list(self._tools.values())
         choice: Mode = "auto" if may_call else "none"
-        request = ModelRequest(list(messages), self.limits.request_tokens, tools=tools, tool_choice=choice)
+        request = ModelRequest(list(messages), self.limits.max_request_tokens, tools=tools, tool_choice=choice)
         texts: list[str] = []
         calls: list[_Asked] = []
         run.partial = lambda: None if calls else without_reasoning("".join(texts))[0].strip() or None

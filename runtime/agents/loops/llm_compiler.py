@@ -73,18 +73,18 @@ class LLMCompiler:
     async def _answer(self, run: Run, question: str) -> str:
         run.check(question, self._tools)
         messages = [Message("system", self._system), Message("user", question_prompt(question))]
-        replans = self.limits.replans
+        replans = self.limits.max_replans
         while True:
             before = set(run.observations)
             broken, lost = await self._plan(run, messages)
             messages.append(Message("assistant", run.plans[-1]))
             new = {number: each for number, each in run.observations.items() if number not in before}
             if lost:
-                prompt = continue_prompt(new, self.limits.observation_characters, str(broken), run.next_number())
+                prompt = continue_prompt(new, self.limits.max_result_characters, str(broken), run.next_number())
                 messages.append(Message("user", prompt))
                 continue
             may_replan = replans > 0 and run.may_call
-            prompt = results_prompt(new, self.limits.observation_characters, broken, may_replan)
+            prompt = results_prompt(new, self.limits.max_result_characters, broken, may_replan)
             messages.append(Message("user", prompt))
             text, decision = await self._join(run, messages, may_replan)
             if decision.answer is not None:
@@ -93,7 +93,7 @@ class LLMCompiler:
                 raise run.out_of_calls()
             if not replans:
                 unread = decision.reason if decision.reason.startswith(UNREAD) else ""
-                raise LimitReached(unread or f"the run reached its limit of {self.limits.replans} replans")
+                raise LimitReached(unread or f"the run reached its limit of {self.limits.max_replans} replans")
             replans -= 1
             run.emit(Replanned, reason=decision.reason)
             messages += [Message("assistant", text), Message("user", replan_prompt(run.next_number()))]
@@ -166,12 +166,12 @@ class LLMCompiler:
     def _plan_grammar(self, run: Run) -> str | None:
         if not self._constrained:
             return None
-        left = self.limits.tasks - len(run.observations)
-        most, characters = min(PLAN_CALLS, left), self.limits.string_characters
+        left = self.limits.max_calls - len(run.observations)
+        most, characters = min(PLAN_CALLS, left), self.limits.max_string_characters
         return plan_grammar(list(self._tools.values()), run.observations, most, characters=characters)
 
     def _request(self, messages: Sequence[Message], grammar: str | None) -> ModelRequest:
-        return ModelRequest(list(messages), self.limits.request_tokens, grammar)
+        return ModelRequest(list(messages), self.limits.max_request_tokens, grammar)
 
 
 def _add(scheduler: CallScheduler, calls: Iterable[Call]) -> None:

@@ -52,7 +52,7 @@ class ReAct:
             turn = await self._turn(run, messages)
             run.plans.append(turn.text)
             if turn.call is not None:
-                result = result_line(run.observations[turn.call.number], self.limits.observation_characters)
+                result = result_line(run.observations[turn.call.number], self.limits.max_result_characters)
             elif answer := turn.answer():
                 return answer
             else:
@@ -62,9 +62,9 @@ class ReAct:
     async def _turn(self, run: Run, messages: Sequence[Message]) -> _Turn:
         """Let the model write a call, and run it, or an answer."""
         tools = list(self._tools.values()) if run.may_call else []
-        characters = self.limits.string_characters
+        characters = self.limits.max_string_characters
         grammar = turn_grammar(tools, run.observations, characters) if self._constrained else None
-        request = ModelRequest(list(messages), self.limits.request_tokens, grammar)
+        request = ModelRequest(list(messages), self.limits.max_request_tokens, grammar)
 
         async def read() -> _Turn:
             turn = _Turn(PlanParser(self._tools, run.observations))

@@ -76,14 +76,17 @@ class Run:
         What `answering` has not finished is cancelled.
         """
         try:
-            async with asyncio.timeout(self.limits.seconds) as timeout:
+            async with asyncio.timeout(self.limits.max_seconds) as timeout:
                 answer, complete = await answering(), True
         except LimitReached as limit:
             answer, complete = self._without_answer(str(limit)), False
         except TimeoutError:
             if not timeout.expired():
                 raise
-            answer, complete = self._without_answer(f"the run reached its limit of {self.limits.seconds:g} s"), False
+            answer, complete = (
+                self._without_answer(f"the run reached its limit of {self.limits.max_seconds:g} s"),
+                False,
+            )
         except IntaglioError as error:
             answer, complete = self._without_answer(one_line(error).rstrip(".")), False
         self.emit(Ended, answer=answer, complete=complete)
@@ -107,11 +110,11 @@ class Run:
         Raises `LimitReached`, `ModelError`, `UsageError`, and `CutOff` at the limit of tokens, enforced here if
         the model does not. Close the generator to end the answer early.
         """
-        if self.usage.calls >= self.limits.model_calls:
-            raise LimitReached(f"the run reached its limit of {self.limits.model_calls} requests to models")
-        left = self.limits.tokens - self.usage.completion
+        if self.usage.calls >= self.limits.max_model_calls:
+            raise LimitReached(f"the run reached its limit of {self.limits.max_model_calls} requests to models")
+        left = self.limits.max_tokens - self.usage.completion
         if left <= 0:
-            raise LimitReached(f"the run reached its limit of {self.limits.tokens} tokens")
+            raise LimitReached(f"the run reached its limit of {self.limits.max_tokens} tokens")
         number = self.usage.calls + 1
         most = min(request.max_tokens, left)
         end, count, characters, opened, failure = None, 0, 0, False, None
@@ -211,11 +214,11 @@ class Run:
     @property
     def may_call(self) -> bool:
         """Whether the limits allow another call of a tool."""
-        return len(self.observations) < self.limits.tasks
+        return len(self.observations) < self.limits.max_calls
 
     def out_of_calls(self) -> LimitReached:
         """Return what ends the run when a model asks for more calls of tools."""
-        return LimitReached(f"the run reached its limit of {self.limits.tasks} tool calls")
+        return LimitReached(f"the run reached its limit of {self.limits.max_calls} tool calls")
 
     def next_number(self) -> int:
         """Return the number of the next call."""
@@ -226,7 +229,7 @@ class Run:
         if written < min(most, left):
             return f"the model's context has no room for more than {written} new tokens"
         if left <= most:
-            return f"the run reached its limit of {self.limits.tokens} tokens"
+            return f"the run reached its limit of {self.limits.max_tokens} tokens"
         return f"the model reached its limit of {most} tokens for one request"
 
     def _without_answer(self, reason: str) -> str:

@@ -28,7 +28,7 @@ from intaglio.runtime.generation.generate import TextGenerator
 from intaglio.runtime.strategies.plain import MAX_FORCED
 
 SECONDS = 60
-LIMITS = AgentLimits(replans=1, request_tokens=300, model_calls=5)
+LIMITS = AgentLimits(max_replans=1, max_request_tokens=300, max_model_calls=5)
 PLAN = 'Thought: both\n1. search("Asia")\n2. search("Africa")\n3. join()'
 FORCED = [f'start: "{each}"' for each in (PLAN.replace('"', '\\"').replace("\n", "\\n"), "Answer: by 14 million")]
 
@@ -154,7 +154,7 @@ def test_cancelled_or_timed_out_run_frees_the_engine(generator: TextGenerator) -
     async def main() -> None:
         async with EngineModel(generator) as engine:
             model = Changed(engine, grammar='start: "Thought: " /[ab]{2000}/')
-            limits = AgentLimits(seconds=0.3, request_tokens=4000)
+            limits = AgentLimits(max_seconds=0.3, max_request_tokens=4000)
             result = await answered(LLMCompiler(model, small_tools(), limits))
             assert "the run reached its limit of 0.3 s" in result.answer
             agents: list[Agent] = [LLMCompiler(model, small_tools()), ReAct(model, small_tools())]
@@ -191,7 +191,7 @@ def test_function_calling_on_the_engine_ends_with_an_answer(chat_models: tuple[P
         events = Events()
         async with EngineModel(generator) as engine:
             model = Changed(engine, temperature=1.0, seed=seed, tool_choice="required")
-            limits = AgentLimits(request_tokens=120, model_calls=2)
+            limits = AgentLimits(max_request_tokens=120, max_model_calls=2)
             return await answered(FunctionCalling(model, small_tools(), limits), events), events
 
     with TextGenerator(chat_models[1]) as generator:
@@ -218,7 +218,7 @@ def test_server_with_grammars_generates_valid_plans(server: Served, seed: int) -
 def test_server_without_grammars_ends_the_run_with_an_answer(server: Served) -> None:
     async def main() -> list[AgentResult]:
         async with ServerModel(server.url, "lm") as model:
-            limits = AgentLimits(replans=1, request_tokens=50, model_calls=3)
+            limits = AgentLimits(max_replans=1, max_request_tokens=50, max_model_calls=3)
             agents: list[Agent] = [LLMCompiler(model, small_tools(), limits), ReAct(model, small_tools(), limits)]
             return [await answered(agent) for agent in agents]
 
@@ -240,7 +240,7 @@ def test_server_killed_during_a_stream_ends_the_run_with_the_reason(bundle: Path
             grammar = f'start: "{endless}" /\\n#[ab]*/'
             async with ServerModel(doomed.url, "lm", constrained=True) as opened:
                 model = Changed(opened, grammar=grammar)
-                limits = AgentLimits(request_tokens=6000)
+                limits = AgentLimits(max_request_tokens=6000)
                 return await LLMCompiler(model, tools(3.0), limits).run("Why?", observer)
 
         events = Events()

@@ -26,7 +26,7 @@ from intaglio.runtime.agents.tools.mcp_client import mcp_tools
 from intaglio.runtime.agents.tools.tool import Tool
 
 PLAN = '1. bad()\n2. search("b")\n3. echo($1)\n4. join()'
-LIMITS = AgentLimits(tool_seconds=0.4)
+LIMITS = AgentLimits(tool_timeout=0.4)
 
 
 def agents(bad: Tool, limits: AgentLimits = LIMITS) -> list[Agent]:
@@ -135,7 +135,7 @@ def test_cancelled_run_does_not_wait_for_a_blocking_tool() -> None:
 
 def test_time_limit_ends_a_run_with_a_blocking_tool() -> None:
     gate = threading.Event()
-    for agent in agents(tool_of(lambda: gate.wait(30), "bad"), AgentLimits(seconds=0.5)):
+    for agent in agents(tool_of(lambda: gate.wait(30), "bad"), AgentLimits(max_seconds=0.5)):
         result = run(answered(agent))
         assert "the run reached its limit of 0.5 s" in result.answer and not result.complete
         assert result.seconds < 3
@@ -196,7 +196,7 @@ def on_server(
     async def main() -> AgentResult:
         async with scripted(*answers) as running:
             async with ServerModel(running.url, "m", timeout=2.0, retries=0) as model:
-                agent = kind(model, tools(0.05), AgentLimits(seconds=seconds), **options)
+                agent = kind(model, tools(0.05), AgentLimits(max_seconds=seconds), **options)
                 result = await agent.run("Why?", events)
             for _ in range(100):
                 if not running.open and asyncio.all_tasks() == {asyncio.current_task()}:

@@ -25,7 +25,7 @@ from intaglio.runtime.agents.run.events import PlanFailed
 from intaglio.runtime.generation.generate import TextGenerator
 
 TOOLS = list(small_tools().values())
-LIMITS = AgentLimits(replans=1, request_tokens=150, model_calls=4)
+LIMITS = AgentLimits(max_replans=1, max_request_tokens=150, max_model_calls=4)
 DRAFTING: dict[str, dict[str, Any]] = {
     "auto": {},
     "speculative": {"strategy": "speculative"},

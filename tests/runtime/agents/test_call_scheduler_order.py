@@ -90,7 +90,7 @@ async def ran(tasks: list[Planned], parallel: int, narrow: int | None) -> Ran:
         name: Tool(name, "", PARAMETERS, function, attempts=attempts, limit=narrow if name == "narrow" else None)
         for name, attempts in ATTEMPTS.items()
     }
-    limits = AgentLimits(parallel=parallel, tool_seconds=TIMEOUT)
+    limits = AgentLimits(parallel=parallel, tool_timeout=TIMEOUT)
     async with CallScheduler(tools, limits, seen.events.append, loop.time) as scheduler:
         for task in tasks:
             await asyncio.sleep(task.added - loop.time())

@@ -129,7 +129,7 @@ def test_call_added_after_a_failed_input_is_skipped() -> None:
 def test_long_chains_are_skipped_without_recursion() -> None:
     size = 5000
     calls = [Call(1, "fail"), *(Call(number, "wait", (Reference(number - 1),)) for number in range(2, size + 1))]
-    observations = observed(*calls, tasks=size)
+    observations = observed(*calls, max_calls=size)
     assert {each.error for each in list(observations.values())[1:]} == {"needs $1, which failed: ValueError: no None"}
 
 
@@ -152,7 +152,7 @@ def test_tool_ignoring_cancellation_blocks_nothing(
         await asyncio.sleep(1e9)
 
     async def main() -> Mapping[int, Observation]:
-        async with scheduler_of(tools(stubborn=stubborn), parallel=1, tool_seconds=3) as scheduler:
+        async with scheduler_of(tools(stubborn=stubborn), parallel=1, tool_timeout=3) as scheduler:
             scheduler.add(Call(1, "stubborn", (ignored,)))
             scheduler.add(Call(2, "wait"))
             observations = await scheduler.wait()
@@ -389,7 +389,7 @@ def test_invalid_calls_are_rejected_without_effect(call: Call, message: str) -> 
 
 def test_calls_beyond_the_runs_limit_are_rejected() -> None:
     async def main() -> None:
-        async with scheduler_of(earlier={1: Observation(1, "wait", {}, "done")}, tasks=3) as scheduler:
+        async with scheduler_of(earlier={1: Observation(1, "wait", {}, "done")}, max_calls=3) as scheduler:
             scheduler.add(Call(2, "wait"))
             await scheduler.wait()
             scheduler.add(Call(3, "wait"))

@@ -22,7 +22,7 @@ Ran = tuple[AgentResult, ScriptedModel, Events]
 
 def ran(*answers: Answer, **options: Any) -> Ran:
     """Answer the question; the options of limits are keywords."""
-    limits = {name: options.pop(name) for name in list(options) if name in AgentLimits.__dataclass_fields__}
+    limits = {name: options.pop(name) for name in list(options) if name in AgentLimits.__struct_fields__}
     scripted, events = ScriptedModel(list(answers)), Events()
 
     async def main() -> AgentResult:
@@ -101,11 +101,11 @@ def test_calls_after_the_last_round_are_not_run() -> None:
 @pytest.mark.parametrize(
     ("answers", "limits", "reason"),
     [
-        ([BOTH], {"model_calls": 3}, "the run reached its limit of 3 requests to models"),
-        ([BOTH], {"tasks": 3}, "the run reached its limit of 3 tool calls"),
-        ([BOTH, cut("a long story", 1)], {"tokens": 8}, "the run reached its limit of 8 tokens"),
-        ([BOTH, cut("a long story", 1)], {"request_tokens": 6}, "the model reached its limit of 6 tokens for one"),
-        ([BOTH, [SILENCE]], {"seconds": 2.0}, "the run reached its limit of 2 s"),
+        ([BOTH], {"max_model_calls": 3}, "the run reached its limit of 3 requests to models"),
+        ([BOTH], {"max_calls": 3}, "the run reached its limit of 3 tool calls"),
+        ([BOTH, cut("a long story", 1)], {"max_tokens": 8}, "the run reached its limit of 8 tokens"),
+        ([BOTH, cut("a long story", 1)], {"max_request_tokens": 6}, "the model reached its limit of 6 tokens for one"),
+        ([BOTH, [SILENCE]], {"max_seconds": 2.0}, "the run reached its limit of 2 s"),
         ([BOTH, ""], {}, "the model wrote nothing"),
         ([BOTH, ["4", ModelError("the server is gone.")]], {}, "4 [The answer is not complete: the server is gone.]"),
         ([BOTH, [ModelError("the server is gone.")]], {}, "No answer: the server is gone. 2 of 2"),
@@ -133,12 +133,12 @@ def test_calls_in_text_are_requested_as_tool_calls() -> None:
 
 
 def test_truncated_answer_is_returned_with_the_limit() -> None:
-    result, _, _ = ran(cut("a long story", 1), request_tokens=6)
+    result, _, _ = ran(cut("a long story", 1), max_request_tokens=6)
     assert result.answer.startswith("a long [The answer is not complete: ")
 
 
 def test_long_results_are_truncated_only_in_the_conversation() -> None:
-    result, model, _ = ran([call("echo", f'{{"value": "{"a" * 900}"}}')], "ok", observation_characters=100)
+    result, model, _ = ran([call("echo", f'{{"value": "{"a" * 900}"}}')], "ok", max_result_characters=100)
     assert results_in(model, 2) == {"c1": f"{'a' * 100}… (800 characters more)"}
     assert result.observations[1].value == "a" * 900
 

@@ -37,7 +37,7 @@ Ran = tuple[AgentResult, ScriptedModel, Events]
 
 def ran(*answers: Answer, model: Mapping[str, Any] | None = None, takes: float = 0.2, **options: Any) -> Ran:
     """Answer the question; the options of limits are keywords."""
-    limits = {name: options.pop(name) for name in list(options) if name in AgentLimits.__dataclass_fields__}
+    limits = {name: options.pop(name) for name in list(options) if name in AgentLimits.__struct_fields__}
     scripted, events = ScriptedModel(list(answers), **(model or {})), Events()
 
     async def main() -> AgentResult:
@@ -178,7 +178,7 @@ def test_plan_without_calls_goes_to_the_joiner() -> None:
 )
 @pytest.mark.parametrize("streaming", [True, False])
 def test_text_after_the_end_of_a_plan_is_ignored(plan: Answer, streaming: bool) -> None:
-    result, _, events = ran(plan, "Answer: 7", streaming=streaming, request_tokens=10_000)
+    result, _, events = ran(plan, "Answer: 7", streaming=streaming, max_request_tokens=10_000)
     assert (result.answer, result.complete) == ("7", True)
     assert values(result) == FOUND
     assert events.of(PlanFailed) == []
@@ -235,7 +235,7 @@ def _async(value: Any) -> Any:
 
 
 def test_long_results_are_truncated_only_in_the_prompt() -> None:
-    result, model, _ = ran(f"1. echo('{'a' * 900}')\n2. join()", "Answer: 1", observation_characters=100)
+    result, model, _ = ran(f"1. echo('{'a' * 900}')\n2. join()", "Answer: 1", max_result_characters=100)
     assert f"$1 = {'a' * 100}… (800 characters more)\n" in model.asked(2)
     assert values(result) == {1: "a" * 900}
 
@@ -243,19 +243,27 @@ def test_long_results_are_truncated_only_in_the_prompt() -> None:
 @pytest.mark.parametrize(
     ("answers", "limits", "reason"),
     [
-        ([PLAN, "Replan: more"], {"replans": 0}, "the run reached its limit of 0 replans"),
+        ([PLAN, "Replan: more"], {"max_replans": 0}, "the run reached its limit of 0 replans"),
         (
             [PLAN, "Replan: more", "4. join()", "Replan: more", "4. join()", "Replan: more"],
-            {"replans": 2},
+            {"max_replans": 2},
             "the run reached its limit of 2 replans",
         ),
-        ([PLAN, "Replan: more"], {"model_calls": 1}, "the run reached its limit of 1 requests to models"),
-        ([PLAN, "Replan: more", "4. join()"], {"model_calls": 3}, "the run reached its limit of 3 requests to models"),
-        ([cut(PLAN, 1), "Answer: 1"], {"tokens": len(PLAN)}, f"the run reached its limit of {len(PLAN)} tokens"),
-        ([PLAN, "Replan: more"], {"tasks": 3}, "the run reached its limit of 3 tool calls"),
-        ([PLAN, SILENCE], {"seconds": 7.0}, "the run reached its limit of 7 s"),
-        ([PLAN, cut("Answer: x" * 99, 1, 1.0)], {"seconds": 3.0}, "the run reached its limit of 3 s"),
-        ([PLAN, cut("Thought: so much " * 9, 1)], {"request_tokens": 9}, "the model reached its limit of 9 tokens for"),
+        ([PLAN, "Replan: more"], {"max_model_calls": 1}, "the run reached its limit of 1 requests to models"),
+        (
+            [PLAN, "Replan: more", "4. join()"],
+            {"max_model_calls": 3},
+            "the run reached its limit of 3 requests to models",
+        ),
+        ([cut(PLAN, 1), "Answer: 1"], {"max_tokens": len(PLAN)}, f"the run reached its limit of {len(PLAN)} tokens"),
+        ([PLAN, "Replan: more"], {"max_calls": 3}, "the run reached its limit of 3 tool calls"),
+        ([PLAN, SILENCE], {"max_seconds": 7.0}, "the run reached its limit of 7 s"),
+        ([PLAN, cut("Answer: x" * 99, 1, 1.0)], {"max_seconds": 3.0}, "the run reached its limit of 3 s"),
+        (
+            [PLAN, cut("Thought: so much " * 9, 1)],
+            {"max_request_tokens": 9},
+            "the model reached its limit of 9 tokens for",
+        ),
     ],
 )
 def test_limit_is_named_in_the_answer(answers: list[Any], limits: dict[str, Any], reason: str) -> None:
@@ -268,7 +276,7 @@ def test_limit_is_named_in_the_answer(answers: list[Any], limits: dict[str, Any]
 
 
 def test_truncated_answer_is_returned_with_the_limit() -> None:
-    result, _, _ = ran(PLAN, cut("Thought: hm\nAnswer: it is a long story", 1), request_tokens=30)
+    result, _, _ = ran(PLAN, cut("Thought: hm\nAnswer: it is a long story", 1), max_request_tokens=30)
     assert result.answer == (
         "it is a lo [The answer is not complete: the model reached its limit of 30 tokens for one request.]"
     )
@@ -282,14 +290,14 @@ def test_full_context_is_not_reported_as_a_run_limit() -> None:
 
 
 def test_calls_of_a_truncated_plan_are_run() -> None:
-    result, model, events = ran(cut(PLAN, 1), "Answer: 1", request_tokens=52)
+    result, model, events = ran(cut(PLAN, 1), "Answer: 1", max_request_tokens=52)
     assert values(result) == {1: FOUND[1], 2: FOUND[2]}
     assert "The plan is not valid: the model reached its limit of 52 tokens" in model.asked(2)
     assert events.one(ModelEnded, request=1).error == events.one(PlanFailed).reason
 
 
 def test_calls_are_run_up_to_the_limit() -> None:
-    result, model, _ = ran(PLAN, "Answer: two", tasks=2)
+    result, model, _ = ran(PLAN, "Answer: two", max_calls=2)
     assert values(result) == {1: FOUND[1], 2: FOUND[2]}
     told = str(model.requests[1].messages[-1].content)
     assert "call 3: more than 2 calls" in told and "Replan" not in told
@@ -301,7 +309,10 @@ def test_timeout_keeps_results_while_a_tool_hangs() -> None:
         await asyncio.Event().wait()
 
     result, _, _ = ran(
-        "1. search('a')\n2. hang()\n3. echo($2)\n4. join()", "x", tools={**tools(), "hang": tool_of(hang)}, seconds=9.0
+        "1. search('a')\n2. hang()\n3. echo($2)\n4. join()",
+        "x",
+        tools={**tools(), "hang": tool_of(hang)},
+        max_seconds=9.0,
     )
     assert values(result) == {1: "found a"}
     assert result.answer == "No answer: the run reached its limit of 9 s. 1 of 3 tool calls have a result."
@@ -366,7 +377,7 @@ def test_broken_stream_keeps_the_partial_answer() -> None:
 
 
 def test_timeout_keeps_the_partial_answer() -> None:
-    result, _, _ = ran(PLAN, ["Answer: It is 7, as", SILENCE], seconds=9.0)
+    result, _, _ = ran(PLAN, ["Answer: It is 7, as", SILENCE], max_seconds=9.0)
     assert result.answer == "It is 7, as [The answer is not complete: the run reached its limit of 9 s.]"
 
 
@@ -375,7 +386,7 @@ def test_timeout_keeps_the_partial_answer() -> None:
 def test_model_ignoring_max_tokens_is_cut_off(reading: str, piece: str) -> None:
     endless = [piece] * 10_000
     result, _, events = ran(
-        endless if reading == "planner" else PLAN, ["Answer: ", *endless], model={"obeys": False}, request_tokens=50
+        endless if reading == "planner" else PLAN, ["Answer: ", *endless], model={"obeys": False}, max_request_tokens=50
     )
     assert "limit of 50 tokens for one request" in result.answer and not result.complete
     assert all(each.completion_tokens <= 101 for each in events.of(ModelEnded))
@@ -386,7 +397,7 @@ def test_invalid_answer_leads_to_a_replan_or_ends_the_run(text: str) -> None:
     result, _, events = ran(PLAN, text, "4. join()", "Answer: 7")
     assert (result.answer, result.complete) == ("7", True)
     assert events.one(Replanned).reason.startswith("the joiner wrote no answer: ")
-    result, _, _ = ran(PLAN, text, replans=0)
+    result, _, _ = ran(PLAN, text, max_replans=0)
     assert result.answer.startswith("No answer: the joiner wrote no answer: ") and not result.complete
 
 

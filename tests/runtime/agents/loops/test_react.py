@@ -23,7 +23,7 @@ Ran = tuple[AgentResult, ScriptedModel, Events]
 
 def ran(*answers: Answer, model: Mapping[str, Any] | None = None, **options: Any) -> Ran:
     """Answer the question; the options of limits are keywords."""
-    limits = {name: options.pop(name) for name in list(options) if name in AgentLimits.__dataclass_fields__}
+    limits = {name: options.pop(name) for name in list(options) if name in AgentLimits.__struct_fields__}
     scripted, events = ScriptedModel(list(answers), **(model or {})), Events()
 
     async def main() -> AgentResult:
@@ -133,12 +133,16 @@ def test_tool_error_is_reported_to_the_model() -> None:
 @pytest.mark.parametrize(
     ("answers", "limits", "reason"),
     [
-        (TURNS, {"model_calls": 2}, "the run reached its limit of 2 requests to models"),
-        (["nonsense"], {"model_calls": 4}, "the run reached its limit of 4 requests to models"),
-        (TURNS, {"tasks": 2}, "the run reached its limit of 2 tool calls"),
-        ([cut(each, 1) for each in TURNS], {"tokens": 40}, "the run reached its limit of 40 tokens"),
-        ([cut(each, 1) for each in TURNS], {"request_tokens": 20}, "the model reached its limit of 20 tokens for one"),
-        ([*TURNS[:2], [SILENCE]], {"seconds": 4.0}, "the run reached its limit of 4 s"),
+        (TURNS, {"max_model_calls": 2}, "the run reached its limit of 2 requests to models"),
+        (["nonsense"], {"max_model_calls": 4}, "the run reached its limit of 4 requests to models"),
+        (TURNS, {"max_calls": 2}, "the run reached its limit of 2 tool calls"),
+        ([cut(each, 1) for each in TURNS], {"max_tokens": 40}, "the run reached its limit of 40 tokens"),
+        (
+            [cut(each, 1) for each in TURNS],
+            {"max_request_tokens": 20},
+            "the model reached its limit of 20 tokens for one",
+        ),
+        ([*TURNS[:2], [SILENCE]], {"max_seconds": 4.0}, "the run reached its limit of 4 s"),
     ],
 )
 def test_limit_is_named_in_the_answer(answers: list[Any], limits: dict[str, Any], reason: str) -> None:
@@ -146,17 +150,17 @@ def test_limit_is_named_in_the_answer(answers: list[Any], limits: dict[str, Any]
     assert reason in result.answer and not result.complete
     assert events.one(Ended).answer == result.answer
     assert result.observations.keys() <= {1, 2, 3}
-    if "model_calls" not in limits and "request_tokens" not in limits and "tokens" not in limits:
+    if not limits.keys() & {"max_model_calls", "max_request_tokens", "max_tokens"}:
         assert values(result) == {1: "found Asia", 2: "found Africa"}
 
 
 def test_truncated_answer_is_returned_with_the_limit() -> None:
-    result, _, _ = ran(cut("Answer: a long story", 1), request_tokens=14)
+    result, _, _ = ran(cut("Answer: a long story", 1), max_request_tokens=14)
     assert result.answer.startswith("a long [The answer is not complete: the model reached its limit of 14 tokens")
 
 
 def test_no_call_is_requested_after_the_last_one() -> None:
-    _, model, _ = ran(TURNS[0], "Answer: 1", model={"constrained": True}, tasks=1)
+    _, model, _ = ran(TURNS[0], "Answer: 1", model={"constrained": True}, max_calls=1)
     assert "search" in str(model.requests[0].grammar) and "search" not in str(model.requests[1].grammar)
     _, model, _ = ran(TURNS[0], "Answer: 1", model={"constrained": True}, constrained=False)
     assert model.requests[0].grammar is None
