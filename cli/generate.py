@@ -102,7 +102,6 @@ def generate_command(
     With --schema, --grammar or --regex only matching text can be generated; if it stops at --max-new-tokens, it is cut
     off there.
     """
-    from intaglio.bundle.bundle import Bundle
     from intaglio.display.progress import step
     from intaglio.runtime.generation.generate import TextGenerator
     from intaglio.runtime.strategies import Auto
@@ -115,9 +114,7 @@ def generate_command(
         "grammar": None if grammar is None else read_text(grammar, "--grammar"),
     }
     with step("opening the model"):
-        opened = Bundle.open(bundle)
-        opened_draft = Bundle.open(options["draft"]) if options["draft"] is not None else None
-        generator = TextGenerator(opened, **{**options, "draft": opened_draft})
+        generator = TextGenerator(bundle, **options)
     with generator:
         if len(wanted) > 1:
             generator.check(wanted, lambda number: f"prompt {number} of {len(wanted)}")
@@ -128,7 +125,7 @@ def generate_command(
             done.append(run.result())
             _print_text(generator, run, done[-1], shown, as_json, trace)
     if work and any(result.tokens for result in done):
-        _print_work(opened, opened_draft, done, as_json)
+        _print_work(generator.bundle, generator.draft_bundle, done, as_json)
     return interrupts.exit_code() if any(result.stopped == "interrupted" for result in done) else 0
 
 

@@ -114,23 +114,22 @@ class TextGenerator(Closing):
         self.method = method_of(self.strategy, cast("Mapping[str, float | None]", options), drafting)
         self._seed, self._texts = seed, 0
         self.batch, self.max_new_tokens, self.stop = batch, max_new_tokens, tuple(stop)
-        self._bundle = Bundle.open(bundle)
-        decoder = self._bundle.manifest.decoder or decoder_of(self._bundle)
+        self.bundle, self.draft_bundle = Bundle.open(bundle), None if draft is None else Bundle.open(draft)
+        decoder = self.bundle.manifest.decoder or decoder_of(self.bundle)
         self.ends = frozenset(() if ignore_eos else decoder.eos_token_ids)
         self.reuse_prefix = True  # see `GenerationRequest`; set to False for timing
         self._writing: BatchRun | RequestsRun | None = None
         with ExitStack() as opened:
-            self._model = opened.enter_context(open_session(self._bundle, target, batch, threads))
+            self._model = opened.enter_context(open_session(self.bundle, target, batch, threads))
             self._draft: DecoderSession | None = None
-            if draft is not None:
-                smaller = Bundle.open(draft)
-                check_draft(smaller, self._bundle)
-                few = draft_threads(smaller, threads)
-                self._draft = opened.enter_context(open_session(smaller, target, batch, few))
+            if self.draft_bundle is not None:
+                check_draft(self.draft_bundle, self.bundle)
+                few = draft_threads(self.draft_bundle, threads)
+                self._draft = opened.enter_context(open_session(self.draft_bundle, target, batch, few))
             if early_exit:
-                self._draft = opened.enter_context(EarlyExitSession.beside(self._model, self._bundle, target, threads))
+                self._draft = opened.enter_context(EarlyExitSession.beside(self._model, self.bundle, target, threads))
             unbounded = SchedulerOptions(max_waiting=sys.maxsize, max_waiting_tokens=sys.maxsize)
-            self.scheduler = Scheduler(self._bundle, self._model, self._draft, scheduling or unbounded)
+            self.scheduler = Scheduler(self.bundle, self._model, self._draft, scheduling or unbounded)
             opened.callback(self.scheduler.close)
             if self._draft is not None:
                 self.cap_limits(self._draft.limit, self._draft.vocabulary)

@@ -100,6 +100,7 @@ READERS: dict[str, Reader] = {
         "a.wav\tcaf\u00e9 @\nb.wav\ttwo\n", lambda path: recordings_of(path, "--wer"), suffix=".tsv"
     ),
     "validate --wer of JSON lines": Reader(RECORDED, lambda path: recordings_of(path, "--wer"), suffix=".jsonl"),
+    "train speech --corpus": Reader(RECORDED, lambda path: recordings_of(path, "corpus"), suffix=".jsonl"),
     "run --language-model": Reader(ARPA, lambda path: sorted(read_arpa(path)[0])),
     "train prune --data": Reader(LINES, lambda path: read_texts(path, "--data")),
     "train prune --data of JSON lines": Reader(PROMPTS, lambda path: read_texts(path, "--data")),
