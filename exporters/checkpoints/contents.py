@@ -9,7 +9,7 @@ from fnmatch import fnmatch
 from pathlib import Path, PurePosixPath
 
 from intaglio.errors import SourceError
-from intaglio.exporters.checkpoints.foreign_files import KINDS, PROGRAM, Kind
+from intaglio.exporters.checkpoints.foreign_files import KINDS, PROGRAM, FileKind
 from intaglio.exporters.checkpoints.pointers import check_downloaded
 
 MOST = 10_000  # files of a folder that are looked at
@@ -87,7 +87,7 @@ def _names(folder: Path) -> list[str]:
     return found
 
 
-def _kind(names: Sequence[str]) -> tuple[Kind | None, str]:
+def _kind(names: Sequence[str]) -> tuple[FileKind | None, str]:
     """The first kind of which there is a file, and that file's name; files of the folder itself come first."""
     for group in ([name for name in names if "/" not in name], names):
         for kind in KINDS:
@@ -102,7 +102,7 @@ def _matches(name: str, pattern: str) -> bool:
     return fnmatch(name, pattern) or fnmatch(name.rpartition("/")[2], pattern)
 
 
-def _say(kind: Kind, source: str, path: str, name: str) -> str:
+def _say(kind: FileKind, source: str, path: str, name: str) -> str:
     given = {"source": source, "path": path, "name": name, "folder": str(PurePosixPath(path).parent)}
     danger = ", which can run code when it is read" if "pickle" in kind.what else ""
     return f"{kind.what.format(**given)}{danger}. {kind.fix.format(**given)}"

@@ -8,7 +8,7 @@ ORIGINAL = "Give the checkpoint in the format of transformers: config.json and m
 OTHER = f"It was made from a checkpoint. {ORIGINAL}"
 
 
-class Kind(NamedTuple):
+class FileKind(NamedTuple):
     """Files of one kind: patterns of names, and what to say. `{path}` is the first that was found, `{folder}` its own.
 
     `{source}` is the source as named by the user.
@@ -21,80 +21,82 @@ class Kind(NamedTuple):
 
 CONVERT = "Convert it: intaglio convert {source} -o CHECKPOINT, and export CHECKPOINT."
 KINDS = (
-    Kind(("bundle.json",), "a bundle, which export made", "It needs no export: intaglio inspect {source}"),
-    Kind(
+    FileKind(("bundle.json",), "a bundle, which export made", "It needs no export: intaglio inspect {source}"),
+    FileKind(
         ("model_index.json", "unet/*", "transformer/diffusion_pytorch_model*", "diffusion_pytorch_model*"),
         "a pipeline of diffusers, which generates images",
         "It cannot be exported.",
     ),
-    Kind(
+    FileKind(
         ("model.safetensors.index.*.json", "model.*.safetensors.index.json"),
         "a variant of sharded weights ({name})",
         "Rename {path} to model.safetensors.index.json in a copy of the folder.",
     ),
-    Kind(
+    FileKind(
         ("model.*.safetensors", "pytorch_model.safetensors"),
         "weights under another name ({name})",
         "Rename {path} to model.safetensors in a copy of the folder.",
     ),
-    Kind(
+    FileKind(
         ("consolidated*.safetensors", "consolidated*.pth"),
         "weights in the original format of Mistral or Meta ({name}, params.json)",
         "Give the checkpoint in the format of transformers, usually in the same place at the hub, or under a name with "
         "-hf: config.json and model.safetensors.",
     ),
-    Kind(
+    FileKind(
         ("model-*-of-*.safetensors",),
         "parts of the weights ({name}) without model.safetensors.index.json",
         "Download or copy that file too.",
     ),
-    Kind(("rank*.safetensors", "*.engine", "*.plan", "*.trt"), "an engine of TensorRT ({name})", OTHER),
-    Kind(("pytorch_model.bin", "pytorch_model.bin.index.json"), "the weights in a pickle ({name})", CONVERT),
-    Kind(
+    FileKind(("rank*.safetensors", "*.engine", "*.plan", "*.trt"), "an engine of TensorRT ({name})", OTHER),
+    FileKind(("pytorch_model.bin", "pytorch_model.bin.index.json"), "the weights in a pickle ({name})", CONVERT),
+    FileKind(
         ("pytorch_model-*-of-*.bin",),
         "parts of the weights in pickles ({name}) without pytorch_model.bin.index.json",
         "Download or copy that file too, then: intaglio convert {source} -o CHECKPOINT",
     ),
-    Kind(
+    FileKind(
         ("pytorch_model.*.bin", "pytorch_model.bin.index.*.json"),
         "a variant of the weights in a pickle ({name})",
         "Remove the variant from the file's name in a copy of the folder, then: intaglio convert COPY -o CHECKPOINT",
     ),
-    Kind(
+    FileKind(
         ("*.nemo", "*.hama"),
         "a speech recogniser of another toolkit",
         "Convert it: intaglio convert {path} -o CHECKPOINT",
     ),
-    Kind(
+    FileKind(
         ("*.gguf", "*.ggml", "ggml-*.bin", "*.llamafile"),
         "weights of llama.cpp (GGUF)",
         "Give the checkpoint that they were made from: it is usually at the hub under the same name without -GGUF.",
     ),
-    Kind(
+    FileKind(
         ("onnx/model.onnx", "model.onnx", "*/model.onnx"),
         "a graph that another tool exported ({name})",
         "Export that file: intaglio export {path} -o BUNDLE",
     ),
-    Kind(
+    FileKind(
         ("*encoder_model*.onnx", "*decoder_model*.onnx", "*decoder*.onnx"),
         "graphs of an encoder-decoder that another tool exported ({name})",
         ORIGINAL,
     ),
-    Kind(
+    FileKind(
         ("*.onnx",), "a graph that another tool exported ({name})", "Export that file: intaglio export {path} -o BUNDLE"
     ),
-    Kind(("*.ort",), "a graph in ONNX Runtime's own format ({name})", "Export the .onnx file that it was made from."),
-    Kind(
+    FileKind(
+        ("*.ort",), "a graph in ONNX Runtime's own format ({name})", "Export the .onnx file that it was made from."
+    ),
+    FileKind(
         ("zero_to_fp32.py", "*_model_states.pt", "*_optim_states.pt"),
         "a checkpoint of DeepSpeed, in parts",
         "Join them: python {folder}/zero_to_fp32.py {folder} OUTPUT, then add config.json and the tokenizer.",
     ),
-    Kind(
+    FileKind(
         ("*.distcp", ".metadata"),
         "a distributed checkpoint of torch (FSDP), in parts",
         "Join them: accelerate merge-weights {folder} OUTPUT, then add config.json and the tokenizer.",
     ),
-    Kind(
+    FileKind(
         (
             "tf_model.h5",
             "tf_model-*.h5",
@@ -108,48 +110,48 @@ KINDS = (
         "weights of TensorFlow ({name})",
         "Load them with transformers 4, from_pretrained(..., from_tf=True), and save the model with save_pretrained.",
     ),
-    Kind(
+    FileKind(
         ("flax_model.msgpack", "flax_model-*.msgpack", "*.msgpack", "*.orbax*", "_CHECKPOINT_METADATA"),
         "weights of Flax or JAX ({name})",
         "Load them with transformers 4, from_pretrained(..., from_flax=True), and save the model with save_pretrained.",
     ),
-    Kind(("*.pdparams", "*.pdmodel", "model_state.pdparams"), "weights of Paddle ({name})", ORIGINAL),
-    Kind(("*.tflite", "*.task"), "a model of TensorFlow Lite ({name})", OTHER),
-    Kind(("*.mlmodel", "*.mlpackage/*", "*.mlmodelc/*", "*.mlpackage"), "a model of Core ML ({name})", OTHER),
-    Kind(("openvino_model.xml", "openvino*.xml"), "a model of OpenVINO ({name})", OTHER),
-    Kind(("weights.npz", "weights.*.npz", "*.npz", "*.npy"), "weights as NumPy arrays ({name})", ORIGINAL),
-    Kind(
+    FileKind(("*.pdparams", "*.pdmodel", "model_state.pdparams"), "weights of Paddle ({name})", ORIGINAL),
+    FileKind(("*.tflite", "*.task"), "a model of TensorFlow Lite ({name})", OTHER),
+    FileKind(("*.mlmodel", "*.mlpackage/*", "*.mlmodelc/*", "*.mlpackage"), "a model of Core ML ({name})", OTHER),
+    FileKind(("openvino_model.xml", "openvino*.xml"), "a model of OpenVINO ({name})", OTHER),
+    FileKind(("weights.npz", "weights.*.npz", "*.npz", "*.npy"), "weights as NumPy arrays ({name})", ORIGINAL),
+    FileKind(
         ("model.bin",),
         "a model of CTranslate2 or another runtime ({name})",
         OTHER,
     ),
-    Kind(("*.mar", "*.caffemodel", "*.prototxt"), "a model of another framework ({name})", ORIGINAL),
-    Kind(("*.rknn", "*.mnn", "*.param", "*.ncnn*", "*.xmodel"), "a model of another runtime ({name})", OTHER),
-    Kind(("*.joblib", "*.pkl", "*.pickle", "*.dill"), "a Python object in a pickle ({name})", ORIGINAL),
-    Kind(
+    FileKind(("*.mar", "*.caffemodel", "*.prototxt"), "a model of another framework ({name})", ORIGINAL),
+    FileKind(("*.rknn", "*.mnn", "*.param", "*.ncnn*", "*.xmodel"), "a model of another runtime ({name})", OTHER),
+    FileKind(("*.joblib", "*.pkl", "*.pickle", "*.dill"), "a Python object in a pickle ({name})", ORIGINAL),
+    FileKind(
         ("*.pt2", "*.ptl"),
         "a program that torch exported or compiled ({name})",
         f"Only checkpoints are traced. {ORIGINAL}",
     ),
-    Kind(
+    FileKind(
         ("*.ckpt",),
         "a checkpoint of a training framework ({name})",
         "Load it there, save the model with transformers' save_pretrained, and export that folder.",
     ),
-    Kind(
+    FileKind(
         ("*.pt", "*.pth", "*.bin"),
         "a file of torch ({name})",
         "Load it with the code that made it, save it with transformers' save_pretrained, and export that folder.",
     ),
-    Kind(
+    FileKind(
         ("*.incomplete", "*.part", "*.crdownload", "*.aria2", "*.download"),
         "a download that did not end ({name})",
         "Download it again.",
     ),
-    Kind(
+    FileKind(
         ("*.zip", "*.tar", "*.tar.gz", "*.tgz", "*.7z", "*.rar", "*.tar.bz2", "*.tar.zst"),
         "an archive ({name})",
         "Unpack it, and give the folder with config.json.",
     ),
 )
-PROGRAM = Kind((), "a program of TorchScript ({name})", f"Only checkpoints are traced. {ORIGINAL}")
+PROGRAM = FileKind((), "a program of TorchScript ({name})", f"Only checkpoints are traced. {ORIGINAL}")
