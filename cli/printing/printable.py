@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import re
-import textwrap
 
 TIED = "\ue000"  # keeps words together; printed as a space
 
@@ -19,8 +18,17 @@ def tied(text: str) -> str:
 
 
 def wrapped(text: str, width: int) -> str:
-    """Break `text` between words into lines of at most `width` characters; a longer word has a line of its own."""
-    lines = [
-        textwrap.fill(tied(line), width, break_long_words=False, break_on_hyphens=False) for line in text.split("\n")
-    ]
+    """Break `text` between words into lines of at most `width` columns; a longer word has a line of its own."""
+    from rich.cells import cell_len
+
+    lines: list[str] = []
+    for paragraph in text.split("\n"):
+        line, *words = [paragraph] if cell_len(paragraph) <= width else tied(paragraph).split()
+        for word in words:
+            if cell_len(line) + 1 + cell_len(word) <= width:
+                line += f" {word}"
+            else:
+                lines.append(line)
+                line = word
+        lines.append(line)
     return "\n".join(lines).replace(TIED, " ")

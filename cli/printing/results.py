@@ -16,6 +16,7 @@ from typing import Any, TextIO
 import click
 import msgspec
 
+from intaglio.cli.printing.printable import printable, wrapped
 from intaglio.cli.running.command import OUTPUT, group
 from intaglio.display.verbosity import is_quiet, is_verbose
 
@@ -52,7 +53,6 @@ def print_table(
     If the terminal is too narrow, text wraps, and then the columns of `may_drop` are dropped in their order; never list
     the verdict there. In a file or a pipe each row is one line.
     """
-    from intaglio.cli.printing.printable import printable
     from intaglio.cli.printing.table import lay_out
 
     texts = [
@@ -92,8 +92,6 @@ def notice(line: str) -> None:
 
 def _fitting(line: str, stream: TextIO) -> str:
     """`line` wrapped to the terminal behind `stream`; words, such as paths, stay whole."""
-    from intaglio.cli.printing.printable import wrapped
-
     width = shutil.get_terminal_size().columns
     if not stream.isatty() or len(click.unstyle(line)) <= width:
         return line

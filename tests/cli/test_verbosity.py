@@ -11,6 +11,7 @@ import pytest
 
 from intaglio.cli import _Warnings
 from intaglio.cli.printing import results
+from intaglio.cli.printing.printable import wrapped
 from intaglio.cli.printing.rows import summed_up
 from intaglio.cli.validate import _show_outputs
 from intaglio.display import verbosity
@@ -162,3 +163,9 @@ def test_long_lines_wrap_between_words_and_paths_stay_whole(monkeypatch: pytest.
     assert path + "," in shown.split("\n")
     assert " ".join(shown.split()) == f"FAILED, and the report is the file {path}, which has everything in it"
     assert all(len(line) <= 40 for line in shown.split("\n") if "/" not in line)
+
+
+def test_wide_characters_count_as_two_columns() -> None:
+    assert wrapped("模型 模型 model", 10) == "模型 模型\nmodel"
+    assert wrapped("at most ≤ 3, or more", 10) == "at most\n≤ 3, or\nmore"
+    assert wrapped("  indented", 10) == "  indented"
