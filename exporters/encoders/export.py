@@ -13,7 +13,7 @@ from intaglio.exporters.checkpoints.checkpoint import Checkpoint
 from intaglio.exporters.checkpoints.tokenizer_files import write_tokenizer
 from intaglio.exporters.encoders.description import EncoderDescription, activation, class_labels, describe_encoder
 from intaglio.exporters.encoders.family import EncoderFamily
-from intaglio.exporters.encoders.reference import load_encoder, reference_outputs
+from intaglio.exporters.encoders.reference import build_encoder, reference_outputs
 from intaglio.exporters.encoders.sentence_tokenizer import SentenceTokenizer, record_sentence, sentence_tokenizer
 from intaglio.exporters.reference.check import Batch, Checked, check_graph
 from intaglio.exporters.reference.source_model import check_finite, source_errors
@@ -59,7 +59,7 @@ def _source_outputs(
     Raises `SourceError` if they contain NaN or infinity.
     """
     with source_errors(checkpoint, described.architecture, RuntimeError, IndexError):
-        module = load_encoder(checkpoint, described.family)
+        module = build_encoder(checkpoint, described, checkpoint.tensors())
         tokenizer = Tokenizer(folder / TOKENIZER, module.input_names, described.positions)
         batches = tokenizer.batches(sentences()[:CHECKED_SENTENCES], CHECK_BATCH, truncate=True)
         feeds: list[Batch] = [dict(batch) for batch in batches]
@@ -79,7 +79,7 @@ def _write_graph(
     axes = {"batch": Axis(), "sequence": Axis(1, described.positions)}
     with step("tracing"), source_errors(checkpoint, described.architecture, torch.onnx.OnnxExporterError):
         weights = checkpoint.tensors()
-        traced = trace(load_encoder(checkpoint, described.family, weights), weights, axes, getattr(torch, dtype))
+        traced = trace(build_encoder(checkpoint, described, weights), weights, axes, getattr(torch, dtype))
         del weights  # only the graph refers to them now, and releases each one once written
     with step("writing"):
         classifies = described.task == "classify"

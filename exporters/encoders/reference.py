@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 from intaglio.exporters.checkpoints.checkpoint import Checkpoint
 from intaglio.exporters.checkpoints.safetensors_file import MappedTensor
-from intaglio.exporters.encoders.description import describe_encoder
+from intaglio.exporters.encoders.description import EncoderDescription, describe_encoder
 from intaglio.exporters.encoders.family import EncoderFamily
 from intaglio.exporters.reference.source_model import build_model
 from intaglio.extras import load
@@ -16,19 +16,21 @@ if TYPE_CHECKING:
     from intaglio.exporters.encoders.modules import Encoder
 
 
-def load_encoder(
-    checkpoint: Checkpoint, family: EncoderFamily, weights: Mapping[str, MappedTensor] | None = None
-) -> Encoder:
-    """The checkpoint as a float32 `Encoder` in eval mode; weights that are float32 stay mapped, not read.
+def load_encoder(checkpoint: Checkpoint, family: EncoderFamily) -> Encoder:
+    """The checkpoint as a float32 `Encoder` in eval mode; weights that are float32 stay mapped, not read."""
+    return build_encoder(checkpoint, describe_encoder(checkpoint, family), checkpoint.tensors())
 
-    `weights`: the checkpoint's, if they are mapped already.
-    """
+
+def build_encoder(
+    checkpoint: Checkpoint, described: EncoderDescription, weights: Mapping[str, MappedTensor]
+) -> Encoder:
+    """The same of a checkpoint that is described already, with its mapped weights."""
     load("torch")
     from intaglio.exporters.encoders.modules import Encoder
 
-    described = describe_encoder(checkpoint, family)
+    family = described.family
     options = family.load_options(described.architecture, [])
-    model = build_model(checkpoint, weights or checkpoint.tensors(), described.architecture, family.blocks, **options)
+    model = build_model(checkpoint, weights, described.architecture, family.blocks, **options)
     first_output = "last_hidden_state" if described.is_base else "logits"
     encoder = Encoder(model, family.inputs, first_output, described.head, family.causal)
     return encoder.eval().requires_grad_(False)
