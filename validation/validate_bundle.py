@@ -62,7 +62,7 @@ def validate(
     with limited(threads):
         opened = Bundle.open(bundle)
         if recordings.get("wer") is not None:
-            others = {"data": data, "bisect": outputs.get("bisect"), "perplexity": None, **text}
+            others = {"data": data, "bisect": outputs.get("bisect"), **text}
             if unexpected := [f"--{name}" for name, value in others.items() if value not in (None, False)]:
                 raise UsageError(f"--wer transcribes recordings: leave out {', '.join(unexpected)}.")
             wer = recordings.pop("wer")

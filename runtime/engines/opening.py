@@ -28,11 +28,11 @@ def open_engine(
     this machine's GPU. `threads`, `spinning` and `outputs` apply to ONNX Runtime, see `OnnxRuntimeEngine`.
     """
     chosen = find_target(target)
-    if isinstance(path, Bundle) or Path(path).suffix != ".onnx" or Path(path).is_dir():
-        path = Bundle.open(path)
-    else:
+    if not isinstance(path, Bundle):
         path = Path(path)
-        if not chosen.runs_files:
+        if path.suffix != ".onnx" or path.is_dir():
+            path = Bundle.open(path)
+        elif not chosen.runs_files:
             raise UsageError(f"{path}: target {target} runs only bundles. Create one with: intaglio export {path}")
     opened: Engine = function_at(chosen.opens)(path, chosen, Opening(threads, spinning, outputs, graph))
     return opened

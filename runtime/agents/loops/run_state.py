@@ -83,10 +83,8 @@ class Run:
         except TimeoutError:
             if not timeout.expired():
                 raise
-            answer, complete = (
-                self._without_answer(f"the run reached its limit of {self.limits.max_seconds:g} s"),
-                False,
-            )
+            complete = False
+            answer = self._without_answer(f"the run reached its limit of {self.limits.max_seconds:g} s")
         except IntaglioError as error:
             answer, complete = self._without_answer(one_line(error).rstrip(".")), False
         self.emit(Ended, answer=answer, complete=complete)

@@ -32,7 +32,11 @@ class PrefixCopy(NamedTuple):
     source: int  # the row that holds them
     row: int
     tokens: int  # of the prompt in the row's cache afterwards
-    copied: int  # of these, those that the row did not hold
+
+    @property
+    def copied(self) -> int:
+        """Of these, how many the row does not hold before."""
+        return self.tokens - self.session.lengths[self.row]
 
 
 class Batch(NamedTuple):
@@ -96,7 +100,7 @@ def schedule_prefill(prefilling: Running, rows: Rows, chunk_size: int) -> Batch:
             continue
         if (found := rows.find_prefix(row, session, lengths)) is not None:
             source, held = found
-            copies.append(PrefixCopy(state, session, source, row.number, held, held - lengths(session)[row.number]))
+            copies.append(PrefixCopy(state, session, source, row.number, held))
             lengths(session)[row.number] = held
         chunk = chunk_of(state, forward, lengths(session)[row.number], chunk_size)
         if not chunk.tokens:  # all of it is copied

@@ -183,8 +183,8 @@ class Scheduler:
     def _run(self, batch: Batch) -> list[tuple[RequestState, Logits]]:
         """Copy prefixes, and run the forward pass or the encoder; return the requests answered, with their logits."""
         for copy in batch.copies:
-            copy.session.copy(copy.source, copy.row, copy.tokens)
             copy.state.reused += copy.copied if copy.session is self._target else 0
+            copy.session.copy(copy.source, copy.row, copy.tokens)
         answers = [(state, NO_LOGITS) for state in batch.prefilled]
         if batch.source is not None:
             self._encode_source(*batch.source)
