@@ -14,17 +14,12 @@ from pathlib import Path
 
 from import_graph import PACKAGE, STAGES, ImportGraph
 
-from intaglio.display.markup import Markup, fill, join
+from intaglio.display.charts import bar, svg, text
+from intaglio.display.markup import Markup
 
 ROOT = Path(__file__).parents[3]
 WIDTH, GAP, LINE, TITLE = 960, 12, 17, 24
-CHARACTER = 6.6  # pixels of the rooms' font
-STYLE = """text { font: 12px system-ui, sans-serif; fill: #1f2328 } .stage { font-weight: 600; font-size: 14px }
-.floor { fill: #f6f8fa; stroke: #8c959f } .uses { fill: #57606a; font-style: italic }
-@media (prefers-color-scheme: dark) {
-text { fill: #e6edf3 } .floor { fill: #161b22; stroke: #6e7681 } .uses { fill: #8b949e } }"""
-BOX = '<rect class="floor" x="$x" y="$y" width="$width" height="$height" rx="6"/>'
-TEXT = '<text class="$kind" x="$x" y="$y">$line</text>'
+CHARACTER = 7.2  # pixels of the rooms' font
 
 
 def stages_imported(graph: ImportGraph) -> dict[str, set[str]]:
@@ -78,19 +73,17 @@ def picture(root: Path = ROOT) -> str:
         for stage in floor:
             rooms = " · ".join(ordered(rooms_imported(graph, stage)))
             below = [other for other in STAGES if other in imported[stage]]
-            used = [f"imports {', '.join(below)}"] if below else []
+            used = f"imports {', '.join(below)}" if below else ""
             wrap = int((width - 2 * GAP) / CHARACTER)
-            texts[stage] = [(line, "room") for line in textwrap.wrap(rooms, wrap)]
-            texts[stage] += [(line, "uses") for each in used for line in textwrap.wrap(each, wrap)]
+            texts[stage] = [*textwrap.wrap(rooms, wrap), *textwrap.wrap(used, wrap)]
         height = TITLE + LINE * max(map(len, texts.values())) + GAP
         for place, stage in enumerate(floor):
-            x = round(GAP + place * (width + GAP))
-            parts.append(fill(BOX, x=x, y=top, width=round(width), height=height))
-            for number, (line, kind) in enumerate([(stage, "stage"), *texts[stage]]):
-                parts.append(fill(TEXT, kind=kind, x=x + GAP, y=top + 19 + LINE * number, line=line))
+            x = GAP + place * (width + GAP)
+            parts.append(bar("card", x, top, width, height))
+            parts.append(text(x + GAP, top + 19, stage, "title"))
+            parts += [text(x + GAP, top + 19 + LINE * row, line) for row, line in enumerate(texts[stage], 1)]
         top += height + GAP
-    head = f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {WIDTH} {top}" role="img" aria-label="Layers">'
-    return f"{head}\n<style>{STYLE}</style>\n{join(parts)}\n</svg>\n"
+    return svg("Layers of stages", WIDTH, top, parts, file=True)
 
 
 if __name__ == "__main__":
