@@ -70,7 +70,7 @@ def make(
 def contents(
     utterances: Sequence[Utterance], synthesiser: Synthesiser, folders: Sequence[Path], threads: int | None
 ) -> Iterator[tuple[Samples, str, dict[str, str]]]:
-    """Samples, text and labels of all recordings, in order: `utterances` as they are spoken, then those of people."""
+    """Samples, text and labels of all recordings, in order: `utterances`, as each is spoken, then those of people."""
     with ThreadPoolExecutor(threads) as pool, click.progressbar(length=len(utterances), file=sys.stderr) as bar:
         for first in range(0, len(utterances), AT_A_TIME):
             batch = utterances[first : first + AT_A_TIME]

@@ -28,7 +28,6 @@ LONGER = {
     **dict.fromkeys(
         [
             "tests/support/checkpoints/foreign_checkpoints.py",
-            "tests/support/source/mutations.py",
             "tests/support/engines/operator_cases.py",
         ],
         _TABLE,
