@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 import subprocess
+import tomllib
 from collections import Counter
 from pathlib import Path
 
@@ -64,3 +65,12 @@ def test_named_files_exist() -> None:
     names = set(re.findall(r"`([a-z_]+(?:/[\w*]+)*/(?:\w+\.py)?)`", PAGE))
     assert len(names) > 20
     assert not [name for name in names if "*" not in name and not (ROOT / name).exists()]
+
+
+def test_names_on_the_path_of_the_tests_are_unique() -> None:
+    """Otherwise a test imports whichever folder comes first."""
+    settings = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))
+    folders = settings["tool"]["pytest"]["ini_options"]["pythonpath"]
+    names = Counter(path.stem for folder in folders for path in (ROOT / folder).glob("*.py"))
+    assert len(names) > 60
+    assert not [name for name, count in names.items() if count > 1]

@@ -22,7 +22,7 @@ import time
 from pathlib import Path
 from typing import NamedTuple
 
-from damage import damage, rehash
+from file_damage import damage, rehash
 
 SECONDS = 20
 LONGEST = 120  # seconds until it is killed, including other work of the machine
