@@ -106,7 +106,7 @@ setup(
     package_data={
         "intaglio": ["py.typed"],
         "intaglio.samples": ["recordings/*", "sentences.txt"],
-        "intaglio.plugins.kernel_generator": ["machines/*.json"],
+        "intaglio.plugins.micro_kernels": ["machines/*.json"],
         "intaglio.runtime.agents.reports": ["timeline.html"],
         "intaglio.validation.reports": ["report.html"],
         "": ["*.h", "*.cu", "*.cuh"],  # the CUDA kernels are compiled where they run

@@ -24,7 +24,7 @@ def tune_command(quick: bool, as_json: bool) -> None:
     Models that run on this machine afterwards use them. The table is in the cache directory; delete it to return to the
     defaults.
     """
-    from intaglio.plugins.kernel_generator.tune import tune
+    from intaglio.plugins.micro_kernels.tune import tune
 
     found = tune(quick)
     if as_json:

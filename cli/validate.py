@@ -154,7 +154,7 @@ def _show_outputs(result: Validated, title: str, bisected: bool) -> None:
 
 def _advise(bundle: Path, options: Mapping[str, Any]) -> None:
     """Name the recipes that passed on models like this one."""
-    from intaglio.accuracy.bounds import given_bounds
+    from intaglio.accuracy.default_bounds import given_bounds
     from intaglio.bundle.manifest_reading import read_manifest
     from intaglio.graph_passes.recipes.measured import described
     from intaglio.validation.reports.recipe_advice import recipes_to_try

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import msgspec
 
-from intaglio.accuracy.bounds import bounds_for, check_given, given_bounds
+from intaglio.accuracy.default_bounds import bounds_for, check_given, given_bounds
 from intaglio.bundle.bundle import create
 from intaglio.errors import UsageError
 from intaglio.exporters.checkpoints.adapters import left_out
@@ -54,7 +54,7 @@ def export(
 
     `dtype` of the weights and activations is "float32" or "float16". With `check`, ONNX Runtime runs the graph
     on real sentences, and the outputs are compared with the source model in float32; `passed` is whether they stay
-    within the bounds of `intaglio.accuracy.bounds` for the dtype, relative to the largest magnitude of each output.
+    within the bounds of `intaglio.accuracy.default_bounds` for the dtype, relative to each output's largest magnitude.
     `bound` maps "relative", "max_abs" and "min_cosine" to bounds that replace these; the latter two have short forms.
     With `features`, the graph of a speech recogniser takes the features of its front end, for a deployment that
     computes them elsewhere.

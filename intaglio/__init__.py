@@ -42,7 +42,7 @@ if TYPE_CHECKING:
     from intaglio.exporters.export_model import Exported, export
     from intaglio.files.atomic import atomic_directory, check_output_directory
     from intaglio.graph_passes.recipes.listing import ListedRecipes, recipes
-    from intaglio.plugins.kernel_generator.tune import Tuning, tune
+    from intaglio.plugins.micro_kernels.tune import Tuning, tune
     from intaglio.runtime.agents.answer import agent, answer, open_agent
     from intaglio.runtime.agents.loops.agent import Agent, AgentLimits, AgentResult
     from intaglio.runtime.agents.open_tools import open_tools
@@ -163,7 +163,7 @@ _MODULES = {
         "intaglio.exporters.export_model": "Exported export",
         "intaglio.files.atomic": "atomic_directory check_output_directory",
         "intaglio.graph_passes.recipes.listing": "ListedRecipes recipes",
-        "intaglio.plugins.kernel_generator.tune": "Tuning tune",
+        "intaglio.plugins.micro_kernels.tune": "Tuning tune",
         "intaglio.runtime.agents.answer": "agent answer open_agent",
         "intaglio.runtime.agents.loops.agent": "Agent AgentLimits AgentResult",
         "intaglio.runtime.agents.open_tools": "open_tools",

@@ -19,7 +19,7 @@ from starlette.routing import Route
 
 from intaglio.errors import BusyError
 from intaglio.serve.bodies.arrivals import Arrivals
-from intaglio.serve.bodies.request_decoding import Body, decode, read_body
+from intaglio.serve.bodies.json_body import Body, decode, read_body
 from intaglio.serve.bodies.transcription_fields import transcription_request
 from intaglio.serve.bodies.uploads import Uploads
 from intaglio.serve.endpoints.agent_completions import AgentFormatter

@@ -11,7 +11,7 @@ from typing import TypedDict
 
 
 class BoundOptions(TypedDict, total=False):
-    """Bounds that replace the defaults in `intaglio.accuracy.bounds`."""
+    """Bounds that replace the defaults in `intaglio.accuracy.default_bounds`."""
 
     bound: Mapping[str, float] | None  # by measure; the others are short forms
     max_abs: float | None

@@ -6,7 +6,7 @@ import math
 from collections.abc import Mapping
 from pathlib import Path
 
-from intaglio.accuracy.bounds import Limit, check_given, quality_limits
+from intaglio.accuracy.default_bounds import Limit, check_given, quality_limits
 from intaglio.bundle.bundle import Bundle
 from intaglio.errors import UsageError
 from intaglio.files.hashes import sha256

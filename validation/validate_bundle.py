@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, Unpack
 
-from intaglio.accuracy.bounds import Bounds, given_bounds
+from intaglio.accuracy.default_bounds import Bounds, given_bounds
 from intaglio.bundle.bundle import Bundle
 from intaglio.display.progress import step
 from intaglio.errors import UsageError
@@ -18,7 +18,7 @@ from intaglio.validation.comparison.bisect import blocks, first_beyond, is_beyon
 from intaglio.validation.comparison.changes import changes_between
 from intaglio.validation.comparison.compare import Array, compare
 from intaglio.validation.comparison.compared_models import BASELINE, PYTORCH, REFERENCE, ComparedModel, is_checkpoint
-from intaglio.validation.comparison.rules import rules_for
+from intaglio.validation.comparison.verdict_rules import rules_for
 from intaglio.validation.measures.measures import judge
 from intaglio.validation.measures.task_measure import measure_for
 from intaglio.validation.options import BoundOptions, OutputOptions, RecordingOptions, TextOptions, ValidationOptions

@@ -14,7 +14,7 @@ from pathlib import Path
 
 import numpy as np
 
-from intaglio.accuracy.bounds import Bounds
+from intaglio.accuracy.default_bounds import Bounds
 from intaglio.bundle.bundle import Decoder
 from intaglio.exporters.reference.check import Checked, Floats, answer, check_sequences, open_checked
 from intaglio.runtime.sessions.decoder import DecoderSession

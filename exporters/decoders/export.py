@@ -8,7 +8,7 @@ import msgspec
 import numpy as np
 import onnx_ir as ir
 
-from intaglio.accuracy.bounds import Bounds
+from intaglio.accuracy.default_bounds import Bounds
 from intaglio.bundle.bundle import Axis, Decoder, Draft
 from intaglio.bundle.model_file import save
 from intaglio.display.progress import step

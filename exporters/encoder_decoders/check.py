@@ -14,7 +14,7 @@ from pathlib import Path
 import msgspec
 import numpy as np
 
-from intaglio.accuracy.bounds import Bounds
+from intaglio.accuracy.default_bounds import Bounds
 from intaglio.bundle.bundle import MODEL, Decoder, Encoder
 from intaglio.exporters.decoders.check import LONGEST, TEXTS, TOGETHER, run_in_pieces
 from intaglio.exporters.reference.check import Checked, Floats, answer, check_sequences, open_checked

@@ -7,7 +7,7 @@ from typing import Any, NamedTuple
 import numpy as np
 import onnx_ir as ir
 
-from intaglio.accuracy.bounds import Bounds
+from intaglio.accuracy.default_bounds import Bounds
 from intaglio.bundle.bundle import Axis, Draft, Encoder, tensor_spec
 from intaglio.bundle.model_file import save, share
 from intaglio.display.progress import step

@@ -5,7 +5,7 @@ from __future__ import annotations
 import importlib
 from pathlib import Path
 
-from intaglio.accuracy.bounds import Bounds
+from intaglio.accuracy.default_bounds import Bounds
 from intaglio.bundle.bundle import Axis, Draft
 from intaglio.bundle.model_file import save
 from intaglio.display.progress import step

@@ -15,7 +15,7 @@ import msgspec
 import numpy as np
 import numpy.typing as npt
 
-from intaglio.accuracy.bounds import INTEGER, Bounds
+from intaglio.accuracy.default_bounds import INTEGER, Bounds
 from intaglio.accuracy.metrics import cosine, max_abs
 from intaglio.accuracy.padding import without_padding
 from intaglio.errors import EngineError

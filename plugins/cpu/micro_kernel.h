@@ -1,4 +1,4 @@
-// The key by which micro-kernels of plugins/kernel_generator are chosen.
+// The key by which micro-kernels of plugins/micro_kernels are chosen.
 #pragma once
 
 #include <cstdint>

@@ -1,4 +1,4 @@
-// The base of the micro-kernels of plugins/kernel_generator, and the choice among them.
+// The base of the micro-kernels of plugins/micro_kernels, and the choice among them.
 #pragma once
 
 #include <cstdint>

@@ -153,7 +153,7 @@ static void pack_x(const GroupFormat& format, const float* x, int64_t count, int
 }  // namespace
 }  // namespace intaglio::INTAGLIO_ISA
 
-#include "micro_kernels/group_matmul.h"  // written by plugins/kernel_generator when the library is built
+#include "micro_kernels/group_matmul.h"  // written by plugins/micro_kernels when the library is built
 
 namespace intaglio::INTAGLIO_ISA {
 namespace {

@@ -12,8 +12,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from intaglio.errors import UsageError
-from intaglio.plugins.kernel_generator import tables
-from intaglio.plugins.kernel_generator.micro_kernel import MicroKernel
+from intaglio.plugins.micro_kernels import tables
+from intaglio.plugins.micro_kernels.micro_kernel import MicroKernel
 
 if TYPE_CHECKING:
     import onnxruntime

@@ -6,7 +6,7 @@ compiles changed sources; the library is plugins/ort/_kernels.so. `make sanitize
 
 setup.py uses it too, so it imports nothing but the standard library. Objects are kept in build/kernels under the hash
 of all their dependencies, so that an unchanged source is never compiled twice. First, the generated headers are written
-to build/generated: <instruction set>/micro_kernels by plugins/kernel_generator, and library/schemas by schemas.py from
+to build/generated: <instruction set>/micro_kernels by plugins/micro_kernels, and library/schemas by schemas.py from
 the signatures of the operators. All of that needs only the standard library.
 """
 
@@ -138,7 +138,7 @@ def generated(instruction_set: str | None) -> Path:
 
 def _headers(instruction_set: str | None) -> Iterator[tuple[str, str]]:
     """(name, text) of the generated headers."""
-    micro_kernels = _module("kernel_generator.header")
+    micro_kernels = _module("micro_kernels.header")
     if instruction_set is None:
         yield "schemas/operators.h", _module("ort.schemas").header(signatures(), micro_kernels.EMITTERS)
     else:

@@ -8,7 +8,7 @@ from typing import Literal
 
 import msgspec
 
-from intaglio.serve.bodies.request_decoding import converted
+from intaglio.serve.bodies.json_body import converted
 from intaglio.serve.responses.errors import invalid
 
 LANGUAGE = re.compile(r"[A-Za-z]{2,8}(-[A-Za-z0-9]{1,8})*")  # such as en, or pt-BR

@@ -14,7 +14,7 @@ from python_multipart.exceptions import FormParserError
 from python_multipart.multipart import MultipartParser, parse_options_header
 from starlette.requests import ClientDisconnect, Request
 
-from intaglio.serve.bodies.request_decoding import check_encoding
+from intaglio.serve.bodies.json_body import check_encoding
 from intaglio.serve.options import ServerOptions
 from intaglio.serve.responses.errors import RETRY_AFTER, ApiError, invalid
 

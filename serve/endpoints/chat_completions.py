@@ -23,7 +23,7 @@ from intaglio.runtime.generation.tool_calls.parser import (
 from intaglio.runtime.sampling.token_bytes import TokenBytes
 from intaglio.serve.models.model import DecoderModel
 from intaglio.serve.requests.constraints import ResponseFormat
-from intaglio.serve.requests.conversation_requests import ConversationFields, Metadata, conversation_requests
+from intaglio.serve.requests.conversation_fields import ConversationFields, Metadata, conversation_requests
 from intaglio.serve.requests.generation_fields import Count
 from intaglio.serve.requests.messages import ChatMessage, messages_of
 from intaglio.serve.responses.errors import invalid

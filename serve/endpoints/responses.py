@@ -26,7 +26,7 @@ from intaglio.serve.endpoints.response_items import (
 )
 from intaglio.serve.models.model import DecoderModel
 from intaglio.serve.requests.constraints import JsonSchema, ResponseFormat
-from intaglio.serve.requests.conversation_requests import ConversationFields, Metadata, conversation_requests
+from intaglio.serve.requests.conversation_fields import ConversationFields, Metadata, conversation_requests
 from intaglio.serve.requests.generation_fields import Count
 from intaglio.serve.responses.errors import ApiError, ErrorDetails, invalid, unsupported
 from intaglio.serve.responses.formatter import Chunk, Formatter

@@ -8,7 +8,7 @@ import pytest
 
 from intaglio.cli import main
 from intaglio.plugins import ort
-from intaglio.plugins.kernel_generator import tables
+from intaglio.plugins.micro_kernels import tables
 
 pytest.importorskip("onnxruntime")
 

@@ -16,7 +16,7 @@ import pytest
 
 import intaglio
 from intaglio import errors, training
-from intaglio.accuracy.bounds import given_bounds
+from intaglio.accuracy.default_bounds import given_bounds
 from intaglio.cli import VERBS, cli
 from intaglio.runtime.agents.answer import AgentOptions, open_agent
 from intaglio.runtime.generation.generate import TextGenerator

@@ -14,7 +14,7 @@ import openai.resources.responses
 import pytest
 from served import Served
 
-from intaglio.serve.bodies.request_decoding import NEUTRAL, decode
+from intaglio.serve.bodies.json_body import NEUTRAL, decode
 from intaglio.serve.endpoints.chat_completions import ChatRequest
 from intaglio.serve.endpoints.classification import ClassificationRequest
 from intaglio.serve.endpoints.completions import CompletionRequest

@@ -20,7 +20,7 @@ from dataclasses import replace
 
 import numpy as np
 
-from intaglio.accuracy.bounds import Bounds
+from intaglio.accuracy.default_bounds import Bounds
 from intaglio.validation.comparison.compare import Array, Difference, compare
 from intaglio.validation.comparison.compared_models import ComparedModel
 

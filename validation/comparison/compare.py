@@ -22,7 +22,7 @@ from polygraphy.exception import PolygraphyException
 from polygraphy.logger import G_LOGGER
 
 from intaglio.accuracy import metrics
-from intaglio.accuracy.bounds import INTEGER, Bound, Bounds
+from intaglio.accuracy.default_bounds import INTEGER, Bound, Bounds
 from intaglio.display.progress import track
 from intaglio.errors import EngineError, UsageError, one_line
 from intaglio.validation.comparison.runners import Runner

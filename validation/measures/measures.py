@@ -7,7 +7,7 @@
                     its perplexity on the text
     transcripts     of a speech recogniser: share of tokens that are recognised differently, and of equal frames
 
-Their bounds are in `intaglio.accuracy.bounds.QUALITY`.
+Their bounds are in `intaglio.accuracy.default_bounds.QUALITY`.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ import msgspec
 import numpy as np
 import numpy.typing as npt
 
-from intaglio.accuracy.bounds import MORE_IS_BETTER, Limit
+from intaglio.accuracy.default_bounds import MORE_IS_BETTER, Limit
 from intaglio.runtime.text.inputs import MASK
 from intaglio.validation.measures.distributions import Sums, perplexity_rise
 

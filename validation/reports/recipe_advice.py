@@ -6,7 +6,7 @@ from collections.abc import Mapping
 
 import msgspec
 
-from intaglio.accuracy.bounds import MORE_IS_BETTER
+from intaglio.accuracy.default_bounds import MORE_IS_BETTER
 from intaglio.bundle.bundle import Manifest
 from intaglio.graph_passes.recipes.measured import MEASUREMENTS, MODELS, Measurement
 from intaglio.graph_passes.recipes.recipes import RECIPES

@@ -5,7 +5,7 @@ from __future__ import annotations
 import msgspec
 from msgspec import UNSET, UnsetType
 
-from intaglio.accuracy.bounds import Bounds
+from intaglio.accuracy.default_bounds import Bounds
 from intaglio.runtime.text.inputs import InputsUsed
 from intaglio.validation.comparison.compare import Compared, Difference
 from intaglio.validation.measures.measures import Measured

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from intaglio.runtime.generation.scheduling.batch import Chunk
 from intaglio.runtime.generation.scheduling.request_state import RequestState
-from intaglio.runtime.generation.scheduling.schedule import Chunk
 from intaglio.runtime.sessions.decoder import DecoderSession, Logits
 
 

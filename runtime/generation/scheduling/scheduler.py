@@ -14,12 +14,13 @@ from intaglio.bundle.bundle import Bundle
 from intaglio.errors import EngineError, IntaglioError, UsageError, one_line
 from intaglio.runtime.generation.requests.prompt_encoder import EncodedPrompt, Prompt, PromptEncoder, PromptLimit
 from intaglio.runtime.generation.requests.request import GenerationRequest
+from intaglio.runtime.generation.scheduling.batch import Batch
 from intaglio.runtime.generation.scheduling.events import Event, Failed, Finished, Piece
 from intaglio.runtime.generation.scheduling.forward_passes import run_batch
 from intaglio.runtime.generation.scheduling.observer import Kind, Observer, Pass
 from intaglio.runtime.generation.scheduling.request_state import RequestState
 from intaglio.runtime.generation.scheduling.row_assignment import Row, Rows
-from intaglio.runtime.generation.scheduling.schedule import Batch, schedule
+from intaglio.runtime.generation.scheduling.schedule import schedule
 from intaglio.runtime.generation.scheduling.scheduler_options import Load, SchedulerOptions
 from intaglio.runtime.generation.scheduling.waiting import WaitingRequests
 from intaglio.runtime.sessions.decoder import DecoderSession, Logits

@@ -13,7 +13,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from intaglio.accuracy.bounds import BOUNDS
+from intaglio.accuracy.default_bounds import BOUNDS
 from intaglio.bundle.bundle import Bundle
 from intaglio.validation.comparison.bisect import PROBES, blocks, evenly_spaced, first_beyond, is_beyond, measure_layers
 from intaglio.validation.comparison.compare import Difference

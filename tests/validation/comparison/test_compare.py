@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from hypothesis.extra import numpy as arrays
 from numpy.testing import assert_allclose
 
-from intaglio.accuracy.bounds import BOUNDS, bounds_for, check_given
+from intaglio.accuracy.default_bounds import BOUNDS, bounds_for, check_given
 from intaglio.bundle.bundle import TensorSpec
 from intaglio.errors import EngineError, UsageError
 from intaglio.validation.comparison import compare as module

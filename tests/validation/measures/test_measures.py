@@ -13,11 +13,18 @@ from hypothesis.extra import numpy as arrays
 from numpy.testing import assert_allclose
 from rapidfuzz.distance import Levenshtein
 
-from intaglio.accuracy.bounds import MORE_IS_BETTER, OF_VALUES, QUALITY, Limit, approximate_bounds, quality_limits
+from intaglio.accuracy.default_bounds import (
+    MORE_IS_BETTER,
+    OF_VALUES,
+    QUALITY,
+    Limit,
+    approximate_bounds,
+    quality_limits,
+)
 from intaglio.bundle.bundle import FORMAT, Manifest, Source, TensorSpec
 from intaglio.bundle.effect import Effect
 from intaglio.validation.comparison.changes import Changes
-from intaglio.validation.comparison.rules import rules_for
+from intaglio.validation.comparison.verdict_rules import rules_for
 from intaglio.validation.measures.measures import (
     LABELS,
     Distributions,

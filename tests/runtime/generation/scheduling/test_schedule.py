@@ -11,8 +11,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from intaglio.runtime.generation.scheduling.batch import Batch
 from intaglio.runtime.generation.scheduling.row_assignment import MIN_SHARED, Row, Rows
-from intaglio.runtime.generation.scheduling.schedule import Batch, schedule
+from intaglio.runtime.generation.scheduling.schedule import schedule
 from intaglio.runtime.strategies import CachedModel, EncodeSource, Forward
 
 CHUNK = 32

@@ -23,8 +23,8 @@ import msgspec
 from intaglio.errors import storage_errors
 from intaglio.files.atomic import atomic_write
 from intaglio.files.hashes import cache_directory
-from intaglio.plugins.kernel_generator.instruction_sets import INSTRUCTION_SETS
-from intaglio.plugins.kernel_generator.micro_kernel import BITS, Case, MicroKernel, cases, variants
+from intaglio.plugins.micro_kernels.instruction_sets import INSTRUCTION_SETS
+from intaglio.plugins.micro_kernels.micro_kernel import BITS, Case, MicroKernel, cases, variants
 
 Selection = dict[Case, MicroKernel]
 Row = tuple[str, int, int, int, int, int]

@@ -20,8 +20,8 @@ from intaglio import extras
 from intaglio.display.progress import track
 from intaglio.errors import UsageError
 from intaglio.plugins import ort
-from intaglio.plugins.kernel_generator import tables
-from intaglio.plugins.kernel_generator.micro_kernel import Case, MicroKernel
+from intaglio.plugins.micro_kernels import tables
+from intaglio.plugins.micro_kernels.micro_kernel import Case, MicroKernel
 from intaglio.plugins.registry import DOMAIN, OPS
 
 SHAPES = ((4096, 1024), (2048, 256), (11008, 512))  # K, N: from L3 and L2, and a long K

@@ -9,11 +9,11 @@ Sums of bytes are kept for each plane of x and are exact.
 
 from __future__ import annotations
 
-from intaglio.plugins.kernel_generator.instruction_sets import ByteForms, InstructionSet
-from intaglio.plugins.kernel_generator.micro_kernel import Case, MicroKernel, lane_bits, looks_up_pairs
-from intaglio.plugins.kernel_generator.source import RowPointers, SourceWriter, plus
-from intaglio.plugins.kernel_generator.units import LOAD, unit_bytes, unit_vectors
-from intaglio.plugins.kernel_generator.unpacking import Unpacking
+from intaglio.plugins.micro_kernels.instruction_sets import ByteForms, InstructionSet
+from intaglio.plugins.micro_kernels.micro_kernel import Case, MicroKernel, lane_bits, looks_up_pairs
+from intaglio.plugins.micro_kernels.source import RowPointers, SourceWriter, plus
+from intaglio.plugins.micro_kernels.units import LOAD, unit_bytes, unit_vectors
+from intaglio.plugins.micro_kernels.unpacking import Unpacking
 
 GROUP = 4  # rows of the weight whose units lie side by side
 BLOCK = 16  # rows of the weight that share y's rows of sums

@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 
-from intaglio.accuracy.bounds import (
+from intaglio.accuracy.default_bounds import (
     OF_VALUES,
     Bounds,
     Limit,

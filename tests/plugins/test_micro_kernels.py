@@ -15,10 +15,10 @@ from operator_models import feeds, node_model
 
 from intaglio.plugins import OPS, ort
 from intaglio.plugins.bit_packing import pack
-from intaglio.plugins.kernel_generator import tables
-from intaglio.plugins.kernel_generator.header import headers
-from intaglio.plugins.kernel_generator.instruction_sets import INSTRUCTION_SETS
-from intaglio.plugins.kernel_generator.micro_kernel import (
+from intaglio.plugins.micro_kernels import tables
+from intaglio.plugins.micro_kernels.header import headers
+from intaglio.plugins.micro_kernels.instruction_sets import INSTRUCTION_SETS
+from intaglio.plugins.micro_kernels.micro_kernel import (
     BITS,
     M_U,
     T_U,
@@ -29,7 +29,7 @@ from intaglio.plugins.kernel_generator.micro_kernel import (
     search,
     variants,
 )
-from intaglio.plugins.kernel_generator.units import REST, place, unit_loads, unit_vectors
+from intaglio.plugins.micro_kernels.units import REST, place, unit_loads, unit_vectors
 from intaglio.plugins.ort import build
 
 NAMES = list(INSTRUCTION_SETS)

@@ -19,9 +19,9 @@ from collections.abc import Iterator
 from typing import NamedTuple
 
 from intaglio.plugins.group_matmul import signature as group_matmul
-from intaglio.plugins.kernel_generator.instruction_sets import InstructionSet
-from intaglio.plugins.kernel_generator.units import unit_vectors
 from intaglio.plugins.lut_matmul import signature as lut_matmul
+from intaglio.plugins.micro_kernels.instruction_sets import InstructionSet
+from intaglio.plugins.micro_kernels.units import unit_vectors
 
 # Rows of x at once, by operator and planes; a batch is cut into these. In fixed point more are no faster: the products
 # alone fill the processor's pipes then.

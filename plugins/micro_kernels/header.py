@@ -5,11 +5,11 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Protocol
 
-from intaglio.plugins.kernel_generator.group_matmul import GroupMatMulEmitter
-from intaglio.plugins.kernel_generator.instruction_sets import INSTRUCTION_SETS, InstructionSet
-from intaglio.plugins.kernel_generator.lut_matmul import LutMatMulEmitter
-from intaglio.plugins.kernel_generator.micro_kernel import ROWS, MicroKernel, cases, variants
-from intaglio.plugins.kernel_generator.source import SourceWriter
+from intaglio.plugins.micro_kernels.group_matmul import GroupMatMulEmitter
+from intaglio.plugins.micro_kernels.instruction_sets import INSTRUCTION_SETS, InstructionSet
+from intaglio.plugins.micro_kernels.lut_matmul import LutMatMulEmitter
+from intaglio.plugins.micro_kernels.micro_kernel import ROWS, MicroKernel, cases, variants
+from intaglio.plugins.micro_kernels.source import SourceWriter
 
 
 class Emitter(Protocol):
@@ -37,7 +37,7 @@ def headers(instruction_set: str) -> Iterator[tuple[str, str]]:
 
 def _header(operator: str, isa: InstructionSet) -> str:
     emit = SourceWriter()
-    emit(f"// Micro-kernels of {operator} for {isa.name}, written by plugins/kernel_generator: change it there.")
+    emit(f"// Micro-kernels of {operator} for {isa.name}, written by plugins/micro_kernels: change it there.")
     emit("#pragma once")
     emit("")
     emit("namespace intaglio::INTAGLIO_ISA {")

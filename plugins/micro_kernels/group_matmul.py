@@ -9,11 +9,11 @@ added to once a group, so that the registers hold nothing but the group's sums.
 
 from __future__ import annotations
 
-from intaglio.plugins.kernel_generator.instruction_sets import ByteForms, InstructionSet
-from intaglio.plugins.kernel_generator.micro_kernel import MicroKernel, lane_bits
-from intaglio.plugins.kernel_generator.source import RowPointers, SourceWriter, plus
-from intaglio.plugins.kernel_generator.units import LOAD, unit_bytes, unit_vectors
-from intaglio.plugins.kernel_generator.unpacking import Unpacking
+from intaglio.plugins.micro_kernels.instruction_sets import ByteForms, InstructionSet
+from intaglio.plugins.micro_kernels.micro_kernel import MicroKernel, lane_bits
+from intaglio.plugins.micro_kernels.source import RowPointers, SourceWriter, plus
+from intaglio.plugins.micro_kernels.units import LOAD, unit_bytes, unit_vectors
+from intaglio.plugins.micro_kernels.unpacking import Unpacking
 
 BLOCK = 16  # rows of a unit
 TILE_BLOCKS = 4  # units side by side in a tile of 64 rows

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from intaglio.plugins.kernel_generator.instruction_sets import InstructionSet
-from intaglio.plugins.kernel_generator.micro_kernel import Case, lane_bits
-from intaglio.plugins.kernel_generator.source import SourceWriter, plus
-from intaglio.plugins.kernel_generator.units import LOAD, REST, Place, place, used_bits
+from intaglio.plugins.micro_kernels.instruction_sets import InstructionSet
+from intaglio.plugins.micro_kernels.micro_kernel import Case, lane_bits
+from intaglio.plugins.micro_kernels.source import SourceWriter, plus
+from intaglio.plugins.micro_kernels.units import LOAD, REST, Place, place, used_bits
 
 
 class Unpacking:
