@@ -8,13 +8,8 @@ from dataclasses import dataclass, field
 from intaglio.runtime.generation.parts import Part
 from intaglio.runtime.generation.scheduling.generated import Generated
 from intaglio.runtime.generation.tool_calls.calling import ToolCalling
-from intaglio.runtime.generation.tool_calls.parser import (
-    ArgumentsPiece,
-    CallStarted,
-    ContentPiece,
-    ToolCallParser,
-    ToolEvent,
-)
+from intaglio.runtime.generation.tool_calls.events import ArgumentsPiece, CallStarted, ContentPiece, ToolEvent
+from intaglio.runtime.generation.tool_calls.parser import ToolCallParser
 from intaglio.runtime.sampling.json_schema.relax import ArgumentCheck
 
 

@@ -13,7 +13,7 @@ from msgspec import Meta
 from intaglio.runtime.generation.answer import answers_for
 from intaglio.runtime.generation.parts import Part
 from intaglio.runtime.generation.text.logprobs import TokenLogprobs
-from intaglio.runtime.generation.tool_calls.parser import (
+from intaglio.runtime.generation.tool_calls.events import (
     ArgumentsPiece,
     CallEnded,
     CallStarted,

@@ -10,7 +10,7 @@ import msgspec
 
 from intaglio.runtime.generation.answer import answers_for
 from intaglio.runtime.generation.parts import Part
-from intaglio.runtime.generation.tool_calls.parser import ArgumentsPiece, CallEnded, CallStarted, ContentPiece
+from intaglio.runtime.generation.tool_calls.events import ArgumentsPiece, CallEnded, CallStarted, ContentPiece
 from intaglio.serve.endpoints.response_items import (
     FunctionTool,
     InputItem,

@@ -17,7 +17,7 @@ from intaglio.runtime.generation.requests.chat import ChatPrompt
 from intaglio.runtime.generation.requests.message import FunctionCall, ToolCall
 from intaglio.runtime.generation.requests.request import GenerationRequest
 from intaglio.runtime.generation.tool_calls.calling import ToolCalling, tool_calling
-from intaglio.runtime.generation.tool_calls.parser import CallEnded, ContentPiece, ToolEvent
+from intaglio.runtime.generation.tool_calls.events import CallEnded, ContentPiece, ToolEvent
 from intaglio.runtime.generation.worker import DecoderWorker, GenerationStream
 from intaglio.runtime.sampling.grammar import GrammarConstraint
 from intaglio.runtime.sampling.grammar_cache import compiled

@@ -41,7 +41,7 @@ class ToolCalling:
         """Return a parser of the text; None where it has no calls, and all of it is content."""
         if self.choice.mode == "none":
             return None
-        return ToolCallParser(self.style, {tool.name for tool in self.choice.tools})
+        return ToolCallParser(self.style, {tool.name: tool.parameters for tool in self.choice.tools})
 
 
 def tool_calling(
@@ -58,7 +58,7 @@ def tool_calling(
     """
     style, read = format_of(template_source), read_tools(tools)
     chosen = read_choice(choice, read, parallel)
-    written, checks = _relaxed(chosen)
+    written, checks = _relaxed(style, chosen)
     added = tokenizer.get_added_tokens_decoder().items()
     markers = {token for token, each in added if each.special and each.content in style.markers}
     return ToolCalling(
@@ -71,13 +71,13 @@ def tool_calling(
     )
 
 
-def _relaxed(choice: ToolChoice) -> tuple[ToolChoice, dict[str, ArgumentCheck]]:
+def _relaxed(style: ToolCallFormat, choice: ToolChoice) -> tuple[ToolChoice, dict[str, ArgumentCheck]]:
     """Return the choice with the parameters that the grammar enforces, and the checks of the others by tool."""
     if choice.mode == "none":
         return choice, {}
     tools, checks = [], {}
     for number, tool in enumerate(choice.tools):
-        found = relaxed_tool(tool, number)
+        found = relaxed_tool(style, tool, number)
         tools.append(tool._replace(parameters=found.schema))
         if found.left_out:
             checks[tool.name] = ArgumentCheck(tool.name, tool.parameters, found.left_out)

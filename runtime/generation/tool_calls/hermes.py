@@ -7,6 +7,7 @@
 
 from __future__ import annotations
 
+from intaglio.runtime.generation.tool_calls.json_calls import JsonCalls
 from intaglio.runtime.generation.tool_calls.tool_format import ToolCallFormat
 
 HERMES = ToolCallFormat(
@@ -16,5 +17,6 @@ HERMES = ToolCallFormat(
     before="\n",
     between="\n</tool_call>\n<tool_call>\n",
     after="\n</tool_call>",
+    syntax=JsonCalls(),
     closing="</tool_call>",
 )

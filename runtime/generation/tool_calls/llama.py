@@ -5,6 +5,7 @@
 
 from __future__ import annotations
 
+from intaglio.runtime.generation.tool_calls.json_calls import JsonCalls
 from intaglio.runtime.generation.tool_calls.tool_format import ToolCallFormat
 
 LLAMA = ToolCallFormat(
@@ -14,6 +15,6 @@ LLAMA = ToolCallFormat(
     before="",
     between=None,  # their templates reject messages with more than one call
     after="",
-    arguments="parameters",
+    syntax=JsonCalls(key="parameters"),
     bare=True,
 )

@@ -8,6 +8,7 @@ from __future__ import annotations
 import secrets
 import string
 
+from intaglio.runtime.generation.tool_calls.json_calls import JsonCalls
 from intaglio.runtime.generation.tool_calls.tool_format import ToolCallFormat
 
 ID_CHARACTERS = 9  # the templates reject messages with ids of another length
@@ -24,5 +25,6 @@ MISTRAL = ToolCallFormat(
     before=" [",
     between=", ",
     after="]",
+    syntax=JsonCalls(),
     new_id=_short_id,
 )

@@ -36,6 +36,7 @@ def tool_grammar(style: ToolCallFormat, choice: ToolChoice, tokenizer: Tokenizer
         start = f"({opening})? calls" if style.bare else f"{opening} calls"
         return "\n".join([f"start: {start}", *calls, ""])
     bare = style.bare and choice.mode == "auto"
+    first = re.escape(style.first)
     other = _shown(style, tokenizer)
     after = f" ({other} TEXT?)*" if other else ""
     unmarked = f"~/(?s:.*){re.escape(style.opening)}(?s:.*)/"
@@ -43,13 +44,13 @@ def tool_grammar(style: ToolCallFormat, choice: ToolChoice, tokenizer: Tokenizer
     rules = [
         f"text: {'FIRST' if bare else 'TEXT'}?{after}",
         f"TEXT: /(?s:.+)/ & {unmarked}",
-        *([rf"FIRST: /(?s:\s+|\s*[^\s{{].*)/ & {unmarked}"] if bare else []),
+        *([rf"FIRST: /(?s:\s+|\s*[^\s{first}].*)/ & {unmarked}"] if bare else []),
     ]
     if calls and style.opening in special:
         starts.append(f"text {opening} calls")
     elif calls:
         starts.append(f"{f'(TEXT? {other})* ' if other else ''}marked calls")
-        before = r"\s*([^\s{].*)?" if bare else ".*"
+        before = rf"\s*([^\s{first}].*)?" if bare else ".*"
         rules.append(f"marked[lazy]: /(?s:{before}){re.escape(style.opening)}/")
     if bare:
         starts.append("calls")
@@ -84,21 +85,21 @@ def _calls(style: ToolCallFormat, choice: ToolChoice, special: Mapping[str, int]
     parts = [_literals(style.before, special), "call", more, _literals(style.after, special)]
     rules = [f"calls: {' '.join(filter(None, parts))}", f"call: {' | '.join(names)}"]
     for number, (name, tool) in enumerate(zip(names, choice.tools, strict=True)):
-        head = f'{{"name": {json.dumps(tool.name)}, {json.dumps(style.arguments)}: '
-        arguments, others = _arguments(tool, number)
-        rules += [f'{name}: {json.dumps(head)} {arguments} "}}"', others]
+        before, after = style.syntax.frame(tool.name)
+        arguments, others = _arguments(style, tool, number)
+        rules += [f"{name}: {json.dumps(before)} {arguments} {json.dumps(after)}", others]
     return rules
 
 
-def relaxed_tool(tool: ToolDefinition, number: int) -> Relaxed:
+def relaxed_tool(style: ToolCallFormat, tool: ToolDefinition, number: int) -> Relaxed:
     """Return the parameters of the tool with this number, without what its grammar leaves to a check."""
     if not _is_json(tool):
         return Relaxed(tool.parameters, ())  # the grammar will say so
-    return relaxed(tool.parameters, lambda schema: _schema_rules(schema, number))
+    return relaxed(tool.parameters, lambda schema: _schema_rules(style, schema, number))
 
 
-def _schema_rules(schema: str, number: int) -> tuple[str, str]:
-    return schema_rules(schema, COMMA, COLON, prefix=f"call_{number}_")
+def _schema_rules(style: ToolCallFormat, schema: str, number: int) -> tuple[str, str]:
+    return schema_rules(schema, COMMA, COLON, prefix=f"call_{number}_", notation=style.syntax.notation)
 
 
 def _is_json(tool: ToolDefinition) -> bool:
@@ -109,12 +110,12 @@ def _is_json(tool: ToolDefinition) -> bool:
     return True
 
 
-def _arguments(tool: ToolDefinition, number: int) -> tuple[str, str]:
+def _arguments(style: ToolCallFormat, tool: ToolDefinition, number: int) -> tuple[str, str]:
     """Return the rule of a tool's arguments, and all rules that it needs."""
     if not _is_json(tool):
         raise UsageError(f"tool {tool.name!r}: parameters are not valid JSON, such as NaN. Fix them.")
     try:
-        return _schema_rules(json.dumps(tool.parameters, ensure_ascii=False), number)
+        return _schema_rules(style, json.dumps(tool.parameters, ensure_ascii=False), number)
     except UnsupportedError as error:
         raise UsageError(f"tool {tool.name!r}: parameters at {error}") from error
 

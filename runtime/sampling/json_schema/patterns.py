@@ -18,6 +18,7 @@ from typing import Any, NamedTuple
 # Characters that must be escaped in a JSON string.
 ESCAPED = [chr(code) for code in range(32)] + ['"', "\\"]
 CHARACTER = r'([^"\\\x00-\x1f]|\\["\\bfnrt]|\\u00(0[0-7bef]|1[0-9a-f]))'
+UNESCAPED = r'[^"\\\x00-\x1f]'  # characters that a JSON string has as they are
 DIGIT, WORD, SPACE = "0-9", "a-zA-Z0-9_", r" \t\n\r\f\x0b"
 WIDE = {"digit": r"\p{Nd}", "word": r"\p{L}\p{M}\p{N}\p{Pc}", "space": r"\s\x1c-\x1f\x{feff}\x{180e}"}
 NARROW = {"digit": DIGIT, "word": WORD, "space": SPACE}
@@ -57,7 +58,12 @@ def expressions(pattern: str, strict: bool) -> Expressions:
 
 def quoted(text: str) -> str:
     """Return the regular expression of a text as JSON has it in a string."""
-    return "".join(map(_literal, json.dumps(text, ensure_ascii=False)[1:-1]))
+    return escaped(json.dumps(text, ensure_ascii=False)[1:-1])
+
+
+def escaped(text: str) -> str:
+    """Return the regular expression of a text."""
+    return "".join(map(_literal, text))
 
 
 def _literal(character: str) -> str:

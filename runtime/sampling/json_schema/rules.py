@@ -4,9 +4,14 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any, NamedTuple
 
+from intaglio.runtime.sampling.json_schema.patterns import escaped
+
 MAX_RULES = 50_000
+JSON_CONSTANTS = ("null", "false", "true")
+NEVER = "/[a&&b]/"  # the terminal of no text
 
 
 class RuleCall(NamedTuple):
@@ -20,6 +25,28 @@ class Alternative(NamedTuple):
 
     text: str
     calls: frozenset[str]  # the rules that it needs
+
+
+@dataclass(frozen=True)
+class Notation:
+    """How the object of a tool's arguments is written where that is not JSON.
+
+    It is members with `separator` between them; a member is `before_name`, its name, `after_name`, its value,
+    `after_value`. Values are as in JSON, but for `raw_strings` and `constants`.
+    """
+
+    names: str  # regular expression of the whole of a name that can be written
+    separator: str = ""
+    before_name: str = ""
+    after_name: str = ""
+    after_value: str = ""
+    raw_strings: bool = False  # members that are strings are raw text up to `after_value`
+    constants: tuple[str, str, str] = JSON_CONSTANTS  # null, false and true
+
+    @property
+    def mark(self) -> str:
+        """The visible part of `after_value`, which no value contains."""
+        return self.after_value.strip()
 
 
 EMPTY = Alternative('""', frozenset())
@@ -49,14 +76,26 @@ def sequence(*parts: str | RuleCall | Alternative) -> Alternative:
 class Rules:
     """The rules so far."""
 
-    def __init__(self, comma: str = ",", colon: str = ":", whitespace: str | None = None, prefix: str = "v"):
+    def __init__(
+        self,
+        comma: str = ",",
+        colon: str = ":",
+        whitespace: str | None = None,
+        prefix: str = "v",
+        notation: Notation | None = None,
+    ):
         """`comma`, `colon`: what separates items, and keys from values; `prefix`: of the names of rules.
 
-        `whitespace`: regular expression of what may stand between all of them; None: nothing.
+        `whitespace`: regular expression of what may stand between all of them; None: nothing. `notation`: of the
+        outermost object; None: JSON.
         """
+        self.notation = notation
+        self.null, self.false, self.true = map(literal, notation.constants if notation else JSON_CONSTANTS)
+        self._without = f" & ~/(?s:.*){escaped(notation.mark)}(?s:.*)/" if notation and notation.mark else ""
         self.comma, self.colon = literal(comma), literal(colon)
         self._whitespace = whitespace
         self._parametric: set[str] = set()
+        self._lazy: set[str] = set()
         self._prefix = prefix
         self._rules: dict[str, Sequence[Alternative]] = {}
         self._names: dict[tuple[Alternative, ...], str] = {}
@@ -101,6 +140,16 @@ class Rules:
         """Return the name of the terminal of an expression."""
         return self._terminals.setdefault(expression, f"{self._prefix.upper()}T{len(self._terminals)}")
 
+    def shortest(self, expression: str) -> RuleCall:
+        """Return the rule of the shortest text of an expression: of one that ends as soon as it matches."""
+        rule = self.rule([sequence(self.terminal(expression))])
+        self._lazy.add(rule.name)
+        return rule
+
+    def string(self, expression: str) -> str:
+        """Return the name of the terminal of an expression of strings."""
+        return self.terminal(expression + self._without)
+
     def optional(self, alternative: Alternative, most: int | None) -> RuleCall:
         """Return a rule for an alternative from 0 to `most` times."""
         if most is None:
@@ -117,7 +166,8 @@ class Rules:
         lines = []
         for name in self._reached(start.name, ends):
             kept = [each.text for each in self._rules[name] if each.calls <= ends]
-            lines.append(f"{name}{'::_' if name in self._parametric else ''}: {' | '.join(kept)}")
+            attribute = "::_" if name in self._parametric else "[lazy]" if name in self._lazy else ""
+            lines.append(f"{name}{attribute}: {' | '.join(kept)}")
         return "\n".join([*lines, *(f"{name}: {text}" for text, name in self._terminals.items())])
 
     def _ending(self) -> set[str]:

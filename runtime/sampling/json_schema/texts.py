@@ -3,13 +3,21 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Callable
 from dataclasses import dataclass
 from functools import lru_cache
 from typing import Any
 
 from intaglio.extras import load
 from intaglio.runtime.sampling.json_schema.formats import FORMATS
-from intaglio.runtime.sampling.json_schema.patterns import CHARACTER, PatternError, expressions, quoted
+from intaglio.runtime.sampling.json_schema.patterns import (
+    CHARACTER,
+    UNESCAPED,
+    PatternError,
+    escaped,
+    expressions,
+    quoted,
+)
 
 
 @dataclass(frozen=True)
@@ -88,26 +96,44 @@ class Texts:
     def expression(self) -> str:
         """Return the terminal of the strings, as llguidance has them in Lark. Raises `PatternError`."""
         if self.values is not None:
-            return f"/{alternatives(self.values)}/" if self.values else ""
-        whole = [f'"{CHARACTER}{_count(self.least, self.most)}"']
-        banned = []
-        for pattern in sorted(self.patterns):
-            found = expressions(pattern, strict=True)
-            whole += [f'"{each}"' for each in found.all_of]
-            banned += [f'"{each}"' for each in found.none_of]
-        whole += [f'"({FORMATS[each]})"' for each in sorted(self.formats)]
-        for pattern in sorted(self.without):
-            banned += [f'"{each}"' for each in expressions(pattern, strict=False).all_of]
-        if self.excluded:
-            banned.append(alternatives(self.excluded))
+            return f'/"{_any_of(self.values, quoted)}"/' if self.values else ""
+        whole, banned = self._conditions(CHARACTER, quoted)
         if len(whole) > 1 and (self.least, self.most) == (0, None) and not banned:
             del whole[0]
-        return " & ".join([*(f"/{each}/" for each in whole), *(f"~/{each}/" for each in banned)])
+        return " & ".join([*(f'/"{each}"/' for each in whole), *(f'~/"{each}"/' for each in banned)])
+
+    def raw_expression(self, end: str = "") -> str:
+        """Return the terminal of the strings as raw text up to the first `end`. Raises `PatternError`.
+
+        Patterns are of text in JSON: with one, strings are left out that JSON writes with a backslash.
+        """
+        mark, after = end.strip(), escaped(end)
+        if self.values is not None:
+            values = frozenset(each for each in self.values if not mark or mark not in each)
+            return f"/{_any_of(values, escaped)}{after}/" if values else ""
+        plain = not (self.patterns or self.without or self.formats)
+        whole, banned = self._conditions("(?s:.)" if plain else UNESCAPED, escaped)
+        found = [*(f"/{each}{after}/" for each in whole), *(f"~/{each}{after}/" for each in banned)]
+        return " & ".join([*found, f"~/(?s:.*){escaped(mark)}(?s:.+)/"] if mark else found)
+
+    def _conditions(self, character: str, spelled: Callable[[str], str]) -> tuple[list[str], list[str]]:
+        """Return expressions that the strings match, the first for their length, and expressions that they do not."""
+        whole = [f"{character}{_count(self.least, self.most)}"]
+        banned: list[str] = []
+        for pattern in sorted(self.patterns):
+            found = expressions(pattern, strict=True)
+            whole += found.all_of
+            banned += found.none_of
+        whole += [f"({FORMATS[each]})" for each in sorted(self.formats)]
+        for pattern in sorted(self.without):
+            banned += expressions(pattern, strict=False).all_of
+        if self.excluded:
+            banned.append(_any_of(self.excluded, spelled))
+        return whole, banned
 
 
-def alternatives(values: frozenset[str]) -> str:
-    """Return the regular expression of some strings, with their quotation marks."""
-    return f'"({"|".join(sorted(map(quoted, values)))})"'
+def _any_of(values: frozenset[str], spelled: Callable[[str], str]) -> str:
+    return f"({'|'.join(sorted(map(spelled, values)))})"
 
 
 def found_in(pattern: str, text: str) -> bool | None:

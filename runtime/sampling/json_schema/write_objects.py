@@ -59,24 +59,20 @@ def free_keys(objects: Objects, expander: Expander, where: str) -> dict[Node, li
 class ObjectRules:
     """The rules of one set of objects."""
 
+    brackets = ('"{"', '"}"')
+
     def __init__(self, objects: Objects, expander: Expander, rules: Rules, value: ValueRule, where: str):
-        self._objects, self._rules, self._where = objects, rules, where
+        self._objects, self._expander, self._rules, self._value, self._where = objects, expander, rules, value, where
+        self._comma = rules.comma
         nodes = {name: expander.member(objects, name) for name in objects.known}
         self._possible = all(nodes[name] != NOTHING for name in objects.required)
         self._entries = [
-            Entry(
-                sequence(literal(json.dumps(name, ensure_ascii=False)), rules.colon, value(node, f"{where}.{name}")),
-                name in objects.required,
-            )
+            Entry(self._member(self._key(name), node, f"{where}.{name}"), name in objects.required)
             for name, node in nodes.items()
             if node != NOTHING
         ]
         free = free_keys(objects, expander, where) if self._possible else {}
-        pairs = [
-            sequence(rules.terminal(each.expression()), rules.colon, value(node, f"{where}.*"))
-            for node, keys in free.items()
-            for each in keys
-        ]
+        pairs = [self._member(self._free_key(each), node, f"{where}.*") for node, keys in free.items() for each in keys]
         self._pair = sequence(rules.rule(pairs)) if pairs else None
         self._rest: dict[tuple[int, int, bool], RuleCall] = {}
         needed = sum(each.required for each in self._entries)
@@ -85,6 +81,18 @@ class ObjectRules:
         self._most = most if most is not None and (most < len(self._entries) or pairs) else None
         self._top = self._least if self._most is None else max(self._least, self._most + 1)
         self._check()
+
+    def _key(self, name: str) -> str:
+        """Return how a name is written."""
+        return literal(json.dumps(name, ensure_ascii=False))
+
+    def _free_key(self, texts: Texts) -> str:
+        """Return how one of some names is written."""
+        return self._rules.string(texts.expression())
+
+    def _member(self, key: str, node: Node, where: str) -> Alternative:
+        """Return how a key and its value are written."""
+        return sequence(key, self._rules.colon, self._value(node, where))
 
     def _check(self) -> None:
         distinct = len(self._entries) + (self._pair is not None)
@@ -103,11 +111,12 @@ class ObjectRules:
             for count in range(min(place, self._top) + 1):
                 for after in {count > 0, place > 0 and self._top == 0}:
                     self._rest[place, count, after] = self._rules.rule(self._rest_of(place, count, after))
-        return [sequence('"{"', self._rest[0, 0, False], '"}"')]
+        opening, closing = self.brackets
+        return [sequence(opening, self._rest[0, 0, False], closing)]
 
     def _rest_of(self, place: int, count: int, after: bool) -> list[Alternative]:
         """Return what may follow when `count` entries before `place` were written; `after`: whether there were any."""
-        comma = self._rules.comma if after else ""
+        comma = self._comma if after else ""
         if place == len(self._entries):
             return self._others(count, comma)
         entry, more = self._entries[place], min(count + 1, self._top)
@@ -123,6 +132,6 @@ class ObjectRules:
         found = [EMPTY] if count >= self._least else []
         more = None if self._most is None else self._most - count
         if self._pair is not None and count + 1 >= self._least and (more is None or more > 0):
-            again = self._rules.optional(sequence(self._rules.comma, self._pair), None if more is None else more - 1)
+            again = self._rules.optional(sequence(self._comma, self._pair), None if more is None else more - 1)
             found.append(sequence(comma, self._pair, again))
         return found

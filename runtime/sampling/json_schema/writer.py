@@ -11,23 +11,28 @@ from intaglio.runtime.sampling.json_schema.expand import CircularError, Expander
 from intaglio.runtime.sampling.json_schema.nodes import Node
 from intaglio.runtime.sampling.json_schema.numbers import DIGITS, Numbers
 from intaglio.runtime.sampling.json_schema.patterns import PatternError
-from intaglio.runtime.sampling.json_schema.rules import Alternative, RuleCall, Rules, sequence
+from intaglio.runtime.sampling.json_schema.rules import NEVER, Alternative, Notation, RuleCall, Rules, sequence
 from intaglio.runtime.sampling.json_schema.values import TooManyError, Values
+from intaglio.runtime.sampling.json_schema.write_arguments import ArgumentRules
 from intaglio.runtime.sampling.json_schema.write_arrays import ArrayRules
 from intaglio.runtime.sampling.json_schema.write_objects import ObjectRules
-
-NEVER = "/[a&&b]/"  # the terminal of no text
 
 
 @lru_cache(64)
 def schema_rules(
-    schema: str, comma: str = ",", colon: str = ":", whitespace: str | None = None, prefix: str = "v"
+    schema: str,
+    comma: str = ",",
+    colon: str = ":",
+    whitespace: str | None = None,
+    prefix: str = "v",
+    notation: Notation | None = None,
 ) -> tuple[str, str]:
     """Return the name of the rule of a schema's values, and the text of all of its rules; see `Rules`.
 
-    `schema`: JSON. Raises `UnsupportedError` as `write_schema`, and for a schema without values.
+    `schema`: JSON. `notation`: how its values, which are objects then, are written; None: as JSON. Raises
+    `UnsupportedError` as `write_schema`, and for a schema without values.
     """
-    rules = Rules(comma, colon, whitespace, prefix)
+    rules = Rules(comma, colon, whitespace, prefix, notation)
     start = write_schema(json.loads(schema), rules)
     text = rules.text(start)
     if text is None:
@@ -67,17 +72,24 @@ class _Writer:
         self._waiting: deque[tuple[Node, str]] = deque()
 
     def write(self) -> RuleCall:
-        start = self._value(self._start, "$")
-        while self._waiting:
-            node, where = self._waiting.popleft()
-            self._expander.check_time()
-            try:
+        where = "$"
+        try:
+            start = self._arguments(self._rules.notation) if self._rules.notation else self._value(self._start, where)
+            while self._waiting:
+                node, where = self._waiting.popleft()
+                self._expander.check_time()
                 self._rules.define(self._names[node], self._alternatives(self._expander.expand(node), where))
-            except PatternError as error:
-                raise UnsupportedError(where, f"pattern: {error}. Simplify it.") from error
-            if self._rules.many:
-                raise UnsupportedError(where, "has too many combinations. Simplify its anyOf, oneOf, if and not.")
+                if self._rules.many:
+                    raise UnsupportedError(where, "has too many combinations. Simplify its anyOf, oneOf, if and not.")
+        except PatternError as error:
+            raise UnsupportedError(where, f"pattern: {error}. Simplify it.") from error
         return start
+
+    def _arguments(self, notation: Notation) -> RuleCall:
+        """Return the rule of the outermost objects."""
+        found = self._expander.expand(self._start).objects
+        rules = [ArgumentRules(notation, each, self._expander, self._rules, self._value) for each in found]
+        return self._rules.rule(alternative for each in rules for alternative in each.alternatives())
 
     def _value(self, node: Node, where: str) -> RuleCall:
         """Return the rule of a node's values. `where`: a place in the value, such as $.items[], for messages."""
@@ -87,11 +99,11 @@ class _Writer:
         return RuleCall(self._names[node])
 
     def _alternatives(self, values: Values, where: str) -> list[Alternative]:
-        found = [sequence('"null"')] if values.null else []
-        found += [sequence('"true"' if each else '"false"') for each in sorted(values.booleans)]
+        found = [sequence(self._rules.null)] if values.null else []
+        found += [sequence(self._rules.true if each else self._rules.false) for each in sorted(values.booleans)]
         found += [self._number(each, where) for each in values.numbers]
         expressions = [each.expression() for each in values.texts]
-        found += [sequence(self._rules.terminal(each or NEVER)) for each in expressions]
+        found += [sequence(self._rules.string(each or NEVER)) for each in expressions]
         for arrays in values.arrays:
             found += ArrayRules(arrays, self._expander, self._rules, self._value, where).alternatives()
         for objects in values.objects:

@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 from tokenizers import AddedToken, Tokenizer
+from written_calls import written_calls
 
 from intaglio.errors import EngineError, UsageError
 from intaglio.runtime.generation.answer import answers_for
@@ -33,7 +34,7 @@ WEATHER: dict[str, Any] = {
 }
 NOW: dict[str, Any] = {"type": "function", "function": {"name": "now", "description": "The time"}}
 NAMED: dict[str, Any] = {"type": "function", "function": {"name": "now"}}
-CALL = ("weather", '{"city": "Ulm {x} \\"y\\"", "days": 3}')
+CALL = ("weather", {"city": 'Ulm {x} "y"', "days": 3})
 styles = pytest.mark.parametrize("style", FORMATS, ids=lambda style: style.name)
 # How a tokenizer can have the markers: not at all, as tokens that decoding shows, as special tokens.
 marked = pytest.mark.parametrize("special", [None, False, True], ids=["text", "added", "special"])
@@ -48,12 +49,6 @@ def marked_tokenizer(tokenizer: Tokenizer, style: ToolCallFormat, special: bool 
     if special is not None:
         tokenizer.add_tokens([AddedToken(marker, special=special, normalized=False) for marker in style.markers])
     return tokenizer
-
-
-def written(style: ToolCallFormat, *calls: tuple[str, str], opening: bool = True) -> str:
-    bodies = [f'{{"name": "{name}", "{style.arguments}": {arguments}}}' for name, arguments in calls]
-    between = style.between or "\n"
-    return f"{style.opening * opening}{style.before}{between.join(bodies)}{style.after}"
 
 
 def allowed(grammar: str | None, tokenizer: Tokenizer, text: str, tokens: Sequence[int] | None = None) -> bool:
@@ -75,25 +70,26 @@ def test_grammar_allows_only_calls_of_the_tool_choice(
     tokenizer = marked_tokenizer(tokenizer, style, special)
     calling = tool_calling(f"{{{{ tools }}}} {style.signs[0]}", tokenizer, [WEATHER, NOW], choice, parallel)
     any_tool, free = choice in ("auto", "required"), choice in ("auto", "none")
-    now = ("now", "{}")
+    now: tuple[str, dict[str, Any]] = ("now", {})
     twice = any_tool and parallel and style.between is not None
     expected = {
         "Some {text": free,
         "a < b <tool [TOOL <|py": free,
-        written(style, CALL): any_tool,
-        written(style, now): choice != "none",
-        written(style, CALL, now): twice,
-        "Sure.\n" + written(style, CALL): choice == "auto",
-        written(style, CALL) + " text": False,
-        written(style, ("weather", "{}")): False,
-        written(style, ("weather", '{"city": 1}')): False,
-        written(style, ("weather", '{"city": "Ulm", "x": 1}')): False,
-        written(style, ("other", "{}")): False,
+        written_calls(style, CALL): any_tool,
+        written_calls(style, now): choice != "none",
+        written_calls(style, CALL, now): twice,
+        "Sure.\n" + written_calls(style, CALL): choice == "auto",
+        written_calls(style, CALL) + " text": False,
+        written_calls(style, ("weather", {})): False,
+        written_calls(style, ("weather", {"city": 1})): any_tool and style.name == "qwen_coder",  # a text "1"
+        written_calls(style, ("weather", {"city": "Ulm", "days": "x"})): False,
+        written_calls(style, ("weather", {"city": "Ulm", "x": 1})): False,
+        written_calls(style, ("other", {})): False,
         style.opening: False,
     }
     if style.bare:
-        expected[written(style, CALL, opening=False)] = any_tool or choice == "none"
-        expected['{"answer": 1}'] = choice == "none"
+        expected[written_calls(style, CALL, opening=False)] = any_tool or choice == "none"
+        expected[f'{style.first}"answer": 1}}'] = choice == "none"
     found = {text: allowed(calling.grammar, tokenizer, text) for text in expected}
     assert found == expected
 
@@ -117,7 +113,7 @@ def test_text_allows_visible_added_tokens_and_no_special_ones(tokenizer: Tokeniz
     tokenizer.add_tokens([AddedToken("<|secret|>", special=True)])
     for sign in "<tool_call>", "<|python_tag|>":
         calling = tool_calling(f"{{{{ tools }}}} {sign}", tokenizer, [WEATHER, NOW])
-        call = written(calling.style, CALL)
+        call = written_calls(calling.style, CALL)
         assert allowed(calling.grammar, tokenizer, "<think>\nWell...\n</think>\n\nHello")
         assert allowed(calling.grammar, tokenizer, f"<think>\nWell...\n</think>\n\n{call}")
         assert not allowed(calling.grammar, tokenizer, "Well <|secret|>")
@@ -145,6 +141,8 @@ def test_any_text_is_allowed_without_tools(tokenizer: Tokenizer) -> None:
         ("""{{- '"parameters": ' }}{{- tool_call.arguments | tojson }}""", "llama"),
         ("""{%- if builtin_tools %}{{- "<|python_tag|>" + tool_call.name }}""", "llama"),
         ("""{{- "[TOOL_CALLS] [" }}""", "mistral"),
+        ("""{{- '\\n<tool_call>\\n<function=' + tool_call.name + '>\\n' }}""", "qwen_coder"),
+        ("<tool_call>\n<function=example_function_name>\n<parameter=example_parameter_1>", "qwen_coder"),
         ("""{{ tools }} "parameters": <tool_call>""", "hermes"),
         ("{{ tools | tojson }}", "hermes"),
     ],
@@ -183,24 +181,37 @@ def test_unsupported_schema_error_names_tool_and_path(tokenizer: Tokenizer) -> N
         tool_calling("", tokenizer, [{"type": "function", "function": {"name": "x", "parameters": odd}}])
 
 
+def test_parameter_that_the_format_cannot_write_is_named(tokenizer: Tokenizer) -> None:
+    for sign, name in (("<tool_call>\\n<function=", "a<b"),):
+        parameters = {"type": "object", "properties": {name: {}}}
+        with pytest.raises(UsageError, match=f"^tool 'x': parameters at #/properties: .* cannot write .* '{name}'"):
+            tool_calling(sign, tokenizer, [{"type": "function", "function": {"name": "x", "parameters": parameters}}])
+
+
 UNIQUE = {"type": "object", "properties": {"x": {"type": "array", "uniqueItems": True}}, "required": ["x"]}
 CENTS = {"type": "object", "properties": {"x": {"type": "number", "multipleOf": 0.01}}, "required": ["x"]}
 
 
+@styles
 @pytest.mark.parametrize(
     ("parameters", "good", "bad", "keyword"),
     [
-        (UNIQUE, '{"x": [1, true]}', '{"x": [{"a": 1}, {"a": 1.0}]}', "uniqueItems at #/properties/x"),
-        (CENTS, '{"x": 0.29}', '{"x": 0.295}', "multipleOf at #/properties/x"),
+        (UNIQUE, {"x": [1, True]}, {"x": [{"a": 1}, {"a": 1.0}]}, "uniqueItems at #/properties/x"),
+        (CENTS, {"x": 0.29}, {"x": 0.295}, "multipleOf at #/properties/x"),
     ],
 )
 def test_unenforced_keyword_is_checked_in_the_finished_call(
-    parameters: dict[str, Any], good: str, bad: str, keyword: str, tokenizer: Tokenizer
+    parameters: dict[str, Any],
+    good: dict[str, Any],
+    bad: dict[str, Any],
+    keyword: str,
+    style: ToolCallFormat,
+    tokenizer: Tokenizer,
 ) -> None:
     tool = {"type": "function", "function": {"name": "x", "parameters": parameters}}
-    calling = tool_calling("", tokenizer, [tool, NOW], "required")
+    calling = tool_calling(style.signs[0], tokenizer, [tool, NOW], "required")
     for arguments in (good, bad):
-        text = written(calling.style, ("x", arguments))
+        text = written_calls(style, ("x", arguments))
         assert allowed(calling.grammar, tokenizer, text)
         (answer,) = answers_for(1, calling)
         if arguments == good:
@@ -223,4 +234,4 @@ def test_harmless_tool_keywords_are_accepted(schema: dict[str, Any], tokenizer: 
     parameters = {"type": "object", "properties": {"x": schema}}
     tool = {"type": "function", "function": {"name": "x", "parameters": parameters}}
     calling = tool_calling("", tokenizer, [tool])
-    assert allowed(calling.grammar, tokenizer, written(calling.style, ("x", "{}"))) and not calling.checks
+    assert allowed(calling.grammar, tokenizer, written_calls(calling.style, ("x", {}))) and not calling.checks

@@ -21,13 +21,8 @@ from intaglio.runtime.generation.requests.request import GenerationRequest
 from intaglio.runtime.generation.scheduling.events import Failed, Finished, Piece
 from intaglio.runtime.generation.scheduling.generated import Generated
 from intaglio.runtime.generation.tool_calls.calling import ToolCalling, tool_calling
-from intaglio.runtime.generation.tool_calls.parser import (
-    ArgumentsPiece,
-    CallEnded,
-    CallStarted,
-    ContentPiece,
-    ToolCallParser,
-)
+from intaglio.runtime.generation.tool_calls.events import ArgumentsPiece, CallEnded, CallStarted, ContentPiece
+from intaglio.runtime.generation.tool_calls.parser import ToolCallParser
 from intaglio.runtime.sampling.constraint import Booleans, LogitConstraint
 from intaglio.runtime.sampling.grammar import Grammar, GrammarConstraint
 from intaglio.runtime.sampling.sampler import Sampling
@@ -54,10 +49,24 @@ TEMPLATES = {
 {%- for message in messages %}{{ message.role + ": " + message.content + "\\n" }}{% endfor %}
 {%- if false %}{{ '[TOOL_CALLS] ' }}{% endif %}""",
 }
+TEMPLATES["qwen_coder"] = """
+{%- for tool in tools or [] %}{{ tool.function.name }}{{ "\\n" }}{% endfor %}
+{%- for message in messages %}
+{{- message.role + ": " + (message.content or "") }}
+{%- for call in message.tool_calls or [] %}
+{{- '<tool_call>\\n<function=' + call.function.name + '>\\n' }}
+{%- for name, value in call.function.arguments|items %}
+{{- '<parameter=' + name + '>\\n' }}{{ value if value is string else value | tojson }}{{ '\\n</parameter>\\n' }}
+{%- endfor %}
+{{- '</function>\\n</tool_call>' }}
+{%- endfor %}{{ "\\n" }}
+{%- endfor %}
+{%- if add_generation_prompt %}{{ "assistant: " }}{% endif %}"""
 MARKERS = {
     "hermes": ("<tool_call>", "</tool_call>"),
     "llama": ("<|python_tag|>",),
     "mistral": ("[TOOL_CALLS]",),
+    "qwen_coder": ("<tool_call>", "</tool_call>"),
 }
 TOOLS: list[dict[str, Any]] = [
     {
@@ -264,10 +273,11 @@ def test_every_call_parses_and_matches_its_tool(
         assert tokens == plain_tokens[case]
 
 
+@pytest.mark.parametrize("style", ["hermes", "qwen_coder"])
 @pytest.mark.parametrize("special", [False, True], ids=["text", "special"])
-def test_parsed_calls_are_in_the_prompt_of_the_next_turn(special: bool, generators: Opened) -> None:
+def test_parsed_calls_are_in_the_prompt_of_the_next_turn(special: bool, style: str, generators: Opened) -> None:
     """The model's text of a call equals the template's rendering of the parsed call."""
-    generator = generators("hermes", special)
+    generator = generators(style, special)
     calling = tool_calling(generator.template.tool_source, generator.tokenizer, TOOLS, "required", parallel=False)
     ((result, pieces), *_) = write(generator, calling, QUESTIONS[:1], Plain(), Sampling(1.0))
     ((name, arguments),) = calls_of(calling.parser(), pieces)[1]
