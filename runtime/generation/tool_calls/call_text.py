@@ -27,6 +27,7 @@ class CallText:
         self.tools = tools
         self._marker, self._new_id = marker, new_id
         self._events: list[ToolEvent] = []
+        self._arguments = ""  # of the open call, to be reported
         self._again = ""  # the next characters, if they were read already
         self.held = ""  # characters that are content, unless they are part of a call
         self.started = 0  # number of calls that were reported
@@ -75,7 +76,7 @@ class CallText:
         """Report that a call starts, unless it is text without a marker that names no tool."""
         if name not in self.tools and not self.held.lstrip(SPACE).startswith(self._marker):
             return False
-        self.report(CallStarted(self.started, self._new_id(), name))
+        self._report(CallStarted(self.started, self._new_id(), name))
         self.started += 1
         self.open = True
         self.drop()
@@ -83,35 +84,34 @@ class CallText:
 
     def arguments(self, text: str) -> None:
         """Report the next characters of the arguments, JSON text, of the call that is open."""
-        if text:
-            self.report(ArgumentsPiece(self.started - 1, text))
+        self._arguments += text
         self.drop()
 
     def end(self) -> None:
         """Report that the open call is complete."""
-        self.report(CallEnded(self.started - 1))
+        self._report(CallEnded(self.started - 1))
         self.open = False
         self.drop()
 
-    def give_up(self) -> None:
-        """Report what was held back as content."""
-        if self.held:
-            self.report(ContentPiece(self.held))
-        self.drop()
-
-    def report(self, event: ToolEvent) -> None:
-        """Add an event, and join pieces of the same text."""
-        last = self._events[-1] if self._events else None
-        if isinstance(event, ContentPiece) and isinstance(last, ContentPiece):
-            event = ContentPiece(last.text + event.text)
-        elif isinstance(event, ArgumentsPiece) and isinstance(last, ArgumentsPiece) and last.index == event.index:
-            event = ArgumentsPiece(event.index, last.text + event.text)
-        else:
-            self._events.append(event)
-            return
-        self._events[-1] = event
+    def give_up(self, count: int | None = None) -> None:
+        """Report the first `count` characters of what is held back as content; None: all of it."""
+        text, self.held = self.held[:count], "" if count is None else self.held[count:]
+        if text and self._events and isinstance(last := self._events[-1], ContentPiece):
+            self._events[-1] = ContentPiece(last.text + text)
+        elif text:
+            self._report(ContentPiece(text))
 
     def taken(self) -> list[ToolEvent]:
         """Return the events since the last time."""
+        self._flush()
         events, self._events = self._events, []
         return events
+
+    def _report(self, event: ToolEvent) -> None:
+        self._flush()
+        self._events.append(event)
+
+    def _flush(self) -> None:
+        if self._arguments:
+            self._events.append(ArgumentsPiece(self.started - 1, self._arguments))
+        self._arguments = ""

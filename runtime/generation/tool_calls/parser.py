@@ -6,7 +6,7 @@ from collections.abc import Generator, Mapping
 from typing import Any
 
 from intaglio.runtime.generation.tool_calls.call_text import SPACE, CallText
-from intaglio.runtime.generation.tool_calls.events import ContentPiece, ToolEvent
+from intaglio.runtime.generation.tool_calls.events import ToolEvent
 from intaglio.runtime.generation.tool_calls.tool_format import ToolCallFormat
 
 
@@ -74,8 +74,7 @@ class ToolCallParser:
             elif not opening.startswith(text.held[blank:]):
                 places = range(blank + 1, len(text.held) + 1)
                 start = next(place for place in places if opening.startswith(text.held[place:].lstrip(SPACE)))
-                text.report(ContentPiece(text.held[:start]))
-                text.held = text.held[start:]
+                text.give_up(start)
                 blank = self._blank()
 
     def _blank(self) -> int:

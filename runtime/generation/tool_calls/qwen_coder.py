@@ -89,10 +89,11 @@ def _value(text: CallText, report: bool = False) -> Characters:
         read += yield from text.next()
         text.drop()
         if report:  # all but what may be the end
-            rests = (read[place:] for place in range(len(read) + 1))
-            rest = next(each for each in rests if PARAMETER_END.startswith(each) or VALUE_END.startswith(each))
-            text.arguments(_escaped(read.removesuffix(rest)))
-            read = rest
+            certain = 0
+            while not (VALUE_END.startswith(read[certain:]) or PARAMETER_END.startswith(read[certain:])):
+                certain += 1
+            text.arguments(_escaped(read[:certain]))
+            read = read[certain:]
     return read.removesuffix(PARAMETER_END).removesuffix("\n")
 
 
