@@ -39,6 +39,8 @@ def written_call(style: ToolCallFormat, name: str, arguments: Mapping[str, Any])
     if isinstance(style.syntax, JsonCalls):
         return f'{{"name": "{name}", "{style.syntax.key}": {_dumped(arguments)}}}'
     before, after = style.syntax.frame(name)
+    if style.name == "pythonic":
+        return before + ", ".join(f"{key}={_python(value)}" for key, value in arguments.items()) + after
     texts = {key: value if isinstance(value, str) else _dumped(value) for key, value in arguments.items()}
     return before + "".join(f"<parameter={key}>\n{text}\n</parameter>\n" for key, text in texts.items()) + after
 
@@ -47,6 +49,15 @@ def written_calls(style: ToolCallFormat, *calls: tuple[str, Mapping[str, Any]], 
     """Calls with the text around them; `opening`: with the marker."""
     bodies = (style.between or "\n").join(written_call(style, name, arguments) for name, arguments in calls)
     return f"{style.opening * opening}{style.before}{bodies}{style.after}"
+
+
+def _python(value: Any) -> str:
+    """A literal of Python, with strings as in JSON."""
+    if isinstance(value, list):
+        return f"[{', '.join(map(_python, value))}]"
+    if isinstance(value, Mapping):
+        return f"{{{', '.join(f'{_dumped(key)}: {_python(each)}' for key, each in value.items())}}}"
+    return _dumped(value) if isinstance(value, str) else repr(value)
 
 
 def _dumped(value: Any) -> str:

@@ -143,6 +143,8 @@ def test_any_text_is_allowed_without_tools(tokenizer: Tokenizer) -> None:
         ("""{{- "[TOOL_CALLS] [" }}""", "mistral"),
         ("""{{- '\\n<tool_call>\\n<function=' + tool_call.name + '>\\n' }}""", "qwen_coder"),
         ("<tool_call>\n<function=example_function_name>\n<parameter=example_parameter_1>", "qwen_coder"),
+        ("""{{- "in the format of [func_name1(params_name1=params_value1, ...), func_name2(params)]" }}""", "pythonic"),
+        ("""<|python_tag|> "parameters": [func_name1(param1=value1, param2=value2), func_name2(...)]""", "pythonic"),
         ("""{{ tools }} "parameters": <tool_call>""", "hermes"),
         ("{{ tools | tojson }}", "hermes"),
     ],
@@ -182,7 +184,7 @@ def test_unsupported_schema_error_names_tool_and_path(tokenizer: Tokenizer) -> N
 
 
 def test_parameter_that_the_format_cannot_write_is_named(tokenizer: Tokenizer) -> None:
-    for sign, name in (("<tool_call>\\n<function=", "a<b"),):
+    for sign, name in ("<tool_call>\\n<function=", "a<b"), ("[func_name1(", "a b"):
         parameters = {"type": "object", "properties": {name: {}}}
         with pytest.raises(UsageError, match=f"^tool 'x': parameters at #/properties: .* cannot write .* '{name}'"):
             tool_calling(sign, tokenizer, [{"type": "function", "function": {"name": "x", "parameters": parameters}}])

@@ -23,9 +23,10 @@ from intaglio.runtime.generation.tool_calls.json_calls import JsonCalls
 from intaglio.runtime.generation.tool_calls.llama import LLAMA
 from intaglio.runtime.generation.tool_calls.mistral import MISTRAL
 from intaglio.runtime.generation.tool_calls.parser import ToolCallParser
+from intaglio.runtime.generation.tool_calls.pythonic import PYTHONIC
 from intaglio.runtime.generation.tool_calls.tool_format import ToolCallFormat
 
-MARKERS = ["<tool_call>", "</tool_call>", "[TOOL_CALLS]", "<|python_tag|>"]
+MARKERS = ["<tool_call>", "</tool_call>", "[TOOL_CALLS]", "<|python_tag|>", "<|python_start|>"]
 FRAGMENTS = [
     *MARKERS,
     *('"name"', '"arguments"', '"parameters"', '"id"', '"weather"', '"we\\"ather\\\\"', ": ", ", ", "{", "}", "[", "]"),
@@ -33,8 +34,10 @@ FRAGMENTS = [
 ]
 TAGS = ["<tool_call>", "</tool_call>", "<function=weather>", "<function=", "<parameter=city>", "<parameter=days>", ">"]
 TAGS += ["\n</parameter>", "</parameter>", "</function>", "</", "\n", "Ulm", '"', "3", "{}", "True", "text"]
+PYTHON = ["<|python_start|>", "<|python_end|>", "[", "]", "weather(", "now()", "city=", "days=", "'", '"', "\\", "Ulm"]
+PYTHON += ["3", "None", "1e9", "{", "}", ":", ",", ", ", ")", " ", "\n", "text", "'a': "]
 styles = pytest.mark.parametrize("style", FORMATS, ids=lambda style: style.name)
-texts = st.one_of(*(st.lists(st.sampled_from(each), max_size=20).map("".join) for each in (FRAGMENTS, TAGS)))
+texts = st.one_of(*(st.lists(st.sampled_from(each), max_size=20).map("".join) for each in (FRAGMENTS, TAGS, PYTHON)))
 words = st.one_of(st.text(max_size=6), st.sampled_from([*MARKERS, '"', "\\", "}", "{", '\\"']))
 objects = st.dictionaries(
     words,
@@ -198,7 +201,7 @@ def test_markup_of_a_truncated_call_is_not_content(style: ToolCallFormat, conten
             assert not ended or arguments == call[1]
 
 
-@pytest.mark.parametrize("style", [LLAMA], ids=lambda style: style.name)
+@pytest.mark.parametrize("style", [LLAMA, PYTHONIC], ids=lambda style: style.name)
 def test_markup_of_a_truncated_markerless_call_is_not_content(style: ToolCallFormat) -> None:
     text = written(style, opening=False)
     assert all(parsed(style, [text[:place]], cut=True)[0] == "" for place in range(len(text) + 1))

@@ -62,11 +62,13 @@ TEMPLATES["qwen_coder"] = """
 {%- endfor %}{{ "\\n" }}
 {%- endfor %}
 {%- if add_generation_prompt %}{{ "assistant: " }}{% endif %}"""
+TEMPLATES["pythonic"] = TEMPLATES["llama"].replace('"parameters": ', "[func_name1(params_name1=params_value1)]")
 MARKERS = {
     "hermes": ("<tool_call>", "</tool_call>"),
     "llama": ("<|python_tag|>",),
     "mistral": ("[TOOL_CALLS]",),
     "qwen_coder": ("<tool_call>", "</tool_call>"),
+    "pythonic": ("<|python_start|>", "<|python_end|>"),
 }
 TOOLS: list[dict[str, Any]] = [
     {
