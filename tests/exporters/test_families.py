@@ -25,7 +25,7 @@ FEW = [
     ("BertForMaskedLM", 1),
     ("BertForSequenceClassification", 1),
     ("DistilBertModel", 1),
-    ("RobertaForSequenceClassification", 1),
+    ("RobertaForMaskedLM", 1),
 ]
 OTHERS = [
     (name, 1) for family in ENCODERS for name in family.architectures if (name, 1) not in FEW and (name, 2) not in BASES

@@ -16,6 +16,7 @@ import pytest
 from intaglio.bundle.bundle import Bundle, Manifest, Source, TensorSpec, create
 from intaglio.errors import BundleError, EngineError, UsageError
 from intaglio.exporters import export
+from intaglio.exporters.encoders.description import activation
 from intaglio.runtime import run
 from intaglio.runtime.text.run_texts import TextRunner
 from intaglio.samples.sentences import sentences
@@ -86,6 +87,19 @@ def test_classes_have_scores(
         assert list(result.scores) == sorted(result.scores, key=result.scores.__getitem__, reverse=True)
 
 
+@pytest.mark.parametrize(
+    ("config", "expected"),
+    [
+        ({"id2label": {"0": "any"}}, "sigmoid"),
+        ({}, "softmax"),
+        ({"id2label": {"0": "any"}, "problem_type": "regression"}, "identity"),
+    ],
+)
+def test_activation_depends_on_classes_and_problem(config: dict[str, Any], expected: str) -> None:
+    assert activation(config) == expected
+
+
+@pytest.mark.proof  # test_activation_depends_on_classes_and_problem, without a graph of one class
 def test_classifier_of_one_class_returns_a_sigmoid(make_checkpoint: Callable[..., Path], tmp_path: Path) -> None:
     folder = make_checkpoint("BertForSequenceClassification", num_labels=1, num_hidden_layers=1)
     export(str(folder), tmp_path / "bundle", check=False)

@@ -8,8 +8,12 @@ Workers share traces as files.
 
 from __future__ import annotations
 
+import functools
+import gc
 import hashlib
-from collections.abc import Callable
+import logging
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any
@@ -17,8 +21,9 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     import onnx_ir as ir
 
-# Of a configuration; none changes the graph beyond the shapes and dtypes of its parameters.
-NAMES = ("_name_or_path", "architectures", "dtype", "id2label", "label2id", "problem_type", "transformers_version")
+# Of a configuration; none changes the graph beyond the shapes and dtypes of its parameters. Encoders give `use_cache`.
+NAMES = ("_name_or_path", "architectures", "dtype", "id2label", "label2id", "problem_type", "transformers_version",
+         "use_cache")  # fmt: skip
 PLAIN = (bool, int, float, str, bytes, type(None), tuple, list, set, frozenset)
 
 
@@ -51,9 +56,11 @@ Once = Callable[[str, Callable[[Path], object]], Path]  # `once` of conftest.py
 
 
 def trace_once(once: Once) -> None:
-    """Replace `torch.onnx.export`."""
+    """Replace `torch.onnx.export`, and let torch list its operators once: they are the same for each trace."""
     import torch
+    from torch.onnx._internal.exporter._registration import ONNXRegistry
 
+    ONNXRegistry.from_torchlib = staticmethod(functools.cache(ONNXRegistry.from_torchlib))  # type: ignore[method-assign, assignment]
     torch.onnx.export = TracedOnce(torch.onnx.export, once)
 
 
@@ -74,10 +81,24 @@ class TracedOnce:
         parameters = {name for name, _ in module.named_parameters(remove_duplicate=False)}
 
         def trace(path: Path) -> None:
-            model = self._export(module, *arguments, **options).model
+            with uncollected():
+                model = self._export(module, *arguments, **options).model
             save(model, parameters, path)
 
         return SimpleNamespace(model=ir.load(self._once(f"traces/{name}", trace)))
+
+
+@contextmanager
+def uncollected() -> Iterator[None]:
+    """No garbage is collected, and pytest keeps no records of torch: a trace makes so many objects and records."""
+    disabled = logging.root.manager.disable
+    gc.disable()
+    logging.disable(logging.INFO)
+    try:
+        yield
+    finally:
+        logging.disable(disabled)
+        gc.enable()
 
 
 def save(model: ir.Model, parameters: set[str], path: Path) -> None:
