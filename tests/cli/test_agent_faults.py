@@ -16,7 +16,7 @@ from scripted_server import SILENCE, STREAM, Step, chunk, scripted, status, stre
 SECONDS = 60
 LISTED = status(200, {"object": "list", "data": [{"id": "lm", "object": "model"}]})
 TOOLS = """
-import asyncio, ctypes, os, subprocess, sys, threading, time
+import asyncio, ctypes, itertools, os, subprocess, sys, threading, time
 from intaglio.runtime.agents.tools.from_function import tool
 
 print("imported")
@@ -59,9 +59,10 @@ def prints() -> str:
 
 @tool(timeout=0.2)
 def prints_on() -> str:
-    "Print without end."
-    while True:
+    "Print without end, first a flood and then a trickle, which leaves the processor to others."
+    for count in itertools.count():
         print("on and on", flush=True)
+        time.sleep(0.01 * (count > 2000))
 
 @tool
 def closes(after: str) -> str:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import shutil
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -342,19 +342,23 @@ def test_cpu_engine_gives_the_same_logits(make_encoder_decoder: Make, tmp_path: 
     np.testing.assert_allclose(logits[1], logits[0], atol=1e-5)
 
 
-@pytest.mark.parametrize("family", few(FAMILIES, ["mt5"]))
-def test_both_graphs_build_for_t4_and_a100(make_encoder_decoder: Make, tmp_path: Path, family: str) -> None:
+BUILDS = [*((family, ("t4", "a100")) for family in FAMILIES), ("mt5", ("t4",))]
+
+
+@pytest.mark.parametrize(("family", "gpus"), few(BUILDS, BUILDS[-1:]))  # test_operators builds for both
+def test_both_graphs_build_for_each_gpu(
+    make_encoder_decoder: Make, tmp_path: Path, family: str, gpus: Sequence[str]
+) -> None:
     pytest.importorskip("tensorrt_rtx")
     checkpoint, _ = make_encoder_decoder(family, d_kv=16)  # TensorRT-RTX 1.7 fails at heads of 12 values
     bundle = tmp_path / "bundle"
     export(str(checkpoint), bundle, dtype="float16")
     lengths = {"capacity": "48", "source": "1:16:40"}
-    engines = build(bundle, "tensorrt-rtx", ["t4", "a100"], axes=lengths).engines
+    engines = build(bundle, "tensorrt-rtx", gpus, axes=lengths).engines
     assert [(engine.graph, engine.path, engine.sm) for engine in engines] == [
-        ("model.onnx", "engines/tensorrt-rtx-t4.engine", 75),
-        ("model.onnx", "engines/tensorrt-rtx-a100.engine", 80),
-        ("encoder.onnx", "engines/tensorrt-rtx-t4-encoder.engine", 75),
-        ("encoder.onnx", "engines/tensorrt-rtx-a100-encoder.engine", 80),
+        (graph, f"engines/tensorrt-rtx-{gpu}{suffix}.engine", {"t4": 75, "a100": 80}[gpu])
+        for graph, suffix in (("model.onnx", ""), ("encoder.onnx", "-encoder"))
+        for gpu in gpus
     ]
     assert all(engine.profiles["source_mask"] == {"min": [1, 1], "opt": [1, 16], "max": [8, 40]} for engine in engines)
     opened = Bundle.open(bundle)

@@ -38,6 +38,7 @@ def example(tokens: tuple[int, ...], frames: int, seed: int) -> Example:
 EXAMPLES = [example(tokens, 60 + 8 * index, index) for index, tokens in enumerate([(1, 2), (3, 1), (4, 2, 1), (2, 3)])]
 
 
+@pytest.mark.covering(1)
 @pytest.mark.parametrize("optimizer", get_args(Optimizer))
 @pytest.mark.parametrize("architecture", get_args(Architecture))
 def test_few_utterances_are_learned(architecture: Architecture, optimizer: Optimizer) -> None:
