@@ -9,8 +9,8 @@ from collections import Counter
 from pathlib import Path
 
 import pytest
-from architecture_picture import floors, picture, rooms_imported, stages_imported
-from import_graph import PACKAGE, STAGES, ImportGraph, cycles
+from architecture_picture import floors, imports, picture, rooms_imported, stages_imported
+from import_graph import PACKAGE, ImportGraph, cycles
 
 ROOT = Path(__file__).parent.parent
 PAGE = (ROOT / "docs" / "architecture.md").read_text(encoding="utf-8")
@@ -20,7 +20,7 @@ MORE_FILES = {"benchmarks": "one question a file, run by its path, beside the fi
 
 @pytest.fixture(scope="module")
 def graph() -> ImportGraph:
-    return ImportGraph(ROOT, (PACKAGE, *STAGES))
+    return imports(ROOT)
 
 
 def test_folders_have_few_files() -> None:

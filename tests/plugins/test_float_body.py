@@ -119,9 +119,17 @@ def check(case: Case) -> None:
 
 
 @pytest.mark.parametrize("operator", MAKERS)
-@settings(max_examples=25, suppress_health_check=[HealthCheck.too_slow])
+@settings(max_examples=8, suppress_health_check=[HealthCheck.too_slow])
 @given(data=st.data())
 def test_body_stays_within_its_bound(operator, data):
+    check(data.draw(cases(operator)))
+
+
+@pytest.mark.proof
+@pytest.mark.parametrize("operator", MAKERS)
+@settings(max_examples=100, suppress_health_check=[HealthCheck.too_slow])
+@given(data=st.data())
+def test_body_stays_within_its_bound_in_100_cases(operator, data):
     check(data.draw(cases(operator)))
 
 

@@ -27,9 +27,17 @@ def check(case: Case, constants: bool = False) -> None:
 
 
 @pytest.mark.parametrize("operator", MAKERS)
-@settings(max_examples=25, suppress_health_check=[HealthCheck.too_slow])
+@settings(max_examples=10, suppress_health_check=[HealthCheck.too_slow])
 @given(data=st.data())
 def test_body_equals_reference(operator, data):
+    check(data.draw(cases(operator)), constants=data.draw(st.booleans()))
+
+
+@pytest.mark.proof
+@pytest.mark.parametrize("operator", MAKERS)
+@settings(max_examples=100, suppress_health_check=[HealthCheck.too_slow])
+@given(data=st.data())
+def test_body_equals_reference_in_100_cases(operator, data):
     check(data.draw(cases(operator)), constants=data.draw(st.booleans()))
 
 

@@ -37,7 +37,7 @@ def test_plan_depends_on_the_seed_alone() -> None:
 
 
 def test_every_split_has_all_kinds_and_the_requested_size() -> None:
-    for count in (4, 5, 6, 7, 11, 100):
+    for count in (4, 7, 100):
         made = plan(CorpusOptions(count, count, count))
         for part in PARTS:
             kinds = [each.kind for each in made if each.part == part]

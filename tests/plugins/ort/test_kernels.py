@@ -40,9 +40,18 @@ def check(case: Case, constants: bool = False) -> None:
 
 
 @pytest.mark.parametrize("operator", MAKERS)
-@settings(max_examples=40, suppress_health_check=list(HealthCheck))
+@settings(max_examples=16, suppress_health_check=list(HealthCheck))
 @given(data=st.data())
 def test_kernel_equals_reference(operator, instruction_set, data):
+    assert ort.instruction_set() == instruction_set
+    check(data.draw(cases(operator)), constants=data.draw(st.booleans()))
+
+
+@pytest.mark.proof
+@pytest.mark.parametrize("operator", MAKERS)
+@settings(max_examples=100, suppress_health_check=list(HealthCheck))
+@given(data=st.data())
+def test_kernel_equals_reference_in_100_cases(operator, instruction_set, data):
     assert ort.instruction_set() == instruction_set
     check(data.draw(cases(operator)), constants=data.draw(st.booleans()))
 

@@ -9,6 +9,7 @@ from __future__ import annotations
 import sys
 import textwrap
 from collections.abc import Mapping
+from functools import cache
 from graphlib import CycleError, TopologicalSorter
 from pathlib import Path
 
@@ -60,9 +61,15 @@ def floors(imported: Mapping[str, set[str]]) -> list[list[str]]:
     return [sorted(stage for stage in heights if heights[stage] == level) for level in levels]
 
 
+@cache
+def imports(root: Path) -> ImportGraph:
+    """The imports among all stages of the sources in `root`."""
+    return ImportGraph(root, (PACKAGE, *STAGES))
+
+
 def picture(root: Path = ROOT) -> str:
     """The SVG file."""
-    graph = ImportGraph(root, (PACKAGE, *STAGES))
+    graph = imports(root)
     # The façade and the verb that needs two stages import those above them when they are used.
     imported = {stage: set() if stage == PACKAGE else used for stage, used in stages_imported(graph).items()}
     parts: list[Markup] = []

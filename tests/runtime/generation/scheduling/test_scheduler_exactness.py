@@ -21,6 +21,7 @@ from intaglio.runtime.sampling.sampler import Sampling
 from intaglio.runtime.strategies import STRATEGIES, Strategy
 
 KINDS = ("float", "four bits", "fixed", "medusa", "hidden-transfer", "fixed trees", "calm", "exit", "t5")
+ROWS, CHUNKS = st.integers(1, 4), st.sampled_from([1, 7, 32, 256])
 PREFIXES = [np.random.default_rng(seed).integers(0, 250, 60).tolist() for seed in range(2)]
 OPTIONS: dict[str, dict[str, Any]] = {
     "bild": {"fallback": 0.3, "rollback": 1.0, "max_draft": 4},
@@ -130,12 +131,27 @@ def drive(models: Models, plans: Sequence[Planned], rows: int, chunk: int) -> li
 
 
 @pytest.mark.parametrize("kind", KINDS)
-@settings(max_examples=23)
-@given(data=st.data(), rows=st.integers(1, 4), chunk=st.sampled_from([1, 7, 32, 256]))
+@settings(max_examples=8)
+@given(data=st.data(), rows=ROWS, chunk=CHUNKS)
 def test_request_output_is_independent_of_the_batch(
     kind: str, data: st.DataObject, rows: int, chunk: int, models: dict[str, Models]
 ) -> None:
-    """207 schedules: arrivals, cancels, priorities, strategies, seeds, shared prefixes, constraints, chunks, bits."""
+    """72 schedules: arrivals, cancels, priorities, strategies, seeds, shared prefixes, constraints, chunks, bits."""
+    check(kind, data, rows, chunk, models)
+
+
+@pytest.mark.proof
+@pytest.mark.parametrize("kind", KINDS)
+@settings(max_examples=60)
+@given(data=st.data(), rows=ROWS, chunk=CHUNKS)
+def test_request_output_is_independent_of_540_batches(
+    kind: str, data: st.DataObject, rows: int, chunk: int, models: dict[str, Models]
+) -> None:
+    check(kind, data, rows, chunk, models)
+
+
+def check(kind: str, data: st.DataObject, rows: int, chunk: int, models: dict[str, Models]) -> None:
+    """Each request of the drawn schedule generates what it generates alone."""
     own = models[data.draw(st.sampled_from([name for name in (kind, in_four_bits(kind)) if name in models]))]
     plans = follow_ups(own, data.draw(st.lists(planned(own.strategies), min_size=1, max_size=6)))
     for plan, state in zip(plans, drive(own, plans, rows, chunk), strict=True):
