@@ -20,6 +20,11 @@ from intaglio.plugins.cuda import cache as compiled_before
 from intaglio.plugins.cuda.geometry import PLUGINS
 
 SMS = {75: "T4", 80: "A100", 90: "H100"}  # compute capability times ten: the GPU it stands for
+
+# The PTX version that the kernels need on each: their matrix instructions, and the GPU itself. NVRTC writes its own
+# version, which only the driver of the same CUDA release reads ("Unsupported .version"); these are read by the driver
+# of CUDA 10.2, 11.0 and 11.8, and each later one. `make assemble` proves that the instructions are no newer.
+PTX_VERSIONS = {75: (6, 5), 80: (7, 0), 90: (7, 8)}
 OPTIONS = ("--std=c++17", "--ptxas-options=-v")
 
 
@@ -58,9 +63,19 @@ def compile_kernel(folder: str, sm: int) -> Compiled:
         return msgspec.msgpack.encode(_compile(nvrtc, folder, options))
 
     try:
-        return msgspec.msgpack.decode(compiled_before.kept(name, make), type=Compiled)
+        compiled = msgspec.msgpack.decode(compiled_before.kept(name, make), type=Compiled)
     except msgspec.DecodeError:  # a damaged cache
-        return msgspec.msgpack.decode(make(), type=Compiled)
+        compiled = msgspec.msgpack.decode(make(), type=Compiled)
+    return msgspec.structs.replace(compiled, ptx=_with_version(compiled.ptx, sm))
+
+
+def _with_version(ptx: bytes, sm: int) -> bytes:
+    """PTX with the oldest version that `sm` allows, never a newer one than it has."""
+    found = re.search(rb"^\.version (\d+)\.(\d+)$", ptx, re.MULTILINE)
+    if found is None:
+        raise EngineError("NVRTC's PTX states no version. Use NVRTC 12.8 or newer.")
+    major, minor = min((int(found[1]), int(found[2])), PTX_VERSIONS.get(sm, PTX_VERSIONS[max(SMS)]))
+    return ptx[: found.start()] + f".version {major}.{minor}".encode() + ptx[found.end() :]
 
 
 def entry_points(folder: str) -> list[str]:

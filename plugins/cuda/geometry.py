@@ -1,9 +1,10 @@
 """Helpers for operators' `launch.py`: the launch parameters of a kernel, from the shapes of a node's inputs.
 
 `launch.py` has one function, `launch(inputs, attributes) -> Launch`. The lengths of `inputs` are integers, or the
-symbols of TensorRT's plugins: so every length is computed with `+`, `-`, `*` and `//` alone, a symbol on the left.
-Known lengths are integers even among symbols.
-A kernel's parameters are the pointers of the node's inputs, the scalars, and the pointers of the outputs.
+symbols of TensorRT's plugins: so every length is computed with `+`, `-`, `*`, `//` and `==` (1 for true) alone, with
+a symbol on the left. Known lengths are integers even among symbols.
+A kernel's parameters are the pointers of the node's inputs, the scalars, and the pointers of the outputs. TensorRT
+carries scalars as the lengths of dimensions, which are never negative: so they lie in 0..2^31 - 1.
 """
 
 from __future__ import annotations
@@ -22,6 +23,7 @@ PLUGINS = Path(__file__).parent.parent
 Length = Any
 
 WARP = 32
+MOST = 2**31 - 1  # of a scalar
 
 
 class Tensor(NamedTuple):
@@ -33,13 +35,18 @@ class Tensor(NamedTuple):
 
 @dataclass(frozen=True)
 class Launch:
-    """One launch of the kernel `entry`. The grid counts blocks, the block threads; scalars are int32."""
+    """One launch of the kernel `entry`. The grid counts blocks, the block threads; scalars are in 0..2^31 - 1."""
 
     entry: str
     grid: tuple[Length, Length, Length]
     block: tuple[int, int, int]
     scalars: tuple[Length, ...]
     shared_bytes: Length = 0
+
+    def __post_init__(self) -> None:
+        wrong = [value for value in self.scalars if isinstance(value, int) and not 0 <= value <= MOST]
+        if wrong:
+            raise EngineError(f"{self.entry}: scalar {wrong[0]}, expected 0 to {MOST}. Leave the node in float.")
 
 
 def product(lengths: Sequence[Length]) -> Length:
@@ -71,6 +78,11 @@ def blocks(length: Length, each: int) -> Length:
     return (length + (each - 1)) // each
 
 
+def at_least_1(length: Length) -> Length:
+    """`length`, or 1 for 0."""
+    return max(length, 1) if isinstance(length, int) else (length == 0) + length
+
+
 def four_axes(lengths: Sequence[Length], name: str) -> tuple[Length, Length, Length, Length]:
     """A shape padded with leading 1s to four axes, for cuda/broadcast.cuh. Raises `EngineError` for more axes."""
     if len(lengths) > 4:
@@ -80,11 +92,13 @@ def four_axes(lengths: Sequence[Length], name: str) -> tuple[Length, Length, Len
 
 
 def broadcast_length(a: Length, b: Length) -> Length:
-    """The length that two axes broadcast to; a symbol is assumed not to be 1."""
-    return b if isinstance(a, int) and a == 1 else a
+    """The length that two axes broadcast to: `a`, unless it is 1, perhaps only once the engine runs."""
+    if isinstance(a, int):
+        return b if a == 1 else a
+    return a if isinstance(b, int) and b == 1 else (a == 1) * b + (a - (a == 1))
 
 
 def constants(values: Any) -> tuple[int, ...]:
-    """The integer fields of a dataclass of constants as int32 scalars, in order; unsigned ones by their bits."""
+    """The integer fields of a dataclass of constants, in order."""
     integers = (getattr(values, field.name) for field in fields(values))
-    return tuple((value + 2**31) % 2**32 - 2**31 for value in integers if isinstance(value, int))
+    return tuple(value for value in integers if isinstance(value, int))

@@ -17,7 +17,7 @@ import numpy.typing as npt
 from intaglio import extras
 from intaglio.errors import EngineError, one_line
 from intaglio.plugins.cuda.compiler import SMS, compile_kernel
-from intaglio.plugins.cuda.geometry import Launch
+from intaglio.plugins.cuda.geometry import Launch, at_least_1
 
 Array = npt.NDArray[np.generic]
 
@@ -38,7 +38,8 @@ def run(
 ) -> list[Array]:
     """Run a kernel of the operator in `plugins/<folder>` on the first GPU; return the outputs, by shape and dtype.
 
-    An empty grid launches nothing. Raises `EngineError` without a supported GPU, and for any error of the driver.
+    An empty grid has one block, as when TensorRT launches it. Raises `EngineError` without a supported GPU, and for any
+    error of the driver.
     """
     function = _function(folder, launch.entry, _device())
     made = [np.empty(tuple(shape), dtype) for shape, dtype in outputs]
@@ -49,9 +50,9 @@ def run(
         values = (*pointers, *launch.scalars, *results)
         types = (ctypes.c_void_p,) * len(pointers) + (ctypes.c_int32,) * len(launch.scalars)
         types += (ctypes.c_void_p,) * len(results)
-        if 0 not in launch.grid:
-            _call("cuLaunchKernel", function, *launch.grid, *launch.block, launch.shared_bytes, 0, (values, types), 0)
-            _call("cuCtxSynchronize")
+        grid = map(at_least_1, launch.grid)
+        _call("cuLaunchKernel", function, *grid, *launch.block, launch.shared_bytes, 0, (values, types), 0)
+        _call("cuCtxSynchronize")
         for array, pointer in zip(made, results, strict=True):
             if array.nbytes:
                 _call("cuMemcpyDtoH", array.ctypes.data, pointer, array.nbytes)

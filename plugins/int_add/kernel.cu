@@ -45,6 +45,7 @@ extern "C" __global__ void __launch_bounds__(THREADS) int_add_8(
     int32_t x_multipliers, int32_t y_multipliers, int32_t shifts, int32_t x_bytes, int32_t y_bytes,
     int32_t rows0, int32_t rows1, int32_t rows2, int32_t channels, int32_t x0, int32_t x1, int32_t x2, int32_t x3,
     int32_t y0, int32_t y1, int32_t y2, int32_t y3, int8_t* sum) {
+    if (rows0 == 0 || rows1 == 0 || rows2 == 0) return;
     const broadcast::Shape whole = {{rows0, rows1, rows2, channels}};
     add_row(row_of(x, x_bytes, whole, {{x0, x1, x2, x3}}), row_of(y, y_bytes, whole, {{y0, y1, y2, y3}}),
             x_multiplier, y_multiplier, shift, x_multipliers, y_multipliers, shifts, channels, sum, intaglio::clip8);
@@ -56,6 +57,7 @@ extern "C" __global__ void __launch_bounds__(THREADS) int_add_16(
     int32_t x_multipliers, int32_t y_multipliers, int32_t shifts, int32_t x_bytes, int32_t y_bytes,
     int32_t rows0, int32_t rows1, int32_t rows2, int32_t channels, int32_t x0, int32_t x1, int32_t x2, int32_t x3,
     int32_t y0, int32_t y1, int32_t y2, int32_t y3, int32_t* sum) {
+    if (rows0 == 0 || rows1 == 0 || rows2 == 0) return;
     const broadcast::Shape whole = {{rows0, rows1, rows2, channels}};
     add_row(row_of(x, x_bytes, whole, {{x0, x1, x2, x3}}), row_of(y, y_bytes, whole, {{y0, y1, y2, y3}}),
             x_multiplier, y_multiplier, shift, x_multipliers, y_multipliers, shifts, channels, sum, intaglio::clip16);

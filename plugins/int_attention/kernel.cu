@@ -236,8 +236,10 @@ __device__ __forceinline__ Head this_head(
 
 template <int DEPTH>
 __device__ __forceinline__ void attention(
-    int8_t* shared, const int8_t* query, const int8_t* key, const int8_t* value, int32_t queries, int32_t keys, int32_t depth,
-    int32_t packed, const Mask& mask, const epilogue::Factors& factors, const intaglio::ExpConstants& exponential, int8_t* y) {
+    int8_t* shared, const int8_t* query, const int8_t* key, const int8_t* value, int32_t batch, int32_t queries,
+    int32_t keys, int32_t depth, int32_t packed, const Mask& mask, const epilogue::Factors& factors,
+    const intaglio::ExpConstants& exponential, int8_t* y) {
+    if (int32_t(blockIdx.z) >= batch) return;
     attend<DEPTH>(shared, this_head(query, key, value, queries, keys, depth, packed), mask, factors, exponential, y);
 }
 
@@ -249,54 +251,54 @@ __device__ __forceinline__ void attention(
 // 64 and 128, without and with mask: bool [mask0, mask1, mask2, mask3], broadcast to [batch, heads, queries, keys].
 extern "C" __global__ void __launch_bounds__(THREADS) int_attention_32(
     const int8_t* query, const int8_t* key, const int8_t* value, const int32_t* multiplier, const int32_t* shift,
-    int32_t queries, int32_t keys, int32_t depth, int32_t packed, int32_t multipliers, int32_t shifts,
+    int32_t batch, int32_t queries, int32_t keys, int32_t depth, int32_t packed, int32_t multipliers, int32_t shifts,
     int32_t limit, int32_t left, int32_t right, int32_t base, int8_t* y) {
     __shared__ __align__(128) int8_t shared[SHARED_BYTES<32>];
-    attention<32>(shared, query, key, value, queries, keys, depth, packed, {}, {multiplier, shift, multipliers, shifts},
+    attention<32>(shared, query, key, value, batch, queries, keys, depth, packed, {}, {multiplier, shift, multipliers, shifts},
                   {uint32_t(limit), left, right, uint32_t(base)}, y);
 }
 
 extern "C" __global__ void __launch_bounds__(THREADS) int_attention_32_masked(
     const int8_t* query, const int8_t* key, const int8_t* value, const int32_t* multiplier, const int32_t* shift, const uint8_t* mask,
-    int32_t queries, int32_t keys, int32_t depth, int32_t packed, int32_t multipliers, int32_t shifts,
+    int32_t batch, int32_t queries, int32_t keys, int32_t depth, int32_t packed, int32_t multipliers, int32_t shifts,
     int32_t limit, int32_t left, int32_t right, int32_t base, int32_t mask0, int32_t mask1, int32_t mask2, int32_t mask3, int8_t* y) {
     __shared__ __align__(128) int8_t shared[SHARED_BYTES<32>];
-    attention<32>(shared, query, key, value, queries, keys, depth, packed, {mask, {{mask0, mask1, mask2, mask3}}},
+    attention<32>(shared, query, key, value, batch, queries, keys, depth, packed, {mask, {{mask0, mask1, mask2, mask3}}},
                   {multiplier, shift, multipliers, shifts}, {uint32_t(limit), left, right, uint32_t(base)}, y);
 }
 
 extern "C" __global__ void __launch_bounds__(THREADS) int_attention_64(
     const int8_t* query, const int8_t* key, const int8_t* value, const int32_t* multiplier, const int32_t* shift,
-    int32_t queries, int32_t keys, int32_t depth, int32_t packed, int32_t multipliers, int32_t shifts,
+    int32_t batch, int32_t queries, int32_t keys, int32_t depth, int32_t packed, int32_t multipliers, int32_t shifts,
     int32_t limit, int32_t left, int32_t right, int32_t base, int8_t* y) {
     __shared__ __align__(128) int8_t shared[SHARED_BYTES<64>];
-    attention<64>(shared, query, key, value, queries, keys, depth, packed, {}, {multiplier, shift, multipliers, shifts},
+    attention<64>(shared, query, key, value, batch, queries, keys, depth, packed, {}, {multiplier, shift, multipliers, shifts},
                   {uint32_t(limit), left, right, uint32_t(base)}, y);
 }
 
 extern "C" __global__ void __launch_bounds__(THREADS) int_attention_64_masked(
     const int8_t* query, const int8_t* key, const int8_t* value, const int32_t* multiplier, const int32_t* shift, const uint8_t* mask,
-    int32_t queries, int32_t keys, int32_t depth, int32_t packed, int32_t multipliers, int32_t shifts,
+    int32_t batch, int32_t queries, int32_t keys, int32_t depth, int32_t packed, int32_t multipliers, int32_t shifts,
     int32_t limit, int32_t left, int32_t right, int32_t base, int32_t mask0, int32_t mask1, int32_t mask2, int32_t mask3, int8_t* y) {
     __shared__ __align__(128) int8_t shared[SHARED_BYTES<64>];
-    attention<64>(shared, query, key, value, queries, keys, depth, packed, {mask, {{mask0, mask1, mask2, mask3}}},
+    attention<64>(shared, query, key, value, batch, queries, keys, depth, packed, {mask, {{mask0, mask1, mask2, mask3}}},
                   {multiplier, shift, multipliers, shifts}, {uint32_t(limit), left, right, uint32_t(base)}, y);
 }
 
 extern "C" __global__ void __launch_bounds__(THREADS) int_attention_128(
     const int8_t* query, const int8_t* key, const int8_t* value, const int32_t* multiplier, const int32_t* shift,
-    int32_t queries, int32_t keys, int32_t depth, int32_t packed, int32_t multipliers, int32_t shifts,
+    int32_t batch, int32_t queries, int32_t keys, int32_t depth, int32_t packed, int32_t multipliers, int32_t shifts,
     int32_t limit, int32_t left, int32_t right, int32_t base, int8_t* y) {
     __shared__ __align__(128) int8_t shared[SHARED_BYTES<128>];
-    attention<128>(shared, query, key, value, queries, keys, depth, packed, {}, {multiplier, shift, multipliers, shifts},
+    attention<128>(shared, query, key, value, batch, queries, keys, depth, packed, {}, {multiplier, shift, multipliers, shifts},
                   {uint32_t(limit), left, right, uint32_t(base)}, y);
 }
 
 extern "C" __global__ void __launch_bounds__(THREADS) int_attention_128_masked(
     const int8_t* query, const int8_t* key, const int8_t* value, const int32_t* multiplier, const int32_t* shift, const uint8_t* mask,
-    int32_t queries, int32_t keys, int32_t depth, int32_t packed, int32_t multipliers, int32_t shifts,
+    int32_t batch, int32_t queries, int32_t keys, int32_t depth, int32_t packed, int32_t multipliers, int32_t shifts,
     int32_t limit, int32_t left, int32_t right, int32_t base, int32_t mask0, int32_t mask1, int32_t mask2, int32_t mask3, int8_t* y) {
     __shared__ __align__(128) int8_t shared[SHARED_BYTES<128>];
-    attention<128>(shared, query, key, value, queries, keys, depth, packed, {mask, {{mask0, mask1, mask2, mask3}}},
+    attention<128>(shared, query, key, value, batch, queries, keys, depth, packed, {mask, {{mask0, mask1, mask2, mask3}}},
                   {multiplier, shift, multipliers, shifts}, {uint32_t(limit), left, right, uint32_t(base)}, y);
 }

@@ -26,7 +26,7 @@ def launch(inputs: Sequence[Tensor | None], attributes: Mapping[str, Any]) -> La
     if entry is None:
         raise EngineError(f"IntAttention: heads of {depth} channels, expected at most {DEPTHS[-1]}. Leave it unfused.")
     lengths = (factor.shape[0] for factor in factors[:2] if factor)
-    scalars = (queries, key.shape[1], depth, packed, *lengths, *constants(exp_constants(attributes["scale"])))
+    scalars = (batch, queries, key.shape[1], depth, packed, *lengths, *constants(exp_constants(attributes["scale"])))
     grid, block = (blocks(queries, QUERIES), heads, batch), (THREADS, 1, 1)
     mask = factors[2] if len(factors) > 2 else None
     if mask is None:

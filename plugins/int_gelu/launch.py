@@ -15,8 +15,9 @@ def launch(inputs: Sequence[Tensor | None], attributes: Mapping[str, Any]) -> La
     """Rows are all axes but the last."""
     x, *factors = (tensor for tensor in inputs if tensor)
     curve = constants(gelu_constants(attributes["scale"], attributes["out_scale"]))
-    grid, block = (product(x.shape[:-1]), 1, 1), (THREADS, 1, 1)
+    rows = product(x.shape[:-1])
+    grid, block = (rows, 1, 1), (THREADS, 1, 1)
     if not factors:
-        return Launch("int_gelu", grid, block, (x.shape[-1], *curve))
-    lengths = (x.shape[-1], *(factor.shape[0] for factor in factors))
+        return Launch("int_gelu", grid, block, (rows, x.shape[-1], *curve))
+    lengths = (rows, x.shape[-1], *(factor.shape[0] for factor in factors))
     return Launch("int_gelu_channels", grid, block, (*lengths, *curve[:-2]))

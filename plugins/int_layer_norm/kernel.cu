@@ -7,6 +7,7 @@
 namespace {
 
 constexpr int THREADS = 128;
+constexpr int EXPONENT_BIAS = 1024;  // as in launch.py
 
 // x unchanged.
 struct Plain {
@@ -66,15 +67,16 @@ __device__ __forceinline__ void layer_norm_row(
 
 }  // namespace
 
-// x: int32 [rows, channels]; weight, bias: int32 [channels]; from channels on i-LayerNorm's constants;
+// x: int32 [rows, channels]; weight, bias: int32 [channels]; from channels on i-LayerNorm's constants,
+// of which root, up to 2^31, and epsilon's exponent, which may be negative, are moved into 0..2^31 - 1;
 // y: int8 [rows, channels]; wide: int32 [rows, channels] holding 16-bit values. Grid: (rows / 4).
 extern "C" __global__ void __launch_bounds__(THREADS) int_layer_norm(
     const int32_t* x, const int32_t* weight, const int32_t* bias, int32_t rows,
-    int32_t channels, int32_t fraction, int32_t root, int32_t epsilon, int32_t epsilon_exponent, int32_t weight_multiplier,
+    int32_t channels, int32_t fraction, int32_t root_less_1, int32_t epsilon, int32_t biased_exponent, int32_t weight_multiplier,
     int32_t weight_shift, int32_t bias_multiplier, int32_t bias_shift, int32_t out_multiplier, int32_t out_shift,
     int8_t* y, int32_t* wide) {
     const intaglio::LayerNormConstants constants = {
-        channels, fraction, uint32_t(root), epsilon, epsilon_exponent, weight_multiplier,
+        channels, fraction, uint32_t(root_less_1) + 1, epsilon, biased_exponent - EXPONENT_BIAS, weight_multiplier,
         weight_shift, bias_multiplier, bias_shift, out_multiplier, out_shift};
     layer_norm_row(Plain{x}, weight, bias, {}, rows, constants, y, wide);
 }
@@ -82,11 +84,11 @@ extern "C" __global__ void __launch_bounds__(THREADS) int_layer_norm(
 // The same with multiplier: int32 [multipliers] and shift: int32 [shifts], 1 or channels each, from wide to y.
 extern "C" __global__ void __launch_bounds__(THREADS) int_layer_norm_channels(
     const int32_t* x, const int32_t* weight, const int32_t* bias, const int32_t* multiplier, const int32_t* shift, int32_t rows,
-    int32_t channels, int32_t fraction, int32_t root, int32_t epsilon, int32_t epsilon_exponent, int32_t weight_multiplier,
+    int32_t channels, int32_t fraction, int32_t root_less_1, int32_t epsilon, int32_t biased_exponent, int32_t weight_multiplier,
     int32_t weight_shift, int32_t bias_multiplier, int32_t bias_shift, int32_t multipliers, int32_t shifts,
     int8_t* y, int32_t* wide) {
     const intaglio::LayerNormConstants constants = {
-        channels, fraction, uint32_t(root), epsilon, epsilon_exponent, weight_multiplier,
+        channels, fraction, uint32_t(root_less_1) + 1, epsilon, biased_exponent - EXPONENT_BIAS, weight_multiplier,
         weight_shift, bias_multiplier, bias_shift, 0, 0};
     layer_norm_row(Plain{x}, weight, bias, {multiplier, shift, multipliers, shifts}, rows, constants, y, wide);
 }
@@ -96,11 +98,11 @@ extern "C" __global__ void __launch_bounds__(THREADS) int_layer_norm_channels(
 extern "C" __global__ void __launch_bounds__(THREADS) int_layer_norm_residual(
     const int32_t* x, const int32_t* weight, const int32_t* bias, const void* residual, const int32_t* x_multiplier,
     const int32_t* residual_multiplier, const int32_t* sum_shift, int32_t rows, int32_t residual_bytes,
-    int32_t channels, int32_t fraction, int32_t root, int32_t epsilon, int32_t epsilon_exponent, int32_t weight_multiplier,
+    int32_t channels, int32_t fraction, int32_t root_less_1, int32_t epsilon, int32_t biased_exponent, int32_t weight_multiplier,
     int32_t weight_shift, int32_t bias_multiplier, int32_t bias_shift, int32_t out_multiplier, int32_t out_shift,
     int8_t* y, int32_t* wide) {
     const intaglio::LayerNormConstants constants = {
-        channels, fraction, uint32_t(root), epsilon, epsilon_exponent, weight_multiplier,
+        channels, fraction, uint32_t(root_less_1) + 1, epsilon, biased_exponent - EXPONENT_BIAS, weight_multiplier,
         weight_shift, bias_multiplier, bias_shift, out_multiplier, out_shift};
     const WithResidual sum = {x, residual, residual_bytes, *x_multiplier, *residual_multiplier, *sum_shift, wide};
     layer_norm_row(sum, weight, bias, {}, rows, constants, y, wide);
@@ -111,11 +113,11 @@ extern "C" __global__ void __launch_bounds__(THREADS) int_layer_norm_residual_ch
     const int32_t* x, const int32_t* weight, const int32_t* bias, const int32_t* multiplier, const int32_t* shift,
     const void* residual, const int32_t* x_multiplier, const int32_t* residual_multiplier, const int32_t* sum_shift,
     int32_t rows, int32_t residual_bytes,
-    int32_t channels, int32_t fraction, int32_t root, int32_t epsilon, int32_t epsilon_exponent, int32_t weight_multiplier,
+    int32_t channels, int32_t fraction, int32_t root_less_1, int32_t epsilon, int32_t biased_exponent, int32_t weight_multiplier,
     int32_t weight_shift, int32_t bias_multiplier, int32_t bias_shift, int32_t multipliers, int32_t shifts,
     int8_t* y, int32_t* wide) {
     const intaglio::LayerNormConstants constants = {
-        channels, fraction, uint32_t(root), epsilon, epsilon_exponent, weight_multiplier,
+        channels, fraction, uint32_t(root_less_1) + 1, epsilon, biased_exponent - EXPONENT_BIAS, weight_multiplier,
         weight_shift, bias_multiplier, bias_shift, 0, 0};
     const WithResidual sum = {x, residual, residual_bytes, *x_multiplier, *residual_multiplier, *sum_shift, wide};
     layer_norm_row(sum, weight, bias, {multiplier, shift, multipliers, shifts}, rows, constants, y, wide);

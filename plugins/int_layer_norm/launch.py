@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -11,6 +12,7 @@ from intaglio.plugins.cuda.geometry import Launch, Length, Tensor, blocks, const
 from intaglio.plugins.integer_math import layer_norm_constants
 
 ROWS, THREADS = 4, 128  # of a block, as in kernel.cu
+EXPONENT_BIAS = 1024  # as in kernel.cu: with it no exponent of a float32 epsilon is negative
 
 
 def launch(inputs: Sequence[Tensor | None], attributes: Mapping[str, Any]) -> Launch:
@@ -26,7 +28,9 @@ def launch(inputs: Sequence[Tensor | None], attributes: Mapping[str, Any]) -> La
     if residual is not None:
         entry += "_residual"
         scalars.append(np.dtype(residual.dtype).itemsize)
-    scalars += constants(layer_norm_constants(weight.shape[0], **attributes))
+    integers = layer_norm_constants(weight.shape[0], **attributes)
+    exponent = integers.epsilon_exponent + EXPONENT_BIAS
+    scalars += constants(replace(integers, root=integers.root - 1, epsilon_exponent=exponent))
     if multiplier is not None and shift is not None:
         entry += "_channels"
         scalars[-2:] = [multiplier.shape[0], shift.shape[0]]

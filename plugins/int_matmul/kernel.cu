@@ -17,6 +17,7 @@ template <class Epilogue, class Out>
 __device__ __forceinline__ void product(
     int8_t* shared, const int8_t* a, const int8_t* b, int32_t m, int32_t k, int32_t n, const Batches& batches,
     const Epilogue& epilogue, Out* y) {
+    if (batches.a0 == 0 || batches.a1 == 0 || batches.b0 == 0 || batches.b1 == 0) return;
     const int32_t first = blockIdx.x / batches.batch1, second = blockIdx.x % batches.batch1;
     const int64_t a_batch = int64_t(batches.a0 == 1 ? 0 : first) * batches.a1 + (batches.a1 == 1 ? 0 : second);
     const int64_t b_batch = int64_t(batches.b0 == 1 ? 0 : first) * batches.b1 + (batches.b1 == 1 ? 0 : second);

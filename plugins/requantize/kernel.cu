@@ -9,7 +9,8 @@ constexpr int THREADS = 128;
 template <class Out, class Clip>
 __device__ __forceinline__ void requantize_row(
     const int32_t* __restrict__ x, const int32_t* __restrict__ multiplier, const int32_t* __restrict__ shift,
-    int32_t channels, int32_t multipliers, int32_t shifts, Out* __restrict__ y, Clip clip) {
+    int32_t rows, int32_t channels, int32_t multipliers, int32_t shifts, Out* __restrict__ y, Clip clip) {
+    if (int32_t(blockIdx.x) >= rows) return;
     const int64_t row = int64_t(blockIdx.x) * channels;
     for (int32_t channel = threadIdx.x; channel < channels; channel += THREADS) {
         const int32_t m = multiplier[multipliers == 1 ? 0 : channel], s = shift[shifts == 1 ? 0 : channel];
@@ -23,13 +24,13 @@ __device__ __forceinline__ void requantize_row(
 // y: int8 [rows, channels]. Grid: (rows).
 extern "C" __global__ void __launch_bounds__(THREADS) requantize_8(
     const int32_t* x, const int32_t* multiplier, const int32_t* shift,
-    int32_t channels, int32_t multipliers, int32_t shifts, int8_t* y) {
-    requantize_row(x, multiplier, shift, channels, multipliers, shifts, y, intaglio::clip8);
+    int32_t rows, int32_t channels, int32_t multipliers, int32_t shifts, int8_t* y) {
+    requantize_row(x, multiplier, shift, rows, channels, multipliers, shifts, y, intaglio::clip8);
 }
 
 // The same with y: int32 [rows, channels] holding 16-bit values.
 extern "C" __global__ void __launch_bounds__(THREADS) requantize_16(
     const int32_t* x, const int32_t* multiplier, const int32_t* shift,
-    int32_t channels, int32_t multipliers, int32_t shifts, int32_t* y) {
-    requantize_row(x, multiplier, shift, channels, multipliers, shifts, y, intaglio::clip16);
+    int32_t rows, int32_t channels, int32_t multipliers, int32_t shifts, int32_t* y) {
+    requantize_row(x, multiplier, shift, rows, channels, multipliers, shifts, y, intaglio::clip16);
 }

@@ -13,5 +13,6 @@ THREADS = 128
 def launch(inputs: Sequence[Tensor | None], attributes: Mapping[str, Any]) -> Launch:
     """Rows are all axes but the last."""
     x, multiplier, shift = (tensor for tensor in inputs if tensor)
-    scalars = (x.shape[-1], multiplier.shape[0], shift.shape[0])
-    return Launch(f"requantize_{attributes['bits']}", (product(x.shape[:-1]), 1, 1), (THREADS, 1, 1), scalars)
+    rows = product(x.shape[:-1])
+    scalars = (rows, x.shape[-1], multiplier.shape[0], shift.shape[0])
+    return Launch(f"requantize_{attributes['bits']}", (rows, 1, 1), (THREADS, 1, 1), scalars)

@@ -20,7 +20,7 @@ from intaglio import extras
 from intaglio.errors import EngineError, one_line
 from intaglio.plugins.contract import Operator
 from intaglio.plugins.cuda.compiler import SMS, compile_kernel, only
-from intaglio.plugins.cuda.geometry import Launch, Tensor
+from intaglio.plugins.cuda.geometry import Launch, Tensor, at_least_1, broadcast_length
 from intaglio.plugins.cuda.launches import launch
 from intaglio.plugins.registry import DOMAIN, OPS
 from intaglio.plugins.trt.explicit import forms, plugin_dtype, plugin_name
@@ -106,7 +106,11 @@ class Plugins:
     def _describe(
         self, operator: Operator, descriptions: Sequence[Any], attributes: Mapping[str, Any]
     ) -> tuple[Any, ...]:
-        """Dtype and shape of every output. In the spec's shape inference, symbols are represented by unique names."""
+        """Dtype and shape of every output. In the spec's shape inference, symbols are represented by unique names.
+
+        Of two symbols that broadcast, shape inference takes the first; it may be 1 when the engine runs. So each one's
+        output is asked for again with 1 in its place: a symbol that comes then is the length in that case.
+        """
         symbols: dict[str, Any] = {}
         shapes: list[tuple[int | str, ...] | None] = []
         for index, description in enumerate(descriptions):
@@ -115,14 +119,22 @@ class Plugins:
             symbols.update(zip(names, lengths, strict=True))
             shape = (each if isinstance(each, int) else name for name, each in zip(names, lengths, strict=True))
             shapes.append(None if description is None else tuple(shape))
+
+        def length(output: int, axis: int, ones: tuple[str, ...] = ()) -> Any:
+            given = [each and tuple(1 if name in ones else name for name in each) for each in shapes]
+            found = operator.outputs(given, attributes)[output].shape[axis]
+            if isinstance(found, str):
+                return broadcast_length(symbols[found], length(output, axis, (*ones, found)))
+            return 1 if ones and found is None else found  # None: no shape with a 1 there
+
         pairs = zip(operator.inputs, descriptions, strict=True)
         dtypes = {spec.name: each.dtype for spec, each in pairs if each is not None}
         return tuple(
             self._api.from_shape_expr(
-                tuple(symbols[length] if isinstance(length, str) else length for length in output.shape),
+                tuple(length(index, axis) for axis in range(len(output.shape))),
                 dtypes[output.like] if output.like else getattr(self._trt.DataType, DTYPES[plugin_dtype(output.dtype)]),
             )
-            for output in operator.outputs(shapes, attributes)
+            for index, output in enumerate(operator.outputs(shapes, attributes))
         )
 
     def _implement(
@@ -142,7 +154,8 @@ class Plugins:
         scalars = self._api.SymIntExprs(len(made.scalars))
         for index, scalar in enumerate(made.scalars):
             scalars[index] = self._api.SymInt32(scalar)
-        return self._api.KernelLaunchParams(*made.grid, *made.block, made.shared_bytes), scalars
+        grid = map(at_least_1, made.grid)  # CUDA launches no empty grid; the kernels write nothing for the block more
+        return self._api.KernelLaunchParams(*grid, *made.block, made.shared_bytes), scalars
 
 
 def _placed(operator: Operator, form: tuple[int, ...], descriptions: Sequence[Any]) -> list[Any]:

@@ -10,6 +10,8 @@ from operator_cases import int8
 from intaglio.errors import EngineError, MissingExtraError
 from intaglio.plugins.cuda.geometry import Launch
 
+BIAS = 4096  # added to an index, which may be negative, as no scalar is
+
 KERNELS = """
 #include "cuda/async_copy.cuh"
 #include "cuda/matrix_unit.cuh"
@@ -34,17 +36,17 @@ extern "C" __global__ void __launch_bounds__(1024) partial_mask(int* y) {
 }
 extern "C" __global__ void __launch_bounds__(1024) shared_index(int index, int* y) {
     __shared__ int values[8];
-    values[index] = 1;
+    values[index - 4096] = 1;
     __syncthreads();
     y[threadIdx.x] = values[threadIdx.x % 8];
 }
 extern "C" __global__ void __launch_bounds__(1024) dynamic_index(int index, int* y) {
     INTAGLIO_DYNAMIC_SHARED(int, values);
-    values[index] = 1;
+    values[index - 4096] = 1;
     y[threadIdx.x] = values[0];
 }
-extern "C" __global__ void __launch_bounds__(1024) read_at(const int* x, int index, int* y) { y[0] = x[index]; }
-extern "C" __global__ void __launch_bounds__(1024) write_at(int index, int* y) { y[index] = 1; }
+extern "C" __global__ void __launch_bounds__(1024) read_at(const int* x, int index, int* y) { y[0] = x[index - 4096]; }
+extern "C" __global__ void __launch_bounds__(1024) write_at(int index, int* y) { y[index - 4096] = 1; }
 extern "C" __global__ void __launch_bounds__(1024) add(const int* x, int* y) { y[0] = x[0] + x[1]; }
 extern "C" __global__ void __launch_bounds__(1024) load_four(const int* x, int index, int* y) {
     const int4 four = *reinterpret_cast<const int4*>(x + index);
@@ -212,30 +214,32 @@ def test_partial_last_warp_is_refused(kernels):
 
 @pytest.mark.parametrize("index", [8, -1])
 def test_index_outside_shared_memory_is_refused(kernels, index):
-    fails("indexes outside of an array at kernel.cu:25", kernels, "shared_index", scalars=[index])
+    fails("indexes outside of an array at kernel.cu:25", kernels, "shared_index", scalars=[BIAS + index])
 
 
 def test_dynamic_shared_memory_is_bounds_checked(kernels):
-    assert run(kernels, "dynamic_index", scalars=[0], shared_bytes=16)[0][0] == 1
+    assert run(kernels, "dynamic_index", scalars=[BIAS], shared_bytes=16)[0][0] == 1
     fails(
         "touches byte 16 of its 16 bytes of dynamic shared memory",
         kernels,
         "dynamic_index",
-        scalars=[4],
+        scalars=[BIAS + 4],
         shared_bytes=16,
     )
-    fails("writes outside of its dynamic shared memory", kernels, "dynamic_index", scalars=[-1], shared_bytes=16)
+    fails("writes outside of its dynamic shared memory", kernels, "dynamic_index", scalars=[BIAS - 1], shared_bytes=16)
 
 
 @pytest.mark.parametrize(("index", "offset"), [(12, 48), (-1024, -4096)])
 def test_out_of_bounds_read_names_array_and_location(kernels, index, offset):
     x = np.arange(12, dtype=np.int32)
-    fails(rf"touches byte {offset} of array 0 \(48 bytes\)", kernels, "read_at", [x], [index], threads=1)
+    fails(rf"touches byte {offset} of array 0 \(48 bytes\)", kernels, "read_at", [x], [BIAS + index], threads=1)
 
 
 @pytest.mark.parametrize("index", [1, -1])
 def test_out_of_bounds_write_is_found_within_a_page(kernels, index):
-    fails(r"writes outside of array 0 \(4 bytes\)", kernels, "write_at", (), [index], [((1,), np.int32)], threads=1)
+    fails(
+        r"writes outside of array 0 \(4 bytes\)", kernels, "write_at", (), [BIAS + index], [((1,), np.int32)], threads=1
+    )
 
 
 def test_signed_overflow_is_refused(kernels):
@@ -369,8 +373,9 @@ def test_invalid_launch_is_refused(kernels, launch, message):
         emulate(kernels, launch, [], [((1,), np.int32)])
 
 
-def test_empty_grid_runs_no_thread(kernels):
-    assert run(kernels, "positions", outputs=[((0,), np.int32)], grid=(0, 1, 1))[0].shape == (0,)
+def test_empty_grid_has_one_block(kernels):
+    assert run(kernels, "positions", grid=(0, 1, 1))[0].shape == run(kernels, "positions")[0].shape
+    fails(r"touches byte 0 of array 0 \(0 bytes\)", kernels, "positions", outputs=[((0,), np.int32)], grid=(0, 1, 1))
 
 
 def test_compile_error_names_its_line(tmp_path):

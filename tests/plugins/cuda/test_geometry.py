@@ -4,7 +4,7 @@ import dataclasses
 
 import numpy as np
 import pytest
-from hypothesis import example, given, settings
+from hypothesis import assume, example, given, settings
 from hypothesis import strategies as st
 from kernel_cases import folder_of, kernel_case, launch_of
 from operator_cases import MAKERS, Case
@@ -12,16 +12,17 @@ from operator_cases import MAKERS, Case
 from intaglio.errors import EngineError
 from intaglio.plugins import OPS
 from intaglio.plugins.cuda import launcher
-from intaglio.plugins.cuda.geometry import Launch, Tensor, product, total
+from intaglio.plugins.cuda.geometry import Launch, Tensor, at_least_1, broadcast_length, product, total
 from intaglio.plugins.cuda.launches import launch
 
 
 class Symbol:
-    """An integer with what `tensorrt.plugin.ShapeExpr` has: four operations, an int only on the right."""
+    """A length with the operations of `tensorrt.plugin.ShapeExpr` that geometry uses, an int only on the right."""
 
     __hash__ = None
 
     def __init__(self, value: int) -> None:
+        assert value >= 0, "no dimension"
         self.value = value
 
     def __add__(self, other: "int | Symbol") -> "Symbol":
@@ -36,8 +37,8 @@ class Symbol:
     def __floordiv__(self, other: "int | Symbol") -> "Symbol":
         return Symbol(self.value // number(other))
 
-    def __eq__(self, other: object) -> bool:
-        raise TypeError("a symbol is compared")
+    def __eq__(self, other: object) -> "Symbol":
+        return Symbol(int(self.value == number(other)))
 
     def __bool__(self) -> bool:
         raise TypeError("a symbol is asked for its value")
@@ -55,12 +56,10 @@ def symbolic(case: Case) -> Launch:
         if array is None:
             tensors.append(None)
             continue
-        # A length of 1 is static where it broadcasts, and so is the width of a head.
+        # The width of a head is static.
         width = array.ndim - 1 if case.operator == "IntAttention" else None
         lengths = [
-            length
-            if spec.name in constant or spec.name.endswith("multiplier") or length == 1 or axis == width
-            else Symbol(length)
+            length if spec.name in constant or spec.name.endswith("multiplier") or axis == width else Symbol(length)
             for axis, length in enumerate(array.shape)
         ]
         tensors.append(Tensor(lengths, array.dtype.name))
@@ -75,6 +74,24 @@ def test_symbolic_and_numeric_geometry_agree(operator):
         made, expected = symbolic(case), launch_of(case)
         numbers = {name: tuple(map(number, getattr(made, name))) for name in ("grid", "block", "scalars")}
         assert dataclasses.replace(made, shared_bytes=number(made.shared_bytes), **numbers) == expected
+
+
+@given(a=st.integers(0, 5), b=st.integers(0, 5), known=st.sampled_from(["", "a", "b", "ab"]))
+def test_symbols_broadcast_as_their_values_do(a, b, known):
+    assume(a == b or 1 in (a, b))
+    expected = np.broadcast_shapes((a,), (b,))[0]
+    lengths = [value if name in known else Symbol(value) for name, value in (("a", a), ("b", b))]
+    assert number(broadcast_length(*lengths)) == expected
+
+
+def test_no_grid_is_empty():
+    assert [number(at_least_1(each)) for each in (0, 1, 7, Symbol(0), Symbol(1), Symbol(7))] == [1, 1, 7, 1, 1, 7]
+
+
+@pytest.mark.parametrize("scalar", [-1, 2**31])
+def test_scalar_that_no_dimension_can_be_is_refused(scalar):
+    with pytest.raises(EngineError, match=f"kernel: scalar {scalar}, expected 0 to 2147483647"):
+        Launch("kernel", (1, 1, 1), (128, 1, 1), (7, scalar))
 
 
 def test_sums_of_symbolic_and_numeric_lengths_agree():

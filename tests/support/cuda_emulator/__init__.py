@@ -23,7 +23,7 @@ import numpy.typing as npt
 from intaglio.errors import EngineError, MissingExtraError, storage_errors
 from intaglio.plugins.cuda import cache as compiled_before
 from intaglio.plugins.cuda.compiler import entry_points
-from intaglio.plugins.cuda.geometry import PLUGINS, Launch
+from intaglio.plugins.cuda.geometry import PLUGINS, Launch, at_least_1
 from intaglio.processes.temporary import scratch_directory
 
 Array = npt.NDArray[np.generic]
@@ -62,7 +62,7 @@ def emulate(
 
     Returns the outputs, by shape and dtype; bytes that were not written are POISON. `seed` other than 0 shuffles the
     order of blocks, warps and lanes. Raises `EngineError` for a launch that a GPU would reject, and for any error that
-    the emulation finds. An empty grid launches nothing.
+    the emulation finds. An empty grid has one block, as when TensorRT launches it.
     """
     _check_launch(launch)
     library = _library(folder, sm)
@@ -70,8 +70,7 @@ def emulate(
         pointers = [place(np.ascontiguousarray(array)) for array in inputs if array is not None]
         made = [np.full(int(np.prod(shape)) * np.dtype(dtype).itemsize, POISON, np.uint8) for shape, dtype in outputs]
         made_pointers = [place(array) for array in made]
-        if 0 not in launch.grid:
-            _run(library, launch, pointers, made_pointers, seed)
+        _run(library, launch, pointers, made_pointers, seed)
         for array, pointer in zip(made, made_pointers, strict=True):
             ctypes.memmove(array.ctypes.data, pointer, array.nbytes)
     return [array.view(dtype).reshape(shape) for array, (shape, dtype) in zip(made, outputs, strict=True)]
@@ -141,7 +140,7 @@ def _run(library: ctypes.CDLL, launch: Launch, inputs: list[int], outputs: list[
     ]
     arguments = (ctypes.c_void_p * len(values))(*(ctypes.addressof(value) for value in values))
     message = ctypes.create_string_buffer(512)
-    grid, block = ((ctypes.c_uint * 3)(*lengths) for lengths in (launch.grid, launch.block))
+    grid, block = ((ctypes.c_uint * 3)(*lengths) for lengths in (map(at_least_1, launch.grid), launch.block))
     failed = library.emulation_run(
         launch.entry.encode(),
         grid,

@@ -36,7 +36,7 @@ class Unknown(Expression):
 
 
 class ExpressionBuilder:
-    """`IExprBuilder` over numbers; results that depend on an unknown length are unknown."""
+    """`IExprBuilder` over numbers that a dimension can be; results that depend on an unknown length are unknown."""
 
     def __init__(self, trt: Any) -> None:
         operation = trt.DimensionOperation
@@ -45,14 +45,18 @@ class ExpressionBuilder:
             operation.SUB: lambda a, b: a - b,
             operation.PROD: lambda a, b: a * b,
             operation.FLOOR_DIV: lambda a, b: a // b,
+            operation.EQUAL: lambda a, b: int(a == b),
         }
 
     def constant(self, value: int) -> Expression:
+        assert 0 <= value < 2**31, f"{value} is no dimension"
         return value if isinstance(value, Expression) else Expression(value)
 
     def operation(self, operation: Any, a: Expression, b: Expression) -> Expression:
         kind = Expression if a.known and b.known else Unknown
-        return kind(self._compute[operation](int(a), int(b)))
+        result = self._compute[operation](int(a), int(b))
+        assert 0 <= result < 2**31, f"{result} is no dimension"
+        return kind(result)
 
 
 @dataclass
