@@ -23,7 +23,8 @@ SMS = {75: "T4", 80: "A100", 90: "H100"}  # compute capability times ten: the GP
 
 # The PTX version that the kernels need on each: their matrix instructions, and the GPU itself. NVRTC writes its own
 # version, which only the driver of the same CUDA release reads ("Unsupported .version"); these are read by the driver
-# of CUDA 10.2, 11.0 and 11.8, and each later one. `make assemble` proves that the instructions are no newer.
+# of CUDA 10.2, 11.0 and 11.8, and each later one. tests/plugins/cuda/test_assemblers.py proves that no
+# instruction is newer.
 PTX_VERSIONS = {75: (6, 5), 80: (7, 0), 90: (7, 8)}
 OPTIONS = ("--std=c++17", "--ptxas-options=-v")
 

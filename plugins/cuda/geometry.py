@@ -15,6 +15,8 @@ from dataclasses import dataclass, fields
 from pathlib import Path
 from typing import Any, NamedTuple
 
+import numpy as np
+
 from intaglio.errors import EngineError
 
 PLUGINS = Path(__file__).parent.parent
@@ -96,6 +98,12 @@ def broadcast_length(a: Length, b: Length) -> Length:
     if isinstance(a, int):
         return b if a == 1 else a
     return a if isinstance(b, int) and b == 1 else (a == 1) * b + (a - (a == 1))
+
+
+def float_halves(value: float) -> tuple[int, int]:
+    """The low and the high 16 bits of a float32, as two scalars: in one, a negative number would not fit."""
+    bits = int(np.float32(value).view(np.uint32))
+    return bits & 0xFFFF, bits >> 16
 
 
 def constants(values: Any) -> tuple[int, ...]:

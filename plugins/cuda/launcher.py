@@ -9,17 +9,19 @@ import ctypes
 from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from functools import cache
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
 import numpy.typing as npt
 
 from intaglio import extras
 from intaglio.errors import EngineError, one_line
-from intaglio.plugins.cuda.compiler import SMS, compile_kernel
+from intaglio.plugins.cuda.compiler import SMS, compile_kernel, only
+from intaglio.plugins.cuda.driver import call, check_driver
 from intaglio.plugins.cuda.geometry import Launch, at_least_1
 
 Array = npt.NDArray[np.generic]
+Image = Literal["cubin", "ptx"]
 
 
 def device_sm() -> int | None:
@@ -35,13 +37,14 @@ def run(
     launch: Launch,
     inputs: Sequence[Array | None],
     outputs: Sequence[tuple[Sequence[int], npt.DTypeLike]],
+    image: Image | None = None,
 ) -> list[Array]:
     """Run a kernel of the operator in `plugins/<folder>` on the first GPU; return the outputs, by shape and dtype.
 
-    An empty grid has one block, as when TensorRT launches it. Raises `EngineError` without a supported GPU, and for any
-    error of the driver.
+    `image`: the form in which the kernel is loaded; PTX is that in a TensorRT engine. An empty grid has one block, as
+    when TensorRT launches it. Raises `EngineError` without a supported GPU, and for any error of the driver.
     """
-    function = _function(folder, launch.entry, _device())
+    function = _function(folder, launch.entry, _device(), image)
     made = [np.empty(tuple(shape), dtype) for shape, dtype in outputs]
     with ExitStack() as held:
         given = [np.ascontiguousarray(array) for array in inputs if array is not None]
@@ -51,24 +54,24 @@ def run(
         types = (ctypes.c_void_p,) * len(pointers) + (ctypes.c_int32,) * len(launch.scalars)
         types += (ctypes.c_void_p,) * len(results)
         grid = map(at_least_1, launch.grid)
-        _call("cuLaunchKernel", function, *grid, *launch.block, launch.shared_bytes, 0, (values, types), 0)
-        _call("cuCtxSynchronize")
+        call("cuLaunchKernel", function, *grid, *launch.block, launch.shared_bytes, 0, (values, types), 0)
+        call("cuCtxSynchronize")
         for array, pointer in zip(made, results, strict=True):
             if array.nbytes:
-                _call("cuMemcpyDtoH", array.ctypes.data, pointer, array.nbytes)
+                call("cuMemcpyDtoH", array.ctypes.data, pointer, array.nbytes)
     return made
 
 
 @contextmanager
 def _on_device(array: Array) -> Iterator[int]:
     """The address of a copy of `array` in the GPU's memory."""
-    pointer = _call("cuMemAlloc", max(array.nbytes, 1))
+    pointer = call("cuMemAlloc", max(array.nbytes, 1))
     try:
         if array.nbytes:
-            _call("cuMemcpyHtoD", pointer, array.ctypes.data, array.nbytes)
+            call("cuMemcpyHtoD", pointer, array.ctypes.data, array.nbytes)
         yield int(pointer)
     finally:
-        _call("cuMemFree", pointer)
+        call("cuMemFree", pointer)
 
 
 @cache
@@ -76,34 +79,27 @@ def _device() -> int:
     """Make the first GPU's primary context current; return its compute capability times ten."""
     driver = extras.load("cuda.bindings.driver")
     try:
-        _call("cuInit", 0)
+        call("cuInit", 0)
     except RuntimeError as error:  # the driver's library is not there
         raise EngineError(
             f"no CUDA device: {one_line(error, 200).rstrip('.')}. Run this on a machine with one."
         ) from error
-    device = _call("cuDeviceGet", 0)
+    device = call("cuDeviceGet", 0)
     attribute = driver.CUdevice_attribute
-    major = _call("cuDeviceGetAttribute", attribute.CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MAJOR, device)
-    minor = _call("cuDeviceGetAttribute", attribute.CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MINOR, device)
-    _call("cuCtxSetCurrent", _call("cuDevicePrimaryCtxRetain", device))
+    major = call("cuDeviceGetAttribute", attribute.CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MAJOR, device)
+    minor = call("cuDeviceGetAttribute", attribute.CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MINOR, device)
+    call("cuCtxSetCurrent", call("cuDevicePrimaryCtxRetain", device))
     return 10 * int(major) + int(minor)
 
 
 @cache
-def _function(folder: str, entry: str, sm: int) -> Any:
-    """The loaded kernel: the cubin for a GPU of the same generation, else PTX, which the driver compiles."""
+def _function(folder: str, entry: str, sm: int, image: Image | None) -> Any:
+    """The loaded kernel: by default the cubin for a GPU of the same generation, else PTX, which the driver compiles."""
     built_for = max((known for known in SMS if known <= sm), default=None)
     if built_for is None:
         raise EngineError(f"no CUDA device that the kernels run on: got sm_{sm}, expected sm_{min(SMS)} or newer.")
+    check_driver(built_for)
     compiled = compile_kernel(folder, built_for)
-    image = compiled.cubin if built_for // 10 == sm // 10 else compiled.ptx + b"\0"
-    return _call("cuModuleGetFunction", _call("cuModuleLoadData", image), entry.encode())
-
-
-def _call(name: str, *arguments: Any) -> Any:
-    """Call a function of the driver; return its result, or raise `EngineError` with the status."""
-    driver = extras.load("cuda.bindings.driver")
-    status, *results = getattr(driver, name)(*arguments)
-    if status != driver.CUresult.CUDA_SUCCESS:
-        raise EngineError(f"{name} failed: {status.name}. Check with nvidia-smi that a GPU is free.")
-    return results[0] if results else None
+    as_cubin = built_for // 10 == sm // 10 if image is None else image == "cubin"
+    data = compiled.cubin if as_cubin else only(compiled.ptx, entry) + b"\0"
+    return call("cuModuleGetFunction", call("cuModuleLoadData", data), entry.encode())

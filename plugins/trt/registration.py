@@ -20,6 +20,7 @@ from intaglio import extras
 from intaglio.errors import EngineError, one_line
 from intaglio.plugins.contract import Operator
 from intaglio.plugins.cuda.compiler import SMS, compile_kernel, only
+from intaglio.plugins.cuda.driver import check_driver
 from intaglio.plugins.cuda.geometry import Launch, Tensor, at_least_1, broadcast_length
 from intaglio.plugins.cuda.launches import launch
 from intaglio.plugins.registry import DOMAIN, OPS
@@ -36,13 +37,14 @@ def register(sm: int, operators: Iterable[Operator] = ()) -> None:
 
     Later calls only set the GPU of the builds that follow. The kernels of `operators` are compiled here, so that errors
     are raised now and not inside a TensorRT build. Raises `MissingExtraError` if TensorRT or NVRTC is not installed,
-    `EngineError` if TensorRT or the GPU is too old, or a kernel does not compile.
+    `EngineError` if TensorRT, the driver or the GPU is too old, or a kernel does not compile.
     """
     oldest = min(SMS)
     if sm < oldest:
         raise EngineError(f"sm_{sm}: expected sm_{oldest} or newer, which the kernels need. Use another GPU.")
     plugins = _plugins()
     plugins.sm = max(known for known in SMS if known <= sm)
+    check_driver(plugins.sm)
     for operator in operators:
         compile_kernel(operator.folder, plugins.sm)
 

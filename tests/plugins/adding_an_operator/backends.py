@@ -105,7 +105,7 @@ def test_cuda_kernel_by_nvrtc():
     pytest.importorskip("cuda.bindings.nvrtc")
     compiled = compile_kernel(OPS[NAME].folder, 75)
     assert entry_points(OPS[NAME].folder) == ["scaled_clamp", "scaled_clamp_factor"]
-    assert parameters(compiled.ptx, "scaled_clamp_factor") == ["u64"] * 2 + ["u32"] * 4 + ["u64"]
+    assert parameters(compiled.ptx, "scaled_clamp_factor") == ["u64"] * 2 + ["u32"] * 7 + ["u64"]
 
 
 def test_declaration_to_tensorrt(tmp_path, monkeypatch):

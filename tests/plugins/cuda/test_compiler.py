@@ -11,7 +11,7 @@ from operator_cases import MAKERS, longest
 
 from intaglio.errors import EngineError, MissingExtraError
 from intaglio.plugins.cuda import __main__ as program
-from intaglio.plugins.cuda import compiler
+from intaglio.plugins.cuda import compiler, driver
 from intaglio.plugins.cuda.compiler import compile_kernel, entry_points, parameters, resources
 from intaglio.plugins.cuda.launches import operators
 
@@ -130,6 +130,46 @@ def write_kernel(folder, body="y[0] = 1;"):
     source = f'extern "C" __global__ void __launch_bounds__(32) one(int* y) {{ {body} }}\n'
     (folder / "kernel.cu").write_text(source)
     return str(folder)
+
+
+@pytest.mark.parametrize("sm", GPUS)
+@pytest.mark.parametrize("folder", operators())
+def test_ptx_states_the_oldest_version_for_the_gpu(folder, sm):
+    versions = re.findall(rb"^\.version (.*)$", compile_kernel(folder, sm).ptx, re.MULTILINE)
+    assert versions == [{75: b"6.5", 80: b"7.0"}[sm]]
+
+
+@pytest.mark.parametrize(("written", "stated"), [("9.5", "7.0"), ("10.0", "7.0"), ("7.0", "7.0"), ("6.4", "6.4")])
+def test_version_of_ptx_is_lowered_only(written, stated):
+    assert compiler._with_version(f"// by NVRTC\n.version {written}\n.target sm_80\n".encode(), 80) == (
+        f"// by NVRTC\n.version {stated}\n.target sm_80\n".encode()
+    )
+
+
+def test_ptx_without_a_version_is_refused():
+    with pytest.raises(EngineError, match="no version"):
+        compiler._with_version(b".target sm_80", 80)
+
+
+@pytest.mark.parametrize(("number", "sm"), [(10010, 75), (10020, 80), (11070, 90)])
+def test_old_driver_is_refused(monkeypatch, number, sm):
+    monkeypatch.setattr(driver, "call", lambda name: number)
+    with pytest.raises(EngineError, match=rf"supports CUDA {number // 1000}\.{number % 1000 // 10}, .* sm_{sm} need"):
+        driver.check_driver(sm)
+
+
+@pytest.mark.parametrize(("number", "sm"), [(10020, 75), (11000, 80), (11080, 90), (13000, 75), (0, 90)])
+def test_driver_that_reads_the_ptx_passes(monkeypatch, number, sm):
+    monkeypatch.setattr(driver, "call", lambda name: number)
+    driver.check_driver(sm)
+
+
+def test_machine_without_a_driver_builds_for_others(monkeypatch):
+    def missing(name: str):
+        raise RuntimeError("libcuda.so.1 was not found")
+
+    monkeypatch.setattr(driver, "call", missing)
+    driver.check_driver(90)
 
 
 def test_kernel_is_recompiled_only_after_changes(tmp_path, monkeypatch):

@@ -19,16 +19,18 @@ from intaglio.plugins.cuda import launcher
 Run = Callable[[Case, int], list[np.ndarray]]
 
 
-@pytest.fixture(scope="module", params=[75, 80, "gpu"])
+@pytest.fixture(scope="module", params=[75, 80, "cubin", "ptx"])
 def run(request) -> Run:
     """Runs the kernel of a case; the seed determines the order of threads."""
-    if request.param != "gpu":
+    if isinstance(request.param, int):
         return lambda case, seed: emulate(
             folder_of(case.operator), launch_of(case), case.inputs, outputs_of(case), request.param, seed
         )
     if launcher.device_sm() is None:
         pytest.skip("no CUDA device")
-    return lambda case, _: launcher.run(folder_of(case.operator), launch_of(case), case.inputs, outputs_of(case))
+    return lambda case, _: launcher.run(
+        folder_of(case.operator), launch_of(case), case.inputs, outputs_of(case), request.param
+    )
 
 
 def check(run: Run, case: Case, seed: int = 0) -> None:
