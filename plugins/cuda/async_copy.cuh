@@ -92,6 +92,8 @@ __device__ __forceinline__ void wait() {}
 
 #endif
 
+__device__ __forceinline__ bool is_aligned(const void* address) { return reinterpret_cast<uint64_t>(address) % 16 == 0; }
+
 // A tile of ROWS rows of COLUMNS bytes, copied by THREADS threads. In global memory its rows lie `pitch` bytes apart, in
 // shared memory where `place(row, column)` says; rows and columns beyond the last become zeros, and are not read.
 // UNIT: the bytes that every address and length is a multiple of.

@@ -48,8 +48,8 @@ struct Copies {
     __device__ __forceinline__ void start(const Problem& problem, int32_t first_k, int8_t* stage) {
         const int8_t* from_a = problem.a + int64_t(problem.first_row) * problem.k + first_k;
         const int8_t* from_b = problem.b + int64_t(first_k) * problem.n + problem.first_column;
-        const bool a_aligned = problem.k % 16 == 0 && reinterpret_cast<uint64_t>(problem.a) % 16 == 0;
-        const bool b_aligned = problem.n % 16 == 0 && reinterpret_cast<uint64_t>(problem.b) % 16 == 0;
+        const bool a_aligned = problem.k % 16 == 0 && async_copy::is_aligned(problem.a);
+        const bool b_aligned = problem.n % 16 == 0 && async_copy::is_aligned(problem.b);
         a.start(stage, from_a, problem.k, problem.m - problem.first_row, problem.k - first_k, a_aligned, PlaceA());
         b.start(stage + TILE_M * TILE_K, from_b, problem.n, problem.k - first_k, problem.n - problem.first_column, b_aligned, PlaceB());
     }

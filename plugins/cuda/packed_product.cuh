@@ -57,8 +57,8 @@ using Wide = Shape<BITS, 128, 64, 64>;
 template <int BITS>
 constexpr int SHARED_BYTES = Narrow<BITS>::BYTES < Wide<BITS>::BYTES ? Wide<BITS>::BYTES : Narrow<BITS>::BYTES;
 
-// x: float16 [rows, depth]; packed: int32 [channels, depth·bits/32]; both begin at a multiple of 16 bytes (TensorRT's tensors
-// at one of 256), and depth is one of 32; and where this block's rows and channels begin.
+// x: float16 [rows, depth]; packed: int32 [channels, depth·bits/32]; depth is a multiple of 32; and where this block's rows
+// and channels begin. Arrays that do not begin at a multiple of 16 bytes, such as a part of another, are copied slowly.
 struct Problem {
     const uint16_t* x;
     const int32_t* packed;
@@ -94,9 +94,9 @@ struct Copies {
         const int8_t* from_x = reinterpret_cast<const int8_t*>(problem.x) + problem.first_row * x_pitch + int64_t(first) * 2;
         const int32_t left = problem.depth - first;
         packed.start(stage, from_packed, packed_pitch, problem.channels - problem.first_channel, min(left, Shape::LENGTH) / 8 * BITS,
-                     BITS % 4 == 0 || packed_pitch % 16 == 0, PlacePacked<Shape>());
+                     (BITS % 4 == 0 || packed_pitch % 16 == 0) && async_copy::is_aligned(problem.packed), PlacePacked<Shape>());
         x.start(stage + Shape::X_START, from_x, x_pitch, problem.rows - problem.first_row, min(left, Shape::LENGTH) * 2,
-                true, PlaceX<Shape>());
+                async_copy::is_aligned(problem.x), PlaceX<Shape>());
     }
     __device__ __forceinline__ void finish() {
         packed.finish();

@@ -4,6 +4,7 @@
 // all rows; then the warps' sums are added in the warps' order.
 #pragma once
 
+#include "cuda/async_copy.cuh"
 #include "cuda/half.cuh"
 #include "cuda/packed_numbers.cuh"
 #include "cuda/warp.cuh"
@@ -23,6 +24,19 @@ struct Problem {
 
     __device__ __forceinline__ int32_t channel(int j) const { return min(first_channel + j, channels - 1); }
 };
+
+// Eight values that lie side by side; x may be a part of another array, whose rows are not aligned to 16 bytes.
+__device__ __forceinline__ void load_eight(float (&values)[8], const float* from) {
+    if (async_copy::is_aligned(from)) {
+        const float4 low = *reinterpret_cast<const float4*>(from), high = *reinterpret_cast<const float4*>(from + 4);
+        const float loaded[8] = {low.x, low.y, low.z, low.w, high.x, high.y, high.z, high.w};
+#pragma unroll
+        for (int i = 0; i < 8; ++i) values[i] = loaded[i];
+    } else {
+#pragma unroll
+        for (int i = 0; i < 8; ++i) values[i] = from[i];
+    }
+}
 
 // `first_row` and `first_channel` of this block; false where there is nothing for it to do.
 __device__ __forceinline__ bool locate(Problem& problem) {
@@ -50,8 +64,8 @@ __device__ __forceinline__ void compute(const Problem& problem, const Decode& de
         for (int m = 0; m < ROWS; ++m) {
             if (problem.first_row + m >= problem.rows) break;
             const float* row = problem.x + int64_t(problem.first_row + m) * problem.depth + 8 * eight;
-            const float4 low = *reinterpret_cast<const float4*>(row), high = *reinterpret_cast<const float4*>(row + 4);
-            const float values[8] = {low.x, low.y, low.z, low.w, high.x, high.y, high.z, high.w};
+            float values[8];
+            load_eight(values, row);
 #pragma unroll
             for (int j = 0; j < CHANNELS; ++j)
 #pragma unroll

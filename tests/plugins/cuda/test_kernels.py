@@ -59,6 +59,23 @@ def test_kernel_equals_reference_on_rows_of_4096_in_float16(run, operator):
     check(run, in_float16(longest(operator)))
 
 
+@pytest.mark.parametrize("sm", [75, 80])
+@pytest.mark.parametrize("operator", MAKERS)
+@settings(max_examples=4, suppress_health_check=[HealthCheck.too_slow])
+@given(seed=st.integers(0, 2**32 - 1))
+def test_arrays_may_begin_anywhere(operator, sm, seed):
+    """A part of another tensor begins at a multiple of its elements, 4 bytes here, and not of 16."""
+    check(
+        lambda case, seed: emulate(
+            folder_of(case.operator), launch_of(case), case.inputs, outputs_of(case), sm, seed, offset=4
+        ),
+        in_float16(longest(operator))
+        if operator in FLOAT_LIMITS and seed % 2
+        else kernel_case(operator, np.random.default_rng(seed)),
+        seed,
+    )
+
+
 # Numbers of rows at which the grid gets more blocks or another block shape; channels around the widths of both.
 @pytest.mark.parametrize("bits", [2, 3, 4, 8])
 @settings(max_examples=12)

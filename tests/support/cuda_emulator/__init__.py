@@ -57,16 +57,18 @@ def emulate(
     outputs: Sequence[tuple[Sequence[int], npt.DTypeLike]],
     sm: int = 80,
     seed: int = 0,
+    offset: int = 0,
 ) -> list[Array]:
     """Run a kernel of a folder below `plugins`, or of any path, as compute capability `sm`.
 
     Returns the outputs, by shape and dtype; bytes that were not written are POISON. `seed` other than 0 shuffles the
-    order of blocks, warps and lanes. Raises `EngineError` for a launch that a GPU would reject, and for any error that
-    the emulation finds. An empty grid has one block, as when TensorRT launches it.
+    order of blocks, warps and lanes. Arrays begin `offset` bytes behind an aligned address, as parts of others do.
+    Raises `EngineError` for a launch that a GPU would reject, and for any error that the emulation finds.
+    An empty grid has one block, as when TensorRT launches it.
     """
     _check_launch(launch)
     library = _library(folder, sm)
-    with _running, _device_arrays(library, launch.entry) as place:
+    with _running, _device_arrays(library, launch.entry, offset) as place:
         pointers = [place(np.ascontiguousarray(array)) for array in inputs if array is not None]
         made = [np.full(int(np.prod(shape)) * np.dtype(dtype).itemsize, POISON, np.uint8) for shape, dtype in outputs]
         made_pointers = [place(array) for array in made]
@@ -89,9 +91,9 @@ def _check_launch(launch: Launch) -> None:
 
 
 @contextmanager
-def _device_arrays(library: ctypes.CDLL, entry: str) -> Iterator[_Place]:
+def _device_arrays(library: ctypes.CDLL, entry: str, offset: int) -> Iterator[_Place]:
     """Memory of the emulated GPU while the block runs; writes outside of an array are an error at its end."""
-    place = _Place(library)
+    place = _Place(library, offset)
     try:
         yield place
     except EngineError as error:
@@ -105,18 +107,18 @@ def _device_arrays(library: ctypes.CDLL, entry: str) -> Iterator[_Place]:
 class _Place:
     """Copies arrays to memory of the emulated GPU and returns their addresses."""
 
-    def __init__(self, library: ctypes.CDLL) -> None:
-        self.library = library
+    def __init__(self, library: ctypes.CDLL, offset: int) -> None:
+        self.library, self.offset = library, offset
         self.arrays: list[tuple[int, int, str]] = []
 
     def __call__(self, array: Array) -> int:
-        address = self.library.emulation_allocate(array.nbytes)
+        address = self.library.emulation_allocate(array.nbytes + self.offset)
         if not address:
             raise EngineError(f"no memory for an array of {array.nbytes} bytes. Take smaller arrays.")
-        ctypes.memmove(address, array.ctypes.data, array.nbytes)
+        ctypes.memmove(address + self.offset, array.ctypes.data, array.nbytes)
         name = f"array {len(self.arrays)} ({array.nbytes} bytes)"
-        self.arrays.append((address, array.nbytes, name))
-        return int(address)
+        self.arrays.append((address, array.nbytes + self.offset, name))
+        return int(address) + self.offset
 
     def explain(self, message: str) -> str:
         """Rewrite a faulting address as an offset to the nearest array."""
