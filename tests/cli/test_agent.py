@@ -81,13 +81,6 @@ async def started(*arguments: object, **options: Any) -> asyncio.subprocess.Proc
     return await asyncio.create_subprocess_exec(*command, stdin=pipe, stdout=pipe, stderr=pipe, **options)
 
 
-async def asked(server: ScriptedServer, *options: object, question: str = "How much?", stdin: str = "") -> Run:
-    process = await started("agent", question, "--model", server.url, *options)
-    out, err = await process.communicate(stdin.encode())
-    assert process.returncode is not None
-    return Run(process.returncode, out.decode(), err.decode())
-
-
 Agent = Callable[..., tuple[Run, ScriptedServer]]
 
 
@@ -295,22 +288,20 @@ def test_examples_reach_the_planner_and_are_checked_against_the_tools(tmp_path: 
     assert f"--examples {path}, example 2: line 1: " in run.err and "serch" in run.err
 
 
-def test_terminal_escapes_of_tools_and_models_are_removed(tmp_path: Path) -> None:
+def test_terminal_escapes_of_tools_and_models_are_removed(tmp_path: Path, agent: Agent) -> None:
     (tmp_path / "tools.py").write_text(TOOLS)
     plan = '1. hostile("a")\n2. fails("b")\n3. join()\n'
     answers = wrote(plan, "Replan: \x1b[5mmore", plan.replace("1.", "4.").replace("2.", "5.").replace("3.", "6."))
     answers += wrote("Answer: \x1b[31mred\x07 \x9b1m")
     options = ("--tools", str(tmp_path / "tools.py"))
 
-    async def main() -> tuple[Run, str]:
-        async with asyncio.timeout(SECONDS):
-            async with scripted(LISTED, *answers) as server:
-                piped = await asked(server, *options)
-            async with scripted(LISTED, *answers) as server:
-                arguments = ("-m", "intaglio", "agent", "a", "--model", server.url, *options)
-                return piped, await asyncio.to_thread(on_terminal, *arguments)
+    async def main() -> str:
+        async with asyncio.timeout(SECONDS), scripted(LISTED, *answers) as server:
+            arguments = ("-m", "intaglio", "agent", "a", "--model", server.url, *options)
+            return await asyncio.to_thread(on_terminal, *arguments)
 
-    piped, shown = asyncio.run(main())
+    piped, _ = agent(answers, *options)
+    shown = asyncio.run(main())
     assert piped.code == 0
     assert "hostile" in piped.err and "no \ufffd[31m luck" in piped.err
     assert not set(piped.err) & {"\x1b", "\x07", "\x9b"}

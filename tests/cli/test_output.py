@@ -224,22 +224,23 @@ def test_environment_variables_control_colours_and_bold(environment: dict[str, s
     assert ("\x1b[" in shown) == styles
 
 
-def test_output_in_a_pipe_has_no_styles_and_no_wrapped_rows_unless_forced(tiny_bundle: Path, tmp_path: Path) -> None:
-    command = [sys.executable, "-P", "-m", "intaglio", "compress", str(tiny_bundle), "--recipe", "float16", "-vo"]
-
-    def printed(name: str, **environment: str) -> str:
-        base = {"PATH": "/usr/bin:/bin", "COLUMNS": "40", "PYTHONPATH": ":".join(sys.path)}
-        found = subprocess.run(
-            [*command, name], cwd=tmp_path, env=base | environment, capture_output=True, text=True, check=True
-        )
-        return found.stdout
-
-    plain = printed("one")
+def test_output_in_a_pipe_has_no_styles_and_no_wrapped_rows_unless_forced(
+    tiny_bundle: Path, tmp_path: Path, intaglio: Run, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    command = ["compress", str(tiny_bundle), "--recipe", "float16", "-vo"]
+    environment = {"PATH": "/usr/bin:/bin", "COLUMNS": "40", "PYTHONPATH": ":".join(sys.path)}
+    plain = subprocess.run(
+        [sys.executable, "-P", "-m", "intaglio", *command, "one"],
+        cwd=tmp_path, env=environment, capture_output=True, text=True, check=True,
+    ).stdout  # fmt: skip
     assert "\x1b" not in plain
     assert all(line == line.rstrip() for line in plain.splitlines())
     assert max(map(len, plain.splitlines())) > 100
     assert "gelu: no Erf or Tanh node in the graph; layer_norm:" in plain
-    forced = printed("two", FORCE_COLOR="1")
+    for name, value in {"COLUMNS": "40", "FORCE_COLOR": "1"}.items():
+        monkeypatch.setenv(name, value)
+    monkeypatch.chdir(tmp_path)
+    forced = intaglio(*command, "two")[1]  # in this process, whose output is no terminal either
     assert forced.startswith("\x1b[1mRecipe float16\x1b[0m\n")
     assert without_styles(forced).replace("two", "one") == plain
 

@@ -6,7 +6,7 @@ import asyncio
 import signal
 import socket
 import time
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Iterator
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
@@ -24,6 +24,13 @@ from intaglio.runtime.agents.tools.mcp_server import serve_tools
 from intaglio.runtime.agents.tools.tool import Tool, ToolError
 
 Use = Callable[[dict[str, Tool]], Awaitable[None]]
+
+
+@pytest.fixture(scope="module")
+def url(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
+    """The address of a server for the tests that do not end it."""
+    with http_server(tmp_path_factory.mktemp("server")) as (address, _):
+        yield address
 
 
 @pytest.fixture(autouse=True)
@@ -92,9 +99,8 @@ def test_tools_are_equal_over_stdio(tmp_path: Path) -> None:
     use(script(tmp_path, "ours.py", OURS), check_all)
 
 
-def test_tools_are_equal_over_http(tmp_path: Path) -> None:
-    with http_server(tmp_path) as (url, _):
-        use(url, check_all)
+def test_tools_are_equal_over_http(url: str) -> None:
+    use(url, check_all)
 
 
 def test_server_exit_during_a_call_raises_immediately(tmp_path: Path) -> None:
@@ -232,7 +238,7 @@ def test_missing_command_raises() -> None:
         use("mcp:/nowhere/server --flag", body)
 
 
-def test_address_without_server_raises(tmp_path: Path) -> None:
+def test_address_without_server_raises(url: str) -> None:
     async def body(tools: dict[str, Tool]) -> None:
         raise AssertionError(f"opened: {tools}")
 
@@ -241,7 +247,7 @@ def test_address_without_server_raises(tmp_path: Path) -> None:
         port = closed.getsockname()[1]
         with pytest.raises(ToolError, match=r"mcp server 'http.*Check the address\."):
             use(f"http://127.0.0.1:{port}/mcp", body, start=5.0)
-    with http_server(tmp_path) as (url, _), pytest.raises(ToolError, match=r"Check the address\."):
+    with pytest.raises(ToolError, match=r"Check the address\."):
         use(url.replace("/mcp", "/wrong"), body, start=5.0)
     with socket.create_server(("127.0.0.1", 0)) as mute, pytest.raises(ToolError, match="no answer within 1 s"):
         use(f"http://127.0.0.1:{mute.getsockname()[1]}/mcp", body, start=1.0)
@@ -354,12 +360,11 @@ def test_tools_of_a_server_built_with_the_mcp_library(tmp_path: Path) -> None:
     use(script(tmp_path, "library.py", LIBRARY), body)
 
 
-def test_cross_site_browser_requests_are_rejected(tmp_path: Path) -> None:
-    with http_server(tmp_path) as (url, _):
-        answers = [
-            httpx2.post(url, json={"jsonrpc": "2.0", "id": 1, "method": "ping"}, headers=headers).status_code
-            for headers in ({"Host": "attacker.example"}, {"Origin": "http://attacker.example"})
-        ]
+def test_cross_site_browser_requests_are_rejected(url: str) -> None:
+    answers = [
+        httpx2.post(url, json={"jsonrpc": "2.0", "id": 1, "method": "ping"}, headers=headers).status_code
+        for headers in ({"Host": "attacker.example"}, {"Origin": "http://attacker.example"})
+    ]
     assert all(400 <= status < 500 for status in answers), answers
 
 
