@@ -171,6 +171,14 @@ def sent() -> list[Path]:
     return found
 
 
+def test_every_module_is_sent_to_the_image() -> None:
+    listed = subprocess.run(["git", "ls-files", "*.py"], cwd=ROOT, capture_output=True, text=True, check=True).stdout
+    beside = ("tests", "examples", "benchmarks", "docs")
+    modules = {Path(name) for name in listed.split() if Path(name).parts[0] not in beside}
+    assert len(modules) > 400 and not modules - set(map(Path, sent()))
+
+
+@pytest.mark.proof  # test_every_module_is_sent_to_the_image; in test_build a wheel without compiler has every module
 def test_wheel_of_the_image_serves_in_a_fresh_environment(tmp_path: Path) -> None:
     source, site = tmp_path / "source", sysconfig.get_path("purelib")
     for path in sent():

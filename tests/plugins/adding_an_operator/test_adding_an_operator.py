@@ -19,6 +19,15 @@ ROOT = build.ROOT
 FOLDER = "scaled_clamp"
 PAGE = ROOT / "docs" / "extending.md"  # includes the registry line as a diff
 STAGES = ("intaglio", "plugins", "runtime", "exporters", "graph_passes", "training", "validation")
+# These need neither the compiled library nor emulated kernels.
+INTERPRETED = (
+    "test_numpy_reference",
+    "test_node_is_checked_by_its_signature",
+    "test_function_body_by_the_evaluator_of_onnx",
+    "test_function_body_by_plain_onnx_runtime",
+    "test_work_table",
+    "test_training_table",
+)
 TESTS = re.findall(r"^def (test_\w+)", (HERE / "backends.py").read_text(), re.MULTILINE)
 
 
@@ -33,7 +42,7 @@ def compiled() -> None:
 
 
 @pytest.fixture(scope="module")
-def copy(tmp_path_factory: pytest.TempPathFactory, compiled: None) -> Path:
+def copy(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """The sources with the folder of the operator and its line in the registry."""
     copy = tmp_path_factory.mktemp("copy")
     ignored = shutil.ignore_patterns("__pycache__", build.LIBRARY.name)
@@ -41,7 +50,6 @@ def copy(tmp_path_factory: pytest.TempPathFactory, compiled: None) -> Path:
         shutil.copytree(ROOT / folder, copy / folder, ignore=ignored)
     for file in ("setup.py", "pyproject.toml"):
         shutil.copy2(ROOT / file, copy / file)
-    shutil.copytree(build.OBJECTS, copy / "build" / "kernels", ignore=shutil.ignore_patterns("*.so"))
     shutil.copytree(HERE / FOLDER, copy / "plugins" / FOLDER)
     registry = copy / "plugins" / "registry.py"
     last, added = re.search(r'^ (    "\w+",\n)\+(    "scaled_clamp",\n)', PAGE.read_text(), re.MULTILINE).groups()
@@ -61,9 +69,10 @@ def run(copy: Path, *command: str) -> subprocess.CompletedProcess[str]:
 
 
 @pytest.fixture(scope="module")
-def built(copy: Path) -> set[str]:
+def built(copy: Path, compiled: None) -> set[str]:
     """The library in the copy, and its newly compiled files."""
     objects = copy / "build" / "kernels"
+    shutil.copytree(build.OBJECTS, objects, ignore=shutil.ignore_patterns("*.so"))
     before = {path.name for path in objects.iterdir()}
     done = run(copy, "plugins/ort/build.py")
     assert done.returncode == 0, done.stderr
@@ -74,8 +83,18 @@ def built(copy: Path) -> set[str]:
 @pytest.fixture(scope="module")
 def outcomes(copy: Path, built: set[str]) -> dict[str, list[ElementTree.Element]]:
     """The cases of each test of backends.py, as pytest reports them."""
+    return cases_of(copy)
+
+
+@pytest.fixture(scope="module")
+def interpreted(copy: Path) -> dict[str, list[ElementTree.Element]]:
+    """Those of `INTERPRETED`, which need no library in the copy."""
+    return cases_of(copy, "-k", " or ".join(INTERPRETED))
+
+
+def cases_of(copy: Path, *options: str) -> dict[str, list[ElementTree.Element]]:
     report = copy / "report.xml"
-    done = run(copy, "-m", "pytest", "backends.py", "-q", "-p", "no:cacheprovider", f"--junitxml={report}")
+    done = run(copy, "-m", "pytest", "backends.py", "-q", "-p", "no:cacheprovider", f"--junitxml={report}", *options)
     assert report.exists(), done.stdout + done.stderr
     cases = ElementTree.parse(report).getroot().iter("testcase")  # noqa: S314
     found: dict[str, list[ElementTree.Element]] = {name: [] for name in TESTS}
@@ -84,13 +103,25 @@ def outcomes(copy: Path, built: set[str]) -> dict[str, list[ElementTree.Element]
     return found
 
 
+@pytest.mark.proof  # test_build compiles after changes of a source; other operators' tests use the compiled library
 def test_only_the_new_operator_and_the_operator_table_are_compiled(built: set[str]) -> None:
     kernels = {f"{FOLDER}-kernel-{isa}" for isa in (source.instruction_set for source in build.sources()) if isa}
     assert built == {"library", "ort-library", f"{FOLDER}-ort_binding", *kernels}
 
 
+@pytest.mark.parametrize("name", INTERPRETED)
+def test_new_operator_works_without_a_compiler(name: str, interpreted: dict[str, list[ElementTree.Element]]) -> None:
+    check(name, interpreted)
+
+
+@pytest.mark.proof  # test_new_operator_works_without_a_compiler
 @pytest.mark.parametrize("name", TESTS)
 def test_new_operator_works_in_every_backend(name: str, outcomes: dict[str, list[ElementTree.Element]]) -> None:
+    check(name, outcomes)
+
+
+def check(name: str, outcomes: dict[str, list[ElementTree.Element]]) -> None:
+    """The test ran, and none of its cases failed."""
     assert outcomes[name], "not run"
     failures = [str(each.text) for case in outcomes[name] for kind in ("failure", "error") for each in case.iter(kind)]
     assert not failures, failures[0]

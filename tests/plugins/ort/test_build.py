@@ -168,4 +168,9 @@ def test_missing_compiler_builds_a_wheel_with_a_warning(tmp_path):
     wheel, output = make_wheel(tmp_path, "/nonexistent")
     assert not [name for name in zipfile.ZipFile(wheel).namelist() if name.endswith(".so")]
     assert wheel.stem.endswith("-py3-none-any")
+    listed = subprocess.run(
+        ["git", "ls-files", "intaglio", "serve"], cwd=ROOT, capture_output=True, text=True, check=True
+    )
+    modules = {name if name.startswith("intaglio/") else f"intaglio/{name}" for name in listed.stdout.split()}
+    assert len(modules) > 50 and modules <= set(zipfile.ZipFile(wheel).namelist())
     assert "no CPU kernels, the integer operators will run slowly: no C++ compiler (/nonexistent)" in output
