@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 from agent_checks import Events, answered, check_plans, small_tools
 from chat_bundles import CHATML
+from covering import few
 from drafts import save_drafts
 from event_loops import run
 from scripted_model import Changed
@@ -79,8 +80,11 @@ def test_random_drafting_model_generates_valid_plans(bundles: Mapping[str, Path]
 
 
 @pytest.mark.parametrize("name", GRAMMARS)
-def test_greedy_text_under_agent_grammars_equals_text_without_drafts(bundles: Mapping[str, Path], name: str) -> None:
-    options: dict[str, Any] = {"grammar": GRAMMARS[name], "max_new_tokens": 80, "batch": len(PROMPTS)}
+@pytest.mark.parametrize("count", few([40, 80], [40]))
+def test_greedy_text_under_agent_grammars_equals_text_without_drafts(
+    bundles: Mapping[str, Path], name: str, count: int
+) -> None:
+    options: dict[str, Any] = {"grammar": GRAMMARS[name], "max_new_tokens": count, "batch": len(PROMPTS)}
     plain = {}
     for model in ("large", "medusa"):
         with TextGenerator(bundles[model], threads=1, **options) as generator:

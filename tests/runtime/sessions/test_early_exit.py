@@ -11,6 +11,7 @@ from typing import Any
 import msgspec
 import numpy as np
 import pytest
+from covering import few
 from early_exits import exit_logits, save_early_exit
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -60,6 +61,7 @@ def tokens(results: list[Generated]) -> list[list[int]]:
     return [result.tokens for result in results]
 
 
+@pytest.mark.covering(1)
 @pytest.mark.parametrize("method", DRAFTING)
 @pytest.mark.parametrize("batch", [1, 3])
 def test_verified_exit_drafts_equal_the_models_own_text(
@@ -71,7 +73,7 @@ def test_verified_exit_drafts_equal_the_models_own_text(
     assert all(result.calls.large <= 24 for result in found)
 
 
-@pytest.mark.parametrize(("fallback", "rollback"), [(0.3, 2.0), (0.0, math.inf), (0.6, 0.5)])
+@pytest.mark.parametrize(("fallback", "rollback"), few([(0.3, 2.0), (0.0, math.inf), (0.6, 0.5)], [(0.3, 2.0)]))
 def test_batched_texts_equal_single_texts(fallback: float, rollback: float, exiting: Path, prompts: list[str]) -> None:
     """Cached tokens of one session must not be overwritten by steps of the other."""
     options: dict[str, Any] = {"strategy": "bild", "early_exit": True, "fallback": fallback, "rollback": rollback}
