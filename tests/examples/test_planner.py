@@ -15,6 +15,7 @@ import pytest
 import torch
 from agent_models import network, training
 from agent_models.conversation import IGNORED, Conversation, rows
+from covering import few
 from language_model import Length
 from planner import questions
 from planner.conversations import PARAMETERS, Round, in_turns, parallel_qa, planned, with_functions
@@ -63,10 +64,11 @@ def test_search_finds_every_fact() -> None:
         assert found == value and type(found) is type(value), query
 
 
-def test_training_and_test_split_share_no_entities_or_combinations() -> None:
+@pytest.mark.parametrize("count", few([1000, 3000], [1000]))
+def test_training_and_test_split_share_no_entities_or_combinations(count: int) -> None:
     _, domains = questions.read_facts()
     entities = frozenset(itertools.chain.from_iterable(domains.values()))
-    trained = list(itertools.islice(questions.training_questions(Random(5), entities), 3000))
+    trained = list(itertools.islice(questions.training_questions(Random(5), entities), count))
     words = [" ".join(str(call.arguments[0]) for call in each.calls) for each in trained]
     assert not any(f" of {entity}" in text for entity in entities for text in words)
     patterns = {pattern.name: pattern for pattern in PATTERNS}
@@ -238,7 +240,7 @@ def test_refusal_names_the_unknown_words(question: str, reason: str) -> None:
     assert reason in str(refusal(question))
 
 
-@pytest.mark.parametrize("way", LEAST)
+@pytest.mark.parametrize("way", few(LEAST, ["LLMCompiler"]))  # the same model, in other forms of conversation
 def test_shipped_model_answers_unseen_questions(bundle: Path, split: list[UnseenQuestion], way: str) -> None:
     asked = list(some(split, 15))
     results = asyncio.run(benchmark.answered(bundle, benchmark.WAYS[way], TOOLS_BY_NAME, asked))
@@ -246,6 +248,7 @@ def test_shipped_model_answers_unseen_questions(bundle: Path, split: list[Unseen
     assert sum(right) >= LEAST[way] * len(right)
 
 
+@pytest.mark.proof  # test_agents_on_engines samples plans of random models under the grammar
 def test_grammar_makes_sampled_plans_valid(bundle: Path, split: list[UnseenQuestion]) -> None:
     """At a temperature at which most unconstrained plans are invalid."""
     with_grammar, without = asyncio.run(benchmark.planned(bundle, TOOLS_BY_NAME, list(some(split, 3)), 3.0))

@@ -42,6 +42,7 @@ def pair(make_decoder: Maker) -> tuple[Path, Path]:
     return make_decoder("gpt2", n_layer=1)[0], make_decoder("llama")[1]
 
 
+@pytest.mark.proof  # test_t5_learns_the_output_of_a_larger_one, on a smaller pair
 def test_few_steps_on_the_shipped_pair_raise_held_out_agreement(
     language_models: Path, trained_pair: tuple[Path, Path], tmp_path: Path
 ) -> None:
