@@ -22,7 +22,7 @@ from language_model import Length, Shape, Tokens
 from python_text import Document
 from safetensors.torch import load_file
 from tokenizers.pre_tokenizers import ByteLevel
-from train_language_models import Preset, Texts
+from train_language_models import Measurements, Preset, Texts
 from transformers import AutoModelForCausalLM, AutoTokenizer, GPT2LMHeadModel, PreTrainedTokenizerFast
 
 from intaglio.errors import UsageError
@@ -99,12 +99,16 @@ def test_training_is_reproducible(texts: Texts, tmp_path: Path, seed: int) -> No
     assert f"{measured[0].large.perplexity:.2f}" in (runs[0] / "README.md").read_text()
 
 
-def test_weights_depend_on_the_seed(texts: Texts, tmp_path: Path) -> None:
-    found = [
-        train_language_models.train_pair("tests", PRESET, texts, tmp_path / str(seed), 1, None, seed, "float32")
-        for seed in (0, 1)
-    ]
-    assert found[0].large.perplexity_float32 != found[1].large.perplexity_float32
+@pytest.fixture(scope="module")
+def one_step(texts: Texts, tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Measurements]:
+    """A pair trained for a step with the seed 0: its folder and what was measured. Read-only."""
+    out = tmp_path_factory.mktemp("one_step") / "out"
+    return out, train_language_models.train_pair("tests", PRESET, texts, out, 1, None, 0, "float32")
+
+
+def test_weights_depend_on_the_seed(texts: Texts, one_step: tuple[Path, Measurements], tmp_path: Path) -> None:
+    other = train_language_models.train_pair("tests", PRESET, texts, tmp_path / "other", 1, None, 1, "float32")
+    assert one_step[1].large.perplexity_float32 != other.large.perplexity_float32
 
 
 def test_training_lowers_the_loss(texts: Texts) -> None:
@@ -129,11 +133,11 @@ def test_time_limit_ends_the_training(texts: Texts, tmp_path: Path) -> None:
     assert 0.85 <= measured.large.seconds < 10
 
 
-def test_text_files_hold_the_scored_tokens(texts: Texts, tmp_path: Path) -> None:
-    measured = train_language_models.train_pair("tests", PRESET, texts, tmp_path / "out", 1, None, 0, "float32")
-    tokenizer = AutoTokenizer.from_pretrained(tmp_path / "out" / "small")
-    ids = tokenizer.backend_tokenizer.encode((tmp_path / "out" / "held_out.txt").read_text()).ids
-    model = AutoModelForCausalLM.from_pretrained(tmp_path / "out" / "small", dtype=torch.float32)
+def test_text_files_hold_the_scored_tokens(one_step: tuple[Path, Measurements]) -> None:
+    out, measured = one_step
+    tokenizer = AutoTokenizer.from_pretrained(out / "small")
+    ids = tokenizer.backend_tokenizer.encode((out / "held_out.txt").read_text()).ids
+    model = AutoModelForCausalLM.from_pretrained(out / "small", dtype=torch.float32)
     assert len(ids) == measured.held_out_tokens
     assert language_model.perplexity(model.eval(), np.array(ids)) == pytest.approx(measured.small.perplexity)
     assert model.generation_config.eos_token_id == tokenizer.eos_token_id == 0

@@ -157,7 +157,7 @@ def test_document_completed_by_the_last_token_stops_with_eos(models: dict[str, M
     assert write(models["float"], grammar, max_new_tokens=2).result().stopped == "length"
 
 
-@pytest.mark.parametrize("case", few(DOZEN, DOZEN[::4]), ids=lambda each: each["name"].replace(" ", "-"))
+@pytest.mark.parametrize("case", few(DOZEN, DOZEN[::8]), ids=lambda each: each["name"].replace(" ", "-"))
 def test_trained_model_generates_valid_documents(case: dict[str, Any], trained_pair: tuple[Path, Path]) -> None:
     """Greedy and sampled; the rest of the schemas, and more documents, are in benchmarks/constrained.py."""
     small, large = trained_pair

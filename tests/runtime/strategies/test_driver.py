@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from covering import few
 from fixed_engine import FixedEngine
 
 from intaglio.bundle.bundle import Bundle
@@ -61,11 +62,14 @@ def comparable(result: Generated) -> tuple[Any, ...]:
 @pytest.mark.covering(1)
 @methods
 @pytest.mark.parametrize("sampling", ["greedy", "sampled"])
-def test_batched_texts_equal_single_texts(method: str, sampling: str, pair_of: PairOf, prompts: list[str]) -> None:
-    """Seven prompts of different lengths, three at a time: the last batch is not full."""
+@pytest.mark.parametrize("count", few([4, 7], [4]))
+def test_batched_texts_equal_single_texts(
+    method: str, sampling: str, count: int, pair_of: PairOf, prompts: list[str]
+) -> None:
+    """Prompts of different lengths, three at a time: the last batch is not full."""
     options = SAMPLED if sampling == "sampled" else {}
     alone, together = (
-        write(pair_of(method), prompts[:7], method, max_new_tokens=30, batch=batch, **options) for batch in (1, 3)
+        write(pair_of(method), prompts[:count], method, max_new_tokens=30, batch=batch, **options) for batch in (1, 3)
     )
     assert [comparable(result) for result in together] == [comparable(result) for result in alone]
 
@@ -98,8 +102,9 @@ def test_streamed_pieces_add_up_to_each_text(method: str, pair_of: PairOf, promp
 
 
 @methods
-def test_statistics_add_up(method: str, pair_of: PairOf, prompts: list[str]) -> None:
-    for result in write(pair_of(method), prompts[:6], method, max_new_tokens=30, batch=2, stop=[" is"]):
+@pytest.mark.parametrize("count", few([3, 6], [3]))
+def test_statistics_add_up(method: str, count: int, pair_of: PairOf, prompts: list[str]) -> None:
+    for result in write(pair_of(method), prompts[:count], method, max_new_tokens=30, batch=2, stop=[" is"]):
         kept = [written for written in result.trace if not written.rolled_back]
         assert [written.token for written in kept] == result.tokens
         by_large = sum(written.by == "large" for written in kept)
