@@ -20,7 +20,7 @@ from intaglio.plugins.cuda.geometry import Launch, Tensor, blocks, product, tota
 WINDOW, ROWS, THREADS = 512, 8, 128  # as in kernel.cu
 
 
-def launch(inputs: Sequence[Tensor | None], attributes: Mapping[str, Any]) -> Launch:
+def launch(inputs: Sequence[Tensor | None], attributes: Mapping[str, Any], sm: int) -> Launch:
     """Rows are all axes of x but the last; the kernel is chosen by the dtype of x, which y has to have too."""
     x, values, _, _, y = inputs
     assert x is not None and values is not None and y is not None

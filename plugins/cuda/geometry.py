@@ -1,8 +1,8 @@
 """Helpers for operators' `launch.py`: the launch parameters of a kernel, from the shapes of a node's inputs.
 
-`launch.py` has one function, `launch(inputs, attributes) -> Launch`. The lengths of `inputs` are integers, or the
-symbols of TensorRT's plugins: so every length is computed with `+`, `-`, `*`, `//` and `==` (1 for true) alone, with
-a symbol on the left. Known lengths are integers even among symbols.
+`launch.py` has one function, `launch(inputs, attributes, sm) -> Launch`, for a GPU of compute capability `sm`. The
+lengths of `inputs` are integers, or the symbols of TensorRT's plugins: so every length is computed with `+`, `-`, `*`,
+`//`, `==` and `<` (1 for true) alone, with a symbol on the left. Known lengths are integers even among symbols.
 A kernel's parameters are the pointers of the node's inputs, the scalars, and the pointers of the outputs. TensorRT
 carries scalars as the lengths of dimensions, which are never negative: so they lie in 0..2^31 - 1.
 """

@@ -41,10 +41,11 @@ def run(
 ) -> list[Array]:
     """Run a kernel of the operator in `plugins/<folder>` on the first GPU; return the outputs, by shape and dtype.
 
-    `image`: the form in which the kernel is loaded; PTX is that in a TensorRT engine. An empty grid has one block, as
-    when TensorRT launches it. Raises `EngineError` without a supported GPU, and for any error of the driver.
+    `launch` is for `kernel_sm()`. `image`: the form in which the kernel is loaded; PTX is that in a TensorRT engine. An
+    empty grid has one block, as when TensorRT launches it. Raises `EngineError` without a supported GPU, and for any
+    error of the driver.
     """
-    function = _function(folder, launch.entry, _device(), image)
+    function = _function(folder, launch.entry, image)
     made = [np.empty(tuple(shape), dtype) for shape, dtype in outputs]
     with ExitStack() as held:
         given = [np.ascontiguousarray(array) for array in inputs if array is not None]
@@ -92,14 +93,21 @@ def _device() -> int:
     return 10 * int(major) + int(minor)
 
 
-@cache
-def _function(folder: str, entry: str, sm: int, image: Image | None) -> Any:
-    """The loaded kernel: by default the cubin for a GPU of the same generation, else PTX, which the driver compiles."""
+def kernel_sm() -> int:
+    """The compute capability that the first GPU's kernels are built for. Raises `EngineError` if it is too old."""
+    sm = _device()
     built_for = max((known for known in SMS if known <= sm), default=None)
     if built_for is None:
         raise EngineError(f"no CUDA device that the kernels run on: got sm_{sm}, expected sm_{min(SMS)} or newer.")
+    return built_for
+
+
+@cache
+def _function(folder: str, entry: str, image: Image | None) -> Any:
+    """The loaded kernel: by default the cubin for a GPU of the same generation, else PTX, which the driver compiles."""
+    built_for = kernel_sm()
     check_driver(built_for)
     compiled = compile_kernel(folder, built_for)
-    as_cubin = built_for // 10 == sm // 10 if image is None else image == "cubin"
+    as_cubin = built_for // 10 == _device() // 10 if image is None else image == "cubin"
     data = compiled.cubin if as_cubin else only(compiled.ptx, entry) + b"\0"
     return call("cuModuleGetFunction", call("cuModuleLoadData", data), entry.encode())

@@ -9,9 +9,12 @@ from typing import Any
 from intaglio.plugins.cuda.geometry import PLUGINS, Launch, Tensor
 
 
-def launch(folder: str, inputs: Sequence[Tensor | None], attributes: Mapping[str, Any]) -> Launch:
-    """The launch of an operator's kernel, by the operator's folder; None for an input that the node leaves out."""
-    made: Launch = import_module(f"intaglio.plugins.{folder}.launch").launch(inputs, attributes)
+def launch(folder: str, inputs: Sequence[Tensor | None], attributes: Mapping[str, Any], sm: int) -> Launch:
+    """The launch of an operator's kernel, by the operator's folder, for compute capability `sm`.
+
+    None stands for an input that the node leaves out.
+    """
+    made: Launch = import_module(f"intaglio.plugins.{folder}.launch").launch(inputs, attributes, sm)
     return made
 
 

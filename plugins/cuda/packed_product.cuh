@@ -54,8 +54,11 @@ using Narrow = Shape<BITS, 32, 8, 256>;
 template <int BITS>
 using Wide = Shape<BITS, 128, 64, 64>;
 
-template <int BITS>
-constexpr int SHARED_BYTES = Narrow<BITS>::BYTES < Wide<BITS>::BYTES ? Wide<BITS>::BYTES : Narrow<BITS>::BYTES;
+// A block has the shared memory of its shape, not of the larger one: on a T4 two narrow blocks then fit a multiprocessor
+// at 3 and 8 bits. `shared_bytes` of packed_product.py computes it again.
+#ifndef INTAGLIO_DYNAMIC_SHARED
+#define INTAGLIO_DYNAMIC_SHARED(type, name) extern __shared__ __align__(128) type name[]
+#endif
 
 // x: float16 [rows, depth]; packed: int32 [channels, depth·bits/32]; depth is a multiple of 32; and where this block's rows
 // and channels begin. Arrays that do not begin at a multiple of 16 bytes, such as a part of another, are copied slowly.

@@ -17,8 +17,9 @@ kernel has both shapes, chooses by the number of rows, and the grid has enough b
 Where the second shape begins to pay depends on the channels and the GPU: its 32 blocks of 4096 channels are few for 17
 rows, and two groups of the first shape unpack everything twice. FEW lies between, by that count; it is not measured.
 
-All of a block's shared memory is stages of packed weights and x on their way from global memory. Tables are not in it:
-the float16 kernels look entries up in registers.
+All of a block's shared memory is stages of packed weights and x on their way from global memory, as many bytes as its
+shape needs: so two narrow blocks fit a multiprocessor of a T4, one alone cannot keep enough loads in flight. Tables are
+not in it: the float16 kernels look entries up in registers.
 
 `columns` = ceil(channels / 128) are 4·columns blocks of the first shape for each 8 rows, and columns for each 64 of the
 second. `columns·(4 + 4·ceil((rows - FEW/2) / 256))` is 4·columns up to 8 rows, 8·columns or more beyond, and never less
@@ -39,7 +40,8 @@ from intaglio.plugins.cuda.geometry import Launch, Length, Tensor, blocks, produ
 
 THREADS = 128  # as all numbers here, in packed_product.cuh and packed_product_float32.cuh
 FEW = 16
-WIDE_CHANNELS = 128
+NARROW, WIDE = (32, 8, 256), (128, 64, 64)  # channels, rows, and numbers of a stage
+LIMIT = 48 << 10  # bytes of shared memory that a plugin may have
 FLOAT32_CHANNELS, FLOAT32_ROWS = 4, 8
 
 
@@ -47,6 +49,7 @@ def packed_launch(
     name: str,
     inputs: Sequence[Tensor | None],
     attributes: Mapping[str, Any],
+    sm: int,
     suffix: str = "",
     scalars: Sequence[Length] = (),
 ) -> Launch:
@@ -62,5 +65,17 @@ def packed_launch(
     if x.dtype == "float32":
         count = product([blocks(channels, FLOAT32_CHANNELS), blocks(rows, FLOAT32_ROWS)])
         return Launch(f"{name}_float32{suffix}", (count, 1, 1), (THREADS, 1, 1), (*common, bits))
-    count = product([blocks(channels, WIDE_CHANNELS), (rows + (255 - FEW // 2)) // 256 * 4 + 4])
-    return Launch(f"{name}_{bits}{suffix}", (count, 1, 1), (THREADS, 1, 1), common)
+    count = product([blocks(channels, WIDE[0]), (rows + (255 - FEW // 2)) // 256 * 4 + 4])
+    narrow, wide = shared_bytes(bits, *NARROW, sm), shared_bytes(bits, *WIDE, sm)
+    few = (rows < FEW + 1) * 1
+    shared = few * narrow + (few == 0) * wide
+    return Launch(f"{name}_{bits}{suffix}", (count, 1, 1), (THREADS, 1, 1), common, shared)
+
+
+def shared_bytes(bits: int, channels: int, rows: int, length: int, sm: int) -> int:
+    """The bytes of shared memory of a block: stages of `length` numbers of its channels and rows (struct Shape)."""
+    length *= 2 if bits == 3 else 1
+    packed, unit = length * bits // 8, 32 if bits == 8 else 16
+    pitch = packed + (0 if packed // unit % 2 else unit)
+    stage = channels * pitch + rows * 2 * length
+    return stage * (min(LIMIT // stage, 5) if sm >= 80 else 2)

@@ -108,56 +108,56 @@ __device__ __forceinline__ void group_matmul_float32_of(
 extern "C" __global__ void __launch_bounds__(THREADS, packed_product::BLOCKS) group_matmul_2(
     const uint16_t* x, const int32_t* packed, const void* scales, int32_t rows, int32_t depth,
     int32_t channels, int32_t scale_bytes, int32_t group_size, uint16_t* y) {
-    __shared__ __align__(128) int8_t shared[packed_product::SHARED_BYTES<2>];
+    INTAGLIO_DYNAMIC_SHARED(int8_t, shared);
     group_matmul<2>(shared, x, packed, {scales, nullptr, scale_bytes, group_size}, rows, depth, channels, y);
 }
 
 extern "C" __global__ void __launch_bounds__(THREADS, packed_product::BLOCKS) group_matmul_2_zero_points(
     const uint16_t* x, const int32_t* packed, const void* scales, const uint8_t* zero_points, int32_t rows, int32_t depth,
     int32_t channels, int32_t scale_bytes, int32_t group_size, uint16_t* y) {
-    __shared__ __align__(128) int8_t shared[packed_product::SHARED_BYTES<2>];
+    INTAGLIO_DYNAMIC_SHARED(int8_t, shared);
     group_matmul<2>(shared, x, packed, {scales, zero_points, scale_bytes, group_size}, rows, depth, channels, y);
 }
 
 extern "C" __global__ void __launch_bounds__(THREADS, packed_product::BLOCKS) group_matmul_3(
     const uint16_t* x, const int32_t* packed, const void* scales, int32_t rows, int32_t depth,
     int32_t channels, int32_t scale_bytes, int32_t group_size, uint16_t* y) {
-    __shared__ __align__(128) int8_t shared[packed_product::SHARED_BYTES<3>];
+    INTAGLIO_DYNAMIC_SHARED(int8_t, shared);
     group_matmul<3>(shared, x, packed, {scales, nullptr, scale_bytes, group_size}, rows, depth, channels, y);
 }
 
 extern "C" __global__ void __launch_bounds__(THREADS, packed_product::BLOCKS) group_matmul_3_zero_points(
     const uint16_t* x, const int32_t* packed, const void* scales, const uint8_t* zero_points, int32_t rows, int32_t depth,
     int32_t channels, int32_t scale_bytes, int32_t group_size, uint16_t* y) {
-    __shared__ __align__(128) int8_t shared[packed_product::SHARED_BYTES<3>];
+    INTAGLIO_DYNAMIC_SHARED(int8_t, shared);
     group_matmul<3>(shared, x, packed, {scales, zero_points, scale_bytes, group_size}, rows, depth, channels, y);
 }
 
 extern "C" __global__ void __launch_bounds__(THREADS, packed_product::BLOCKS) group_matmul_4(
     const uint16_t* x, const int32_t* packed, const void* scales, int32_t rows, int32_t depth,
     int32_t channels, int32_t scale_bytes, int32_t group_size, uint16_t* y) {
-    __shared__ __align__(128) int8_t shared[packed_product::SHARED_BYTES<4>];
+    INTAGLIO_DYNAMIC_SHARED(int8_t, shared);
     group_matmul<4>(shared, x, packed, {scales, nullptr, scale_bytes, group_size}, rows, depth, channels, y);
 }
 
 extern "C" __global__ void __launch_bounds__(THREADS, packed_product::BLOCKS) group_matmul_4_zero_points(
     const uint16_t* x, const int32_t* packed, const void* scales, const uint8_t* zero_points, int32_t rows, int32_t depth,
     int32_t channels, int32_t scale_bytes, int32_t group_size, uint16_t* y) {
-    __shared__ __align__(128) int8_t shared[packed_product::SHARED_BYTES<4>];
+    INTAGLIO_DYNAMIC_SHARED(int8_t, shared);
     group_matmul<4>(shared, x, packed, {scales, zero_points, scale_bytes, group_size}, rows, depth, channels, y);
 }
 
 extern "C" __global__ void __launch_bounds__(THREADS, packed_product::BLOCKS) group_matmul_8(
     const uint16_t* x, const int32_t* packed, const void* scales, int32_t rows, int32_t depth,
     int32_t channels, int32_t scale_bytes, int32_t group_size, uint16_t* y) {
-    __shared__ __align__(128) int8_t shared[packed_product::SHARED_BYTES<8>];
+    INTAGLIO_DYNAMIC_SHARED(int8_t, shared);
     group_matmul<8>(shared, x, packed, {scales, nullptr, scale_bytes, group_size}, rows, depth, channels, y);
 }
 
 extern "C" __global__ void __launch_bounds__(THREADS, packed_product::BLOCKS) group_matmul_8_zero_points(
     const uint16_t* x, const int32_t* packed, const void* scales, const uint8_t* zero_points, int32_t rows, int32_t depth,
     int32_t channels, int32_t scale_bytes, int32_t group_size, uint16_t* y) {
-    __shared__ __align__(128) int8_t shared[packed_product::SHARED_BYTES<8>];
+    INTAGLIO_DYNAMIC_SHARED(int8_t, shared);
     group_matmul<8>(shared, x, packed, {scales, zero_points, scale_bytes, group_size}, rows, depth, channels, y);
 }
 

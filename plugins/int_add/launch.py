@@ -12,7 +12,7 @@ from intaglio.plugins.cuda.geometry import Launch, Tensor, broadcast_length, fou
 THREADS = 128  # as in kernel.cu
 
 
-def launch(inputs: Sequence[Tensor | None], attributes: Mapping[str, Any]) -> Launch:
+def launch(inputs: Sequence[Tensor | None], attributes: Mapping[str, Any], sm: int) -> Launch:
     """At most four axes; rows are all but the last."""
     x, y, *factors = (tensor for tensor in inputs if tensor)
     x_axes, y_axes = four_axes(x.shape, "IntAdd"), four_axes(y.shape, "IntAdd")

@@ -14,7 +14,7 @@ QUERIES, THREADS = 64, 128  # of a block, as in kernel.cu
 DEPTHS = (32, 64, 128)  # for each there is a kernel; a smaller head counts as filled up with zeros
 
 
-def launch(inputs: Sequence[Tensor | None], attributes: Mapping[str, Any]) -> Launch:
+def launch(inputs: Sequence[Tensor | None], attributes: Mapping[str, Any], sm: int) -> Launch:
     """The depth of a head is a number, which chooses the kernel. Raises `EngineError` for one above 128."""
     query, key, _, *factors = inputs
     assert query is not None and key is not None

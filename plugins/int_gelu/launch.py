@@ -11,7 +11,7 @@ from intaglio.plugins.integer_math import gelu_constants
 THREADS = 128  # as in kernel.cu
 
 
-def launch(inputs: Sequence[Tensor | None], attributes: Mapping[str, Any]) -> Launch:
+def launch(inputs: Sequence[Tensor | None], attributes: Mapping[str, Any], sm: int) -> Launch:
     """Rows are all axes but the last."""
     x, *factors = (tensor for tensor in inputs if tensor)
     curve = constants(gelu_constants(attributes["scale"], attributes["out_scale"]))

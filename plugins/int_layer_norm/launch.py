@@ -15,7 +15,7 @@ ROWS, THREADS = 4, 128  # of a block, as in kernel.cu
 EXPONENT_BIAS = 1024  # as in kernel.cu: with it no exponent of a float32 epsilon is negative
 
 
-def launch(inputs: Sequence[Tensor | None], attributes: Mapping[str, Any]) -> Launch:
+def launch(inputs: Sequence[Tensor | None], attributes: Mapping[str, Any], sm: int) -> Launch:
     """Rows are all axes of x but the last; the channels are a number, as the constants depend on it.
 
     The kernel is chosen by the inputs given: a residual, and factors from wide to y.

@@ -11,7 +11,7 @@ from intaglio.plugins.int_linear.spec import gelu_constants
 TILE_ROWS, TILE_COLUMNS, THREADS = 64, 128, 128  # as in cuda/gemm.cuh
 
 
-def launch(inputs: Sequence[Tensor | None], attributes: Mapping[str, Any]) -> Launch:
+def launch(inputs: Sequence[Tensor | None], attributes: Mapping[str, Any], sm: int) -> Launch:
     """Rows are all axes of x but the last; the kernel is chosen by bits, activation, and the factors given."""
     x, weight, _, *factors = inputs
     assert x is not None and weight is not None

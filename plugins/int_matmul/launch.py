@@ -10,7 +10,7 @@ from intaglio.plugins.cuda.geometry import Launch, Tensor, blocks, broadcast_len
 TILE_ROWS, TILE_COLUMNS, THREADS = 64, 128, 128  # as in cuda/gemm.cuh
 
 
-def launch(inputs: Sequence[Tensor | None], attributes: Mapping[str, Any]) -> Launch:
+def launch(inputs: Sequence[Tensor | None], attributes: Mapping[str, Any], sm: int) -> Launch:
     """At most four axes, unless b is one matrix: then a is one as well, of all rows."""
     a, b, *factors = (tensor for tensor in inputs if tensor)
     rows = a.shape[-2] if len(b.shape) > 2 else product(a.shape[:-1])

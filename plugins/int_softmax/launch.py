@@ -11,7 +11,7 @@ from intaglio.plugins.integer_math import exp_constants, softmax_constants
 ROWS, THREADS = 4, 128  # of a block, as in kernel.cu
 
 
-def launch(inputs: Sequence[Tensor | None], attributes: Mapping[str, Any]) -> Launch:
+def launch(inputs: Sequence[Tensor | None], attributes: Mapping[str, Any], sm: int) -> Launch:
     """Rows are all axes but the last; with a mask at most four axes."""
     x, *masks = (tensor for tensor in inputs if tensor)
     rows = product(x.shape[:-1])

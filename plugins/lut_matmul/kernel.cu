@@ -95,21 +95,21 @@ __device__ __forceinline__ void lut_matmul(
 extern "C" __global__ void __launch_bounds__(THREADS, packed_product::BLOCKS) lut_matmul_2(
     const uint16_t* x, const int32_t* packed, const void* lut, int32_t rows, int32_t depth, int32_t channels, int32_t lut_bytes,
     uint16_t* y) {
-    __shared__ __align__(128) int8_t shared[packed_product::SHARED_BYTES<2>];
+    INTAGLIO_DYNAMIC_SHARED(int8_t, shared);
     lut_matmul<2>(shared, x, packed, lut, rows, depth, channels, lut_bytes, y);
 }
 
 extern "C" __global__ void __launch_bounds__(THREADS, packed_product::BLOCKS) lut_matmul_3(
     const uint16_t* x, const int32_t* packed, const void* lut, int32_t rows, int32_t depth, int32_t channels, int32_t lut_bytes,
     uint16_t* y) {
-    __shared__ __align__(128) int8_t shared[packed_product::SHARED_BYTES<3>];
+    INTAGLIO_DYNAMIC_SHARED(int8_t, shared);
     lut_matmul<3>(shared, x, packed, lut, rows, depth, channels, lut_bytes, y);
 }
 
 extern "C" __global__ void __launch_bounds__(THREADS, packed_product::BLOCKS) lut_matmul_4(
     const uint16_t* x, const int32_t* packed, const void* lut, int32_t rows, int32_t depth, int32_t channels, int32_t lut_bytes,
     uint16_t* y) {
-    __shared__ __align__(128) int8_t shared[packed_product::SHARED_BYTES<4>];
+    INTAGLIO_DYNAMIC_SHARED(int8_t, shared);
     lut_matmul<4>(shared, x, packed, lut, rows, depth, channels, lut_bytes, y);
 }
 

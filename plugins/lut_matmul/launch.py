@@ -9,6 +9,6 @@ from intaglio.plugins.cuda.geometry import Launch, Tensor
 from intaglio.plugins.cuda.packed_product import packed_launch
 
 
-def launch(inputs: Sequence[Tensor | None], attributes: Mapping[str, Any]) -> Launch:
+def launch(inputs: Sequence[Tensor | None], attributes: Mapping[str, Any], sm: int) -> Launch:
     """Rows are all axes of x but the last; the kernel is chosen by x's dtype and bits. `activation_bits` is CPUs'."""
-    return packed_launch("lut_matmul", inputs, attributes)
+    return packed_launch("lut_matmul", inputs, attributes, sm)

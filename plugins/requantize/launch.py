@@ -10,7 +10,7 @@ from intaglio.plugins.cuda.geometry import Launch, Tensor, product
 THREADS = 128
 
 
-def launch(inputs: Sequence[Tensor | None], attributes: Mapping[str, Any]) -> Launch:
+def launch(inputs: Sequence[Tensor | None], attributes: Mapping[str, Any], sm: int) -> Launch:
     """Rows are all axes but the last."""
     x, multiplier, shift = (tensor for tensor in inputs if tensor)
     rows = product(x.shape[:-1])

@@ -12,6 +12,9 @@ A plugin has a fixed number of inputs and outputs, no default attributes, and no
 5. zero points become int8 of the same bytes, which their kernels read as uint8; those that are not constant are cast,
    which keeps the bytes too.
 
+Weights stay constants of int8. TensorRT wants such a constant before a DequantizeLinear, but that is a rule of its own
+layers: TensorRT-LLM's SmoothQuantGemm gets its int8 weights as an input, too (tensorrt_llm/quantization/functional.py).
+
 Such a graph is for TensorRT alone: nothing else knows these operators.
 """
 
@@ -26,6 +29,7 @@ import onnx_ir as ir
 
 from intaglio.errors import GraphError
 from intaglio.plugins.contract import Made, Operator
+from intaglio.plugins.cuda.compiler import SMS
 from intaglio.plugins.cuda.geometry import Tensor
 from intaglio.plugins.cuda.launches import launch
 from intaglio.plugins.nodes import attributes, check, lengths, naming, operator_of
@@ -119,7 +123,7 @@ def _check_launch(operator: Operator, inputs: Sequence[ir.Value | None], attribu
             raise GraphError(f"{operator.name}: the width of {spec.name} ({value.name}) is unknown. Make it constant.")
         numbers = [length if isinstance(length, int) else ANY_LENGTH for length in value.shape]
         tensors.append(Tensor(numbers, spec.dtypes[0] if value.dtype is None else value.dtype.numpy().name))
-    launch(operator.folder, tensors, attributes)
+    launch(operator.folder, tensors, attributes, min(SMS))
 
 
 def _as_int8(value: ir.Value, int8_of: dict[ir.Value, ir.Value]) -> ir.Value:

@@ -148,7 +148,7 @@ class Plugins:
             None if each is None else Tensor(list(map(_length, each.shape_expr)), names[each.dtype])
             for each in descriptions
         ]
-        made = launch(operator.folder, tensors, attributes)
+        made = launch(operator.folder, tensors, attributes, self.sm)
         ptx = only(compile_kernel(operator.folder, self.sm).ptx, made.entry)
         return made.entry, ptx, *self._parameters(made)
 

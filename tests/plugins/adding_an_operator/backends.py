@@ -97,7 +97,7 @@ def test_compiled_library_takes_schema_and_defaults_from_the_signature():
 @pytest.mark.parametrize("sm", [75, 80])
 @each_case
 def test_emulated_cuda_kernel(case, sm):
-    (y,) = emulate(OPS[NAME].folder, launch_of(case), case.inputs, outputs_of(case), sm, seed=1)
+    (y,) = emulate(OPS[NAME].folder, launch_of(case, sm), case.inputs, outputs_of(case), sm, seed=1)
     np.testing.assert_array_equal(y, expected(case))
 
 

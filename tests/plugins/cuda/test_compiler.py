@@ -14,6 +14,7 @@ from intaglio.plugins.cuda import __main__ as program
 from intaglio.plugins.cuda import compiler, driver
 from intaglio.plugins.cuda.compiler import compile_kernel, entry_points, parameters, resources
 from intaglio.plugins.cuda.launches import operators
+from intaglio.plugins.cuda.packed_product import NARROW, WIDE, shared_bytes
 
 pytest.importorskip("cuda.bindings.nvrtc")
 
@@ -90,7 +91,7 @@ def test_parameters_are_ordered_as_inputs_scalars_outputs(operator, sm):
     random = np.random.default_rng(0)
     ptx = compile_kernel(folder_of(operator), sm).ptx
     for case in (longest(operator), *(kernel_case(operator, random) for _ in range(20))):
-        launch = launch_of(case)
+        launch = launch_of(case, sm)
         inputs = sum(array is not None for array in case.inputs)
         expected = ["u64"] * inputs + ["u32"] * len(launch.scalars) + ["u64"] * len(outputs_of(case))
         assert parameters(ptx, launch.entry) == expected
@@ -122,8 +123,11 @@ def test_two_blocks_with_packed_weights_fit_a_multiprocessor(folder, sm):
     shared = {75: 64 << 10, 80: 164 << 10, 90: 228 << 10}  # CUDA C++ programming guide, technical specifications
     for entry, one in resources(folder, sm).items():
         assert one.registers * 128 * 2 <= 65536, entry
-        if sm > 75:  # a T4 holds two blocks at 2 and 4 bits, and has half as many multiprocessors to fill
-            assert one.shared_bytes * 2 <= shared[sm], entry
+        assert one.shared_bytes * 2 <= shared[sm], entry
+    for bits in (2, 3, 4, 8):
+        assert shared_bytes(bits, *NARROW, sm) * 2 <= shared[sm], bits
+        if sm > 75:  # a T4 holds two wide blocks at 2 and 4 bits
+            assert shared_bytes(bits, *WIDE, sm) * 2 <= shared[sm], bits
 
 
 def write_kernel(folder, body="y[0] = 1;"):

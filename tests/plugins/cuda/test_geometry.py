@@ -40,6 +40,9 @@ class Symbol:
     def __eq__(self, other: object) -> "Symbol":
         return Symbol(int(self.value == number(other)))
 
+    def __lt__(self, other: "int | Symbol") -> "Symbol":
+        return Symbol(int(self.value < number(other)))
+
     def __bool__(self) -> bool:
         raise TypeError("a symbol is asked for its value")
 
@@ -63,7 +66,7 @@ def symbolic(case: Case) -> Launch:
             for axis, length in enumerate(array.shape)
         ]
         tensors.append(Tensor(lengths, array.dtype.name))
-    return launch(folder_of(case.operator), tensors, OPS[case.operator].complete(case.attributes))
+    return launch(folder_of(case.operator), tensors, OPS[case.operator].complete(case.attributes), 80)
 
 
 @pytest.mark.parametrize("operator", MAKERS)
@@ -106,7 +109,7 @@ def test_sums_of_symbolic_and_numeric_lengths_agree():
 @example(rows=9, channels=128)
 def test_grid_of_packed_weights_covers_every_tile(rows, channels):
     tensors = [Tensor((rows, 32), "float16"), Tensor((channels, 4), "int32"), Tensor((channels, 16), "float16")]
-    count = launch("lut_matmul", tensors, {"bits": 4, "K": 32}).grid[0]
+    count = launch("lut_matmul", tensors, {"bits": 4, "K": 32}, 80).grid[0]
     tile = (8, 32) if rows <= 16 else (64, 128)  # as packed_product.cuh chooses
     needed = -(-rows // tile[0]) * -(-channels // tile[1])
     assert needed <= count <= max(2 * needed, needed + 8 * -(-channels // 128))

@@ -24,12 +24,12 @@ def run(request) -> Run:
     """Runs the kernel of a case; the seed determines the order of threads."""
     if isinstance(request.param, int):
         return lambda case, seed: emulate(
-            folder_of(case.operator), launch_of(case), case.inputs, outputs_of(case), request.param, seed
+            folder_of(case.operator), launch_of(case, request.param), case.inputs, outputs_of(case), request.param, seed
         )
     if launcher.device_sm() is None:
         pytest.skip("no CUDA device")
     return lambda case, _: launcher.run(
-        folder_of(case.operator), launch_of(case), case.inputs, outputs_of(case), request.param
+        folder_of(case.operator), launch_of(case, launcher.kernel_sm()), case.inputs, outputs_of(case), request.param
     )
 
 
@@ -67,7 +67,7 @@ def test_arrays_may_begin_anywhere(operator, sm, seed):
     """A part of another tensor begins at a multiple of its elements, 4 bytes here, and not of 16."""
     check(
         lambda case, seed: emulate(
-            folder_of(case.operator), launch_of(case), case.inputs, outputs_of(case), sm, seed, offset=4
+            folder_of(case.operator), launch_of(case, sm), case.inputs, outputs_of(case), sm, seed, offset=4
         ),
         in_float16(longest(operator))
         if operator in FLOAT_LIMITS and seed % 2

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import sys
 from types import ModuleType
 from typing import Any
@@ -39,7 +40,9 @@ def explicit_node(case: Case, symbolic: bool = False) -> ir.Node:
 
 def check(trt: ModuleType, monkeypatch: pytest.MonkeyPatch, case: Case, symbolic: bool = False) -> Built:
     built = build(trt, monkeypatch, explicit_node(case, symbolic))
-    expected = launch_of(case)
+    sm = re.search(rb"\.target sm_(\d+)", built.ptx)
+    assert sm is not None
+    expected = launch_of(case, int(sm[1]))
     grid = tuple(max(axis, 1) for axis in expected.grid)
     assert (built.entry, built.grid, built.block) == (expected.entry, grid, expected.block)
     assert (built.scalars, built.shared_bytes) == (expected.scalars, expected.shared_bytes)

@@ -31,10 +31,10 @@ def kernel_case(operator: str, random: np.random.Generator) -> Case:
     return in_float16(case, mixed=random.random() < 0.3)
 
 
-def launch_of(case: Case) -> Launch:
-    """The kernel launch of the case."""
+def launch_of(case: Case, sm: int = 80) -> Launch:
+    """The kernel launch of the case for compute capability `sm`."""
     tensors = [None if array is None else Tensor(array.shape, array.dtype.name) for array in case.inputs]
-    return launch(folder_of(case.operator), tensors, OPS[case.operator].complete(case.attributes))
+    return launch(folder_of(case.operator), tensors, OPS[case.operator].complete(case.attributes), sm)
 
 
 def outputs_of(case: Case) -> list[Output]:

@@ -46,6 +46,7 @@ class ExpressionBuilder:
             operation.PROD: lambda a, b: a * b,
             operation.FLOOR_DIV: lambda a, b: a // b,
             operation.EQUAL: lambda a, b: int(a == b),
+            operation.LESS: lambda a, b: int(a < b),
         }
 
     def constant(self, value: int) -> Expression:

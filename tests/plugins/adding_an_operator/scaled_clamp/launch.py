@@ -10,7 +10,7 @@ from intaglio.plugins.cuda.geometry import Launch, Tensor, float_halves, product
 THREADS = 128  # as in kernel.cu
 
 
-def launch(inputs: Sequence[Tensor | None], attributes: Mapping[str, Any]) -> Launch:
+def launch(inputs: Sequence[Tensor | None], attributes: Mapping[str, Any], sm: int) -> Launch:
     """Rows are all axes but the last; each limit is two scalars."""
     x, *factor = (tensor for tensor in inputs if tensor)
     limits = (*float_halves(attributes["low"]), *float_halves(attributes["high"]))
