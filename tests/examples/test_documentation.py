@@ -39,6 +39,18 @@ def test_pages_have_commands_and_few_are_skipped() -> None:
     assert len(left_out) <= 6, left_out
 
 
+def test_files_that_commands_name_by_the_session_exist(tmp_path: Path) -> None:
+    text = "\n".join(command for block in BLOCKS for command in block.commands)
+    paths = sorted(set(re.findall(r"\$(?:CHECKOUT|EXAMPLES|MINILM|RECORDINGS|TEXT)[\w./-]*", text)))
+    assert len(paths) > 15
+    quoted = " ".join(f'"{path}"' for path in paths)
+    script = f'''source "{ROOT}/examples/session.sh" "{tmp_path / "folder"}"
+        for path in {quoted}; do [ -e "$path" ] || echo "$path"; done'''
+    environment = os.environ | {"PATH": f"{Path(sys.executable).parent}:{os.environ['PATH']}"}
+    done = subprocess.run(["bash", "-c", script], env=environment, capture_output=True, text=True, check=True)
+    assert (done.stdout, done.stderr) == ("", "")
+
+
 def test_every_page_with_commands_is_tested() -> None:
     pages = ["README.md", *(f"docs/{path.name}" for path in (ROOT / "docs").glob("*.md"))]
     assert {page for page in pages if any(blocks(page))} == set(PAGES)

@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 import soundfile
 from click.testing import CliRunner
+from covering import few
 from make_speech_corpus import command, make, to_int16, unknown_words
 from speech_corpus import recordings
 from speech_corpus.planning import CorpusOptions, plan
@@ -36,13 +37,13 @@ def test_plan_depends_on_the_seed_alone() -> None:
     assert plan(FEW) != plan(CorpusOptions(12, 4, 5, seed=1))
 
 
-def test_every_split_has_all_kinds_and_the_requested_size() -> None:
-    for count in (4, 7, 100):
-        made = plan(CorpusOptions(count, count, count))
-        for part in PARTS:
-            kinds = [each.kind for each in made if each.part == part]
-            assert len(kinds) == count
-            assert set(kinds) == set(KINDS)
+@pytest.mark.parametrize("count", few((4, 5, 6, 7, 11, 100), kept=(4, 7, 100)))
+def test_every_split_has_all_kinds_and_the_requested_size(count: int) -> None:
+    made = plan(CorpusOptions(count, count, count))
+    for part in PARTS:
+        kinds = [each.kind for each in made if each.part == part]
+        assert len(kinds) == count
+        assert set(kinds) == set(KINDS)
 
 
 def test_sentences_are_repeated_evenly_if_there_are_too_few() -> None:
