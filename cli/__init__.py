@@ -38,6 +38,7 @@ STAGES = {
     "Check it": {
         "validate": "Compare a bundle with its source or another bundle.",
         "inspect": "Show a bundle's operators, sizes, passes, engines and hashes.",
+        "gpu-check": "Check every CUDA kernel on this machine's GPU, and time it.",
     },
     "Use it": {
         "run": "Embed, classify, fill blanks; transcribe recordings.",

@@ -67,6 +67,8 @@ if TYPE_CHECKING:
     from intaglio.training.gradients.sensitivity import Sensitivity, sensitivity
     from intaglio.validation.bench.bench import bench
     from intaglio.validation.bench.results import Bench
+    from intaglio.validation.gpu_check.gpu_check import gpu_check
+    from intaglio.validation.gpu_check.results import GpuCheck
     from intaglio.validation.measures.text_quality import TextQuality, text_quality
     from intaglio.validation.reports.results import Validated
     from intaglio.validation.roofline.roofline import Roofline, roofline
@@ -93,6 +95,7 @@ __all__ = [
     "FunctionCall",
     "Generated",
     "GenerationRequest",
+    "GpuCheck",
     "Grammar",
     "GraphError",
     "Inspected",
@@ -131,6 +134,7 @@ __all__ = [
     "convert",
     "export",
     "generate",
+    "gpu_check",
     "inspect",
     "open_agent",
     "open_engine",
@@ -188,6 +192,8 @@ _MODULES = {
         "intaglio.training.gradients.sensitivity": "Sensitivity sensitivity",
         "intaglio.validation.bench.bench": "bench",
         "intaglio.validation.bench.results": "Bench",
+        "intaglio.validation.gpu_check.gpu_check": "gpu_check",
+        "intaglio.validation.gpu_check.results": "GpuCheck",
         "intaglio.validation.measures.text_quality": "TextQuality text_quality",
         "intaglio.validation.reports.results": "Validated",
         "intaglio.validation.roofline.roofline": "Roofline roofline",

@@ -127,6 +127,11 @@ def _number(pattern: str, text: str) -> int:
     return int(found[1])
 
 
+def nvrtc_version() -> tuple[int, int]:
+    """The version of the NVRTC that compiles the kernels. Raises `MissingExtraError` without it."""
+    return _nvrtc()[1]
+
+
 @cache
 def _nvrtc() -> tuple[Any, tuple[int, int]]:
     """The NVRTC bindings and the version of the library, which is a separate package and can be missing."""

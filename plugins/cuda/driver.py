@@ -12,13 +12,27 @@ from intaglio.plugins.cuda.compiler import PTX_VERSIONS
 CUDA_OF_PTX = {(6, 5): (10, 2), (7, 0): (11, 0), (7, 8): (11, 8)}
 
 
+class DriverError(EngineError):
+    """A function of the driver failed: its name, and the status, such as CUDA_ERROR_ILLEGAL_ADDRESS."""
+
+    def __init__(self, function: str, status: str):
+        super().__init__(f"{function} failed: {status}. Check with nvidia-smi that a GPU is free.")
+        self.function, self.status = function, status
+
+
 def call(name: str, *arguments: Any) -> Any:
-    """Call a function of the driver; return its result, or raise `EngineError` with the status."""
+    """Call a function of the driver; return its result, or raise `DriverError` with the status."""
     driver = extras.load("cuda.bindings.driver")
     status, *results = getattr(driver, name)(*arguments)
     if status != driver.CUresult.CUDA_SUCCESS:
-        raise EngineError(f"{name} failed: {status.name}. Check with nvidia-smi that a GPU is free.")
+        raise DriverError(name, status.name)
     return results[0] if results else None
+
+
+def attribute(name: str, device: Any) -> int:
+    """An attribute of a GPU, such as "L2_CACHE_SIZE"; raises `DriverError`."""
+    known = extras.load("cuda.bindings.driver").CUdevice_attribute
+    return int(call("cuDeviceGetAttribute", getattr(known, f"CU_DEVICE_ATTRIBUTE_{name}"), device))
 
 
 def check_driver(sm: int) -> None:

@@ -1,4 +1,4 @@
-"""Launch an operator's CUDA kernel on a GPU, from arrays to arrays; used by tests on machines with a GPU.
+"""Launch an operator's CUDA kernel on a GPU, from arrays to arrays, and measure it; used by `gpu-check` and tests.
 
 Engines do not use it: TensorRT launches the kernels itself.
 """
@@ -6,8 +6,10 @@ Engines do not use it: TensorRT launches the kernels itself.
 from __future__ import annotations
 
 import ctypes
-from collections.abc import Iterator, Sequence
-from contextlib import ExitStack, contextmanager
+import statistics
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import ExitStack, contextmanager, suppress
+from dataclasses import dataclass
 from functools import cache
 from typing import Any, Literal
 
@@ -17,45 +19,88 @@ import numpy.typing as npt
 from intaglio import extras
 from intaglio.errors import EngineError, one_line
 from intaglio.plugins.cuda.compiler import SMS, compile_kernel, only
-from intaglio.plugins.cuda.driver import call, check_driver
+from intaglio.plugins.cuda.driver import attribute, call, check_driver
 from intaglio.plugins.cuda.geometry import Launch, at_least_1
 
 Array = npt.NDArray[np.generic]
+Output = tuple[Sequence[int], npt.DTypeLike]
 Image = Literal["cubin", "ptx"]
+
+WARM_UP, REPEATS = 3, 11
+BATCH = 20  # launches between two events, as one may take less time than the events' resolution
+CACHES = 8  # times the L2 cache is what a measured copy reads, and writes; twice as much as it is written between
+
+
+@dataclass(frozen=True)
+class Times:
+    """The time of a launch in microseconds, medians: its arrays still in the L2 cache if they fit, and none of them."""
+
+    warm_us: float
+    cold_us: float
 
 
 def device_sm() -> int | None:
     """The compute capability times ten of the first GPU, such as 75; None without a GPU or driver."""
     try:
-        return _device()
+        return device()[1]
     except EngineError:
         return None
+
+
+@cache
+def device() -> tuple[Any, int]:
+    """Make the first GPU's primary context current; return the GPU and its compute capability times ten.
+
+    Raises `EngineError` without a GPU.
+    """
+    extras.load("cuda.bindings.driver")
+    try:
+        call("cuInit", 0)
+    except RuntimeError as error:  # the driver's library is not there
+        raise EngineError(
+            f"no CUDA device: {one_line(error, 200).rstrip('.')}. Run this on a machine with one."
+        ) from error
+    first = call("cuDeviceGet", 0)
+    sm = 10 * attribute("COMPUTE_CAPABILITY_MAJOR", first) + attribute("COMPUTE_CAPABILITY_MINOR", first)
+    call("cuCtxSetCurrent", call("cuDevicePrimaryCtxRetain", first))
+    return first, sm
+
+
+def kernel_sm() -> int:
+    """The compute capability that the first GPU's kernels are built for. Raises `EngineError` if it is too old."""
+    return built_for(device()[1])
+
+
+def built_for(sm: int) -> int:
+    """The newest compute capability that kernels are built for and that GPUs of `sm` run; raises `EngineError`."""
+    newest = max((known for known in SMS if known <= sm), default=None)
+    if newest is None:
+        raise EngineError(f"no CUDA device that the kernels run on: got sm_{sm}, expected sm_{min(SMS)} or newer.")
+    return newest
+
+
+def images(sm: int) -> tuple[Image, ...]:
+    """The forms of the kernels that a GPU loads: a cubin only if there is one for its generation."""
+    return ("cubin", "ptx") if built_for(sm) // 10 == sm // 10 else ("ptx",)
 
 
 def run(
     folder: str,
     launch: Launch,
     inputs: Sequence[Array | None],
-    outputs: Sequence[tuple[Sequence[int], npt.DTypeLike]],
+    outputs: Sequence[Output],
     image: Image | None = None,
+    offset: int = 0,
 ) -> list[Array]:
     """Run a kernel of the operator in `plugins/<folder>` on the first GPU; return the outputs, by shape and dtype.
 
-    `launch` is for `kernel_sm()`. `image`: the form in which the kernel is loaded; PTX is that in a TensorRT engine. An
-    empty grid has one block, as when TensorRT launches it. Raises `EngineError` without a supported GPU, and for any
-    error of the driver.
+    `launch` is for `kernel_sm()`. `image`: the form in which the kernel is loaded; PTX is that in a TensorRT engine.
+    Arrays begin `offset` bytes behind an aligned address. An empty grid has one block, as when TensorRT launches it.
+    Raises `EngineError` without a supported GPU, and for any error of the driver.
     """
-    function = _function(folder, launch.entry, image)
     made = [np.empty(tuple(shape), dtype) for shape, dtype in outputs]
-    with ExitStack() as held:
-        given = [np.ascontiguousarray(array) for array in inputs if array is not None]
-        pointers = [held.enter_context(_on_device(array)) for array in given]
-        results = [held.enter_context(_on_device(array)) for array in made]
-        values = (*pointers, *launch.scalars, *results)
-        types = (ctypes.c_void_p,) * len(pointers) + (ctypes.c_int32,) * len(launch.scalars)
-        types += (ctypes.c_void_p,) * len(results)
-        grid = map(at_least_1, launch.grid)
-        call("cuLaunchKernel", function, *grid, *launch.block, launch.shared_bytes, 0, (values, types), 0)
+    with _ready(folder, launch, inputs, made, image, offset) as (start, results):
+        start()
         call("cuCtxSynchronize")
         for array, pointer in zip(made, results, strict=True):
             if array.nbytes:
@@ -63,51 +108,101 @@ def run(
     return made
 
 
-@contextmanager
-def _on_device(array: Array) -> Iterator[int]:
-    """The address of a copy of `array` in the GPU's memory."""
-    pointer = call("cuMemAlloc", max(array.nbytes, 1))
+def measure(
+    folder: str,
+    launch: Launch,
+    inputs: Sequence[Array | None],
+    outputs: Sequence[Output],
+    image: Image | None = None,
+) -> Times:
+    """Measure the time of a launch by events of the GPU; the parameters and errors are those of `run`."""
+    made = [np.empty(tuple(shape), dtype) for shape, dtype in outputs]
+    flushed = 2 * _cache_bytes()
+    with _ready(folder, launch, inputs, made, image, 0) as (start, _), _allocated(flushed) as other:
+        warm = _median(start, BATCH)
+        cold = _median(start, 1, lambda: call("cuMemsetD8", other, 0, flushed))
+    return Times(warm, cold)
+
+
+def copy_bandwidth() -> float:
+    """Bytes per second, read and written, of a copy within the GPU's memory: a limit for every kernel."""
+    size = CACHES * _cache_bytes()
+    with _allocated(size) as source, _allocated(size) as target:
+        call("cuMemsetD8", source, 0, size)
+        return 2 * size / (1e-6 * _median(lambda: call("cuMemcpyDtoD", target, source, size), 1))
+
+
+def _median(start: Callable[[], object], batch: int, before: Callable[[], object] | None = None) -> float:
+    """Microseconds of `start`, the median of `batch` at a time; `before` comes before each batch and does not count."""
+    begin, end = (call("cuEventCreate", 0) for _ in range(2))
+    times = []
     try:
-        if array.nbytes:
-            call("cuMemcpyHtoD", pointer, array.ctypes.data, array.nbytes)
-        yield int(pointer)
+        for _ in range(WARM_UP + REPEATS):
+            if before:
+                before()
+            call("cuEventRecord", begin, 0)
+            for _ in range(batch):
+                start()
+            call("cuEventRecord", end, 0)
+            call("cuEventSynchronize", end)
+            times.append(1000 * float(call("cuEventElapsedTime", begin, end)) / batch)
     finally:
-        call("cuMemFree", pointer)
+        for event in (begin, end):
+            with suppress(EngineError):
+                call("cuEventDestroy", event)
+    return statistics.median(times[WARM_UP:])
 
 
-@cache
-def _device() -> int:
-    """Make the first GPU's primary context current; return its compute capability times ten."""
-    driver = extras.load("cuda.bindings.driver")
+def _cache_bytes() -> int:
+    return max(attribute("L2_CACHE_SIZE", device()[0]), 1 << 16)
+
+
+@contextmanager
+def _ready(
+    folder: str, launch: Launch, inputs: Sequence[Array | None], made: Sequence[Array], image: Image | None, offset: int
+) -> Iterator[tuple[Callable[[], object], list[int]]]:
+    """The function that launches the kernel, on arrays in the GPU's memory, and the addresses of the outputs `made`."""
+    function = _function(folder, launch.entry, image)
+    with ExitStack() as held:
+        given = [np.ascontiguousarray(array) for array in inputs if array is not None]
+        pointers = [held.enter_context(_on_device(array, offset)) for array in given]
+        results = [held.enter_context(_on_device(array, offset)) for array in made]
+        types = (ctypes.c_void_p,) * len(pointers) + (ctypes.c_int32,) * len(launch.scalars)
+        parameters = ((*pointers, *launch.scalars, *results), types + (ctypes.c_void_p,) * len(results))
+        grid = tuple(map(at_least_1, launch.grid))
+        yield (
+            lambda: call("cuLaunchKernel", function, *grid, *launch.block, launch.shared_bytes, 0, parameters, 0),
+            results,
+        )
+
+
+@contextmanager
+def _on_device(array: Array, offset: int) -> Iterator[int]:
+    """The address of a copy of `array` in the GPU's memory."""
+    with _allocated(array.nbytes + offset) as pointer:
+        if array.nbytes:
+            call("cuMemcpyHtoD", pointer + offset, array.ctypes.data, array.nbytes)
+        yield pointer + offset
+
+
+@contextmanager
+def _allocated(size: int) -> Iterator[int]:
+    """The address of `size` bytes of the GPU's memory, and never of none."""
+    pointer = call("cuMemAlloc", max(size, 1))
     try:
-        call("cuInit", 0)
-    except RuntimeError as error:  # the driver's library is not there
-        raise EngineError(
-            f"no CUDA device: {one_line(error, 200).rstrip('.')}. Run this on a machine with one."
-        ) from error
-    device = call("cuDeviceGet", 0)
-    attribute = driver.CUdevice_attribute
-    major = call("cuDeviceGetAttribute", attribute.CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MAJOR, device)
-    minor = call("cuDeviceGetAttribute", attribute.CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MINOR, device)
-    call("cuCtxSetCurrent", call("cuDevicePrimaryCtxRetain", device))
-    return 10 * int(major) + int(minor)
-
-
-def kernel_sm() -> int:
-    """The compute capability that the first GPU's kernels are built for. Raises `EngineError` if it is too old."""
-    sm = _device()
-    built_for = max((known for known in SMS if known <= sm), default=None)
-    if built_for is None:
-        raise EngineError(f"no CUDA device that the kernels run on: got sm_{sm}, expected sm_{min(SMS)} or newer.")
-    return built_for
+        yield int(pointer)
+    except BaseException:
+        with suppress(EngineError):  # after an error of a kernel every call fails
+            call("cuMemFree", pointer)
+        raise
+    call("cuMemFree", pointer)
 
 
 @cache
 def _function(folder: str, entry: str, image: Image | None) -> Any:
     """The loaded kernel: by default the cubin for a GPU of the same generation, else PTX, which the driver compiles."""
-    built_for = kernel_sm()
-    check_driver(built_for)
-    compiled = compile_kernel(folder, built_for)
-    as_cubin = built_for // 10 == _device() // 10 if image is None else image == "cubin"
-    data = compiled.cubin if as_cubin else only(compiled.ptx, entry) + b"\0"
+    sm = kernel_sm()
+    check_driver(sm)
+    compiled = compile_kernel(folder, sm)
+    data = compiled.cubin if (image or images(device()[1])[0]) == "cubin" else only(compiled.ptx, entry) + b"\0"
     return call("cuModuleGetFunction", call("cuModuleLoadData", data), entry.encode())

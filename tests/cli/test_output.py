@@ -70,6 +70,10 @@ WIDE = {
         ["output", "max |error|", "bound", "cosine", "passed"],
         ["sentence_embedding", "3.34e-06", "3.79e-05", "0.9999993", "yes"],
     ),
+    "gpu_check": (
+        ["kernel", "bytes", "warm us", "cold us", "GB/s", "of a copy"],
+        ["int_layer_norm_residual_channels", "123.4 MB", "1.23e+03", "1.23e+03", "1.23e+03", "0.912"],
+    ),
     "build": (
         ["file", "device", "SM", "size", "library"],
         ["engines/tensorrt-rtx-model-sm75-t4.engine", "rtx-3090", "75", "50.2 MB", "tensorrt_rtx 1.7.1.116"],

@@ -72,6 +72,7 @@ SEEN_BY = {
     "serve": "serve",
     "validation": "validate",
     "validation/bench": "bench",
+    "validation/gpu_check": "gpu-check",
     "validation/tuning/tune_decoding.py": "generate",
     "validation/tuning/tune_decoding.py --data": "tune-decoding",
 }

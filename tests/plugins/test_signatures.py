@@ -6,10 +6,10 @@ from typing import Any
 
 import numpy as np
 import pytest
-from kernel_cases import outputs_of
 from operator_cases import MAKERS
 
 from intaglio.plugins import OPS
+from intaglio.plugins.kernel_check.case import outputs_of
 from intaglio.plugins.signature import BY_BITS, Attribute, By, Group, Input, Like, Output, Signature
 
 X = Input("x", ("int8",))

@@ -10,7 +10,6 @@ import onnxruntime
 import pytest
 from cuda_emulator import emulate
 from full_tensorrt import full_tensorrt
-from kernel_cases import launch_of, outputs_of
 from onnx.reference import ReferenceEvaluator
 from operator_cases import Case
 from operator_models import feeds, node_model, run_inlined
@@ -21,6 +20,9 @@ from intaglio.plugins import OPS, ort
 from intaglio.plugins.cuda.compiler import compile_kernel, entry_points, parameters
 from intaglio.plugins.function_body import FunctionBody
 from intaglio.plugins.inlining import inline
+from intaglio.plugins.kernel_check.case import launch_of, outputs_of
+from intaglio.plugins.kernel_check.cases import cases
+from intaglio.plugins.kernel_check.inputs import Sizes
 from intaglio.plugins.trt import explicit, register
 from intaglio.plugins.trt.explicit import forms, plugin_name
 
@@ -141,3 +143,8 @@ def test_training_table(case):
     scaled = X if factor is None else X * factor.numpy()
     slope = np.where((scaled > -1.5) & (scaled < 2.25), 1 if factor is None else factor.numpy(), 0)
     np.testing.assert_array_equal(x.grad.numpy(), slope.astype(np.float32))
+
+
+def test_cases_for_gpus_launch_every_kernel():
+    made = cases("scaled_clamp", Sizes(rows=(0, 3), width=48))
+    assert {launch_of(case).entry for case in made} == set(entry_points("scaled_clamp"))

@@ -6,7 +6,7 @@ import struct
 import numpy as np
 import pytest
 from cuda_emulator import SHARED_BYTES
-from kernel_cases import GPUS, folder_of, kernel_case, launch_of, outputs_of
+from kernel_cases import GPUS, kernel_case
 from operator_cases import MAKERS, longest
 
 from intaglio.errors import EngineError, MissingExtraError
@@ -15,6 +15,7 @@ from intaglio.plugins.cuda import compiler, driver
 from intaglio.plugins.cuda.compiler import compile_kernel, entry_points, parameters, resources
 from intaglio.plugins.cuda.launches import operators
 from intaglio.plugins.cuda.packed_product import NARROW, WIDE, shared_bytes
+from intaglio.plugins.kernel_check.case import folder_of, launch_of, outputs_of
 
 pytest.importorskip("cuda.bindings.nvrtc")
 

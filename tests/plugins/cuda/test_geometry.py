@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 from hypothesis import assume, example, given, settings
 from hypothesis import strategies as st
-from kernel_cases import folder_of, kernel_case, launch_of
+from kernel_cases import kernel_case
 from operator_cases import MAKERS, Case
 
 from intaglio.errors import EngineError
@@ -14,6 +14,7 @@ from intaglio.plugins import OPS
 from intaglio.plugins.cuda import launcher
 from intaglio.plugins.cuda.geometry import Launch, Tensor, at_least_1, broadcast_length, product, total
 from intaglio.plugins.cuda.launches import launch
+from intaglio.plugins.kernel_check.case import folder_of, launch_of
 
 
 class Symbol:

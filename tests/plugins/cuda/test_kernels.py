@@ -8,13 +8,14 @@ import pytest
 from cuda_emulator import emulate
 from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
-from kernel_cases import folder_of, kernel_case, launch_of, outputs_of
+from kernel_cases import kernel_case
 from operator_bounds import check_outputs
 from operator_cases import FLOAT_LIMITS, MAKERS, Case, floats, in_float16, indices, int8, longest
 
 from intaglio.errors import EngineError
 from intaglio.plugins import OPS
 from intaglio.plugins.cuda import launcher
+from intaglio.plugins.kernel_check.case import folder_of, launch_of, outputs_of
 
 Run = Callable[[Case, int], list[np.ndarray]]
 

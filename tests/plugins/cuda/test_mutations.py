@@ -6,12 +6,12 @@ import shutil
 import numpy as np
 import pytest
 from cuda_emulator import emulate
-from kernel_cases import launch_of, outputs_of
 from operator_cases import Case, indices, int8
 
 from intaglio.errors import EngineError
 from intaglio.plugins import OPS
 from intaglio.plugins.cuda.geometry import PLUGINS
+from intaglio.plugins.kernel_check.case import launch_of, outputs_of
 
 
 def proofs_but_the_first(mutations):

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -12,21 +11,12 @@ from hypothesis import strategies as st
 
 from intaglio.plugins import OPS
 from intaglio.plugins.bit_packing import pack
+from intaglio.plugins.kernel_check.case import Case
 
 Array = npt.NDArray[Any]
 Random = np.random.Generator
 
 INT32 = (-(2**31), 2**31 - 1)
-
-
-@dataclass(frozen=True)
-class Case:
-    """One node: its inputs (None for an omitted one), attributes, and number of outputs."""
-
-    operator: str
-    inputs: tuple[Array | None, ...]
-    attributes: dict[str, Any]
-    outputs: int = 1
 
 
 def int8(random: Random, *shape: int) -> Array:

@@ -1,0 +1,29 @@
+"""Cases of GroupMatMul for `gpu-check`."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import numpy as np
+
+from intaglio.plugins.kernel_check.case import Case
+from intaglio.plugins.kernel_check.inputs import Random, Sizes, codes, floats
+
+GROUP = 64
+
+
+def cases(sizes: Sizes, random: Random) -> Iterator[Case]:
+    """Every number of bits, with and without zero points, float32, and the channels of a vocabulary."""
+    variants = [(bits, "float16") for bits in (4, 8, 3, 2)]
+    for bits, dtype in (*variants, (4, "float32")):
+        attributes = {"bits": bits, "K": sizes.depth, "group_size": GROUP}
+        packed = codes(random, sizes.channels, sizes.depth, bits)
+        scales = floats(random, sizes.channels, sizes.depth // GROUP, dtype=dtype, scale=2.0 ** -(bits + 4))
+        zero_points = random.integers(0, 2**bits, scales.shape).astype(np.uint8)
+        for rows in sizes.rows if (bits, dtype) == (4, "float16") else sizes.some_rows():
+            x = floats(random, 1, rows, sizes.depth, dtype=dtype)
+            yield Case("GroupMatMul", (x, packed, scales), attributes)
+            yield Case("GroupMatMul", (x, packed, scales, zero_points), attributes)
+    x, packed = floats(random, 8, sizes.hidden), codes(random, sizes.vocabulary, sizes.hidden, 4)
+    scales = floats(random, sizes.vocabulary, sizes.hidden // GROUP, scale=2.0**-8)
+    yield Case("GroupMatMul", (x, packed, scales), {"bits": 4, "K": sizes.hidden, "group_size": GROUP})

@@ -1,0 +1,25 @@
+"""Cases of IntAttention for `gpu-check`."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from intaglio.plugins.kernel_check.case import Case
+from intaglio.plugins.kernel_check.inputs import Random, Sizes, factors, int8s
+
+
+def cases(sizes: Sizes, random: Random) -> Iterator[Case]:
+    """Heads of every kernel and one in between; keys of another number than queries; packed; masks of the keys."""
+    for depth in (64, 32, 128, 80):
+        heads = max(sizes.width // depth, 1)
+        width = heads * depth
+        attributes = {"num_heads": heads, "scale": 3e-5 * 64 / depth}
+        for queries in sizes.rows if depth == 64 else sizes.some_rows():
+            for keys in (queries, sizes.rows[-2]):
+                query, key, value = (int8s(random, 2, length, width) for length in (queries, keys, keys))
+                mask = random.random((2, 1, 1, keys)) < 0.7
+                for chosen in (None, mask):
+                    yield Case("IntAttention", (query, key, value, *factors(random, width, 37), chosen), attributes)
+            packed = int8s(random, 1, queries, 3 * width)
+            inputs = (packed, packed, packed, *factors(random, width, 37))
+            yield Case("IntAttention", inputs, {**attributes, "packed": 1})

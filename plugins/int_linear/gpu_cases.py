@@ -1,0 +1,37 @@
+"""Cases of IntLinear for `gpu-check`."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from intaglio.plugins.kernel_check.case import Case
+from intaglio.plugins.kernel_check.inputs import Random, Sizes, factors, int8s, int32s
+
+
+def cases(sizes: Sizes, random: Random) -> Iterator[Case]:
+    """Every epilogue; a feed-forward layer, the same with odd lengths, and the columns of a vocabulary."""
+    epilogues = ((8, ""), (8, "gelu"), (16, ""), (32, ""))
+    for bits, activation in epilogues:
+        for less in (0, 1):
+            inner, columns = sizes.width - less, sizes.inner - less
+            weight, bias = int8s(random, inner, columns), int32s(random, columns, bits=18)
+            for rows in sizes.rows if (bits, activation, less) == (8, "", 0) else sizes.some_rows():
+                x = int8s(random, 1, rows, inner)
+                for final in _factors(random, columns, bits, activation):
+                    attributes = {"bits": bits, "activation": activation, "out_scale": 0.05}
+                    yield Case("IntLinear", (x, weight, bias, *final), attributes)
+    x, weight = int8s(random, 8, sizes.hidden), int8s(random, sizes.hidden, sizes.vocabulary)
+    bias = int32s(random, sizes.vocabulary, bits=18)
+    yield Case("IntLinear", (x, weight, bias, *factors(random, sizes.vocabulary, 42)), {"bits": 8})
+
+
+def _factors(random: Random, columns: int, bits: int, activation: str) -> Iterator[tuple[object, ...]]:
+    """The optional inputs: none, the factors, and with an activation also those after it."""
+    if bits == 32:
+        yield ()
+        return
+    if not activation:
+        yield factors(random, columns, 50 - bits)
+        return
+    yield factors(random, columns, 33)
+    yield (*factors(random, columns, 36), *factors(random, columns, 34))

@@ -1,0 +1,109 @@
+"""How far a kernel's outputs may be from the NumPy reference: not at all for integers, a tolerance for floats."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from intaglio.plugins.csr_matmul.spec import sparse_weight
+from intaglio.plugins.group_matmul.spec import group_weight
+from intaglio.plugins.kernel_check.case import Array, Case
+from intaglio.plugins.lut_matmul.spec import table_weight
+
+# Relative to the sum of product magnitudes: float32 rounding of products and sums in any order, up to 4096 of them.
+SUMMATION = 2e-6
+# 24 bits of the row's largest |x|, 16 with activation_bits=16, half a step either way; tables of 16 bits likewise.
+FIXED_POINT = {32: 2.0**-23, 16: 2.0**-15}
+# Likewise for float16, summed in float32: tensor cores truncate where float32 rounds, once per 16
+# products, so up to 256 times by 2^-23.
+MATRIX_UNIT = 2.0**-15
+# float16 keeps 11 bits, and nothing below 2^-24: half a step of the rounded value.
+HALF, HALF_SMALLEST = 2.0**-11, 2.0**-25
+
+
+@dataclass(frozen=True)
+class Difference:
+    """Values of one output beyond their bound: how many of how many, the first, and the largest difference of all."""
+
+    wrong: int
+    size: int
+    first: tuple[int, ...]
+    got: float
+    expected: float
+    largest: float
+
+    def __str__(self) -> str:
+        """All of it on one line."""
+        return (
+            f"{self.wrong:,} of {self.size:,} values are wrong, the first at {list(self.first)}: got {self.got:.9g}, "
+            f"expected {self.expected:.9g}; the largest difference is {self.largest:.3g}"
+        )
+
+
+def difference(case: Case, got: Sequence[Array], expected: Sequence[Array]) -> Difference | None:
+    """The first output that differs from the reference by more than the operator's bound; None without one.
+
+    The outputs have the shapes of the reference. A value that is not finite is wrong, whatever the bound.
+    """
+    for actual, want in zip(got, expected, strict=False):
+        exact, values = want.astype(np.float64), actual.astype(np.float64)
+        with np.errstate(invalid="ignore"):
+            errors = np.abs(values - exact)
+        allowed = _allowed(case, want) if case.operator in WEIGHTS else 0.0
+        wrong = ~(errors <= allowed) | ~np.isfinite(values)
+        if wrong.any():
+            first = tuple(int(index) for index in np.unravel_index(int(wrong.argmax()), wrong.shape))
+            largest = float(np.max(np.where(np.isnan(errors), np.inf, errors)))
+            return Difference(int(wrong.sum()), wrong.size, first, float(values[first]), float(exact[first]), largest)
+    return None
+
+
+def _allowed(case: Case, want: Array) -> Array:
+    """The largest error of each value of the output `want` of a product."""
+    x, y, table = case.inputs[0], case.inputs[-1], case.inputs[2]
+    assert x is not None and table is not None
+    x, weight = np.abs(x.astype(np.float64)), np.abs(WEIGHTS[case.operator](case))
+    magnitudes: Array = x @ weight.T  # of the sum of products
+    allowed: Array = SUMMATION * magnitudes
+    if case.operator == "CsrMatMul":
+        assert y is not None
+        allowed += SUMMATION * np.abs(y)
+    else:
+        step = FIXED_POINT[case.attributes.get("activation_bits", 32)]
+        allowed += step * x.max(-1, keepdims=True, initial=0) * weight.sum(-1)
+        if case.operator == "LutMatMul" and step == FIXED_POINT[16]:
+            allowed += step * np.abs(table).max(-1) * x.sum(-1, keepdims=True)
+        allowed += 1e-30
+    if want.dtype != np.float16:
+        return allowed
+    # Both outputs are rounded to float16; so is each scaled weight, and the float32 part of a weight.
+    allowed += MATRIX_UNIT * magnitudes + 2 * (HALF * np.abs(want.astype(np.float64)) + HALF_SMALLEST)
+    if case.operator != "CsrMatMul":
+        roundings = (case.operator == "GroupMatMul") + (table.dtype == np.float32)
+        smallest = HALF_SMALLEST * 2.0 ** case.attributes["bits"] * x.sum(-1, keepdims=True)
+        allowed += roundings * (HALF * magnitudes + smallest)
+    return allowed
+
+
+def _table(case: Case) -> Array:
+    _, packed, lut = case.inputs
+    assert packed is not None and lut is not None
+    return table_weight(packed, lut, case.attributes["bits"]).astype(np.float64)
+
+
+def _sparse(case: Case) -> Array:
+    x, values, columns, row_offsets, _ = case.inputs
+    assert x is not None and values is not None and columns is not None and row_offsets is not None
+    return sparse_weight(values, columns, row_offsets, x.shape[-1])
+
+
+def _groups(case: Case) -> Array:
+    _, packed, scales, zero_points = [*case.inputs, None][:4]
+    assert packed is not None and scales is not None
+    return group_weight(packed, scales, zero_points, case.attributes["bits"], case.attributes["group_size"])
+
+
+# The operators with a tolerance -> their weight as a dense float64 matrix [N, K].
+WEIGHTS: dict[str, Callable[[Case], Array]] = {"LutMatMul": _table, "CsrMatMul": _sparse, "GroupMatMul": _groups}

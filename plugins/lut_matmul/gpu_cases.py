@@ -1,0 +1,24 @@
+"""Cases of LutMatMul for `gpu-check`."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from intaglio.plugins.kernel_check.case import Case
+from intaglio.plugins.kernel_check.inputs import Random, Sizes, codes, floats
+
+
+def cases(sizes: Sizes, random: Random) -> Iterator[Case]:
+    """Every number of bits, tables of either dtype, float32, channels that fill no block, and those of a vocabulary."""
+    variants = ((4, "float16", "float16"), (3, "float16", "float32"), (2, "float16", "float16"))
+    for bits, dtype, table in (*variants, (4, "float32", "float32")):
+        for less in (0, 5):
+            channels = sizes.channels - less
+            packed = codes(random, channels, sizes.depth, bits)
+            lut = floats(random, channels, 2**bits, dtype=table, scale=0.02)
+            for rows in sizes.rows if (bits, dtype, less) == (4, "float16", 0) else sizes.some_rows():
+                x = floats(random, 1, rows, sizes.depth, dtype=dtype)
+                yield Case("LutMatMul", (x, packed, lut), {"bits": bits, "K": sizes.depth})
+    x, packed = floats(random, 8, sizes.hidden), codes(random, sizes.vocabulary, sizes.hidden, 4)
+    lut = floats(random, sizes.vocabulary, 16, scale=0.02)
+    yield Case("LutMatMul", (x, packed, lut), {"bits": 4, "K": sizes.hidden})

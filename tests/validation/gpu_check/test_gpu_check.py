@@ -1,0 +1,143 @@
+"""The verb `gpu-check` on a stand-in for a GPU that emulates the kernels, also where they fail."""
+
+from __future__ import annotations
+
+import json
+import os
+import sys
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from intaglio.plugins.cuda import launcher
+from intaglio.plugins.cuda.compiler import entry_points
+from intaglio.plugins.cuda.launches import operators
+from intaglio.plugins.kernel_check.case import launch_of, outputs_of
+from intaglio.plugins.kernel_check.cases import cases
+from intaglio.plugins.kernel_check.inputs import Sizes
+from intaglio.validation.gpu_check import gpu_check
+
+SUPPORT = Path(__file__).parents[2] / "support"
+SMALL = Sizes(rows=(0, 1, 17), width=48, inner=40, depth=128, channels=24, hidden=64, vocabulary=200)
+Run = Callable[..., tuple[int, str, str]]
+
+
+@pytest.fixture
+def gpu(monkeypatch: pytest.MonkeyPatch) -> Callable[..., None]:
+    """Give child processes a stand-in for a GPU; check `folders` in small cases, as PTX alone with `ptx`."""
+    pytest.importorskip("cuda.bindings.nvrtc")
+
+    def give(*folders: str, fault: str = ":", ptx: bool = True) -> None:
+        path = [str(SUPPORT / "gpu_stand_in"), str(SUPPORT), *sys.path]
+        monkeypatch.setenv("PYTHONPATH", os.pathsep.join(filter(None, path)))
+        monkeypatch.setenv("GPU_FAULT", fault)
+        monkeypatch.setattr(gpu_check, "SIZES", SMALL)
+        monkeypatch.setattr(gpu_check, "operators", lambda: list(folders))
+        if ptx:
+            monkeypatch.setattr(launcher, "images", lambda sm: ("ptx",))
+
+    return give
+
+
+@pytest.mark.parametrize("folder", operators())
+def test_cases_launch_every_kernel(folder: str) -> None:
+    made = list(cases(folder, SMALL))
+    assert {launch_of(case).entry for case in made} == set(entry_points(folder))
+    assert any(0 in shape for case in made for shape, _ in outputs_of(case))
+    assert all(case.inputs[0].flags.c_contiguous for case in made)
+
+
+def test_report_has_the_machine_every_kernel_and_its_time(gpu, intaglio: Run, tmp_path: Path) -> None:
+    gpu("requantize", "csr_matmul", ptx=False)
+    path = tmp_path / "report.json"
+    code, printed, errors = intaglio("gpu-check", "-o", path)
+    assert (code, errors) == (0, "")
+    assert "Emulated A100, sm_80, 42.9 GB, driver for CUDA 13.0; intaglio" in printed
+    assert f"Passed. Report: {path}" in printed
+    report = json.loads(path.read_text())
+    assert report["passed"] and report["machine"]["clock_mhz"] == 1410 and report["machine"]["ecc"]
+    assert report["machine"]["memory_clock_mhz"] is None and report["machine"]["versions"]["nvrtc"]
+    parts = {(each["operator"], each["image"]): each for each in report["kernels"]}
+    assert set(parts) == {(folder, image) for folder in ("requantize", "csr_matmul") for image in ("cubin", "ptx")}
+    for (folder, image), part in parts.items():
+        assert part["passed"] and set(part["kernels"]) == set(entry_points(folder))
+        offsets = len(part["kernels"])  # each kernel once more
+        assert part["cases"] == len(list(cases(folder, SMALL))) + offsets
+        assert [each["kernel"] for each in part["speeds"]] == (part["kernels"] if image == "ptx" else [])
+        for speed in part["speeds"]:
+            assert speed["gigabytes_per_second"] == pytest.approx(speed["bytes"] / speed["cold_us"] / 1000)
+            assert speed["of_copy"] > 0
+
+
+@pytest.mark.parametrize(
+    ("fault", "message"),
+    [
+        ("wrong bits", "values are wrong, the first at [0, 0"),
+        ("load failed", "cuModuleLoadData failed: CUDA_ERROR_UNSUPPORTED_PTX_VERSION"),
+        ("launch failed", "cuLaunchKernel failed: CUDA_ERROR_INVALID_VALUE"),
+        ("illegal address", "cuCtxSynchronize failed: CUDA_ERROR_ILLEGAL_ADDRESS"),
+        ("timeout", "no answer within 6 s"),
+        ("crashed", "the process ended with exit code -6"),
+        ("missing library", "pip install nvidia-cuda-nvrtc"),
+    ],
+)
+def test_a_fault_costs_one_row(gpu, intaglio: Run, monkeypatch, fault: str, message: str) -> None:
+    gpu("requantize", fault=f"{fault}:requantize_16")
+    if fault == "timeout":
+        monkeypatch.setattr(gpu_check, "QUESTION_SECONDS", 6.0)
+    code, printed, _ = intaglio("gpu-check", "--json")
+    (part,) = json.loads(printed)["kernels"]
+    assert code == 1 and not part["passed"] and part["speeds"] == []
+    assert {each["kind"] for each in part["failures"]} == {fault}
+    failure = part["failures"][-1]
+    assert message in failure["message"]
+    assert failure["case"].startswith("x int32[")
+    if fault == "wrong bits":
+        assert part["cases"] == len(list(cases("requantize", SMALL))) + 2  # all of them ran
+    elif fault in ("load failed", "missing library"):
+        assert part["kernels"] == []
+    else:
+        assert part["kernels"][0] == "requantize_8" and 0 < part["cases"] < 18  # what ran before is kept
+
+
+def test_other_operators_are_checked_after_a_fault(gpu, intaglio: Run) -> None:
+    gpu("requantize", "csr_matmul", fault="illegal address:requantize_8")
+    code, printed, _ = intaglio("gpu-check")
+    assert code == 1 and printed.rstrip().endswith("FAILED")
+    lines = [line.split() for line in printed.splitlines()]
+    assert [line[-1] for line in lines if line[:2] == ["requantize", "ptx"]] == ["no"]
+    assert [line[-1] for line in lines if line[:2] == ["csr_matmul", "ptx"]] == ["yes"]
+    assert "requantize as ptx: illegal address in x int32[1, 1, 40], multiplier int32[40]" in printed
+
+
+def test_time_limit_ends_the_check(gpu, intaglio: Run, monkeypatch) -> None:
+    gpu("requantize", "csr_matmul")
+    monkeypatch.setattr(gpu_check, "SECONDS", 0.0)
+    code, printed, _ = intaglio("gpu-check", "--json")
+    assert code == 1
+    kinds = [each["failures"][0]["kind"] for each in json.loads(printed)["kernels"]]
+    assert kinds == ["timeout", "timeout"]
+
+
+def test_machine_without_a_gpu_gets_one_line(gpu, intaglio: Run, tmp_path: Path) -> None:
+    gpu("requantize", fault="no driver:")
+    code, printed, errors = intaglio("gpu-check", "-o", tmp_path / "report.json")
+    assert (code, printed) == (2, "") and not list(tmp_path.iterdir())
+    assert errors == (
+        "intaglio: gpu-check: no CUDA device: libcuda.so.1 was not found. Run this on a machine with one.\n"
+    )
+
+
+def test_existing_report_is_kept(intaglio: Run, tmp_path: Path) -> None:
+    (tmp_path / "report.json").write_text("old")
+    code, _, errors = intaglio("gpu-check", "-o", tmp_path / "report.json")
+    assert code == 2 and "exists already. Add --force" in errors
+
+
+@pytest.mark.proof
+@pytest.mark.parametrize("folder", operators())
+def test_every_operator_passes(gpu, intaglio: Run, folder: str) -> None:
+    gpu(folder, ptx=False)
+    code, printed, _ = intaglio("gpu-check", "--json")
+    assert code == 0, printed

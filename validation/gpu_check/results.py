@@ -1,0 +1,82 @@
+"""What `gpu-check` reports, and what its child processes answer."""
+
+from __future__ import annotations
+
+from typing import Literal
+
+import msgspec
+
+Kind = Literal[
+    "wrong bits", "load failed", "launch failed", "illegal address", "timeout", "crashed", "missing library", "error"
+]
+
+
+class Machine(msgspec.Struct):
+    """The first GPU, and the versions of what compiles, launches and runs the kernels; None for what is missing."""
+
+    gpu: str
+    sm: int  # compute capability times ten
+    memory_bytes: int
+    multiprocessors: int
+    cache_bytes: int  # the L2 cache
+    ecc: bool
+    clock_mhz: float | None  # the highest ones; None if the driver does not tell
+    memory_clock_mhz: float | None
+    driver_cuda: str  # the CUDA version that the driver supports, such as "13.0"
+    versions: dict[str, str | None]  # library -> version
+
+
+class Failure(msgspec.Struct):
+    """What went wrong in a case; an empty case is the start of the process."""
+
+    kind: Kind
+    case: str
+    message: str
+
+
+class Speed(msgspec.Struct):
+    """The time of a kernel in its case with the most bytes: of its inputs and outputs, each moved once."""
+
+    kernel: str
+    case: str
+    bytes: int
+    warm_us: float  # medians: with the arrays of the launch before in the L2 cache, and without
+    cold_us: float
+    gigabytes_per_second: float  # bytes / cold_us
+    of_copy: float  # this rate / that of a copy within the GPU's memory, in the same process
+
+
+class Ran(msgspec.Struct):
+    """A case that a child process ran: its kernel, and what was wrong."""
+
+    kernel: str
+    failure: Failure | None
+
+
+class Answer(msgspec.Struct):
+    """An answer of a child process: a value, or why there is none."""
+
+    value: msgspec.Raw = msgspec.Raw(b"null")
+    failure: Failure | None = None
+
+
+class KernelCheck(msgspec.Struct):
+    """All cases of an operator's kernels, loaded in one form, in one process."""
+
+    operator: str  # its folder
+    image: str  # "cubin" or "ptx"
+    passed: bool
+    cases: int  # that ran
+    kernels: list[str]  # that ran
+    failures: list[Failure]
+    speeds: list[Speed]  # as PTX alone, the form in an engine
+    seconds: float
+
+
+class GpuCheck(msgspec.Struct):
+    """The result of `gpu-check`."""
+
+    passed: bool
+    machine: Machine
+    kernels: list[KernelCheck]
+    seconds: float

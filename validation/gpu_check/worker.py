@@ -1,0 +1,132 @@
+"""The child process of `gpu-check`, as a fault of a kernel leaves a process without its GPU, or ends it.
+
+    python -m intaglio.validation.gpu_check.worker machine                      or
+    python -m intaglio.validation.gpu_check.worker FOLDER IMAGE SIZES           (`Sizes` as JSON)
+
+reads questions on standard input and answers each with an `Answer` on one line of JSON, whose value is:
+
+    machine   `Machine`
+    case      the next case, made and computed by the reference, as text; null after the last one
+    run       `Ran`: the kernel of this case
+    time      the next `Speed`, in the order in which the kernels were run; null after the last one
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable, Iterator
+from typing import cast
+
+import msgspec
+
+from intaglio.errors import IntaglioError, MissingExtraError, one_line
+from intaglio.plugins import OPS
+from intaglio.plugins.cuda import launcher
+from intaglio.plugins.cuda.driver import DriverError
+from intaglio.plugins.kernel_check.bounds import difference
+from intaglio.plugins.kernel_check.case import Array, Case, folder_of, launch_of, outputs_of
+from intaglio.plugins.kernel_check.cases import cases
+from intaglio.plugins.kernel_check.inputs import Sizes
+from intaglio.validation.gpu_check.machine import machine
+from intaglio.validation.gpu_check.results import Answer, Failure, Kind, Ran, Speed
+
+OFFSET = 4  # bytes; arrays that are parts of others begin at a multiple of their elements, not of 16 bytes
+ADDRESSES = ("CUDA_ERROR_ILLEGAL_ADDRESS", "CUDA_ERROR_MISALIGNED_ADDRESS")
+
+
+class KernelRun:
+    """The cases of an operator, one after another, and then the time of each kernel."""
+
+    def __init__(self, folder: str, image: launcher.Image, sizes: Sizes):
+        self._image = image
+        self._largest: dict[str, Case] = {}  # kernel -> its case with the most bytes
+        self._cases = self._with_offsets(folder, sizes)
+        self._case: tuple[Case, int] | None = None
+        self._expected: list[Array] = []
+        self._times: Iterator[tuple[str, Case]] | None = None
+        self._copy = 0.0
+
+    def _with_offsets(self, folder: str, sizes: Sizes) -> Iterator[tuple[Case, int]]:
+        """All cases, and then the largest of each kernel at an offset."""
+        for case in cases(folder, sizes):
+            yield case, 0
+            entry = launch_of(case, launcher.kernel_sm()).entry
+            if _bytes(case) > _bytes(self._largest.get(entry)):
+                self._largest[entry] = case
+        yield from ((case, OFFSET) for case in self._largest.values())
+
+    def next_case(self) -> str | None:
+        """Make the next case and its reference."""
+        self._case = next(self._cases, None)
+        if self._case is None:
+            return None
+        case, offset = self._case
+        self._expected = OPS[case.operator].reference(case.inputs, case.attributes)
+        return f"{case}{f', at an offset of {offset} bytes' if offset else ''}"
+
+    def run(self) -> Ran:
+        """Run the kernel of this case, and compare."""
+        assert self._case is not None
+        case, offset = self._case
+        launch = launch_of(case, launcher.kernel_sm())
+        got = launcher.run(folder_of(case.operator), launch, case.inputs, outputs_of(case), self._image, offset)
+        wrong = difference(case, got, self._expected)
+        return Ran(launch.entry, None if wrong is None else Failure("wrong bits", "", str(wrong)))
+
+    def next_time(self) -> Speed | None:
+        """Measure the next kernel."""
+        if self._times is None:
+            self._times, self._copy = iter(self._largest.items()), launcher.copy_bandwidth()
+        entry, case = next(self._times, (None, None))
+        if entry is None or case is None:
+            return None
+        times = launcher.measure(folder_of(case.operator), launch_of(case, launcher.kernel_sm()), case.inputs, outputs_of(case), self._image)
+        moved = _bytes(case)
+        rate = moved / (1e-6 * times.cold_us)
+        return Speed(entry, str(case), moved, times.warm_us, times.cold_us, rate / 1e9, rate / self._copy)
+
+
+def _bytes(case: Case | None) -> int:
+    """The bytes of all inputs and outputs."""
+    if case is None:
+        return 0
+    made = sum(int(dtype.itemsize * _count(shape)) for shape, dtype in outputs_of(case))
+    return made + sum(array.nbytes for array in case.inputs if array is not None)
+
+
+def _count(shape: tuple[int, ...]) -> int:
+    count = 1
+    for length in shape:
+        count *= length
+    return count
+
+
+def failure(error: IntaglioError) -> Failure:
+    """What an error is in the report."""
+    kind: Kind = "error"
+    if isinstance(error, MissingExtraError):
+        kind = "missing library"
+    elif isinstance(error, DriverError):
+        kind = "load failed" if error.function.startswith("cuModule") else "launch failed"
+        kind = "illegal address" if error.status in ADDRESSES else kind
+    return Failure(kind, "", one_line(error))
+
+
+def main(arguments: list[str]) -> None:
+    """Answer until standard input ends."""
+    answers: dict[str, Callable[[], object]] = {"machine": machine}
+    if arguments != ["machine"]:
+        folder, image, sizes = arguments
+        checked = KernelRun(folder, cast(launcher.Image, image), msgspec.json.decode(sizes, type=Sizes))
+        answers = {"case": checked.next_case, "run": checked.run, "time": checked.next_time}
+    for line in sys.stdin:
+        try:
+            answer = Answer(msgspec.Raw(msgspec.json.encode(answers[line.strip()]())))
+        except IntaglioError as error:
+            answer = Answer(failure=failure(error))
+        sys.stdout.write(msgspec.json.encode(answer).decode() + "\n")
+        sys.stdout.flush()
+
+
+if __name__ == "__main__":
+    main(sys.argv[1:])
