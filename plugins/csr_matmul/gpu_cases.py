@@ -16,7 +16,7 @@ def cases(sizes: Sizes, random: Random) -> Iterator[Case]:
     """Both dtypes, float32 values beside float16, a full row and empty ones, and the channels of a vocabulary."""
     for dtype, values in (("float16", "float16"), ("float16", "float32"), ("float32", "float32")):
         matrix = _sparse(random, sizes.channels, sizes.depth, values)
-        for rows in sizes.rows if values == "float16" else sizes.some_rows():
+        for rows in sizes.rows if values == "float16" else sizes.few_rows:
             x, y = (floats(random, 1, rows, length, dtype=dtype) for length in (sizes.depth, sizes.channels))
             yield Case("CsrMatMul", (x, *matrix, y), {})
     x, y = floats(random, 8, sizes.hidden), floats(random, 8, sizes.vocabulary)

@@ -115,7 +115,7 @@ def measure(
     outputs: Sequence[Output],
     image: Image | None = None,
 ) -> Times:
-    """Measure the time of a launch by events of the GPU; the parameters and errors are those of `run`."""
+    """Measure the time of a launch by events of the GPU; parameters and errors as in `run`."""
     made = [np.empty(tuple(shape), dtype) for shape, dtype in outputs]
     flushed = 2 * _cache_bytes()
     with _ready(folder, launch, inputs, made, image, 0) as (start, _), _allocated(flushed) as other:
@@ -187,7 +187,7 @@ def _on_device(array: Array, offset: int) -> Iterator[int]:
 
 @contextmanager
 def _allocated(size: int) -> Iterator[int]:
-    """The address of `size` bytes of the GPU's memory, and never of none."""
+    """The address of `size` bytes of the GPU's memory, at least one."""
     pointer = call("cuMemAlloc", max(size, 1))
     try:
         yield int(pointer)

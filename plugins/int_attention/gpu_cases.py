@@ -14,7 +14,7 @@ def cases(sizes: Sizes, random: Random) -> Iterator[Case]:
         heads = max(sizes.width // depth, 1)
         width = heads * depth
         attributes = {"num_heads": heads, "scale": 3e-5 * 64 / depth}
-        for queries in sizes.rows if depth == 64 else sizes.some_rows():
+        for queries in sizes.rows if depth == 64 else sizes.few_rows:
             for keys in (queries, sizes.rows[-2]):
                 query, key, value = (int8s(random, 2, length, width) for length in (queries, keys, keys))
                 mask = random.random((2, 1, 1, keys)) < 0.7

@@ -19,7 +19,7 @@ def cases(sizes: Sizes, random: Random) -> Iterator[Case]:
         for rows in sizes.rows:
             x = int32s(random, 1, rows, channels)
             residuals = (None, int32s(random, 1, rows, channels), int8s(random, 1, rows, channels))
-            for residual in residuals if rows in sizes.some_rows() else residuals[:1]:
+            for residual in residuals if rows in sizes.few_rows else residuals[:1]:
                 multiplier, shift = factors(random, 1, 29)
                 added = (residual, multiplier, multiplier, shift) if residual is not None else ()
                 for final in ((None, None), factors(random, channels, 40)):

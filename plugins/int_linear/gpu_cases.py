@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from intaglio.plugins.kernel_check.case import Case
+from intaglio.plugins.kernel_check.case import Array, Case
 from intaglio.plugins.kernel_check.inputs import Random, Sizes, factors, int8s, int32s
 
 
@@ -15,7 +15,7 @@ def cases(sizes: Sizes, random: Random) -> Iterator[Case]:
         for less in (0, 1):
             inner, columns = sizes.width - less, sizes.inner - less
             weight, bias = int8s(random, inner, columns), int32s(random, columns, bits=18)
-            for rows in sizes.rows if (bits, activation, less) == (8, "", 0) else sizes.some_rows():
+            for rows in sizes.rows if (bits, activation, less) == (8, "", 0) else sizes.few_rows:
                 x = int8s(random, 1, rows, inner)
                 for final in _factors(random, columns, bits, activation):
                     attributes = {"bits": bits, "activation": activation, "out_scale": 0.05}
@@ -25,7 +25,7 @@ def cases(sizes: Sizes, random: Random) -> Iterator[Case]:
     yield Case("IntLinear", (x, weight, bias, *factors(random, sizes.vocabulary, 42)), {"bits": 8})
 
 
-def _factors(random: Random, columns: int, bits: int, activation: str) -> Iterator[tuple[object, ...]]:
+def _factors(random: Random, columns: int, bits: int, activation: str) -> Iterator[tuple[Array, ...]]:
     """The optional inputs: none, the factors, and with an activation also those after it."""
     if bits == 32:
         yield ()

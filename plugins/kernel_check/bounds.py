@@ -45,7 +45,7 @@ class Difference:
 def difference(case: Case, got: Sequence[Array], expected: Sequence[Array]) -> Difference | None:
     """The first output that differs from the reference by more than the operator's bound; None without one.
 
-    The outputs have the shapes of the reference. A value that is not finite is wrong, whatever the bound.
+    The outputs have the shapes of the reference. A value that is not finite is wrong, for any bound.
     """
     for actual, want in zip(got, expected, strict=False):
         exact, values = want.astype(np.float64), actual.astype(np.float64)

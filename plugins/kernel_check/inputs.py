@@ -15,16 +15,13 @@ class Sizes(msgspec.Struct, frozen=True):
     """Rows around the block sizes of all kernels, and the widths of models."""
 
     rows: tuple[int, ...] = (0, 1, 8, 16, 17, 64, 65, 512)
+    few_rows: tuple[int, ...] = (1, 17, 65)  # for the variants of a kernel, as references take time
     width: int = 768  # hidden size of BERT-base
     inner: int = 3072  # its feed-forward networks
     depth: int = 4096  # in_features of LLaMA 3 8B
     channels: int = 1024  # out_features of its keys and values
     hidden: int = 896  # hidden size of Qwen2.5 0.5B
     vocabulary: int = 151_936  # its vocabulary
-
-    def some_rows(self) -> tuple[int, ...]:
-        """A few of the rows, for the variants of a kernel."""
-        return self.rows[1::3]
 
 
 def int8s(random: Random, *shape: int) -> Array:

@@ -16,7 +16,7 @@ def cases(sizes: Sizes, random: Random) -> Iterator[Case]:
             channels = sizes.channels - less
             packed = codes(random, channels, sizes.depth, bits)
             lut = floats(random, channels, 2**bits, dtype=table, scale=0.02)
-            for rows in sizes.rows if (bits, dtype, less) == (4, "float16", 0) else sizes.some_rows():
+            for rows in sizes.rows if (bits, dtype, less) == (4, "float16", 0) else sizes.few_rows:
                 x = floats(random, 1, rows, sizes.depth, dtype=dtype)
                 yield Case("LutMatMul", (x, packed, lut), {"bits": bits, "K": sizes.depth})
     x, packed = floats(random, 8, sizes.hidden), codes(random, sizes.vocabulary, sizes.hidden, 4)

@@ -83,7 +83,8 @@ def check_part(folder: str, image: launcher.Image, deadline: float) -> KernelChe
 def _machine() -> Machine:
     """The GPU, asked in a child process. Raises `EngineError`, `MissingExtraError`."""
     try:
-        return _questions(Child(WORKER, "machine"), time.monotonic() + QUESTION_SECONDS)("machine", Machine)
+        found: Machine = _questions(Child(WORKER, "machine"), time.monotonic() + QUESTION_SECONDS)("machine", Machine)
+        return found
     except _NoAnswerError as error:
         missing = error.failure.kind == "missing library"
         raise (MissingExtraError if missing else EngineError)(f"gpu-check: {error.failure.message}") from error

@@ -8,18 +8,21 @@ import sys
 from collections.abc import Callable
 from pathlib import Path
 
+import numpy as np
 import pytest
 
+from intaglio.plugins import OPS
 from intaglio.plugins.cuda import launcher
 from intaglio.plugins.cuda.compiler import entry_points
 from intaglio.plugins.cuda.launches import operators
+from intaglio.plugins.kernel_check.bounds import difference
 from intaglio.plugins.kernel_check.case import launch_of, outputs_of
 from intaglio.plugins.kernel_check.cases import cases
 from intaglio.plugins.kernel_check.inputs import Sizes
 from intaglio.validation.gpu_check import gpu_check
 
 SUPPORT = Path(__file__).parents[2] / "support"
-SMALL = Sizes(rows=(0, 1, 17), width=48, inner=40, depth=128, channels=24, hidden=64, vocabulary=200)
+SMALL = Sizes(rows=(0, 1, 17), few_rows=(1, 17), width=48, inner=40, depth=128, channels=24, hidden=64, vocabulary=200)
 Run = Callable[..., tuple[int, str, str]]
 
 
@@ -133,6 +136,17 @@ def test_existing_report_is_kept(intaglio: Run, tmp_path: Path) -> None:
     (tmp_path / "report.json").write_text("old")
     code, _, errors = intaglio("gpu-check", "-o", tmp_path / "report.json")
     assert code == 2 and "exists already. Add --force" in errors
+
+
+@pytest.mark.proof
+@pytest.mark.parametrize("folder", operators())
+def test_reference_computes_every_case_at_full_size(folder: str) -> None:
+    for case in cases(folder, Sizes()):
+        expected = OPS[case.operator].reference(case.inputs, case.attributes)
+        shapes = [(array.shape, array.dtype) for array in expected]
+        assert shapes == outputs_of(case) and launch_of(case)
+        assert difference(case, expected, expected) is None  # all of them finite
+        assert all(len(np.unique(array)) > 4 for array in expected if array.size > 1000), str(case)
 
 
 @pytest.mark.proof
