@@ -80,7 +80,8 @@ class KernelRun:
         entry, case = next(self._times, (None, None))
         if entry is None or case is None:
             return None
-        times = launcher.measure(folder_of(case.operator), launch_of(case, launcher.kernel_sm()), case.inputs, outputs_of(case), self._image)
+        launch = launch_of(case, launcher.kernel_sm())
+        times = launcher.measure(folder_of(case.operator), launch, case.inputs, outputs_of(case), self._image)
         moved = _bytes(case)
         rate = moved / (1e-6 * times.cold_us)
         return Speed(entry, str(case), moved, times.warm_us, times.cold_us, rate / 1e9, rate / self._copy)
