@@ -6,6 +6,7 @@ Engines do not use it: TensorRT launches the kernels itself.
 from __future__ import annotations
 
 import ctypes
+import math
 import statistics
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager, suppress
@@ -26,9 +27,15 @@ Array = npt.NDArray[np.generic]
 Output = tuple[Sequence[int], npt.DTypeLike]
 Image = Literal["cubin", "ptx"]
 
+GUARD = 256  # bytes around each array, as many as any alignment; a write to them would else go unnoticed
+POISON = 0xA5  # their value, and that of every output before the kernel runs: memory may still hold the right result
 WARM_UP, REPEATS = 3, 11
 BATCH = 20  # launches between two events, as one may take less time than the events' resolution
 CACHES = 8  # times the L2 cache is what a measured copy reads, and writes; twice as much as it is written between
+
+
+class OverrunError(EngineError):
+    """A kernel wrote outside of its outputs."""
 
 
 @dataclass(frozen=True)
@@ -96,16 +103,20 @@ def run(
 
     `launch` is for `kernel_sm()`. `image`: the form in which the kernel is loaded; PTX is that in a TensorRT engine.
     Arrays begin `offset` bytes behind an aligned address. An empty grid has one block, as when TensorRT launches it.
-    Raises `EngineError` without a supported GPU, and for any error of the driver.
+    Raises `EngineError` without a supported GPU, and for any error of the driver, `OverrunError` for a write around an
+    output.
     """
-    made = [np.empty(tuple(shape), dtype) for shape, dtype in outputs]
-    with _ready(folder, launch, inputs, made, image, offset) as (start, results):
+    with _ready(folder, launch, inputs, outputs, image, offset) as (start, results):
         start()
         call("cuCtxSynchronize")
-        for array, pointer in zip(made, results, strict=True):
-            if array.nbytes:
-                call("cuMemcpyDtoH", array.ctypes.data, pointer, array.nbytes)
-    return made
+        blocks = [_read(pointer, _bytes(output)) for pointer, output in zip(results, outputs, strict=True)]
+    for number, block in enumerate(blocks):
+        if (np.concatenate([block[:GUARD], block[-GUARD:]]) != POISON).any():
+            raise OverrunError(f"{launch.entry}: writes outside of output {number}. Guard the tails.")
+    return [
+        block[GUARD:-GUARD].view(dtype).reshape(tuple(shape))
+        for block, (shape, dtype) in zip(blocks, outputs, strict=True)
+    ]
 
 
 def measure(
@@ -116,9 +127,8 @@ def measure(
     image: Image | None = None,
 ) -> Times:
     """Measure the time of a launch by events of the GPU; parameters and errors as in `run`."""
-    made = [np.empty(tuple(shape), dtype) for shape, dtype in outputs]
     flushed = 2 * _cache_bytes()
-    with _ready(folder, launch, inputs, made, image, 0) as (start, _), _allocated(flushed) as other:
+    with _ready(folder, launch, inputs, outputs, image, 0) as (start, _), _allocated(flushed) as other:
         warm = _median(start, BATCH)
         cold = _median(start, 1, lambda: call("cuMemsetD8", other, 0, flushed))
     return Times(warm, cold)
@@ -159,14 +169,22 @@ def _cache_bytes() -> int:
 
 @contextmanager
 def _ready(
-    folder: str, launch: Launch, inputs: Sequence[Array | None], made: Sequence[Array], image: Image | None, offset: int
+    folder: str,
+    launch: Launch,
+    inputs: Sequence[Array | None],
+    outputs: Sequence[Output],
+    image: Image | None,
+    offset: int,
 ) -> Iterator[tuple[Callable[[], object], list[int]]]:
-    """The function that launches the kernel, on arrays in the GPU's memory, and the addresses of the outputs `made`."""
+    """The function that launches the kernel, on arrays in the GPU's memory, and the addresses of the outputs."""
     function = _function(folder, launch.entry, image)
     with ExitStack() as held:
         given = [np.ascontiguousarray(array) for array in inputs if array is not None]
-        pointers = [held.enter_context(_on_device(array, offset)) for array in given]
-        results = [held.enter_context(_on_device(array, offset)) for array in made]
+        pointers = [held.enter_context(_guarded(array.nbytes, offset)) for array in given]
+        results = [held.enter_context(_guarded(_bytes(output), offset)) for output in outputs]
+        for array, pointer in zip(given, pointers, strict=True):
+            if array.nbytes:
+                call("cuMemcpyHtoD", pointer, array.ctypes.data, array.nbytes)
         types = (ctypes.c_void_p,) * len(pointers) + (ctypes.c_int32,) * len(launch.scalars)
         parameters = ((*pointers, *launch.scalars, *results), types + (ctypes.c_void_p,) * len(results))
         grid = tuple(map(at_least_1, launch.grid))
@@ -176,19 +194,30 @@ def _ready(
         )
 
 
+def _bytes(output: Output) -> int:
+    shape, dtype = output
+    return math.prod(shape) * np.dtype(dtype).itemsize
+
+
 @contextmanager
-def _on_device(array: Array, offset: int) -> Iterator[int]:
-    """The address of a copy of `array` in the GPU's memory."""
-    with _allocated(array.nbytes + offset) as pointer:
-        if array.nbytes:
-            call("cuMemcpyHtoD", pointer + offset, array.ctypes.data, array.nbytes)
-        yield pointer + offset
+def _guarded(size: int, offset: int) -> Iterator[int]:
+    """The address of `size` bytes of the GPU's memory, `offset` behind an aligned one; all, with guards, are poison."""
+    with _allocated(size + offset + 2 * GUARD) as pointer:
+        call("cuMemsetD8", pointer, POISON, size + offset + 2 * GUARD)
+        yield pointer + GUARD + offset
+
+
+def _read(pointer: int, size: int) -> npt.NDArray[np.uint8]:
+    """`size` bytes of the GPU's memory, and the guards around them."""
+    block = np.empty(size + 2 * GUARD, np.uint8)
+    call("cuMemcpyDtoH", block.ctypes.data, pointer - GUARD, block.nbytes)
+    return block
 
 
 @contextmanager
 def _allocated(size: int) -> Iterator[int]:
-    """The address of `size` bytes of the GPU's memory, at least one."""
-    pointer = call("cuMemAlloc", max(size, 1))
+    """The address of `size` bytes of the GPU's memory."""
+    pointer = call("cuMemAlloc", size)
     try:
         yield int(pointer)
     except BaseException:

@@ -62,8 +62,9 @@ def check_part(folder: str, image: launcher.Image, deadline: float) -> KernelChe
     start = time.monotonic()
     found = KernelCheck(folder, image, False, 0, [], [], [], 0.0)
     case: str | None = ""
+    child = Child(WORKER, folder, image, msgspec.json.encode(SIZES).decode())
+    ask = _questions(child, deadline)
     try:
-        ask = _questions(Child(WORKER, folder, image, msgspec.json.encode(SIZES).decode()), deadline)
         while (case := ask("case", str | None)) is not None:
             ran = ask("run", Ran)
             found.cases += 1
@@ -76,6 +77,8 @@ def check_part(folder: str, image: launcher.Image, deadline: float) -> KernelChe
                 found.speeds.append(speed)
     except _NoAnswerError as error:
         found.failures.append(msgspec.structs.replace(error.failure, case=case or "measuring"))
+    finally:
+        child.end()  # before the next one needs the GPU's memory
     found.passed, found.seconds = not found.failures, time.monotonic() - start
     return found
 

@@ -13,6 +13,7 @@ reads questions on standard input and answers each with an `Answer` on one line 
 
 from __future__ import annotations
 
+import math
 import sys
 from collections.abc import Callable, Iterator
 from typing import cast
@@ -91,15 +92,8 @@ def _bytes(case: Case | None) -> int:
     """The bytes of all inputs and outputs."""
     if case is None:
         return 0
-    made = sum(int(dtype.itemsize * _count(shape)) for shape, dtype in outputs_of(case))
+    made = sum(int(dtype.itemsize * math.prod(shape)) for shape, dtype in outputs_of(case))
     return made + sum(array.nbytes for array in case.inputs if array is not None)
-
-
-def _count(shape: tuple[int, ...]) -> int:
-    count = 1
-    for length in shape:
-        count *= length
-    return count
 
 
 def failure(error: IntaglioError) -> Failure:
@@ -107,6 +101,8 @@ def failure(error: IntaglioError) -> Failure:
     kind: Kind = "error"
     if isinstance(error, MissingExtraError):
         kind = "missing library"
+    elif isinstance(error, launcher.OverrunError):
+        kind = "illegal address"
     elif isinstance(error, DriverError):
         kind = "load failed" if error.function.startswith("cuModule") else "launch failed"
         kind = "illegal address" if error.status in ADDRESSES else kind

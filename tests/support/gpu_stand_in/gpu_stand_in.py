@@ -20,6 +20,7 @@ from cuda.bindings import nvrtc
 from intaglio.errors import EngineError
 from intaglio.plugins.cuda.compiler import entry_points
 from intaglio.plugins.cuda.geometry import Launch
+from intaglio.plugins.cuda.launcher import GUARD
 from intaglio.plugins.cuda.launches import operators
 
 SM = 80
@@ -43,7 +44,7 @@ ATTRIBUTES = {
 Status = enum.Enum("Status", STATUSES)
 Attribute = enum.Enum("Attribute", [f"CU_DEVICE_ATTRIBUTE_{name}" for name in ATTRIBUTES])
 OK = Status.CUDA_SUCCESS
-UNMAPPED = 1 << 45  # added to an address, it is none
+UNMAPPED = 1 << 50  # added to an address, it is none
 
 
 class Driver:
@@ -166,7 +167,7 @@ class Driver:
             return (Status.CUDA_ERROR_INVALID_VALUE,)
         if fault == "crashed":
             os.abort()
-        if self._ran == (function, parameters):
+        if fault == "not run" or self._ran == (function, parameters):
             return (OK,)
         self._ran, self._launched = (function, parameters), function
         scalars = tuple(value for value, kind in zip(values, types, strict=True) if kind is ctypes.c_int32)
@@ -182,7 +183,9 @@ class Driver:
         except EngineError as error:
             illegal = "touches the address" in str(error)
             self._failed = Status.CUDA_ERROR_ILLEGAL_ADDRESS if illegal else Status.CUDA_ERROR_LAUNCH_FAILED
-        if fault == "wrong bits":
-            first = ctypes.c_uint8.from_address(outputs[0])
-            first.value ^= 1
+        end = next(base + size for base, size in self._memory.items() if base <= outputs[0] % UNMAPPED < base + size)
+        if fault == "wrong bits" and end - outputs[0] > GUARD:  # not of an empty output
+            ctypes.c_uint8.from_address(outputs[0]).value ^= 1
+        if fault == "overrun":
+            ctypes.c_uint8.from_address(end - 1).value = 0
         return (OK,)
