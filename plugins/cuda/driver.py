@@ -12,11 +12,28 @@ from intaglio.plugins.cuda.compiler import PTX_VERSIONS
 CUDA_OF_PTX = {(6, 5): (10, 2), (7, 0): (11, 0), (7, 8): (11, 8)}
 
 
+_KERNEL = "A kernel is wrong: send us the report of `intaglio gpu-check`"
+_IMAGE = "Update the driver; if it is new, send us the report of `intaglio gpu-check`"
+# Status -> what to do about it.
+ADVICE = {
+    "CUDA_ERROR_ILLEGAL_ADDRESS": _KERNEL,
+    "CUDA_ERROR_MISALIGNED_ADDRESS": _KERNEL,
+    "CUDA_ERROR_ILLEGAL_INSTRUCTION": _KERNEL,
+    "CUDA_ERROR_LAUNCH_FAILED": _KERNEL,
+    "CUDA_ERROR_LAUNCH_OUT_OF_RESOURCES": _KERNEL,
+    "CUDA_ERROR_INVALID_PTX": _IMAGE,
+    "CUDA_ERROR_UNSUPPORTED_PTX_VERSION": _IMAGE,
+    "CUDA_ERROR_NO_BINARY_FOR_GPU": _IMAGE,
+}
+
+
 class DriverError(EngineError):
     """A function of the driver failed: its name, and the status, such as CUDA_ERROR_ILLEGAL_ADDRESS."""
 
     def __init__(self, function: str, status: str):
-        super().__init__(f"{function} failed: {status}. Check with nvidia-smi that a GPU is free.")
+        super().__init__(
+            f"{function} failed: {status}. {ADVICE.get(status, 'Check with nvidia-smi that a GPU is free')}."
+        )
         self.function, self.status = function, status
 
 

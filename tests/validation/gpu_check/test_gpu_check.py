@@ -78,9 +78,17 @@ def test_report_has_the_machine_every_kernel_and_its_time(gpu, intaglio: Run, tm
     [
         ("wrong bits", "values are wrong, the first at [0, 0", "wrong bits"),
         ("not run", "values are wrong, the first at [0, 0", "wrong bits"),
-        ("load failed", "cuModuleLoadData failed: CUDA_ERROR_UNSUPPORTED_PTX_VERSION", "load failed"),
+        (
+            "load failed",
+            "cuModuleLoadData failed: CUDA_ERROR_UNSUPPORTED_PTX_VERSION. Update the driver",
+            "load failed",
+        ),
         ("launch failed", "cuLaunchKernel failed: CUDA_ERROR_INVALID_VALUE", "launch failed"),
-        ("illegal address", "cuCtxSynchronize failed: CUDA_ERROR_ILLEGAL_ADDRESS", "illegal address"),
+        (
+            "illegal address",
+            "cuCtxSynchronize failed: CUDA_ERROR_ILLEGAL_ADDRESS. A kernel is wrong",
+            "illegal address",
+        ),
         ("overrun", "requantize_16: writes outside of output 0", "illegal address"),
         ("timeout", "no answer within 4 s", "timeout"),
         ("crashed", "the process ended with exit code -6", "crashed"),
