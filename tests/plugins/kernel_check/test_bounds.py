@@ -39,7 +39,7 @@ def test_second_output_is_compared() -> None:
 
 
 @pytest.mark.parametrize("folder", ["lut_matmul", "group_matmul", "csr_matmul"])
-def test_float_bound_is_that_of_float16_and_not_much_more(folder: str) -> None:
+def test_float_bound_allows_the_rounding_of_float16_and_little_more(folder: str) -> None:
     case, expected = case_of(folder)
     at = np.unravel_index(np.abs(expected[0]).argmax(), expected[0].shape)
     for factor, wrong in ((1 + 2.0**-11, False), (1.05, True), (-1, True)):
