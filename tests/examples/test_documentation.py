@@ -39,6 +39,19 @@ def test_pages_have_commands_and_few_are_skipped() -> None:
     assert len(left_out) <= 6, left_out
 
 
+def test_outputs_of_the_pages_do_not_collide() -> None:
+    """The pages are read in one folder: a second command with the same output needs --force."""
+    first: dict[str, str] = {}
+    for block in BLOCKS:
+        for command in () if block.reason else block.commands:
+            words = shlex.split(command.partition(" <")[0].replace("\\\n", " "), comments=True)
+            outputs = [words[place + 1] for place, word in enumerate(words) if word == "-o" and words[0] == "intaglio"]
+            for output in outputs:
+                assert output not in first or "--force" in words, f"{named(block)}: {output} exists ({first[output]})"
+                first.setdefault(output, named(block))
+    assert len(first) > 25
+
+
 def test_files_that_commands_name_by_the_session_exist(tmp_path: Path) -> None:
     text = "\n".join(command for block in BLOCKS for command in block.commands)
     paths = sorted(set(re.findall(r"\$(?:CHECKOUT|EXAMPLES|MINILM|RECORDINGS|TEXT)[\w./-]*", text)))
