@@ -15,10 +15,7 @@ from import_graph import PACKAGE, ImportGraph, cycles
 ROOT = Path(__file__).parent.parent
 PAGE = (ROOT / "docs" / "architecture.md").read_text(encoding="utf-8")
 MOST_FILES = 20
-MORE_FILES = {
-    "benchmarks": "one question a file, run by its path, beside the files that they share",
-    "docs": "one subject a page, and others link to it by its path",
-}
+MORE_FILES = {"benchmarks": "one question a file, run by its path, beside the files that they share"}
 
 
 @pytest.fixture(scope="module")

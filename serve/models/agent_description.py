@@ -77,4 +77,4 @@ def _shown(error: Exception) -> str:
         plain, _, place = message.replace("`", "").partition(" - at $.")
         message = f"{place}: {plain[:1].lower()}{plain[1:]}" if place else f"{plain[:1].lower()}{plain[1:]}"
         message += f", expected one of {', '.join(PLANNERS)}" if place == "planner" else ""
-    return f"{message}. See docs/agents.md."
+    return f"{message}. See docs/agents/agents.md."

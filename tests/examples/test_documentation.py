@@ -65,7 +65,7 @@ def test_files_that_commands_name_by_the_session_exist(tmp_path: Path) -> None:
 
 
 def test_every_page_with_commands_is_tested() -> None:
-    pages = ["README.md", *(f"docs/{path.name}" for path in (ROOT / "docs").glob("*.md"))]
+    pages = ["README.md", *(path.relative_to(ROOT).as_posix() for path in (ROOT / "docs").rglob("*.md"))]
     assert {page for page in pages if any(blocks(page))} == set(PAGES)
 
 

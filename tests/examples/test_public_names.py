@@ -15,7 +15,7 @@ from import_graph import STAGES
 ROOT = Path(__file__).parents[2]
 PUBLIC = ("intaglio", *(f"intaglio.{stage}" for stage in STAGES))
 BLOCK = re.compile(r"^( *)```python\n(.*?)^ *```", re.S | re.M)
-FILES = sorted([ROOT / "README.md", *(ROOT / "docs").glob("*.md"), *(ROOT / "examples").rglob("*.py")])
+FILES = sorted([ROOT / "README.md", *(ROOT / "docs").rglob("*.md"), *(ROOT / "examples").rglob("*.py")])
 # Pages that describe the inside, for those who extend it.
 INSIDE = ("extending.md",)
 

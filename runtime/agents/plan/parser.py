@@ -1,4 +1,4 @@
-"""Reading a plan while a model writes it. The language is described in docs/plan_language.md."""
+"""Reading a plan while a model writes it. The language is described in docs/agents/plan_language.md."""
 
 from __future__ import annotations
 

@@ -150,7 +150,7 @@ def test_importing_agents_loads_no_optional_library() -> None:
 
 
 def test_documented_tools_work(tmp_path: Path) -> None:
-    page = Path(__file__).parents[3] / "docs" / "agent_tools.md"
+    page = Path(__file__).parents[3] / "docs" / "agents" / "agent_tools.md"
     section = page.read_text().split("## Your own tools")[1].split("\n## ")[0]
     decorated, described = re.findall(r"```python\n(.*?)```", section, re.DOTALL)
     (tmp_path / "decorated.py").write_text(decorated)

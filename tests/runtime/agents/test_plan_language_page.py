@@ -1,4 +1,4 @@
-"""The page docs/plan_language.md: its plans, errors and example match the parser."""
+"""The page docs/agents/plan_language.md: its plans, errors and example match the parser."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from intaglio.runtime.agents.plan.parser import PlanParser
 from intaglio.runtime.agents.plan.plan import Join, PlanError
 from intaglio.runtime.agents.tools.from_function import tool
 
-PAGE = (Path(__file__).parents[3] / "docs" / "plan_language.md").read_text("utf-8")
+PAGE = (Path(__file__).parents[3] / "docs" / "agents" / "plan_language.md").read_text("utf-8")
 ERRORS = re.findall(r"^\| (`.*`) \| `(line .*)` \|$", PAGE, re.MULTILINE)
 
 

@@ -11,8 +11,8 @@ ROOT = Path(__file__).parents[3]
 # In reading order: a page uses files created by README.md and the earlier pages.
 PAGES = (
     "README.md", "docs/chat-model.md", "docs/validation.md", "docs/integer-only.md", "docs/compressed-weights.md",
-    "docs/decoding.md", "docs/constrained_output.md", "docs/speech.md", "docs/agents.md", "docs/agent_tools.md",
-    "docs/serving.md", "docs/gpu.md", "docs/reference.md",
+    "docs/decoding.md", "docs/constrained_output.md", "docs/speech.md", "docs/agents/agents.md",
+    "docs/agents/agent_tools.md", "docs/serving.md", "docs/gpu.md", "docs/reference.md",
 )  # fmt: skip
 PROGRAMS = ("intaglio", "pip", "python", "curl", "source", "git", "polygraphy", "cat", "head", "cut", "openssl")
 STARTS = re.compile(rf"({'|'.join(PROGRAMS)}|arecord)\s|for [a-z]+ in [a-z ]+; do|[A-Z]+=\S")
