@@ -24,7 +24,9 @@ BLOCKS = [block for page in PAGES for block in blocks(page)]
 COMMANDS = [(block, command) for block in BLOCKS for command in block.commands if command.startswith("intaglio ")]
 SERVERS = ("serve", "serve-tools")
 # Commands this environment replaces: the installation, and packages that `make test` may or may not install.
-INSTALLED = ("git ", "make ", "pip install 'intaglio[", "source ")
+INSTALLED = (
+    "git ", "make ", "pip install 'intaglio[", "pip install --constraint ", 'pip install "$(ls dist/', "source ",
+)  # fmt: skip
 SECONDS = 1800  # for a block, on a busy machine
 
 
