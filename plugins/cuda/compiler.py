@@ -70,6 +70,11 @@ def compile_kernel(folder: str, sm: int) -> Compiled:
     return msgspec.structs.replace(compiled, ptx=_with_version(compiled.ptx, sm))
 
 
+def newest_for(sm: int) -> int | None:
+    """The newest compute capability of `SMS` whose kernels GPUs of `sm` run; None for GPUs that are too old."""
+    return max((known for known in SMS if known <= sm), default=None)
+
+
 def _with_version(ptx: bytes, sm: int) -> bytes:
     """PTX with the oldest version that `sm` allows, never a newer one than it has."""
     found = re.search(rb"^\.version (\d+)\.(\d+)$", ptx, re.MULTILINE)

@@ -52,17 +52,23 @@ def attribute(name: str, device: Any) -> int:
     return int(call("cuDeviceGetAttribute", getattr(known, f"CU_DEVICE_ATTRIBUTE_{name}"), device))
 
 
+def cuda_version() -> tuple[int, int]:
+    """The CUDA version that the driver supports, such as (13, 0); (0, 0) without one. Raises `DriverError`."""
+    number = int(call("cuDriverGetVersion"))
+    return number // 1000, number % 1000 // 10
+
+
 def check_driver(sm: int) -> None:
     """Raise `EngineError` if this machine has a driver that is too old for the kernels of `sm`.
 
     A machine without a driver may build for others.
     """
     try:
-        number = int(call("cuDriverGetVersion"))
+        version = cuda_version()
     except (RuntimeError, EngineError):  # the library is missing, or a stub that has no version
         return
-    version, needed = (number // 1000, number % 1000 // 10), CUDA_OF_PTX[PTX_VERSIONS[sm]]
-    if number > 0 and version < needed:
+    needed = CUDA_OF_PTX[PTX_VERSIONS[sm]]
+    if (0, 0) < version < needed:
         raise EngineError(
             f"NVIDIA driver: supports CUDA {version[0]}.{version[1]}, the kernels of sm_{sm} need "
             f"{needed[0]}.{needed[1]} or newer. Update the driver."

@@ -19,7 +19,7 @@ import numpy.typing as npt
 
 from intaglio import extras
 from intaglio.errors import EngineError, one_line
-from intaglio.plugins.cuda.compiler import SMS, compile_kernel, only
+from intaglio.plugins.cuda.compiler import SMS, compile_kernel, newest_for, only
 from intaglio.plugins.cuda.driver import attribute, call, check_driver
 from intaglio.plugins.cuda.geometry import Launch, at_least_1
 
@@ -80,7 +80,7 @@ def kernel_sm() -> int:
 
 def built_for(sm: int) -> int:
     """The newest compute capability that kernels are built for and that GPUs of `sm` run; raises `EngineError`."""
-    newest = max((known for known in SMS if known <= sm), default=None)
+    newest = newest_for(sm)
     if newest is None:
         raise EngineError(f"no CUDA device that the kernels run on: got sm_{sm}, expected sm_{min(SMS)} or newer.")
     return newest

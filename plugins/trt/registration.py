@@ -19,7 +19,7 @@ from typing import Any
 from intaglio import extras
 from intaglio.errors import EngineError, one_line
 from intaglio.plugins.contract import Operator
-from intaglio.plugins.cuda.compiler import SMS, compile_kernel, only
+from intaglio.plugins.cuda.compiler import SMS, compile_kernel, newest_for, only
 from intaglio.plugins.cuda.driver import check_driver
 from intaglio.plugins.cuda.geometry import Launch, Tensor, at_least_1, broadcast_length
 from intaglio.plugins.cuda.launches import launch
@@ -39,11 +39,11 @@ def register(sm: int, operators: Iterable[Operator] = ()) -> None:
     are raised now and not inside a TensorRT build. Raises `MissingExtraError` if TensorRT or NVRTC is not installed,
     `EngineError` if TensorRT, the driver or the GPU is too old, or a kernel does not compile.
     """
-    oldest = min(SMS)
-    if sm < oldest:
-        raise EngineError(f"sm_{sm}: expected sm_{oldest} or newer, which the kernels need. Use another GPU.")
+    newest = newest_for(sm)
+    if newest is None:
+        raise EngineError(f"sm_{sm}: expected sm_{min(SMS)} or newer, which the kernels need. Use another GPU.")
     plugins = _plugins()
-    plugins.sm = max(known for known in SMS if known <= sm)
+    plugins.sm = newest
     check_driver(plugins.sm)
     for operator in operators:
         compile_kernel(operator.folder, plugins.sm)

@@ -27,6 +27,7 @@ SERVERS = ("serve", "serve-tools")
 INSTALLED = (
     "git ", "make ", "pip install 'intaglio[", "pip install --constraint ", 'pip install "$(ls dist/', "source ",
 )  # fmt: skip
+ENVIRONMENT = os.environ | {"PATH": f"{Path(sys.executable).parent}:{os.environ['PATH']}"}
 SECONDS = 1800  # for a block, on a busy machine
 
 
@@ -46,7 +47,7 @@ def test_outputs_of_the_pages_do_not_collide() -> None:
     first: dict[str, str] = {}
     for block in BLOCKS:
         for command in () if block.reason else block.commands:
-            words = shlex.split(command.partition(" <")[0].replace("\\\n", " "), comments=True)
+            words = words_of(command)
             outputs = [words[place + 1] for place, word in enumerate(words) if word == "-o" and words[0] == "intaglio"]
             for output in outputs:
                 assert output not in first or "--force" in words, f"{named(block)}: {output} exists ({first[output]})"
@@ -61,8 +62,7 @@ def test_files_that_commands_name_by_the_session_exist(tmp_path: Path) -> None:
     quoted = " ".join(f'"{path}"' for path in paths)
     script = f'''source "{ROOT}/examples/session.sh" "{tmp_path / "folder"}"
         for path in {quoted}; do [ -e "$path" ] || echo "$path"; done'''
-    environment = os.environ | {"PATH": f"{Path(sys.executable).parent}:{os.environ['PATH']}"}
-    done = subprocess.run(["bash", "-c", script], env=environment, capture_output=True, text=True, check=True)
+    done = subprocess.run(["bash", "-c", script], env=ENVIRONMENT, capture_output=True, text=True, check=True)
     assert (done.stdout, done.stderr) == ("", "")
 
 
@@ -76,8 +76,7 @@ def test_every_page_with_commands_is_tested() -> None:
 )
 def test_printed_commands_use_existing_options(block: Block, command: str) -> None:
     verb: click.Command = cli
-    words = shlex.split(command.partition(" <")[0].replace("\\\n", " "), comments=True)[1:]
-    words = list(first_command(words))
+    words = list(first_command(words_of(command)[1:]))
     context = click.Context(cli)
     while isinstance(verb, click.Group):
         name, *words = words
@@ -87,6 +86,11 @@ def test_printed_commands_use_existing_options(block: Block, command: str) -> No
     }
     used = {word.partition("=")[0] for word in words if re.match(r"--?[a-z]", word)}
     assert used <= known, f"{named(block)}: {used - known}"
+
+
+def words_of(command: str) -> list[str]:
+    """The words of a command without its comment and its input."""
+    return shlex.split(command.partition(" <")[0].replace("\\\n", " "), comments=True)
 
 
 def first_command(words: list[str]) -> Iterator[str]:
@@ -101,10 +105,9 @@ def first_command(words: list[str]) -> Iterator[str]:
 def test_readers_can_copy_every_command(tmp_path: Path) -> None:
     pytest.importorskip("tensorrt_rtx")
     folder = tmp_path / "quickstart"
-    environment = os.environ | {"PATH": f"{Path(sys.executable).parent}:{os.environ['PATH']}"}
-    run(f'bash examples/quickstart.sh "{folder}"', environment, ROOT, "README.md: make quickstart")
+    run(f'bash examples/quickstart.sh "{folder}"', ENVIRONMENT, ROOT, "README.md: make quickstart")
     for page in PAGES:
-        walk(page, folder, environment)
+        walk(page, folder, ENVIRONMENT)
 
 
 def walk(page: str, folder: Path, environment: dict[str, str]) -> None:

@@ -7,7 +7,7 @@ from importlib import metadata
 
 from intaglio.errors import EngineError, MissingExtraError
 from intaglio.plugins.cuda.compiler import nvrtc_version
-from intaglio.plugins.cuda.driver import attribute, call
+from intaglio.plugins.cuda.driver import attribute, call, cuda_version
 from intaglio.plugins.cuda.launcher import device
 from intaglio.validation.gpu_check.results import Machine
 from intaglio.version import __version__
@@ -24,7 +24,6 @@ PACKAGES = {
 def machine() -> Machine:
     """Ask the driver and the installed packages. Raises `EngineError` without a GPU."""
     gpu, sm = device()
-    cuda = int(call("cuDriverGetVersion"))
     versions = {library: _installed(names) for library, names in PACKAGES.items()}
     with suppress(MissingExtraError):
         versions["nvrtc"] = ".".join(map(str, nvrtc_version()))
@@ -37,7 +36,7 @@ def machine() -> Machine:
         ecc=bool(attribute("ECC_ENABLED", gpu)),
         clock_mhz=_megahertz("CLOCK_RATE", gpu),
         memory_clock_mhz=_megahertz("MEMORY_CLOCK_RATE", gpu),
-        driver_cuda=f"{cuda // 1000}.{cuda % 1000 // 10}",
+        driver_cuda=".".join(map(str, cuda_version())),
         versions={"intaglio": __version__, "nvrtc": None} | versions,
     )
 

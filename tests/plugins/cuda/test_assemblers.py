@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from intaglio.plugins.cuda.compiler import SMS, compile_kernel
+from intaglio.plugins.cuda.compiler import compile_kernel, newest_for
 from intaglio.plugins.cuda.launches import operators
 
 pytest.importorskip("cuda.bindings.nvrtc")
@@ -52,7 +52,9 @@ def refusal(assembler: Path, ptx: bytes, sm: int, folder: Path) -> str:
 def test_ptx_is_assembled(assembler: tuple[Path, tuple[int, ...]], folder: str, tmp_path: Path) -> None:
     path, gpus = assembler
     for sm in gpus:
-        ptx = compile_kernel(folder, max(known for known in SMS if known <= sm)).ptx
+        built_for = newest_for(sm)
+        assert built_for is not None
+        ptx = compile_kernel(folder, built_for).ptx
         assert not refusal(path, ptx, sm, tmp_path)
 
 
