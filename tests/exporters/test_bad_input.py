@@ -38,6 +38,7 @@ def refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.Capt
         out.mkdir(exist_ok=True)
         before = sorted(path.relative_to(out) for path in out.rglob("*"))
         monkeypatch.setattr(sys, "argv", ["intaglio", "export", str(source), "-o", str(out / "bundle"), *options])
+        capsys.readouterr()  # of transformers, which shows its progress when it saves a checkpoint
         with pytest.raises(SystemExit) as stopped:
             main()
         captured = capsys.readouterr()
