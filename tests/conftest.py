@@ -11,7 +11,7 @@ import json
 import os
 import shutil
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -26,6 +26,7 @@ from tiny_decoders import CHAT, save_decoder, write_byte_tokenizer
 from tiny_encoder_decoders import save_encoder_decoder
 from traced_once import trace_once
 
+from intaglio.display.verbosity import Verbosity, set_verbosity
 from intaglio.exporters import export
 from intaglio.graph_passes import compress
 from intaglio.plugins import ort
@@ -89,6 +90,13 @@ SIZES: dict[str, Any] = {
     "max_position_embeddings": 256,
 }
 PREFIXES = ("DistilBert", "XLMRoberta", "Roberta", "Camembert", "Bert")  # of the classes of transformers
+
+
+@pytest.fixture(autouse=True)
+def _normal_verbosity() -> Iterator[None]:
+    """A command that ran in this process may have had --verbose or --quiet."""
+    yield
+    set_verbosity(Verbosity.NORMAL)
 
 
 @pytest.fixture(scope="session")

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import warnings
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -20,13 +20,6 @@ from intaglio.display.verbosity import Verbosity, set_verbosity
 from intaglio.validation.reports.results import OutputError, Validated
 
 Run = Callable[..., tuple[int, str, str]]
-
-
-@pytest.fixture(autouse=True)
-def usual() -> Iterator[None]:
-    """The level is global to the process."""
-    yield
-    set_verbosity(Verbosity.NORMAL)
 
 
 def error(max_abs: float, passed: bool = True, broken: list[str] | None = None) -> OutputError:
