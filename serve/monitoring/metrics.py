@@ -210,6 +210,7 @@ class _ModelMetrics:
         for reason in ("stop", "length", "abort", "error"):
             of.request_success.labels(model, reason)  # there from the start, at 0
         of.audio.labels(model)
+        of.real_time.labels(model)
         self.prompt_tokens = of.prompt_tokens.labels(model)
         self.generation_tokens = of.generation_tokens.labels(model)
         self.prefix_queries = of.prefix_queries.labels(model)
