@@ -1,16 +1,18 @@
-"""Read nodes of our operators: the operator, its attributes, and checks of its inputs."""
+"""Read nodes of our operators: the operator, its attributes, checks of its inputs; and state all outputs."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import Any
 
+import numpy as np
 import onnx_ir as ir
 
 from intaglio.errors import EngineError, GraphError
 from intaglio.plugins import constant_folding
-from intaglio.plugins.contract import Operator
+from intaglio.plugins.contract import Made, Operator
+from intaglio.plugins.cuda.geometry import Length, Tensor
 from intaglio.plugins.operator_inputs import Given, Shape
 from intaglio.plugins.registry import DOMAIN, OPS
 
@@ -44,7 +46,10 @@ def check(
     outputs: Sequence[ir.Value] = (),
 ) -> None:
     """Raise `GraphError` if a node's inputs or outputs, as far as known, do not match the spec."""
-    given = [None if value is None else _given(value) for value in inputs]
+    given = [
+        None if value is None else _given(value, None if spec.known_values else constant_folding.LARGEST)
+        for spec, value in zip(operator.inputs, inputs, strict=True)
+    ]
     operator.check(given, attributes)
     described = operator.outputs([None] * len(inputs), attributes)
     if len(outputs) > len(described):
@@ -58,6 +63,54 @@ def check(
             )
 
 
+def used_inputs(operator: Operator, node: ir.Node, attributes: Mapping[str, Any]) -> list[ir.Value | None]:
+    """Every input of the operator that the node computes with, None for one left out."""
+    inputs = operator.padded(node.inputs)
+    check(operator, inputs, attributes, node.outputs)
+    unused = {
+        name
+        for group in operator.groups
+        if any(attributes[attribute] == value for attribute, value in group.unused)
+        for name in group.names
+    }
+    return [None if spec.name in unused else value for spec, value in zip(operator.inputs, inputs, strict=True)]
+
+
+def tensors(
+    operator: Operator, inputs: Sequence[ir.Value | None], length_of: Callable[[int, int], Length]
+) -> list[Tensor | None]:
+    """The inputs of a node for its launch; `length_of(input, axis)` is used where the graph states no number.
+
+    Raises `GraphError` for an unknown rank, and for an unknown width if it selects the kernel.
+    """
+    found: list[Tensor | None] = []
+    for index, (spec, value) in enumerate(zip(operator.inputs, inputs, strict=True)):
+        if value is None:
+            found.append(None)
+            continue
+        shape = lengths(value)
+        if shape is None:
+            raise GraphError(f"{operator.name}: the rank of {spec.name} ({value.name}) is not known. Infer its shape.")
+        if spec.known_width and not isinstance(shape[-1], int):
+            raise GraphError(f"{operator.name}: the width of {spec.name} ({value.name}) is unknown. Make it constant.")
+        numbers = [each if isinstance(each, int) else length_of(index, axis) for axis, each in enumerate(shape)]
+        found.append(Tensor(numbers, spec.dtypes[0] if value.dtype is None else value.dtype.numpy().name))
+    return found
+
+
+def add_outputs(node: ir.Node, described: Sequence[Made], inputs: Mapping[str, ir.Value | None]) -> None:
+    """Add all outputs of the operator to the node, with their dtypes; `inputs` by name."""
+    present = len(node.outputs)
+    node.resize_outputs(len(described))
+    for index, (output, description) in enumerate(zip(node.outputs, described, strict=True)):
+        if index >= present:
+            output.name = f"{node.outputs[0].name}_{description.name}"
+            output.shape = ir.Shape(description.shape)
+        source = inputs[description.like] if description.like else None
+        known = None if source is None else source.dtype
+        output.dtype = known or ir.DataType.from_numpy(np.dtype(description.dtype))
+
+
 def lengths(value: ir.Value) -> Shape | None:
     """The lengths stated by the graph, each a number, a name or None; None if the rank is unknown."""
     if value.shape is None:
@@ -65,10 +118,13 @@ def lengths(value: ir.Value) -> Shape | None:
     return tuple(length if isinstance(length, int) else length.value for length in value.shape)
 
 
-def _given(value: ir.Value) -> Given:
-    """The known properties of a value; those of a constant come from its tensor, not from the graph's annotations."""
+def _given(value: ir.Value, largest: int | None) -> Given:
+    """The known properties of a value; those of a constant come from its tensor, not from the graph's annotations.
+
+    Its values are among them up to `largest` elements; None: any number.
+    """
     tensor = value.const_value
     if tensor is not None:
-        return Given(tensor.dtype.numpy().name, tuple(tensor.shape.numpy()), constant_folding.known(value))
+        return Given(tensor.dtype.numpy().name, tuple(tensor.shape.numpy()), constant_folding.known(value, largest))
     dtype = None if value.dtype is None else value.dtype.numpy().name
     return Given(dtype, lengths(value))

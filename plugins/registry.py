@@ -13,6 +13,7 @@ if TYPE_CHECKING:
     import onnx_ir as ir
 
 DOMAIN = "intaglio"
+CUDA_DOMAIN = f"{DOMAIN}.cuda"  # of nodes with CUDA kernels for ONNX Runtime, see plugins/ort/cuda_nodes.py
 VERSION = 1
 
 # The folder of each operator, whose spec.py has the object `OPERATOR`.

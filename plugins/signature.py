@@ -28,8 +28,11 @@ class Input:
     `axes`: the names of its lengths, equal names being equal lengths in all inputs of one node, and a number being
     itself; "C|1" may be 1 too, and a leading "..." means any axes before the others. `bounds`: the smallest and the
     largest value. `note`: further requirements, in words. `known_width`: GPUs support the node only if the last axis is
-    a number, since it selects the CUDA kernel or its constants. `weight`: it is the weight of a linear layer, with two
-    axes; if the operator has an attribute K, that is the number of values in a row.
+    a number, since it selects the CUDA kernel or its constants, or the kernel relies on it. `known_values`: ONNX
+    Runtime runs it on GPUs only if it is a constant, since the kernel reads memory where it points. `weight`: it is the
+    weight of a linear layer, with two axes; if the operator has an attribute K, that is the number of values in a row.
+    `broadcast_to`: the axes for "..." broadcast to these, names of lengths or attributes, or "...": the output's; by
+    default they are equal to the output's.
     """
 
     name: str
@@ -39,7 +42,9 @@ class Input:
     optional: bool = False
     note: str = ""
     known_width: bool = False
+    known_values: bool = False
     weight: bool = False
+    broadcast_to: tuple[str, ...] | None = None
 
     def __str__(self) -> str:
         """Dtype, axes and bounds, as "int32 [C or 1], 0 to 62"."""

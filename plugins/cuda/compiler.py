@@ -10,7 +10,7 @@ import re
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal, NamedTuple
 
 import msgspec
 
@@ -26,6 +26,7 @@ SMS = {75: "T4", 80: "A100", 90: "H100"}  # compute capability times ten: the GP
 # of CUDA 10.2, 11.0 and 11.8, and each later one. tests/plugins/cuda/test_assemblers.py proves that no
 # instruction is newer.
 PTX_VERSIONS = {75: (6, 5), 80: (7, 0), 90: (7, 8)}
+Image = Literal["cubin", "ptx"]
 OPTIONS = ("--std=c++17", "--ptxas-options=-v")
 
 
@@ -73,6 +74,32 @@ def compile_kernel(folder: str, sm: int) -> Compiled:
 def newest_for(sm: int) -> int | None:
     """The newest compute capability of `SMS` whose kernels GPUs of `sm` run; None for GPUs that are too old."""
     return max((known for known in SMS if known <= sm), default=None)
+
+
+def built_for(sm: int) -> int:
+    """The newest compute capability that kernels are built for and that GPUs of `sm` run; raises `EngineError`."""
+    newest = newest_for(sm)
+    if newest is None:
+        raise EngineError(f"no CUDA device that the kernels run on: got sm_{sm}, expected sm_{min(SMS)} or newer.")
+    return newest
+
+
+def images(sm: int) -> tuple[Image, ...]:
+    """The forms of the kernels that a GPU of `sm` loads: a cubin only if there is one for its generation."""
+    return ("cubin", "ptx") if built_for(sm) // 10 == sm // 10 else ("ptx",)
+
+
+class Images(NamedTuple):
+    """An operator's kernels for the driver: a cubin, empty if there is none for the GPU, and PTX, ended by a zero."""
+
+    cubin: bytes
+    ptx: bytes
+
+
+def images_for(folder: str, sm: int) -> Images:
+    """The kernels of a folder below `plugins` for GPUs of `sm`; raises as `compile_kernel`, and for GPUs too old."""
+    compiled = compile_kernel(folder, built_for(sm))
+    return Images(compiled.cubin if "cubin" in images(sm) else b"", compiled.ptx + b"\0")
 
 
 def _with_version(ptx: bytes, sm: int) -> bytes:

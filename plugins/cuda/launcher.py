@@ -12,20 +12,19 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass
 from functools import cache
-from typing import Any, Literal
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
 from intaglio import extras
 from intaglio.errors import EngineError, one_line
-from intaglio.plugins.cuda.compiler import SMS, compile_kernel, newest_for, only
+from intaglio.plugins.cuda.compiler import Image, built_for, compile_kernel, images, only
 from intaglio.plugins.cuda.driver import attribute, call, check_driver
 from intaglio.plugins.cuda.geometry import Launch, at_least_1
 
 Array = npt.NDArray[np.generic]
 Output = tuple[Sequence[int], npt.DTypeLike]
-Image = Literal["cubin", "ptx"]
 
 GUARD = 256  # bytes around each array, as many as any alignment; a write to them would else go unnoticed
 POISON = 0xA5  # their value, and that of every output before the kernel runs: memory may still hold the right result
@@ -76,19 +75,6 @@ def device() -> tuple[Any, int]:
 def kernel_sm() -> int:
     """The compute capability that the first GPU's kernels are built for. Raises `EngineError` if it is too old."""
     return built_for(device()[1])
-
-
-def built_for(sm: int) -> int:
-    """The newest compute capability that kernels are built for and that GPUs of `sm` run; raises `EngineError`."""
-    newest = newest_for(sm)
-    if newest is None:
-        raise EngineError(f"no CUDA device that the kernels run on: got sm_{sm}, expected sm_{min(SMS)} or newer.")
-    return newest
-
-
-def images(sm: int) -> tuple[Image, ...]:
-    """The forms of the kernels that a GPU loads: a cubin only if there is one for its generation."""
-    return ("cubin", "ptx") if built_for(sm) // 10 == sm // 10 else ("ptx",)
 
 
 def run(

@@ -7,9 +7,9 @@ SIGNATURE = Signature(
     name="GroupMatMul",
     inputs=(
         Input("x", FLOATS, ("...", "K")),
-        Input("packed", ("int32",), ("N", "words"), note="K·bits/32 words", weight=True),
-        Input("scales", FLOATS, ("N", "groups"), note="K/group_size groups"),
-        Input("zero_points", ("uint8",), ("N", "groups"), optional=True, note="below 2^bits"),
+        Input("packed", ("int32",), ("N", "words"), note="K·bits/32 words", known_width=True, weight=True),
+        Input("scales", FLOATS, ("N", "groups"), note="K/group_size groups", known_width=True),
+        Input("zero_points", ("uint8",), ("N", "groups"), optional=True, note="below 2^bits", known_width=True),
     ),
     outputs=(Output("y", Like("x")),),
     attributes=(

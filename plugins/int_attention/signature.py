@@ -16,6 +16,7 @@ SIGNATURE = Signature(
             ("bool",),
             optional=True,
             note="broadcastable to [batch, heads, queries, keys], True = keep",
+            broadcast_to=("batch", "num_heads", "queries", "keys"),
         ),
     ),
     outputs=(Output("context", "int8"),),

@@ -1,13 +1,13 @@
 """The signature of IntMatMul."""
 
 from intaglio.plugins.int_linear.signature import ACCUMULATOR
-from intaglio.plugins.signature import BY_BITS, FACTORS, Attribute, Group, Input, Output, Signature, factors
+from intaglio.plugins.signature import ANY, BY_BITS, FACTORS, Attribute, Group, Input, Output, Signature, factors
 
 SIGNATURE = Signature(
     name="IntMatMul",
     inputs=(
-        Input("a", ("int8",), ("...", "M", "K")),
-        Input("b", ("int8",), ("...", "K", "N")),
+        Input("a", ("int8",), ("...", "M", "K"), broadcast_to=(ANY,)),
+        Input("b", ("int8",), ("...", "K", "N"), broadcast_to=(ANY,)),
         *factors("N", optional=True),
     ),
     outputs=(Output("y", BY_BITS),),

@@ -8,8 +8,8 @@ SIGNATURE = Signature(
     name="LutMatMul",
     inputs=(
         Input("x", FLOATS, ("...", "K")),
-        Input("packed", ("int32",), ("N", "words"), note="K·bits/32 words", weight=True),
-        Input("lut", FLOATS, ("N", "entries"), note="2^bits entries"),
+        Input("packed", ("int32",), ("N", "words"), note="K·bits/32 words", known_width=True, weight=True),
+        Input("lut", FLOATS, ("N", "entries"), note="2^bits entries", known_width=True),
     ),
     outputs=(Output("y", Like("x")),),
     attributes=(Attribute("bits", int, choices=(2, 3, 4)), Attribute("K", int), ACTIVATION_BITS),

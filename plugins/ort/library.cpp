@@ -16,6 +16,7 @@
 #include <cpuid.h>
 #endif
 
+#include "plugins/ort/cuda_operator.h"
 #include "plugins/ort/operator.h"
 #include "schemas/operators.h"
 
@@ -79,9 +80,38 @@ std::string cpu() {
 
 // --- registration ---------------------------------------------------------------------------------------------------
 
+// Who runs a domain's operators.
+struct Provider {
+    const char* name;
+    const char* domain;
+    size_t host_inputs;  // the first inputs, which are in host memory wherever the others are
+};
+constexpr Provider CPU = {"CPUExecutionProvider", "intaglio", 0};
+constexpr Provider CUDA = {"CUDAExecutionProvider", "intaglio.cuda", IMAGES};
+
+// The operators in the form of plugins/ort/cuda_nodes.py.
+const std::vector<Operator>& cuda_operators() {
+    static const auto* const all = [] {
+        auto* const made = new std::vector<Operator>(OPERATORS);
+        for (Operator& op : *made) {
+            op.inputs.insert(op.inputs.begin(), {{"cubin", {DType::uint8}, false}, {"ptx", {DType::uint8}, false}});
+            op.attributes.push_back({"kernel", true, std::string(), {}});
+            op.create = create_cuda_operator;
+            op.select = nullptr;
+            for (OutputPort& output : op.outputs) {
+                output.like += output.like >= 0 ? int(IMAGES) : 0;
+                output.optional = false;
+            }
+        }
+        return made;
+    }();
+    return *all;
+}
+
 // One operator with one choice of its inputs' types: what ONNX Runtime takes as a kernel.
 struct Registration : OrtCustomOp {
     const Operator* op;
+    const Provider* provider;
     const Api* api;
     Isa isa;
     std::vector<DType> input_types;
@@ -143,11 +173,12 @@ int output_type(const OutputPort& port, const std::vector<DType>& inputs) {
 }
 int output_characteristic(const OutputPort& port) { return port.optional || port.attribute != nullptr ? OPTIONAL : REQUIRED; }
 
-Registration make_registration(const Operator& op, std::vector<DType> input_types, const Api& api, Isa isa) {
+Registration make_registration(const Operator& op, std::vector<DType> input_types, const Provider& provider, const Api& api,
+                               Isa isa) {
     Registration result{};
     result.version = CUSTOM_OP_VERSION;
     result.GetName = [](const OrtCustomOp* op) { return registration(op).op->name; };
-    result.GetExecutionProviderType = [](const OrtCustomOp*) -> const char* { return "CPUExecutionProvider"; };
+    result.GetExecutionProviderType = [](const OrtCustomOp* op) { return registration(op).provider->name; };
     result.GetInputType = [](const OrtCustomOp* op, size_t index) { return int(registration(op).input_types[index]); };
     result.GetInputTypeCount = [](const OrtCustomOp* op) { return registration(op).op->inputs.size(); };
     result.GetOutputType = [](const OrtCustomOp* op, size_t index) {
@@ -161,7 +192,9 @@ Registration make_registration(const Operator& op, std::vector<DType> input_type
     result.GetOutputCharacteristic = [](const OrtCustomOp* op, size_t index) {
         return output_characteristic(registration(op).op->outputs[index]);
     };
-    result.GetInputMemoryType = [](const OrtCustomOp*, size_t) { return MEMORY_DEFAULT; };
+    result.GetInputMemoryType = [](const OrtCustomOp* op, size_t index) {
+        return index < registration(op).provider->host_inputs ? MEMORY_HOST : MEMORY_DEFAULT;
+    };
     const auto none = [](const OrtCustomOp*) { return 0; };  // no variadic inputs or outputs
     result.GetVariadicInputMinArity = none;
     result.GetVariadicInputHomogeneity = none;
@@ -170,6 +203,7 @@ Registration make_registration(const Operator& op, std::vector<DType> input_type
     result.CreateKernelV2 = create_kernel;
     result.KernelComputeV2 = compute;
     result.op = &op;
+    result.provider = &provider;
     result.api = &api;
     result.isa = isa;
     result.input_types = std::move(input_types);
@@ -192,17 +226,18 @@ std::vector<std::vector<DType>> type_choices(const std::vector<InputPort>& ports
     return choices;
 }
 
-// The domain with every operator for one instruction set. ONNX Runtime keeps pointers into it as long as any session
+// The domain of a provider with every operator, those of the CPU for one instruction set. ONNX Runtime keeps pointers into it as long as any session
 // lives, so it is made once and stays.
 class Domain {
 public:
-    Domain(const OrtApi* table, Isa isa) : api_(table) {
-        for (const Operator& op : OPERATORS) {
+    Domain(const OrtApi* table, const Provider& provider, const std::vector<Operator>& operators, Isa isa) : api_(table) {
+        for (const Operator& op : operators) {
             for (std::vector<DType>& types : type_choices(op.inputs)) {
-                registrations_.push_back(std::make_unique<Registration>(make_registration(op, std::move(types), api_, isa)));
+                registrations_.push_back(
+                    std::make_unique<Registration>(make_registration(op, std::move(types), provider, api_, isa)));
             }
         }
-        domain_ = api_.create_domain("intaglio");
+        domain_ = api_.create_domain(provider.domain);
         for (const auto& each : registrations_) api_.add_operator(domain_, each.get());
     }
     void add_to(OrtSessionOptions* options) const { api_.add_domain(options, domain_); }
@@ -213,12 +248,17 @@ private:
     OrtCustomOpDomain* domain_ = nullptr;
 };
 
-const Domain& domain_of(const OrtApi* table, Isa isa) {
+const Domain& cpu_domain(const OrtApi* table, Isa isa) {
     static std::mutex mutex;
     static std::unique_ptr<Domain>* const domains = new std::unique_ptr<Domain>[std::size(ISA_NAMES)];
     const std::lock_guard<std::mutex> lock(mutex);
     std::unique_ptr<Domain>& domain = domains[int(isa)];
-    if (!domain) domain = std::make_unique<Domain>(table, isa);
+    if (!domain) domain = std::make_unique<Domain>(table, CPU, OPERATORS, isa);
+    return *domain;
+}
+
+const Domain& cuda_domain(const OrtApi* table) {
+    static const Domain* const domain = new Domain(table, CUDA, cuda_operators(), Isa::portable);
     return *domain;
 }
 
@@ -229,7 +269,10 @@ const Domain& domain_of(const OrtApi* table, Isa isa) {
 INTAGLIO_EXPORT OrtStatus* RegisterCustomOps(OrtSessionOptions* options, const OrtApiBase* base) {
     using namespace intaglio::ort;
     if (const OrtApi* table = base->GetApi(MINIMUM_API_VERSION)) {
-        return guarded(Api(table), "intaglio", [&] { domain_of(table, choose_isa()).add_to(options); });
+        return guarded(Api(table), "intaglio", [&] {
+            cpu_domain(table, choose_isa()).add_to(options);
+            cuda_domain(table).add_to(options);
+        });
     }
     const std::string message = std::string("intaglio: ONNX Runtime ") + base->GetVersionString() +
                                 " is too old, expected 1.18 or later. Install a newer one.";

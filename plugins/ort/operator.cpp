@@ -151,6 +151,12 @@ float Node::real(const char* name) const { return attribute<float>(name); }
 int64_t Node::integer(const char* name) const { return attribute<int64_t>(name); }
 std::string Node::text(const char* name) const { return attribute<std::string>(name); }
 
+std::vector<int64_t> Node::integers(const char* name) const {
+    std::vector<int64_t> values;
+    if (!api_.attribute(info_, name, values)) throw Error(std::string("attribute ") + name + " is missing");
+    return values;
+}
+
 Tensor Node::constant(size_t input) const {
     return input < input_count() ? view(api_, api_.constant_input(info_, input)) : Tensor();
 }

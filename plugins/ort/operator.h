@@ -147,7 +147,9 @@ public:
     float real(const char* name) const;
     int64_t integer(const char* name) const;
     std::string text(const char* name) const;
+    std::vector<int64_t> integers(const char* name) const;  // required; for attributes that no signature declares
 
+    size_t output_count() const { return op_.outputs.size(); }
     size_t input_count() const { return api_.input_count(info_); }  // those left out at the end are not counted
     // The value of an input that is a constant of the graph, else a Tensor that is false. Copy the data that the kernel keeps.
     Tensor constant(size_t input) const;
@@ -174,6 +176,7 @@ public:
     Tensor input(size_t index) const;
     // Allocates an output. False where the node leaves this optional output out.
     Tensor output(size_t index, const Shape& shape) const;
+    void* stream() const { return api_.compute_stream(context_); }  // CUDA's, of a kernel on a GPU
 
     // Calls work(begin, end) on pieces of 0..count-1 on ONNX Runtime's threads, this one included, and returns when all
     // are done. A piece has `grain` items or, the last one, fewer: choose it for some 3 microseconds or more of work

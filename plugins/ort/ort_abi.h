@@ -61,7 +61,8 @@ constexpr int ERROR_FAIL = 1;              // OrtErrorCode
 constexpr int ERROR_INVALID_ARGUMENT = 2;  // OrtErrorCode
 constexpr int REQUIRED = 0;                // OrtCustomOpInputOutputCharacteristic
 constexpr int OPTIONAL = 1;                // OrtCustomOpInputOutputCharacteristic
-constexpr int MEMORY_DEFAULT = 0;          // OrtMemType
+constexpr int MEMORY_DEFAULT = 0;          // OrtMemType: the provider's own
+constexpr int MEMORY_HOST = -2;            // OrtMemType: of an input, in host memory
 
 // ONNXTensorElementDataType, of the element types that our operators use.
 enum class DType : int { undefined = 0, float32 = 1, uint8 = 2, int8 = 3, int16 = 5, int32 = 6, int64 = 7, boolean = 9, float16 = 10 };
@@ -128,6 +129,13 @@ public:
         value.assign(text.data());
         return true;
     }
+    bool attribute(const OrtKernelInfo* info, const char* name, std::vector<int64_t>& values) const {
+        size_t count = 0;
+        if (!attempt<const OrtKernelInfo*, const char*, int64_t*, size_t*>(163, info, name, nullptr, &count)) return false;
+        values.resize(count);
+        call<const OrtKernelInfo*, const char*, int64_t*, size_t*>(163, info, name, values.data(), &count);
+        return true;
+    }
     std::string node_name(const OrtKernelInfo* info) const {
         size_t size = 0;
         attempt<const OrtKernelInfo*, char*, size_t*>(244, info, nullptr, &size);
@@ -174,6 +182,12 @@ public:
         OrtValue* value = nullptr;
         call<OrtKernelContext*, size_t, const int64_t*, size_t, OrtValue**>(91, context, index, dimensions, rank, &value);
         return value;
+    }
+    // CUDA's stream of a node on the CUDA provider; null elsewhere.
+    void* compute_stream(const OrtKernelContext* context) const {
+        void* stream = nullptr;
+        call<const OrtKernelContext*, void**>(193, context, &stream);
+        return stream;
     }
     // Runs function(argument, i) for every i in 0..count-1 on the session's worker threads and this one.
     void parallel_for(const OrtKernelContext* context, void (*run)(void*, size_t), size_t count, void* argument) const {

@@ -20,19 +20,15 @@ Such a graph is for TensorRT alone: nothing else knows these operators.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
 from itertools import combinations
-from typing import Any
 
 import numpy as np
 import onnx_ir as ir
 
-from intaglio.errors import GraphError
-from intaglio.plugins.contract import Made, Operator
+from intaglio.plugins.contract import Operator
 from intaglio.plugins.cuda.compiler import SMS
-from intaglio.plugins.cuda.geometry import Tensor
 from intaglio.plugins.cuda.launches import launch
-from intaglio.plugins.nodes import attributes, check, lengths, naming, operator_of
+from intaglio.plugins.nodes import add_outputs, attributes, lengths, naming, operator_of, tensors, used_inputs
 from intaglio.plugins.registry import DOMAIN
 
 PLUGIN_VERSION = "1"  # the only one that quickly deployable plugins have
@@ -82,8 +78,8 @@ def plugin_dtype(dtype: str) -> str:
 def _rewrite(node: ir.Node, int8_of: dict[ir.Value, ir.Value]) -> None:
     operator = operator_of(node)
     complete = operator.complete(attributes(node))
-    inputs = _inputs(operator, node, complete)
-    _check_launch(operator, inputs, complete)
+    inputs = used_inputs(operator, node, complete)
+    launch(operator.folder, tensors(operator, inputs, lambda *_: ANY_LENGTH), complete, min(SMS))  # or an error
     described = operator.outputs([None if each is None else lengths(each) for each in inputs], complete)
     present = [value for value in inputs if value is not None]
     node.resize_inputs(len(present))
@@ -93,37 +89,8 @@ def _rewrite(node: ir.Node, int8_of: dict[ir.Value, ir.Value]) -> None:
     node.attributes.clear()  # TensorRT passes them on in the spec's order
     for name, given in {**complete, "plugin_namespace": DOMAIN, "plugin_version": PLUGIN_VERSION}.items():
         node.attributes[name] = ir.convenience.convert_attribute(name, given)
-    _add_outputs(node, described, {spec.name: value for spec, value in zip(operator.inputs, inputs, strict=True)})
+    add_outputs(node, described, {spec.name: value for spec, value in zip(operator.inputs, inputs, strict=True)})
     node.op_type = plugin_name(operator, tuple(index for index, value in enumerate(inputs) if value is not None))
-
-
-def _inputs(operator: Operator, node: ir.Node, attributes: Mapping[str, Any]) -> list[ir.Value | None]:
-    """Every input of the operator that the node computes with, None for one left out."""
-    inputs = operator.padded(node.inputs)
-    check(operator, inputs, attributes, node.outputs)
-    unused = {
-        name
-        for group in operator.groups
-        if any(attributes[attribute] == value for attribute, value in group.unused)
-        for name in group.names
-    }
-    return [None if spec.name in unused else value for spec, value in zip(operator.inputs, inputs, strict=True)]
-
-
-def _check_launch(operator: Operator, inputs: Sequence[ir.Value | None], attributes: Mapping[str, Any]) -> None:
-    """Raise `EngineError` or `GraphError` if no kernel can be launched for the node."""
-    tensors: list[Tensor | None] = []
-    for spec, value in zip(operator.inputs, inputs, strict=True):
-        if value is None:
-            tensors.append(None)
-            continue
-        if value.shape is None:
-            raise GraphError(f"{operator.name}: the rank of {spec.name} ({value.name}) is not known. Infer its shape.")
-        if spec.known_width and not isinstance(value.shape[-1], int):
-            raise GraphError(f"{operator.name}: the width of {spec.name} ({value.name}) is unknown. Make it constant.")
-        numbers = [length if isinstance(length, int) else ANY_LENGTH for length in value.shape]
-        tensors.append(Tensor(numbers, spec.dtypes[0] if value.dtype is None else value.dtype.numpy().name))
-    launch(operator.folder, tensors, attributes, min(SMS))
 
 
 def _as_int8(value: ir.Value, int8_of: dict[ir.Value, ir.Value]) -> ir.Value:
@@ -159,16 +126,3 @@ def _same_bytes(value: ir.Value) -> ir.Value:
     assert graph is not None
     graph.register_initializer(made)
     return made
-
-
-def _add_outputs(node: ir.Node, described: Sequence[Made], inputs: Mapping[str, ir.Value | None]) -> None:
-    """Add all outputs of the operator to the node, with their dtypes; `inputs` by name."""
-    present = len(node.outputs)
-    node.resize_outputs(len(described))
-    for index, (output, description) in enumerate(zip(node.outputs, described, strict=True)):
-        if index >= present:
-            output.name = f"{node.outputs[0].name}_{description.name}"
-            output.shape = ir.Shape(description.shape)
-        source = inputs[description.like] if description.like else None
-        known = None if source is None else source.dtype
-        output.dtype = known or ir.DataType.from_numpy(np.dtype(description.dtype))

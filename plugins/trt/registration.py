@@ -21,8 +21,9 @@ from intaglio.errors import EngineError, one_line
 from intaglio.plugins.contract import Operator
 from intaglio.plugins.cuda.compiler import SMS, compile_kernel, newest_for, only
 from intaglio.plugins.cuda.driver import check_driver
-from intaglio.plugins.cuda.geometry import Launch, Tensor, at_least_1, broadcast_length
+from intaglio.plugins.cuda.geometry import Launch, Tensor, at_least_1
 from intaglio.plugins.cuda.launches import launch
+from intaglio.plugins.cuda.output_shapes import output_shapes
 from intaglio.plugins.registry import DOMAIN, OPS
 from intaglio.plugins.trt.explicit import forms, plugin_dtype, plugin_name
 
@@ -108,35 +109,17 @@ class Plugins:
     def _describe(
         self, operator: Operator, descriptions: Sequence[Any], attributes: Mapping[str, Any]
     ) -> tuple[Any, ...]:
-        """Dtype and shape of every output. In the spec's shape inference, symbols are represented by unique names.
-
-        Of two symbols that broadcast, shape inference takes the first; it may be 1 when the engine runs. So each one's
-        output is asked for again with 1 in its place: a symbol that comes then is the length in that case.
-        """
-        symbols: dict[str, Any] = {}
-        shapes: list[tuple[int | str, ...] | None] = []
-        for index, description in enumerate(descriptions):
-            lengths = [] if description is None else list(map(_length, description.shape_expr))
-            names = [f"{index}.{axis}" for axis in range(len(lengths))]
-            symbols.update(zip(names, lengths, strict=True))
-            shape = (each if isinstance(each, int) else name for name, each in zip(names, lengths, strict=True))
-            shapes.append(None if description is None else tuple(shape))
-
-        def length(output: int, axis: int, ones: tuple[str, ...] = ()) -> Any:
-            given = [each and tuple(1 if name in ones else name for name in each) for each in shapes]
-            found = operator.outputs(given, attributes)[output].shape[axis]
-            if isinstance(found, str):
-                return broadcast_length(symbols[found], length(output, axis, (*ones, found)))
-            return 1 if ones and found is None else found  # None: no shape with a 1 there
-
+        """Dtype and shape of every output."""
+        shapes = [None if each is None else list(map(_length, each.shape_expr)) for each in descriptions]
         pairs = zip(operator.inputs, descriptions, strict=True)
         dtypes = {spec.name: each.dtype for spec, each in pairs if each is not None}
+        outputs = operator.outputs([each and (None,) * len(each) for each in shapes], attributes)
         return tuple(
             self._api.from_shape_expr(
-                tuple(length(index, axis) for axis in range(len(output.shape))),
+                shape,
                 dtypes[output.like] if output.like else getattr(self._trt.DataType, DTYPES[plugin_dtype(output.dtype)]),
             )
-            for index, output in enumerate(operator.outputs(shapes, attributes))
+            for output, shape in zip(outputs, output_shapes(operator, shapes, attributes), strict=True)
         )
 
     def _implement(

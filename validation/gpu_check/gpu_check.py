@@ -17,6 +17,7 @@ from intaglio.display.progress import track
 from intaglio.errors import EngineError, MissingExtraError
 from intaglio.files.atomic import atomic_write, check_output_file
 from intaglio.plugins.cuda import launcher
+from intaglio.plugins.cuda.compiler import images
 from intaglio.plugins.cuda.launches import operators
 from intaglio.plugins.kernel_check.inputs import Sizes
 from intaglio.processes.children import Child, ChildEndedError
@@ -49,7 +50,7 @@ def gpu_check(output: str | Path | None = None, force: bool = False) -> GpuCheck
         check_output_file(Path(output), force, "--output")
     start = time.monotonic()
     found = _machine()
-    parts = [(folder, image) for folder in operators() for image in launcher.images(found.sm)]
+    parts = [(folder, image) for folder in operators() for image in images(found.sm)]
     kernels = [check_part(folder, image, start + SECONDS) for folder, image in track(parts, "gpu-check", len(parts))]
     result = GpuCheck(all(each.passed for each in kernels), found, kernels, time.monotonic() - start)
     if output is not None:

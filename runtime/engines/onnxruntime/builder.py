@@ -10,24 +10,36 @@ from intaglio.bundle.model_file import parse
 from intaglio.display import progress
 from intaglio.errors import BuildError, UsageError, one_line
 from intaglio.extras import load
+from intaglio.runtime.engines import gpus
 from intaglio.runtime.engines.build_request import BuildRequest, Built, engine_stem
 from intaglio.runtime.engines.onnxruntime.custom_operators import runnable
 from intaglio.runtime.engines.onnxruntime.engine import PROVIDERS, SLOWER, missing_provider
 from intaglio.runtime.engines.onnxruntime.stored import library_name
-from intaglio.targets import Target
+from intaglio.targets import TARGETS, Target
 
 
 def build_target(bundle: Bundle, target: Target, request: BuildRequest, folder: Path) -> Built:
     """Write every graph of `bundle`, optimised by ONNX Runtime, to `<target>.onnx` in `folder`; see `build`."""
     if request.gpus or request.lengths:
         raise UsageError(f"target {target.name}: does not accept GPU names or axis lengths. Leave them out.")
+    gpu = gpus.present() if target.needs_gpu else None
     paths = {graph.file: folder / f"{engine_stem(target.name, graph.file)}.onnx" for graph in bundle.manifest.graphs}
     request.check_free(bundle, [path.name for path in paths.values()])
     records = []
     for graph, path in paths.items():
         optimise(bundle, graph, target.name, path)
         size = sum(file.stat().st_size for file in folder.glob(f"{path.name}*"))
-        records.append(EngineRecord(f"engines/{path.name}", target.name, library_name(), size, graph=graph))
+        records.append(
+            EngineRecord(
+                f"engines/{path.name}",
+                target.name,
+                library_name(),
+                size,
+                gpu.name if gpu else None,
+                gpu.sm if gpu else None,
+                graph=graph,
+            )
+        )
     return Built(records)
 
 
@@ -52,7 +64,7 @@ def optimise(bundle: Bundle, graph: str, target: str, path: Path) -> None:
         options.add_session_config_entry(entry + "min_size_in_bytes", "1024")
     with (
         progress.step(f"optimising {graph} for {target}"),
-        runnable(model, options, bundle.manifest.custom_operators) as file,
+        runnable(model, options, bundle.manifest.custom_operators, TARGETS[target].needs_gpu) as file,
     ):
         try:
             session = onnxruntime.InferenceSession(

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import warnings
 from collections.abc import Iterable, Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -15,6 +15,7 @@ from intaglio.files.hashes import copy_file
 from intaglio.plugins import OPS, custom_operators
 from intaglio.plugins import ort as kernels
 from intaglio.processes.temporary import scratch_directory
+from intaglio.runtime.engines.onnxruntime.cuda_kernels import with_cuda_kernels
 
 
 class MissingKernels(UserWarning):
@@ -22,10 +23,12 @@ class MissingKernels(UserWarning):
 
 
 @contextmanager
-def runnable(path: Path, options: Any, operators: Iterable[str] | None = None) -> Iterator[Path]:
+def runnable(path: Path, options: Any, operators: Iterable[str] | None = None, on_gpu: bool = False) -> Iterator[Path]:
     """Yield an ONNX file that a session with `options` can open: `path`, if the library has all of its operators.
 
     `operators`: Intaglio's operators in the file, if known, as from a bundle's manifest; else the file is read.
+    `on_gpu`: for a session on this machine's GPU; the file is then a temporary copy with CUDA kernels, see
+    `with_cuda_kernels`.
 
     Otherwise it is a temporary copy, in which the missing operators are replaced by their bodies, and the warning
     `MissingKernels` is issued. Raises `EngineError` for a damaged file, and for operators that this version does not
@@ -43,8 +46,9 @@ def runnable(path: Path, options: Any, operators: Iterable[str] | None = None) -
     available = set(kernels.operators()) if needed and kernels.register(options) else set()
     missing = needed - available
     if not missing:
-        with _without_links(path) as file:
-            yield file
+        with ExitStack() as held:
+            file = held.enter_context(_without_links(path))
+            yield held.enter_context(with_cuda_kernels(file)) if needed and on_gpu else file
         return
     from intaglio.plugins.inlining import inline  # loads what changes graphs, which takes long and is rarely needed
 

@@ -85,7 +85,7 @@ class OnnxRuntimeEngine(Engine):
         if TARGETS[target].needs_gpu:
             self.memory = self._device = memory or DeviceMemory()
             self._owns_device = memory is None
-        with runnable(path, options, operators) as file:
+        with runnable(path, options, operators, TARGETS[target].needs_gpu) as file:
             model: str | bytes = str(file)
             if outputs is not None:
                 model = partial_graph(file, outputs).SerializeToString()

@@ -1,4 +1,4 @@
-// Runs the fibers of cuda_emulation.h block by block, and what Python calls: `emulation_run`, `emulation_allocate`.
+// Runs the fibers of cuda_emulation.h block by block, and what Python calls: `emulation_run`, `emulation_parameters`, `emulation_allocate`.
 #pragma once
 
 namespace emulation {
@@ -210,6 +210,13 @@ extern "C" bool emulation_release(void* memory, size_t bytes) {
         untouched &= (byte >= data && byte < data + bytes) || *byte == emulation::POISON;
     munmap(pages, used + 2 * page);
     return untouched;
+}
+
+// The number of parameters of a kernel; -1 without one of this name.
+extern "C" int emulation_parameters(const char* name) {
+    const emulation::Kernel* kernel = emulation::KERNELS;
+    while (kernel->name && strcmp(kernel->name, name)) ++kernel;
+    return kernel->name ? kernel->parameters : -1;
 }
 
 // Runs a kernel; 0, or 1 with `message` filled. `arguments` points to the values, as for cuLaunchKernel.

@@ -1,11 +1,11 @@
-"""Which forms of the kernels a GPU loads. `tests/validation/gpu_check` launches them, on a stand-in for a GPU."""
+"""Which forms of the kernels a GPU loads."""
 
 from __future__ import annotations
 
 import pytest
 
 from intaglio.errors import EngineError
-from intaglio.plugins.cuda import launcher
+from intaglio.plugins.cuda import compiler
 
 
 @pytest.mark.parametrize(
@@ -21,9 +21,9 @@ from intaglio.plugins.cuda import launcher
     ],
 )
 def test_a_cubin_is_loaded_on_its_own_generation_only(sm: int, built_for: int, images: tuple[str, ...]) -> None:
-    assert (launcher.built_for(sm), launcher.images(sm)) == (built_for, images)
+    assert (compiler.built_for(sm), compiler.images(sm)) == (built_for, images)
 
 
 def test_gpu_that_is_too_old_is_named() -> None:
     with pytest.raises(EngineError, match=r"got sm_70, expected sm_75 or newer\."):
-        launcher.images(70)
+        compiler.images(70)
