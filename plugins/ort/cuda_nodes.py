@@ -89,7 +89,8 @@ def _check_constants(operator: Operator, inputs: Sequence[ir.Value | None]) -> N
 
 def _constant(node: ir.Node, name: str, content: bytes) -> ir.Value:
     tensor = ir.tensor(np.frombuffer(content, np.uint8), name=name)
-    made = ir.Value(name=name, shape=tensor.shape, type=ir.TensorType(tensor.dtype), const_value=tensor)
+    shape = ir.Shape([len(content)])
+    made = ir.Value(name=name, shape=shape, type=ir.TensorType(tensor.dtype), const_value=tensor)
     assert node.graph is not None
     node.graph.register_initializer(made)
     return made

@@ -113,7 +113,7 @@ class Plugins:
         shapes = [None if each is None else list(map(_length, each.shape_expr)) for each in descriptions]
         pairs = zip(operator.inputs, descriptions, strict=True)
         dtypes = {spec.name: each.dtype for spec, each in pairs if each is not None}
-        outputs = operator.outputs([each and (None,) * len(each) for each in shapes], attributes)
+        outputs = operator.outputs([None if each is None else (None,) * len(each) for each in shapes], attributes)
         return tuple(
             self._api.from_shape_expr(
                 shape,

@@ -16,8 +16,7 @@ import msgspec
 from intaglio.display.progress import track
 from intaglio.errors import EngineError, MissingExtraError
 from intaglio.files.atomic import atomic_write, check_output_file
-from intaglio.plugins.cuda import launcher
-from intaglio.plugins.cuda.compiler import images
+from intaglio.plugins.cuda.compiler import Image, images
 from intaglio.plugins.cuda.launches import operators
 from intaglio.plugins.kernel_check.inputs import Sizes
 from intaglio.processes.children import Child, ChildEndedError
@@ -58,7 +57,7 @@ def gpu_check(output: str | Path | None = None, force: bool = False) -> GpuCheck
     return result
 
 
-def check_part(folder: str, image: launcher.Image, deadline: float) -> KernelCheck:
+def check_part(folder: str, image: Image, deadline: float) -> KernelCheck:
     """Run all cases of an operator's kernels in a child process, and measure them; until `deadline` at the latest."""
     start = time.monotonic()
     found = KernelCheck(folder, image, False, 0, [], [], [], 0.0)

@@ -23,6 +23,7 @@ import msgspec
 from intaglio.errors import IntaglioError, MissingExtraError, one_line
 from intaglio.plugins import OPS
 from intaglio.plugins.cuda import launcher
+from intaglio.plugins.cuda.compiler import Image
 from intaglio.plugins.cuda.driver import DriverError
 from intaglio.plugins.kernel_check.bounds import difference
 from intaglio.plugins.kernel_check.case import Array, Case, folder_of, launch_of, outputs_of
@@ -38,7 +39,7 @@ ADDRESSES = ("CUDA_ERROR_ILLEGAL_ADDRESS", "CUDA_ERROR_MISALIGNED_ADDRESS")
 class KernelRun:
     """The cases of an operator, one after another, and then the time of each kernel."""
 
-    def __init__(self, folder: str, image: launcher.Image, sizes: Sizes):
+    def __init__(self, folder: str, image: Image, sizes: Sizes):
         self._image = image
         self._largest: dict[str, Case] = {}  # kernel -> its case with the most bytes
         self._cases = self._with_offsets(folder, sizes)
@@ -114,7 +115,7 @@ def main(arguments: list[str]) -> None:
     answers: dict[str, Callable[[], object]] = {"machine": machine}
     if arguments != ["machine"]:
         folder, image, sizes = arguments
-        checked = KernelRun(folder, cast(launcher.Image, image), msgspec.json.decode(sizes, type=Sizes))
+        checked = KernelRun(folder, cast(Image, image), msgspec.json.decode(sizes, type=Sizes))
         answers = {"case": checked.next_case, "run": checked.run, "time": checked.next_time}
     for line in sys.stdin:
         try:

@@ -9,6 +9,7 @@ import onnx_ir as ir
 import onnxruntime
 import pytest
 from cuda_emulator import emulate
+from emulated_driver import emulated_gpu
 from full_tensorrt import full_tensorrt
 from onnx.reference import ReferenceEvaluator
 from operator_cases import Case
@@ -23,6 +24,7 @@ from intaglio.plugins.inlining import inline
 from intaglio.plugins.kernel_check.case import launch_of, outputs_of
 from intaglio.plugins.kernel_check.cases import cases
 from intaglio.plugins.kernel_check.inputs import Sizes
+from intaglio.plugins.ort.cuda_nodes import use_cuda_kernels
 from intaglio.plugins.trt import explicit, register
 from intaglio.plugins.trt.explicit import forms, plugin_name
 
@@ -101,6 +103,16 @@ def test_compiled_library_takes_schema_and_defaults_from_the_signature():
 def test_emulated_cuda_kernel(case, sm):
     (y,) = emulate(OPS[NAME].folder, launch_of(case, sm), case.inputs, outputs_of(case), sm, seed=1)
     np.testing.assert_array_equal(y, expected(case))
+
+
+@each_case
+def test_cuda_kernel_in_onnx_runtime(case, tmp_path):
+    with emulated_gpu(tmp_path) as (_, driver):
+        model = node_model(case)
+        assert use_cuda_kernels(model, 80) == {}
+        (y,) = session(ir.to_proto(model)).run(None, feeds(case))
+    np.testing.assert_array_equal(y, expected(case))
+    assert len(driver.launches) == 1
 
 
 def test_cuda_kernel_by_nvrtc():

@@ -169,6 +169,18 @@ def test_nodes_share_an_image() -> None:
     assert all(each.domain == CUDA_DOMAIN for each in model.graph)
 
 
+def test_images_are_those_of_the_compiler() -> None:
+    pytest.importorskip("cuda.bindings.nvrtc")
+    for sm, form in ((86, "ELF"), (120, "PTX alone")):
+        model = node_model(case_of("IntGelu"), constants=True)
+        use_cuda_kernels(model, sm)
+        images = {name: value.const_value for name, value in model.graph.initializers.items() if "." in name}
+        cubin, ptx = (images[f"intaglio.cuda/int_gelu.{each}"].numpy().tobytes() for each in ("cubin", "ptx"))
+        assert cubin[:4] == (b"\x7fELF" if form == "ELF" else b"")
+        name = model.graph.node(0).attributes["kernel"].as_string()
+        assert f".entry {name}(".encode() in ptx and ptx.endswith(b"\0")
+
+
 def test_ptx_is_loaded_where_the_driver_refuses_the_cubin(gpu: Gpu) -> None:
     case = case_of("IntGelu")
     for images in (Images(b"", IMAGES.ptx), Images(b"of another GPU", IMAGES.ptx)):
