@@ -46,7 +46,7 @@ def gpu_check_command(output: Path | None, force: bool, as_json: bool) -> int:
     if as_json:
         print_json(result)
         return 0 if result.passed else 1
-    print_table(_title(result), ["operator", "image", "kernels", "cases", "seconds", "passed"], _rows(result))
+    print_table(_title(result), ["operator", "form", "kernels", "cases", "seconds", "passed"], _rows(result))
     speeds = [
         (each.kernel, size(each.bytes), each.warm_us, each.cold_us, each.gigabytes_per_second, each.of_copy)
         for part in result.kernels

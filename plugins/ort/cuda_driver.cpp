@@ -111,11 +111,11 @@ void* cuda_kernel(const CudaImages* images, const std::string& name) {
     return kernel;
 }
 
-void launch_cuda_kernel(void* kernel, const uint32_t (&grid)[3], const uint32_t (&block)[3], uint32_t shared_bytes, void* stream,
-                        void** arguments) {
+void launch_cuda_kernel(void* kernel, const std::string& name, const uint32_t (&grid)[3], const uint32_t (&block)[3],
+                        uint32_t shared_bytes, void* stream, void** arguments) {
     const int status = driver().launch(kernel, grid[0], grid[1], grid[2], block[0], block[1], block[2], shared_bytes, stream,
                                        arguments, nullptr);
-    driver().check("cuLaunchKernel", status, "the kernel");
+    driver().check("cuLaunchKernel", status, name);
 }
 
 }  // namespace intaglio::ort

@@ -24,8 +24,8 @@ void* cuda_kernel(const CudaImages* images, const std::string& name);
 // Whether this thread has a current context.
 bool has_cuda_context();
 
-// Starts a kernel on a stream. `arguments`: a pointer to each of its parameters. Throws Error.
-void launch_cuda_kernel(void* kernel, const uint32_t (&grid)[3], const uint32_t (&block)[3], uint32_t shared_bytes, void* stream,
-                        void** arguments);
+// Starts a kernel, called `name` in errors, on a stream. `arguments`: a pointer to each of its parameters. Throws Error.
+void launch_cuda_kernel(void* kernel, const std::string& name, const uint32_t (&grid)[3], const uint32_t (&block)[3],
+                        uint32_t shared_bytes, void* stream, void** arguments);
 
 }  // namespace intaglio::ort

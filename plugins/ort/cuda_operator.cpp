@@ -45,8 +45,8 @@ public:
         for (size_t i = 0; i < given; ++i) arguments.push_back(&tensors[i]);
         for (int32_t& scalar : launch.scalars) arguments.push_back(&scalar);
         for (size_t i = given; i < tensors.size(); ++i) arguments.push_back(&tensors[i]);
-        launch_cuda_kernel(cuda_kernel(images_, name_), launch.grid, program_.block(), launch.shared_bytes, context.stream(),
-                           arguments.data());
+        launch_cuda_kernel(cuda_kernel(images_, name_), name_, launch.grid, program_.block(), launch.shared_bytes,
+                           context.stream(), arguments.data());
     }
 
 private:

@@ -8,11 +8,12 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from operator_bounds import check_outputs
 from operator_cases import FLOAT_LIMITS, MAKERS, Case, cases, longest
-from operator_models import node_model, run_inlined
+from operator_models import run_inlined
 
 from intaglio.plugins import OPS
 from intaglio.plugins.float_body import FloatBody
 from intaglio.plugins.inlining import inline
+from intaglio.plugins.kernel_check.node_model import node_model
 
 onnxruntime = pytest.importorskip("onnxruntime")
 

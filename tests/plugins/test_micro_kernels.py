@@ -11,10 +11,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 from operator_bounds import check_outputs
 from operator_cases import Case as OperatorCase
-from operator_models import feeds, node_model
 
 from intaglio.plugins import OPS, ort
 from intaglio.plugins.bit_packing import pack
+from intaglio.plugins.kernel_check.node_model import feeds, node_model
 from intaglio.plugins.micro_kernels import tables
 from intaglio.plugins.micro_kernels.header import headers
 from intaglio.plugins.micro_kernels.instruction_sets import INSTRUCTION_SETS

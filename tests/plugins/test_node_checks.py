@@ -8,11 +8,11 @@ import numpy as np
 import onnx_ir as ir
 import pytest
 from operator_cases import MAKERS, Case
-from operator_models import node_model
 
 from intaglio.errors import GraphError
 from intaglio.plugins import OPS
 from intaglio.plugins.inlining import inline
+from intaglio.plugins.kernel_check.node_model import node_model
 from intaglio.plugins.trt import explicit
 
 

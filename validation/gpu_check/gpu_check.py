@@ -1,7 +1,7 @@
 """The verb `gpu-check`: every CUDA kernel against the NumPy reference on the GPU of this machine, and its time.
 
-Each operator is checked in a process of its own, once with its kernels as cubin and once as PTX: so a kernel that
-faults, crashes or hangs costs the rest of its own cases. This process never touches the GPU.
+Each operator is checked with its kernels as cubin, as PTX, and in ONNX Runtime, each in a process of its own: a kernel
+that faults, crashes or hangs costs the rest of its own cases. This process never touches the GPU.
 """
 
 from __future__ import annotations
@@ -16,14 +16,26 @@ import msgspec
 from intaglio.display.progress import track
 from intaglio.errors import EngineError, MissingExtraError
 from intaglio.files.atomic import atomic_write, check_output_file
-from intaglio.plugins.cuda.compiler import Image, images
+from intaglio.plugins.cuda.compiler import images
 from intaglio.plugins.cuda.launches import operators
 from intaglio.plugins.kernel_check.inputs import Sizes
 from intaglio.processes.children import Child, ChildEndedError
-from intaglio.validation.gpu_check.results import Answer, Failure, GpuCheck, KernelCheck, Machine, Ran, Speed
+from intaglio.validation.gpu_check.results import (
+    TIMED,
+    Answer,
+    Failure,
+    Form,
+    GpuCheck,
+    KernelCheck,
+    Machine,
+    Ran,
+    Speed,
+)
 
 WORKER = "intaglio.validation.gpu_check.worker"
+# Of the cases: all in each form of the driver; few where ONNX Runtime makes the same launches.
 SIZES = Sizes()
+FEW_SIZES = Sizes(rows=(0, 1, 17, 65), few_rows=(1, 17), depth=1024, channels=256, vocabulary=8_000)
 SECONDS = 600.0  # for everything
 QUESTION_SECONDS = 60.0  # for one answer: a reference, or compiling an operator's kernels and running one
 
@@ -49,20 +61,26 @@ def gpu_check(output: str | Path | None = None, force: bool = False) -> GpuCheck
         check_output_file(Path(output), force, "--output")
     start = time.monotonic()
     found = _machine()
-    parts = [(folder, image) for folder in operators() for image in images(found.sm)]
-    kernels = [check_part(folder, image, start + SECONDS) for folder, image in track(parts, "gpu-check", len(parts))]
+    parts = [(folder, form) for folder in operators() for form in forms(found.sm)]
+    kernels = [check_part(folder, form, start + SECONDS) for folder, form in track(parts, "gpu-check", len(parts))]
     result = GpuCheck(all(each.passed for each in kernels), found, kernels, time.monotonic() - start)
     if output is not None:
         atomic_write(Path(output), msgspec.json.format(msgspec.json.encode(result)) + b"\n")
     return result
 
 
-def check_part(folder: str, image: Image, deadline: float) -> KernelCheck:
+def forms(sm: int) -> tuple[Form, ...]:
+    """The forms in which kernels are run on a GPU of `sm`."""
+    return (*images(sm), "onnxruntime")
+
+
+def check_part(folder: str, form: Form, deadline: float) -> KernelCheck:
     """Run all cases of an operator's kernels in a child process, and measure them; until `deadline` at the latest."""
     start = time.monotonic()
-    found = KernelCheck(folder, image, False, 0, [], [], [], 0.0)
+    found = KernelCheck(folder, form, False, 0, [], [], [], 0.0)
     case: str | None = ""
-    child = Child(WORKER, folder, image, msgspec.json.encode(SIZES).decode())
+    sizes = FEW_SIZES if form == "onnxruntime" else SIZES
+    child = Child(WORKER, folder, form, msgspec.json.encode(sizes).decode())
     ask = _questions(child, deadline)
     try:
         while (case := ask("case", str | None)) is not None:
@@ -72,7 +90,7 @@ def check_part(folder: str, image: Image, deadline: float) -> KernelCheck:
                 found.kernels.append(ran.kernel)
             if ran.failure is not None:
                 found.failures.append(msgspec.structs.replace(ran.failure, case=case))
-        if image == "ptx" and not found.failures:
+        if form == TIMED and not found.failures:
             while (speed := ask("time", Speed | None)) is not None:
                 found.speeds.append(speed)
     except _NoAnswerError as error:

@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
-from typing import Literal
+from typing import Final, Literal
 
 import msgspec
+
+# How a kernel is run: loaded by the driver as one of its images, or by a node of ONNX Runtime's CUDA provider.
+Form = Literal["cubin", "ptx", "onnxruntime"]
+TIMED: Final = "ptx"  # the form in an engine
 
 Kind = Literal[
     "wrong bits", "load failed", "launch failed", "illegal address", "timeout", "crashed", "missing library", "error"
@@ -61,15 +65,15 @@ class Answer(msgspec.Struct):
 
 
 class KernelCheck(msgspec.Struct):
-    """All cases of an operator's kernels, loaded in one form, in one process."""
+    """All cases of an operator's kernels, run in one form, in one process."""
 
     operator: str  # its folder
-    image: str  # "cubin" or "ptx"
+    image: Form
     passed: bool
     cases: int  # that ran
     kernels: list[str]  # that ran
     failures: list[Failure]
-    speeds: list[Speed]  # as PTX alone, the form in an engine
+    speeds: list[Speed]  # of the form `TIMED` alone
     seconds: float
 
 

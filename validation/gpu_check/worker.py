@@ -1,7 +1,7 @@
 """The child process of `gpu-check`, as a fault of a kernel leaves a process without its GPU, or ends it.
 
     python -m intaglio.validation.gpu_check.worker machine                      or
-    python -m intaglio.validation.gpu_check.worker FOLDER IMAGE SIZES           (`Sizes` as JSON)
+    python -m intaglio.validation.gpu_check.worker FOLDER FORM SIZES           (`Form`; `Sizes` as JSON)
 
 reads questions on standard input and answers each with an `Answer` on one line of JSON, whose value is:
 
@@ -23,14 +23,14 @@ import msgspec
 from intaglio.errors import IntaglioError, MissingExtraError, one_line
 from intaglio.plugins import OPS
 from intaglio.plugins.cuda import launcher
-from intaglio.plugins.cuda.compiler import Image
 from intaglio.plugins.cuda.driver import DriverError
 from intaglio.plugins.kernel_check.bounds import difference
 from intaglio.plugins.kernel_check.case import Array, Case, folder_of, launch_of, outputs_of
 from intaglio.plugins.kernel_check.cases import cases
 from intaglio.plugins.kernel_check.inputs import Sizes
+from intaglio.validation.gpu_check import onnxruntime_kernels
 from intaglio.validation.gpu_check.machine import machine
-from intaglio.validation.gpu_check.results import Answer, Failure, Kind, Ran, Speed
+from intaglio.validation.gpu_check.results import TIMED, Answer, Failure, Form, Kind, Ran, Speed
 
 OFFSET = 4  # bytes; arrays that are parts of others begin at a multiple of their elements, not of 16 bytes
 ADDRESSES = ("CUDA_ERROR_ILLEGAL_ADDRESS", "CUDA_ERROR_MISALIGNED_ADDRESS")
@@ -39,8 +39,8 @@ ADDRESSES = ("CUDA_ERROR_ILLEGAL_ADDRESS", "CUDA_ERROR_MISALIGNED_ADDRESS")
 class KernelRun:
     """The cases of an operator, one after another, and then the time of each kernel."""
 
-    def __init__(self, folder: str, image: Image, sizes: Sizes):
-        self._image = image
+    def __init__(self, folder: str, form: Form, sizes: Sizes):
+        self._form = form
         self._largest: dict[str, Case] = {}  # kernel -> its case with the most bytes
         self._cases = self._with_offsets(folder, sizes)
         self._case: tuple[Case, int] | None = None
@@ -49,13 +49,14 @@ class KernelRun:
         self._copy = 0.0
 
     def _with_offsets(self, folder: str, sizes: Sizes) -> Iterator[tuple[Case, int]]:
-        """All cases, and then the largest of each kernel at an offset."""
+        """All cases, and then the largest of each kernel at an offset, where the form can be given one."""
         for case in cases(folder, sizes):
             yield case, 0
             entry = launch_of(case, launcher.kernel_sm()).entry
             if _bytes(case) > _bytes(self._largest.get(entry)):
                 self._largest[entry] = case
-        yield from ((case, OFFSET) for case in self._largest.values())
+        if self._form != "onnxruntime":
+            yield from ((case, OFFSET) for case in self._largest.values())
 
     def next_case(self) -> str | None:
         """Make the next case and its reference."""
@@ -70,10 +71,18 @@ class KernelRun:
         """Run the kernel of this case, and compare."""
         assert self._case is not None
         case, offset = self._case
-        launch = launch_of(case, launcher.kernel_sm())
-        got = launcher.run(folder_of(case.operator), launch, case.inputs, outputs_of(case), self._image, offset)
+        entry, got = self._outputs(case, offset)
         wrong = difference(case, got, self._expected)
-        return Ran(launch.entry, None if wrong is None else Failure("wrong bits", "", str(wrong)))
+        return Ran(entry, None if wrong is None else Failure("wrong bits", "", str(wrong)))
+
+    def _outputs(self, case: Case, offset: int) -> tuple[str, list[Array]]:
+        """The name of the kernel that ran, and its outputs."""
+        if self._form == "onnxruntime":
+            return onnxruntime_kernels.run(case, launcher.device()[1])
+        launch = launch_of(case, launcher.kernel_sm())
+        return launch.entry, launcher.run(
+            folder_of(case.operator), launch, case.inputs, outputs_of(case), self._form, offset
+        )
 
     def next_time(self) -> Speed | None:
         """Measure the next kernel."""
@@ -83,7 +92,7 @@ class KernelRun:
         if entry is None or case is None:
             return None
         launch = launch_of(case, launcher.kernel_sm())
-        times = launcher.measure(folder_of(case.operator), launch, case.inputs, outputs_of(case), self._image)
+        times = launcher.measure(folder_of(case.operator), launch, case.inputs, outputs_of(case), TIMED)
         moved = _bytes(case)
         rate = moved / (1e-6 * times.cold_us)
         return Speed(entry, str(case), moved, times.warm_us, times.cold_us, rate / 1e9, rate / self._copy)
@@ -114,8 +123,8 @@ def main(arguments: list[str]) -> None:
     """Answer until standard input ends."""
     answers: dict[str, Callable[[], object]] = {"machine": machine}
     if arguments != ["machine"]:
-        folder, image, sizes = arguments
-        checked = KernelRun(folder, cast(Image, image), msgspec.json.decode(sizes, type=Sizes))
+        folder, form, sizes = arguments
+        checked = KernelRun(folder, cast(Form, form), msgspec.json.decode(sizes, type=Sizes))
         answers = {"case": checked.next_case, "run": checked.run, "time": checked.next_time}
     for line in sys.stdin:
         try:

@@ -13,7 +13,7 @@ from emulated_driver import emulated_gpu
 from full_tensorrt import full_tensorrt
 from onnx.reference import ReferenceEvaluator
 from operator_cases import Case
-from operator_models import feeds, node_model, run_inlined
+from operator_models import run_inlined
 from plugin_builds import build
 
 from intaglio.errors import GraphError
@@ -24,6 +24,7 @@ from intaglio.plugins.inlining import inline
 from intaglio.plugins.kernel_check.case import launch_of, outputs_of
 from intaglio.plugins.kernel_check.cases import cases
 from intaglio.plugins.kernel_check.inputs import Sizes
+from intaglio.plugins.kernel_check.node_model import feeds, node_model
 from intaglio.plugins.ort.cuda_nodes import use_cuda_kernels
 from intaglio.plugins.trt import explicit, register
 from intaglio.plugins.trt.explicit import forms, plugin_name

@@ -17,10 +17,10 @@ from hypothesis import strategies as st
 from kernel_cases import kernel_case
 from operator_bounds import check_outputs
 from operator_cases import Case
-from operator_models import node_model
 
 from intaglio.plugins import OPS
 from intaglio.plugins.cuda.compiler import Images
+from intaglio.plugins.kernel_check.node_model import node_model
 from intaglio.plugins.ort import library
 from intaglio.plugins.ort.cuda_nodes import CUDA_DOMAIN, use_cuda_kernels
 
@@ -212,7 +212,7 @@ def test_kernel_that_fails_is_an_error(gpu: Gpu, monkeypatch: pytest.MonkeyPatch
     case = case_of("IntGelu")
     model = converted(case)
     monkeypatch.setattr(gpu.driver, "refuses", True)
-    with pytest.raises(Exception, match="cuLaunchKernel of the kernel failed: CUDA_ERROR_ILLEGAL_ADDRESS"):
+    with pytest.raises(Exception, match=r"cuLaunchKernel of int_gelu\w* failed: CUDA_ERROR_ILLEGAL_ADDRESS"):
         run(gpu, model, case)
 
 

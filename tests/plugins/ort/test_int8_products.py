@@ -19,7 +19,7 @@ def instruction_set(request, monkeypatch):
 
 
 def run(case, constants=True):
-    from operator_models import feeds, node_model
+    from intaglio.plugins.kernel_check.node_model import feeds, node_model
 
     options = onnxruntime.SessionOptions()
     options.log_severity_level = 4

@@ -5,9 +5,9 @@ import itertools
 import numpy as np
 import pytest
 from operator_cases import Case, int8
-from operator_models import feeds, node_model
 
 from intaglio.plugins import OPS, ort
+from intaglio.plugins.kernel_check.node_model import feeds, node_model
 
 onnxruntime = pytest.importorskip("onnxruntime")
 ir = pytest.importorskip("onnx_ir")

@@ -5,9 +5,9 @@ import re
 import numpy as np
 import pytest
 from operator_cases import Case
-from operator_models import feeds, node_model
 
 from intaglio.plugins import OPS, ort
+from intaglio.plugins.kernel_check.node_model import feeds, node_model
 from intaglio.plugins.ort.build import INSTRUCTION_SETS
 
 onnxruntime = pytest.importorskip("onnxruntime")

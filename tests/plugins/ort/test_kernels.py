@@ -6,9 +6,9 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from operator_bounds import check_outputs
 from operator_cases import MAKERS, Case, cases, longest
-from operator_models import feeds, node_model
 
 from intaglio.plugins import OPS, ort
+from intaglio.plugins.kernel_check.node_model import feeds, node_model
 from intaglio.plugins.ort.build import INSTRUCTION_SETS
 
 onnxruntime = pytest.importorskip("onnxruntime")

@@ -5,10 +5,10 @@ import threading
 import numpy as np
 import pytest
 from operator_cases import Case
-from operator_models import feeds, node_model
 
 from intaglio.errors import UsageError
 from intaglio.plugins import OPS, ort
+from intaglio.plugins.kernel_check.node_model import feeds, node_model
 
 onnxruntime = pytest.importorskip("onnxruntime")
 ir = pytest.importorskip("onnx_ir")

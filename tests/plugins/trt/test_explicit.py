@@ -7,10 +7,10 @@ import onnx_ir as ir
 import pytest
 from kernel_cases import kernel_case
 from operator_cases import FLOAT_LIMITS, MAKERS, Case, in_float16, longest
-from operator_models import node_model
 
 from intaglio.errors import GraphError
 from intaglio.plugins import OPS
+from intaglio.plugins.kernel_check.node_model import node_model
 from intaglio.plugins.trt import explicit
 
 

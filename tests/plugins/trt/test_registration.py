@@ -12,13 +12,13 @@ import onnx_ir as ir
 import pytest
 from kernel_cases import GPUS, kernel_case
 from operator_cases import FLOAT_LIMITS, MAKERS, Case, in_float16, longest
-from operator_models import node_model
 from plugin_builds import Built, build
 
 from intaglio.errors import EngineError, MissingExtraError
 from intaglio.plugins import DOMAIN, OPS
 from intaglio.plugins.cuda.compiler import parameters
 from intaglio.plugins.kernel_check.case import launch_of, outputs_of
+from intaglio.plugins.kernel_check.node_model import node_model
 from intaglio.plugins.trt import explicit, register
 from intaglio.plugins.trt.explicit import forms, plugin_name
 

@@ -13,7 +13,6 @@ import pytest
 from emulated_driver import emulated_gpu
 from onnx_ir import serde
 from operator_cases import MAKERS
-from operator_models import node_model
 
 from intaglio.bundle.bundle import Bundle
 from intaglio.bundle.model_file import load, save
@@ -22,6 +21,7 @@ from intaglio.graph_passes import compress
 from intaglio.plugins import CUDA_DOMAIN, DOMAIN, OPS
 from intaglio.plugins import ort as kernels
 from intaglio.plugins.cuda import compiler
+from intaglio.plugins.kernel_check.node_model import node_model
 from intaglio.runtime.engines.build import build
 from intaglio.runtime.engines.onnxruntime.cuda_kernels import OnTheCpu
 from intaglio.runtime.engines.onnxruntime.stored import stored_model

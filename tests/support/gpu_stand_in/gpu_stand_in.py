@@ -1,6 +1,7 @@
 # ruff: noqa: N802
-"""`cuda.bindings.driver` on the CUDA emulator: an A100 whose memory is this process's, limited to the functions in use.
+"""`cuda.bindings.driver`, limited to the functions in use, and ONNX Runtime's CUDA provider, on the CUDA emulator.
 
+It is an A100 whose memory is this process's.
 A method is a function without its prefix: `_MemAlloc` is `cuMemAlloc`. As on a GPU, the error of a kernel is returned
 by the next call that waits for it, and from then on by every call.
 """
@@ -11,10 +12,13 @@ import ctypes
 import enum
 import itertools
 import os
+import tempfile
 import time
+from pathlib import Path
 from typing import Any
 
 import cuda_emulator
+import onnx
 from cuda.bindings import nvrtc
 
 from intaglio.errors import EngineError
@@ -24,6 +28,7 @@ from intaglio.plugins.cuda.launcher import GUARD
 from intaglio.plugins.cuda.launches import operators
 
 SM = 80
+PROVIDER = "CUDAExecutionProvider"
 STATUSES = (
     "CUDA_SUCCESS",
     "CUDA_ERROR_INVALID_VALUE",
@@ -189,3 +194,33 @@ class Driver:
         if fault == "overrun":
             ctypes.c_uint8.from_address(end - 1).value = 0
         return (OK,)
+
+
+def give_onnxruntime_a_gpu(fault: str, kernel: str) -> None:
+    """Let ONNX Runtime's CPU provider stand in for its CUDA provider; `fault` of `kernel` is injected."""
+    import emulated_driver
+    import onnxruntime
+
+    from intaglio.plugins import ort
+
+    class Session(onnxruntime.InferenceSession):
+        def __init__(self, model: bytes, options: Any, providers: list[str]):
+            super().__init__(model, options, providers=[name for name in providers if name != PROVIDER])
+            (node,) = onnx.load_from_string(model).graph.node
+            entry = next(each.s.decode() for each in node.attribute if each.name == "kernel")
+            self._wrong = fault == "wrong bits" and entry == kernel
+            driver.refuses = fault == "illegal address" and entry == kernel
+            if fault == "crashed" and entry == kernel:
+                os.abort()
+
+        def run(self, names: Any, feeds: Any) -> Any:
+            outputs = super().run(names, feeds)
+            if self._wrong and outputs[0].size:
+                outputs[0].reshape(-1)[0] ^= 1
+            return outputs
+
+    driver = emulated_driver.EmulatedDriver(SM)
+    path = emulated_driver.emulated_library(Path(tempfile.mkdtemp()))
+    ort.library = lambda: path
+    onnxruntime.InferenceSession = Session
+    onnxruntime.get_available_providers = lambda: [PROVIDER, "CPUExecutionProvider"]

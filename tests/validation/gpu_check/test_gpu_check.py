@@ -12,7 +12,6 @@ import numpy as np
 import pytest
 
 from intaglio.plugins import OPS
-from intaglio.plugins.cuda import launcher
 from intaglio.plugins.cuda.compiler import entry_points
 from intaglio.plugins.cuda.launches import operators
 from intaglio.plugins.kernel_check.bounds import difference
@@ -23,22 +22,23 @@ from intaglio.validation.gpu_check import gpu_check
 
 SUPPORT = Path(__file__).parents[2] / "support"
 SMALL = Sizes(rows=(0, 1, 17), few_rows=(1, 17), width=48, inner=40, depth=128, channels=24, hidden=64, vocabulary=200)
+FORMS = ("cubin", "ptx", "onnxruntime")
 Run = Callable[..., tuple[int, str, str]]
 
 
 @pytest.fixture
 def gpu(monkeypatch: pytest.MonkeyPatch) -> Callable[..., None]:
-    """Give child processes a stand-in for a GPU; check `folders` in small cases, as PTX alone with `ptx`."""
+    """Give child processes a stand-in for a GPU; check `folders` in small cases."""
     pytest.importorskip("cuda.bindings.nvrtc")
 
-    def give(*folders: str, fault: str = ":", ptx: bool = True) -> None:
-        path = [str(SUPPORT / "gpu_stand_in"), str(SUPPORT), *sys.path]
+    def give(*folders: str, fault: str = ":", forms: tuple[str, ...] = ("ptx",)) -> None:
+        path = [str(SUPPORT / "gpu_stand_in"), str(SUPPORT), str(SUPPORT / "engines"), *sys.path]
         monkeypatch.setenv("PYTHONPATH", os.pathsep.join(filter(None, path)))
         monkeypatch.setenv("GPU_FAULT", fault)
         monkeypatch.setattr(gpu_check, "SIZES", SMALL)
         monkeypatch.setattr(gpu_check, "operators", lambda: list(folders))
-        if ptx:
-            monkeypatch.setattr(launcher, "images", lambda sm: ("ptx",))
+        monkeypatch.setattr(gpu_check, "FEW_SIZES", SMALL)
+        monkeypatch.setattr(gpu_check, "forms", lambda sm: forms)
 
     return give
 
@@ -52,7 +52,7 @@ def test_cases_launch_every_kernel(folder: str) -> None:
 
 
 def test_report_has_the_machine_every_kernel_and_its_time(gpu, intaglio: Run, tmp_path: Path) -> None:
-    gpu("requantize", "csr_matmul", ptx=False)
+    gpu("requantize", "csr_matmul", forms=FORMS)
     path = tmp_path / "report.json"
     code, printed, errors = intaglio("gpu-check", "-o", path)
     assert (code, errors) == (0, "")
@@ -62,12 +62,12 @@ def test_report_has_the_machine_every_kernel_and_its_time(gpu, intaglio: Run, tm
     assert report["passed"] and report["machine"]["clock_mhz"] == 1410 and report["machine"]["ecc"]
     assert report["machine"]["memory_clock_mhz"] is None and report["machine"]["versions"]["nvrtc"]
     parts = {(each["operator"], each["image"]): each for each in report["kernels"]}
-    assert set(parts) == {(folder, image) for folder in ("requantize", "csr_matmul") for image in ("cubin", "ptx")}
-    for (folder, image), part in parts.items():
+    assert set(parts) == {(folder, form) for folder in ("requantize", "csr_matmul") for form in FORMS}
+    for (folder, form), part in parts.items():
         assert part["passed"] and set(part["kernels"]) == set(entry_points(folder))
-        offsets = len(part["kernels"])  # each kernel once more
+        offsets = len(part["kernels"]) if form != "onnxruntime" else 0  # each kernel once more
         assert part["cases"] == len(list(cases(folder, SMALL))) + offsets
-        assert [each["kernel"] for each in part["speeds"]] == (part["kernels"] if image == "ptx" else [])
+        assert [each["kernel"] for each in part["speeds"]] == (part["kernels"] if form == "ptx" else [])
         for speed in part["speeds"]:
             assert speed["gigabytes_per_second"] == pytest.approx(speed["bytes"] / speed["cold_us"] / 1000)
             assert speed["of_copy"] > 0
@@ -112,6 +112,26 @@ def test_a_fault_costs_one_row(gpu, intaglio: Run, monkeypatch, fault: str, mess
         assert part["kernels"] == []
     else:
         assert part["kernels"][0] == "requantize_8" and 0 < part["cases"] < 18  # what ran before is kept
+
+
+@pytest.mark.parametrize(
+    ("fault", "message", "kind"),
+    [
+        ("wrong bits", "values are wrong, the first at [0, 0", "wrong bits"),
+        ("illegal address", "Requantize: cuLaunchKernel of requantize_16 failed: CUDA_ERROR_ILLEGAL_ADDRESS", "error"),
+        ("crashed", "the process ended with exit code -6", "crashed"),
+        ("no provider", "needs CUDAExecutionProvider", "missing library"),
+    ],
+)
+def test_a_fault_in_onnx_runtime_costs_one_row(gpu, intaglio: Run, fault: str, message: str, kind: str) -> None:
+    gpu("requantize", fault=f"{fault}:requantize_16", forms=("ptx", "onnxruntime"))
+    code, printed, _ = intaglio("gpu-check", "--json")
+    of_driver, part = json.loads(printed)["kernels"]
+    assert code == 1 and not part["passed"]
+    assert of_driver["passed"] == (fault == "no provider")
+    assert {each["kind"] for each in part["failures"]} == {kind}
+    assert message in part["failures"][-1]["message"]
+    assert part["failures"][-1]["case"].startswith("x int32[")
 
 
 def test_other_operators_are_checked_after_a_fault(gpu, intaglio: Run) -> None:
@@ -162,6 +182,6 @@ def test_reference_computes_every_case_at_full_size(folder: str) -> None:
 @pytest.mark.proof
 @pytest.mark.parametrize("folder", operators())
 def test_every_operator_passes(gpu, intaglio: Run, folder: str) -> None:
-    gpu(folder, ptx=False)
+    gpu(folder, forms=FORMS)
     code, printed, _ = intaglio("gpu-check", "--json")
     assert code == 0, printed

@@ -8,13 +8,13 @@ import numpy as np
 import onnx_ir as ir
 import pytest
 from operator_cases import Case, longest
-from operator_models import node_model
 
 from intaglio.bundle.bundle import Bundle
 from intaglio.bundle.model_file import load
 from intaglio.errors import UsageError
 from intaglio.graph_passes import compress
 from intaglio.plugins import OPS, ort
+from intaglio.plugins.kernel_check.node_model import node_model
 from intaglio.validation.roofline.cpu_cache import last_level_bytes
 from intaglio.validation.roofline.picture import picture
 from intaglio.validation.roofline.roofline import Roofline, RooflinePoint, roofline

@@ -15,12 +15,12 @@ from covering import few
 from full_tensorrt import full_tensorrt
 from onnx import helper
 from operator_cases import FLOAT_LIMITS, MAKERS, in_float16
-from operator_models import node_model
 
 from intaglio.bundle.bundle import Bundle
 from intaglio.errors import BuildError
 from intaglio.plugins.float_body import FloatBody
 from intaglio.plugins.inlining import inline
+from intaglio.plugins.kernel_check.node_model import node_model
 from intaglio.runtime.engines.build import build
 from intaglio.runtime.engines.tensorrt.integers import has_int8_tables, widen
 from intaglio.runtime.engines.tensorrt.operators import parsable
