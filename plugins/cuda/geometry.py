@@ -85,6 +85,11 @@ def at_least_1(length: Length) -> Length:
     return max(length, 1) if isinstance(length, int) else (length == 0) + length
 
 
+def choose(condition: Length, one: Length, other: Length) -> Length:
+    """`one` if the condition, a comparison of lengths, is true, else `other`."""
+    return condition * one + (condition == 0) * other
+
+
 def four_axes(lengths: Sequence[Length], name: str) -> tuple[Length, Length, Length, Length]:
     """A shape padded with leading 1s to four axes, for cuda/broadcast.cuh. Raises `EngineError` for more axes."""
     if len(lengths) > 4:

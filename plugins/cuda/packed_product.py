@@ -36,7 +36,7 @@ from typing import Any
 
 import numpy as np
 
-from intaglio.plugins.cuda.geometry import Launch, Length, Tensor, blocks, product
+from intaglio.plugins.cuda.geometry import Launch, Length, Tensor, blocks, choose, product
 
 THREADS = 128  # as all numbers here, in packed_product.cuh and packed_product_float32.cuh
 FEW = 16
@@ -67,8 +67,7 @@ def packed_launch(
         return Launch(f"{name}_float32{suffix}", (count, 1, 1), (THREADS, 1, 1), (*common, bits))
     count = product([blocks(channels, WIDE[0]), (rows + (255 - FEW // 2)) // 256 * 4 + 4])
     narrow, wide = shared_bytes(bits, *NARROW, sm), shared_bytes(bits, *WIDE, sm)
-    few = rows < FEW + 1
-    shared = few * narrow + (few == 0) * wide
+    shared = choose(rows < FEW + 1, narrow, wide)
     return Launch(f"{name}_{bits}{suffix}", (count, 1, 1), (THREADS, 1, 1), common, shared)
 
 

@@ -22,9 +22,9 @@ __device__ __forceinline__ void product(
     const int64_t a_batch = int64_t(batches.a0 == 1 ? 0 : first) * batches.a1 + (batches.a1 == 1 ? 0 : second);
     const int64_t b_batch = int64_t(batches.b0 == 1 ? 0 : first) * batches.b1 + (batches.b1 == 1 ? 0 : second);
     const gemm::Problem problem = {a + a_batch * m * k, b + b_batch * k * n, m, k, n,
-                                   int32_t(blockIdx.y) * gemm::TILE_M, int32_t(blockIdx.z) * gemm::TILE_N};
-    gemm::Sums sums = {};
-    gemm::multiply(sums, problem, shared);
+                                   int32_t(blockIdx.y) * gemm::Wide::M, int32_t(blockIdx.z) * gemm::Wide::N};
+    gemm::Sums<gemm::Wide> sums = {};
+    gemm::multiply<gemm::Wide>(sums, problem, shared);
     gemm::finish(sums, problem, epilogue);
     gemm::store(sums, problem, y + int64_t(blockIdx.x) * m * n);
 }

@@ -7,7 +7,7 @@ from typing import Any
 
 from intaglio.plugins.cuda.geometry import Launch, Tensor, blocks, broadcast_length, four_axes, product
 
-TILE_ROWS, TILE_COLUMNS, THREADS = 64, 128, 128  # as in cuda/gemm.cuh
+TILE_ROWS, TILE_COLUMNS, THREADS = 64, 128, 128  # wide ones, as in cuda/gemm.cuh
 
 
 def launch(inputs: Sequence[Tensor | None], attributes: Mapping[str, Any], sm: int) -> Launch:

@@ -15,6 +15,7 @@ from operator_cases import FLOAT_LIMITS, MAKERS, Case, floats, in_float16, indic
 from intaglio.errors import EngineError
 from intaglio.plugins import OPS
 from intaglio.plugins.cuda import launcher
+from intaglio.plugins.int_linear import launch as int_linear
 from intaglio.plugins.kernel_check.case import folder_of, launch_of, outputs_of
 
 Run = Callable[[Case, int], list[np.ndarray]]
@@ -150,6 +151,23 @@ def test_aligned_matrices_in_partial_tiles_equal_the_reference(run, rows, inner,
     x, weight = int8(random, rows, 16 * inner), int8(random, 16 * inner, 16 * columns)
     bias = random.integers(-(2**20), 2**20, 16 * columns).astype(np.int32)
     check(run, Case("IntLinear", (x, weight, bias), {"bits": 32}), seed)
+
+
+@settings(max_examples=15, suppress_health_check=[HealthCheck.too_slow, HealthCheck.function_scoped_fixture])
+@given(seed=st.integers(0, 2**32 - 1))
+def test_wide_tiles_equal_the_reference(run, monkeypatch, seed):
+    """Where the tests' small matrices would take narrow ones."""
+    monkeypatch.setattr(int_linear, "MOST", 0)
+    check(run, kernel_case("IntLinear", np.random.default_rng(seed)), seed)
+
+
+@pytest.mark.parametrize("most", [0, int_linear.MOST])
+@pytest.mark.parametrize("rows", [15, 16, 17, 63, 64, 65])
+def test_tiles_around_their_sizes_equal_the_reference(run, monkeypatch, rows, most):
+    monkeypatch.setattr(int_linear, "MOST", most)
+    random = np.random.default_rng(rows)
+    x, weight = int8(random, rows, 273), int8(random, 273, 161)
+    check(run, Case("IntLinear", (x, weight, np.zeros(161, np.int32)), {"bits": 32}), rows)
 
 
 @pytest.mark.parametrize(("depth", "keys"), [(32, 300), (64, 129), (80, 64), (128, 65), (7, 0)])
