@@ -85,6 +85,12 @@ def at_least_1(length: Length) -> Length:
     return max(length, 1) if isinstance(length, int) else (length == 0) + length
 
 
+def elementwise(rows: Length, channels: Length) -> tuple[tuple[Length, Length, int], tuple[int, int, int]]:
+    """Grid and block of a kernel that computes each element alone, by cuda/elementwise.cuh."""
+    rows_each, threads, quad = 8, 64, 4  # as there
+    return (blocks(rows, rows_each), blocks(channels, quad * threads), 1), (threads, 1, 1)
+
+
 def choose(condition: Length, one: Length, other: Length) -> Length:
     """`one` if the condition, a comparison of lengths, is true, else `other`."""
     return condition * one + (condition == 0) * other

@@ -1,54 +1,96 @@
-// IntAdd: the sum of two tensors with factors of their own, rounded once. A block takes one row of the output, its
-// threads the channels; x and y broadcast.
+// IntAdd: the sum of two tensors with factors of their own, rounded once; x and y broadcast.
 #include "cuda/broadcast.cuh"
+#include "cuda/elementwise.cuh"
 
 namespace {
 
-constexpr int THREADS = 128;
+constexpr int THREADS = elementwise::THREADS;
 
-// An input of int8 or int32, by the bytes of an element, and where this block's row of it begins.
+// An input of int8 or int32, by the bytes of an element.
 struct Operand {
-    const void* __restrict__ data;
-    int32_t bytes, step;
-    int64_t start;
+    const void* data;
+    int32_t bytes;
+    broadcast::Shape shape;
+    bool every_row, aligned;  // it has every row of the sum; quads can be loaded together
 
-    __device__ __forceinline__ int32_t operator[](int32_t channel) const {
-        const int64_t i = start + channel * step;
-        return bytes == 1 ? static_cast<const int8_t*>(data)[i] : static_cast<const int32_t*>(data)[i];
+    __device__ __forceinline__ Operand(const void* data, int32_t bytes, const broadcast::Shape& shape, const broadcast::Shape& sum)
+        : data(data), bytes(bytes), shape(shape) {
+        every_row = shape.length[0] == sum.length[0] && shape.length[1] == sum.length[1] && shape.length[2] == sum.length[2];
+        aligned = bytes == 1 ? quad::is_aligned(static_cast<const int8_t*>(data), sum.length[3])
+                             : quad::is_aligned(static_cast<const int32_t*>(data), sum.length[3]);
+    }
+    __device__ __forceinline__ void load(int32_t row, const broadcast::Shape& sum, int32_t channel, int32_t count,
+                                         int32_t (&values)[quad::SIZE]) const {
+        int64_t start = every_row ? int64_t(row) * shape.length[3] : broadcast::row_start(row, sum, shape);
+        if (shape.length[3] == 1) {  // one element for all channels
+            const int32_t one = bytes == 1 ? static_cast<const int8_t*>(data)[start] : static_cast<const int32_t*>(data)[start];
+#pragma unroll
+            for (int i = 0; i < quad::SIZE; ++i) values[i] = one;
+            return;
+        }
+        start += channel;
+        if (bytes == 1) quad::load(static_cast<const int8_t*>(data) + start, count, aligned, values);
+        else quad::load(static_cast<const int32_t*>(data) + start, count, aligned, values);
     }
 };
 
-__device__ __forceinline__ Operand row_of(const void* data, int32_t bytes, const broadcast::Shape& whole, const broadcast::Shape& array) {
-    return {data, bytes, array.length[3] != 1, broadcast::row_start(blockIdx.x, whole, array)};
-}
+struct Pair {
+    int32_t x, y;
+};
 
-template <class Out, class Clip>
-__device__ __forceinline__ void add_row(
-    const Operand& x, const Operand& y, const int32_t* __restrict__ x_multiplier, const int32_t* __restrict__ y_multiplier,
-    const int32_t* __restrict__ shift, int32_t x_multipliers, int32_t y_multipliers, int32_t shifts, int32_t channels,
-    Out* __restrict__ sum, Clip clip) {
-    sum += int64_t(blockIdx.x) * channels;
-    for (int32_t channel = threadIdx.x; channel < channels; channel += THREADS) {
-        const int64_t total = intaglio::scaled_sum(
-            x[channel], x_multiplier[x_multipliers == 1 ? 0 : channel],
-            y[channel], y_multiplier[y_multipliers == 1 ? 0 : channel], shift[shifts == 1 ? 0 : channel]);
-        sum[channel] = Out(clip(total));
+struct Operands {
+    struct Values {
+        int32_t x[quad::SIZE], y[quad::SIZE];
+        __device__ __forceinline__ Pair element(int i) const { return {x[i], y[i]}; }
+    };
+
+    Operand x, y;
+    broadcast::Shape sum;
+
+    __device__ __forceinline__ void load(int32_t row, int32_t channel, int32_t count, Values& values) const {
+        x.load(row, sum, channel, count, values.x);
+        y.load(row, sum, channel, count, values.y);
     }
+};
+
+template <int BITS>
+struct Sum {
+    const int32_t *x_multiplier, *y_multiplier, *shift;
+    int32_t x_multipliers, y_multipliers, shifts;
+
+    struct Factors {
+        int32_t x, y, shift;
+    };
+    __device__ __forceinline__ Factors factors(int32_t channel) const {
+        return {x_multiplier[x_multipliers == 1 ? 0 : channel], y_multiplier[y_multipliers == 1 ? 0 : channel],
+                shift[shifts == 1 ? 0 : channel]};
+    }
+    __device__ __forceinline__ int32_t operator()(const Pair& pair, const Factors& factors) const {
+        const int64_t total = intaglio::scaled_sum(pair.x, factors.x, pair.y, factors.y, factors.shift);
+        return BITS == 8 ? intaglio::clip8(total) : intaglio::clip16(total);
+    }
+};
+
+template <int BITS, class Out>
+__device__ __forceinline__ void add(const void* x, const void* y, int32_t x_bytes, int32_t y_bytes, const broadcast::Shape& x_shape,
+                                    const broadcast::Shape& y_shape, const broadcast::Shape& shape, const Sum<BITS>& work, Out* sum) {
+    if (shape.length[0] == 0 || shape.length[1] == 0 || shape.length[2] == 0) return;
+    const Operands operands = {{x, x_bytes, x_shape, shape}, {y, y_bytes, y_shape, shape}, shape};
+    elementwise::apply(operands, shape.length[0] * shape.length[1] * shape.length[2], shape.length[3], work, sum);
 }
 
 }  // namespace
 
 // x: [x0, x1, x2, x3] and y: [y0, y1, y2, y3], int8 or int32 by the bytes of an element; x_multiplier, y_multiplier,
-// shift: int32, of 1 or `channels` by their lengths; sum: int8 [rows0, rows1, rows2, channels]. Grid: (rows).
+// shift: int32, of 1 or `channels` by their lengths; sum: int8 [rows0, rows1, rows2, channels].
+// Grid: (rows / 8, channels / 256), rounded up.
 extern "C" __global__ void __launch_bounds__(THREADS) int_add_8(
     const void* x, const void* y, const int32_t* x_multiplier, const int32_t* y_multiplier, const int32_t* shift,
     int32_t x_multipliers, int32_t y_multipliers, int32_t shifts, int32_t x_bytes, int32_t y_bytes,
     int32_t rows0, int32_t rows1, int32_t rows2, int32_t channels, int32_t x0, int32_t x1, int32_t x2, int32_t x3,
     int32_t y0, int32_t y1, int32_t y2, int32_t y3, int8_t* sum) {
-    if (rows0 == 0 || rows1 == 0 || rows2 == 0) return;
-    const broadcast::Shape whole = {{rows0, rows1, rows2, channels}};
-    add_row(row_of(x, x_bytes, whole, {{x0, x1, x2, x3}}), row_of(y, y_bytes, whole, {{y0, y1, y2, y3}}),
-            x_multiplier, y_multiplier, shift, x_multipliers, y_multipliers, shifts, channels, sum, intaglio::clip8);
+    const Sum<8> work = {x_multiplier, y_multiplier, shift, x_multipliers, y_multipliers, shifts};
+    add(x, y, x_bytes, y_bytes, {{x0, x1, x2, x3}}, {{y0, y1, y2, y3}}, {{rows0, rows1, rows2, channels}}, work, sum);
 }
 
 // The same with sum: int32 holding 16-bit values.
@@ -57,8 +99,6 @@ extern "C" __global__ void __launch_bounds__(THREADS) int_add_16(
     int32_t x_multipliers, int32_t y_multipliers, int32_t shifts, int32_t x_bytes, int32_t y_bytes,
     int32_t rows0, int32_t rows1, int32_t rows2, int32_t channels, int32_t x0, int32_t x1, int32_t x2, int32_t x3,
     int32_t y0, int32_t y1, int32_t y2, int32_t y3, int32_t* sum) {
-    if (rows0 == 0 || rows1 == 0 || rows2 == 0) return;
-    const broadcast::Shape whole = {{rows0, rows1, rows2, channels}};
-    add_row(row_of(x, x_bytes, whole, {{x0, x1, x2, x3}}), row_of(y, y_bytes, whole, {{y0, y1, y2, y3}}),
-            x_multiplier, y_multiplier, shift, x_multipliers, y_multipliers, shifts, channels, sum, intaglio::clip16);
+    const Sum<16> work = {x_multiplier, y_multiplier, shift, x_multipliers, y_multipliers, shifts};
+    add(x, y, x_bytes, y_bytes, {{x0, x1, x2, x3}}, {{y0, y1, y2, y3}}, {{rows0, rows1, rows2, channels}}, work, sum);
 }

@@ -1,4 +1,4 @@
-"""The launch of IntAdd's CUDA kernels: one block for each row of the sum."""
+"""The launch of IntAdd's CUDA kernels: one block for each tile of 8 rows and 256 channels of the sum."""
 
 from __future__ import annotations
 
@@ -7,9 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from intaglio.plugins.cuda.geometry import Launch, Tensor, broadcast_length, four_axes, product
-
-THREADS = 128  # as in kernel.cu
+from intaglio.plugins.cuda.geometry import Launch, Tensor, broadcast_length, elementwise, four_axes, product
 
 
 def launch(inputs: Sequence[Tensor | None], attributes: Mapping[str, Any], sm: int) -> Launch:
@@ -20,4 +18,4 @@ def launch(inputs: Sequence[Tensor | None], attributes: Mapping[str, Any], sm: i
     lengths = (factor.shape[0] for factor in factors)
     sizes = (np.dtype(tensor.dtype).itemsize for tensor in (x, y))
     scalars = (*lengths, *sizes, *axes, *x_axes, *y_axes)
-    return Launch(f"int_add_{attributes['bits']}", (product(axes[:3]), 1, 1), (THREADS, 1, 1), scalars)
+    return Launch(f"int_add_{attributes['bits']}", *elementwise(product(axes[:3]), axes[3]), scalars)

@@ -1,14 +1,12 @@
-"""The launch of IntGelu's CUDA kernels: one block for each row."""
+"""The launch of IntGelu's CUDA kernels: one block for each tile of 8 rows and 256 channels."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from intaglio.plugins.cuda.geometry import Launch, Tensor, constants, product
+from intaglio.plugins.cuda.geometry import Launch, Tensor, constants, elementwise, product
 from intaglio.plugins.integer_math import gelu_constants
-
-THREADS = 128  # as in kernel.cu
 
 
 def launch(inputs: Sequence[Tensor | None], attributes: Mapping[str, Any], sm: int) -> Launch:
@@ -16,7 +14,7 @@ def launch(inputs: Sequence[Tensor | None], attributes: Mapping[str, Any], sm: i
     x, *factors = (tensor for tensor in inputs if tensor)
     curve = constants(gelu_constants(attributes["scale"], attributes["out_scale"]))
     rows = product(x.shape[:-1])
-    grid, block = (rows, 1, 1), (THREADS, 1, 1)
+    grid, block = elementwise(rows, x.shape[-1])
     if not factors:
         return Launch("int_gelu", grid, block, (rows, x.shape[-1], *curve))
     lengths = (rows, x.shape[-1], *(factor.shape[0] for factor in factors))
