@@ -6,6 +6,7 @@
 namespace quad {
 
 constexpr int SIZE = 4;
+constexpr int WARP = SIZE * 32;  // elements that a warp moves at once: part p of a row are its elements WARP·p ..
 
 // Whether every fourth element of an array [rows, length] can be moved together with the three behind it.
 template <class T>

@@ -1,6 +1,8 @@
-// IntSoftmax: i-softmax of int32 rows as int8. A warp takes one row and reads it three times: for the maximum, for the
-// sum of the exponentials, and for the output.
+// IntSoftmax: i-softmax of int32 rows as int8. A warp takes one row. Up to 1024 elements it keeps the row in registers,
+// reads it once and computes each exponential once; a longer one it reads three times: for the maximum, for the sum of
+// the exponentials, and for the output.
 #include "cuda/broadcast.cuh"
+#include "cuda/quad.cuh"
 #include "cuda/warp.cuh"
 
 namespace {
@@ -11,25 +13,87 @@ struct Output {
     int32_t multiplier, shift;  // 1 / out_scale
 };
 
-// `mask` is the row's, or nullptr; its step is 0 where one entry stands for all. Any byte but 0 keeps an entry: a file may
-// hold others than 0 and 1, which no `bool` may be.
-__device__ __forceinline__ void softmax_row(
-    const int32_t* __restrict__ x, const uint8_t* __restrict__ mask, int mask_step, int32_t length,
-    const intaglio::ExpConstants& exponential, const Output& output, int8_t* __restrict__ y) {
+// A row's mask, or nullptr; its step is 0 where one entry stands for all. Any byte but 0 keeps an entry: a file may hold
+// others than 0 and 1, which no `bool` may be.
+struct Mask {
+    const uint8_t* row;
+    int step;
+
+    __device__ __forceinline__ bool keeps(int32_t i) const { return !row || row[i * step] != 0; }
+};
+
+// A row of up to PARTS·128 elements.
+template <int PARTS>
+__device__ __forceinline__ void softmax_in_registers(
+    const int32_t* __restrict__ x, const Mask& mask, int32_t length, const intaglio::ExpConstants& exponential,
+    const Output& output, int8_t* __restrict__ y) {
+    const int32_t lane = int32_t(threadIdx.x) % warp::LANES * quad::SIZE;
+    const bool aligned = quad::is_aligned(x, length);
+    int32_t row[PARTS][quad::SIZE] = {};  // x, and then its exponentials
+    uint32_t kept = 0;  // bit 4·part + i
+    int32_t top = warp::LOWEST;
+#pragma unroll
+    for (int part = 0; part < PARTS; ++part) {
+        const int32_t first = part * quad::WARP + lane;
+        if (first < length) quad::load(x + first, length - first, aligned, row[part]);
+    }
+#pragma unroll
+    for (int part = 0; part < PARTS; ++part)
+#pragma unroll
+        for (int i = 0; i < quad::SIZE; ++i) {
+            const int32_t place = part * quad::WARP + lane + i;
+            if (place >= length || !mask.keeps(place)) continue;
+            kept |= 1u << (part * quad::SIZE + i);
+            top = max(top, row[part][i]);
+        }
+    top = warp::largest(top);
+    int64_t total = 0;
+#pragma unroll
+    for (int part = 0; part < PARTS; ++part)
+#pragma unroll
+        for (int i = 0; i < quad::SIZE; ++i) {
+            const bool is_kept = kept >> (part * quad::SIZE + i) & 1;
+            row[part][i] = is_kept ? intaglio::exp(uint32_t(top) - uint32_t(row[part][i]), exponential) : 0;
+            total += row[part][i];
+        }
+    const int64_t factor = intaglio::softmax_factor(output.multiplier, warp::sum(total));
+    const bool y_aligned = quad::is_aligned(y, length);
+#pragma unroll
+    for (int part = 0; part < PARTS; ++part) {
+        const int32_t first = part * quad::WARP + lane;
+        if (first >= length) return;
+#pragma unroll
+        for (int i = 0; i < quad::SIZE; ++i) row[part][i] = intaglio::softmax_output(row[part][i], factor, output.shift);
+        quad::store(y + first, length - first, y_aligned, row[part]);
+    }
+}
+
+// A row of any length.
+__device__ __forceinline__ void softmax_of_long_row(
+    const int32_t* __restrict__ x, const Mask& mask, int32_t length, const intaglio::ExpConstants& exponential,
+    const Output& output, int8_t* __restrict__ y) {
     const int lane = threadIdx.x % warp::LANES;
     int32_t top = warp::LOWEST;
     for (int32_t i = lane; i < length; i += warp::LANES)
-        if (!mask || mask[i * mask_step] != 0) top = max(top, x[i]);
+        if (mask.keeps(i)) top = max(top, x[i]);
     top = warp::largest(top);
     int64_t total = 0;
     for (int32_t i = lane; i < length; i += warp::LANES)
-        if (!mask || mask[i * mask_step] != 0) total += intaglio::exp(uint32_t(top) - uint32_t(x[i]), exponential);
+        if (mask.keeps(i)) total += intaglio::exp(uint32_t(top) - uint32_t(x[i]), exponential);
     const int64_t factor = intaglio::softmax_factor(output.multiplier, warp::sum(total));
     for (int32_t i = lane; i < length; i += warp::LANES) {
-        const bool kept = !mask || mask[i * mask_step] != 0;
-        const int32_t p = kept ? intaglio::exp(uint32_t(top) - uint32_t(x[i]), exponential) : 0;
+        const int32_t p = mask.keeps(i) ? intaglio::exp(uint32_t(top) - uint32_t(x[i]), exponential) : 0;
         y[i] = int8_t(intaglio::softmax_output(p, factor, output.shift));
     }
+}
+
+__device__ __forceinline__ void softmax_row(
+    const int32_t* __restrict__ x, const Mask& mask, int32_t length, const intaglio::ExpConstants& exponential,
+    const Output& output, int8_t* __restrict__ y) {
+    if (length <= quad::WARP) softmax_in_registers<1>(x, mask, length, exponential, output, y);
+    else if (length <= 4 * quad::WARP) softmax_in_registers<4>(x, mask, length, exponential, output, y);
+    else if (length <= 8 * quad::WARP) softmax_in_registers<8>(x, mask, length, exponential, output, y);
+    else softmax_of_long_row(x, mask, length, exponential, output, y);
 }
 
 // The row of this warp; all lanes of a warp leave together where it is past the last.
@@ -45,7 +109,7 @@ extern "C" __global__ void __launch_bounds__(THREADS) int_softmax(
     if (row >= rows) return;
     const int64_t start = int64_t(row) * length;
     const intaglio::ExpConstants exponential = {uint32_t(limit), left, right, uint32_t(base)};
-    softmax_row(x + start, nullptr, 0, length, exponential, {multiplier, shift}, y + start);
+    softmax_row(x + start, {nullptr, 0}, length, exponential, {multiplier, shift}, y + start);
 }
 
 // The same with mask: bool [mask0, mask1, mask2, mask3], broadcast to x: int32 [x0, x1, x2, length].
@@ -58,5 +122,5 @@ extern "C" __global__ void __launch_bounds__(THREADS) int_softmax_masked(
     const int64_t start = int64_t(row) * length;
     const intaglio::ExpConstants exponential = {uint32_t(limit), left, right, uint32_t(base)};
     const int64_t mask_start = broadcast::row_start(row, {{x0, x1, x2, length}}, {{mask0, mask1, mask2, mask3}});
-    softmax_row(x + start, mask + mask_start, mask3 != 1, length, exponential, {multiplier, shift}, y + start);
+    softmax_row(x + start, {mask + mask_start, mask3 != 1}, length, exponential, {multiplier, shift}, y + start);
 }

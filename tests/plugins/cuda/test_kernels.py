@@ -4,6 +4,7 @@ from collections.abc import Callable
 from typing import Any
 
 import numpy as np
+import operator_cases
 import pytest
 from cuda_emulator import emulate
 from hypothesis import HealthCheck, example, given, settings
@@ -168,6 +169,25 @@ def test_tiles_around_their_sizes_equal_the_reference(run, monkeypatch, rows, mo
     random = np.random.default_rng(rows)
     x, weight = int8(random, rows, 273), int8(random, 273, 161)
     check(run, Case("IntLinear", (x, weight, np.zeros(161, np.int32)), {"bits": 32}), rows)
+
+
+# Rows that fill the registers of a warp in each way, that do not, and that are longer.
+@pytest.mark.parametrize("length", [3, 4, 127, 128, 129, 512, 513, 1024, 1025])
+@pytest.mark.parametrize("operator", ["IntSoftmax", "IntLayerNorm"])
+def test_rows_around_the_registers_of_a_warp_equal_the_reference(run, monkeypatch, operator, length):
+    monkeypatch.setattr(operator_cases, "width", lambda random: length)
+    monkeypatch.setattr(operator_cases, "leading", lambda random: (3,))
+    for seed in range(2):
+        check(run, kernel_case(operator, np.random.default_rng(10 * length + seed)), seed)
+
+
+# Tiles of element-wise kernels: 8 rows and 256 channels, four of each thread.
+@pytest.mark.parametrize(("rows", "length"), [(1, 255), (7, 4), (8, 256), (9, 257), (17, 6)])
+@pytest.mark.parametrize("operator", ["Requantize", "IntGelu", "IntAdd"])
+def test_elements_around_a_tile_equal_the_reference(run, monkeypatch, operator, rows, length):
+    monkeypatch.setattr(operator_cases, "width", lambda random: length)
+    monkeypatch.setattr(operator_cases, "leading", lambda random: (rows,))
+    check(run, kernel_case(operator, np.random.default_rng(rows + length)), rows)
 
 
 @pytest.mark.parametrize(("depth", "keys"), [(32, 300), (64, 129), (80, 64), (128, 65), (7, 0)])
