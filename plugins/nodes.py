@@ -12,7 +12,7 @@ import onnx_ir as ir
 from intaglio.errors import EngineError, GraphError
 from intaglio.plugins import constant_folding
 from intaglio.plugins.contract import Made, Operator
-from intaglio.plugins.cuda.geometry import Length, Tensor
+from intaglio.plugins.cuda.launching.geometry import Length, Tensor
 from intaglio.plugins.operator_inputs import Given, Shape
 from intaglio.plugins.registry import DOMAIN, OPS
 

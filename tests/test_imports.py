@@ -26,7 +26,7 @@ DEFERRED = {
 TABLES = {
     "cli/__init__.py": [f"intaglio.cli.{verb.replace('-', '_')}" for verb in VERBS],
     "plugins/registry.py": [f"intaglio.plugins.{folder}.spec" for folder in OPERATOR_FOLDERS],
-    "plugins/cuda/launches.py": [f"intaglio.plugins.{folder}.launch" for folder in OPERATOR_FOLDERS],
+    "plugins/cuda/launching/launches.py": [f"intaglio.plugins.{folder}.launch" for folder in OPERATOR_FOLDERS],
     "plugins/kernel_check/cases.py": [f"intaglio.plugins.{folder}.gpu_cases" for folder in OPERATOR_FOLDERS],
     "training/integer/operators.py": [f"intaglio.plugins.{folder}.training" for folder in OPERATOR_FOLDERS],
     "runtime/engines/opening.py": [

@@ -15,7 +15,7 @@ from typing import Any
 import numpy as np
 
 from intaglio.errors import EngineError
-from intaglio.plugins.cuda.geometry import Launch, Tensor, blocks, product, total
+from intaglio.plugins.cuda.launching.geometry import Launch, Tensor, blocks, product, total
 
 WINDOW, ROWS, THREADS = 512, 8, 128  # as in kernel.cu
 

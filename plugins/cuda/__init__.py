@@ -3,6 +3,6 @@
 `python -m intaglio.plugins.cuda` prints the resource usage of every kernel on every GPU.
 """
 
-from intaglio.plugins.cuda.geometry import Launch, Tensor
+from intaglio.plugins.cuda.launching.geometry import Launch, Tensor
 
 __all__ = ["Launch", "Tensor"]

@@ -6,7 +6,7 @@ from rich.console import Console
 from rich.table import Table
 
 from intaglio.plugins.cuda.compiler import SMS, resources
-from intaglio.plugins.cuda.launches import operators
+from intaglio.plugins.cuda.launching.launches import operators
 
 
 def main() -> None:

@@ -10,7 +10,7 @@ from pathlib import Path
 from intaglio.errors import StorageError
 from intaglio.files.atomic import atomic_write
 from intaglio.files.hashes import cache_directory
-from intaglio.plugins.cuda.geometry import PLUGINS
+from intaglio.plugins.cuda.launching.geometry import PLUGINS
 
 
 def key(folder: str, *others: object) -> str:

@@ -17,7 +17,7 @@ import msgspec
 from intaglio import extras
 from intaglio.errors import EngineError, MissingExtraError, one_line
 from intaglio.plugins.cuda import cache as compiled_before
-from intaglio.plugins.cuda.geometry import PLUGINS
+from intaglio.plugins.cuda.launching.geometry import PLUGINS
 
 SMS = {75: "T4", 80: "A100", 90: "H100"}  # compute capability times ten: the GPU it stands for
 

@@ -21,7 +21,7 @@ from intaglio import extras
 from intaglio.errors import EngineError, one_line
 from intaglio.plugins.cuda.compiler import Image, built_for, compile_kernel, images, only
 from intaglio.plugins.cuda.driver import attribute, call, check_driver
-from intaglio.plugins.cuda.geometry import Launch, at_least_1
+from intaglio.plugins.cuda.launching.geometry import Launch, at_least_1
 
 Array = npt.NDArray[np.generic]
 Output = tuple[Sequence[int], npt.DTypeLike]

@@ -36,7 +36,7 @@ from typing import Any
 
 import numpy as np
 
-from intaglio.plugins.cuda.geometry import Launch, Length, Tensor, blocks, choose, product
+from intaglio.plugins.cuda.launching.geometry import Launch, Length, Tensor, blocks, choose, product
 
 THREADS = 128  # as all numbers here, in packed_product.cuh and packed_product_float32.cuh
 FEW = 16

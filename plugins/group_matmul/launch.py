@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from intaglio.plugins.cuda.geometry import Launch, Tensor
+from intaglio.plugins.cuda.launching.geometry import Launch, Tensor
 from intaglio.plugins.cuda.packed_product import packed_launch
 
 

@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from intaglio.plugins.cuda.geometry import Launch, Tensor, broadcast_length, elementwise, four_axes, product
+from intaglio.plugins.cuda.launching.geometry import Launch, Tensor, broadcast_length, elementwise, four_axes, product
 
 
 def launch(inputs: Sequence[Tensor | None], attributes: Mapping[str, Any], sm: int) -> Launch:

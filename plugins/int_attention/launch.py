@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from intaglio.errors import EngineError
-from intaglio.plugins.cuda.geometry import Launch, Tensor, blocks, constants, four_axes
+from intaglio.plugins.cuda.launching.geometry import Launch, Tensor, blocks, constants, four_axes
 from intaglio.plugins.int_attention.spec import PACKED
 from intaglio.plugins.integer_math import exp_constants
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from intaglio.plugins.cuda.geometry import Launch, Tensor, constants, elementwise, product
+from intaglio.plugins.cuda.launching.geometry import Launch, Tensor, constants, elementwise, product
 from intaglio.plugins.integer_math import gelu_constants
 
 

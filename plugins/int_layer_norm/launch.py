@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from intaglio.plugins.cuda.geometry import Launch, Length, Tensor, blocks, constants, product
+from intaglio.plugins.cuda.launching.geometry import Launch, Length, Tensor, blocks, constants, product
 from intaglio.plugins.integer_math import layer_norm_constants
 
 ROWS, THREADS = 4, 128  # of a block, as in kernel.cu

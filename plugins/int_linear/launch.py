@@ -15,7 +15,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from intaglio.plugins.cuda.geometry import Launch, Length, Tensor, at_least_1, blocks, choose, product
+from intaglio.plugins.cuda.launching.geometry import Launch, Length, Tensor, at_least_1, blocks, choose, product
 from intaglio.plugins.int_linear.spec import gelu_constants
 
 THREADS = 128  # as in cuda/gemm.cuh

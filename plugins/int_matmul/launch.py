@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from intaglio.plugins.cuda.geometry import Launch, Tensor, blocks, broadcast_length, four_axes, product
+from intaglio.plugins.cuda.launching.geometry import Launch, Tensor, blocks, broadcast_length, four_axes, product
 
 TILE_ROWS, TILE_COLUMNS, THREADS = 64, 128, 128  # wide ones, as in cuda/gemm.cuh
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from intaglio.plugins.cuda.geometry import Launch, Tensor, blocks, constants, four_axes, product
+from intaglio.plugins.cuda.launching.geometry import Launch, Tensor, blocks, constants, four_axes, product
 from intaglio.plugins.integer_math import exp_constants, softmax_constants
 
 ROWS, THREADS = 4, 128  # of a block, as in kernel.cu

@@ -9,8 +9,8 @@ import numpy as np
 import numpy.typing as npt
 
 from intaglio.plugins import OPS
-from intaglio.plugins.cuda.geometry import Launch, Tensor
-from intaglio.plugins.cuda.launches import launch
+from intaglio.plugins.cuda.launching.geometry import Launch, Tensor
+from intaglio.plugins.cuda.launching.launches import launch
 
 Array = npt.NDArray[Any]
 Output = tuple[tuple[int, ...], np.dtype[Any]]

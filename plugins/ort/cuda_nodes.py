@@ -28,10 +28,10 @@ from intaglio.errors import EngineError, GraphError
 from intaglio.plugins import constant_folding
 from intaglio.plugins.contract import Operator
 from intaglio.plugins.cuda.compiler import Images, built_for, images_for
-from intaglio.plugins.cuda.expressions import Step, length, program
-from intaglio.plugins.cuda.geometry import Launch, Length, Tensor
-from intaglio.plugins.cuda.launches import launch
-from intaglio.plugins.cuda.output_shapes import output_shapes
+from intaglio.plugins.cuda.launching.expressions import Step, length, program
+from intaglio.plugins.cuda.launching.geometry import Launch, Length, Tensor
+from intaglio.plugins.cuda.launching.launches import launch
+from intaglio.plugins.cuda.launching.output_shapes import output_shapes
 from intaglio.plugins.nodes import add_outputs, attributes, lengths, operator_of, tensors, used_inputs
 from intaglio.plugins.registry import CUDA_DOMAIN, DOMAIN
 from intaglio.plugins.signature import ANY, OR_ONE, Input

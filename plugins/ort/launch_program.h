@@ -1,6 +1,6 @@
 // The launch of a CUDA kernel, computed from the lengths of a node's inputs by the attribute `launch`.
 //
-// plugins/ort/cuda_nodes.py writes the attribute and explains it, plugins/cuda/expressions.py the steps.
+// plugins/ort/cuda_nodes.py writes the attribute and explains it, plugins/cuda/launching/expressions.py the steps.
 #pragma once
 
 #include <cstdint>

@@ -27,7 +27,7 @@ import onnx_ir as ir
 
 from intaglio.plugins.contract import Operator
 from intaglio.plugins.cuda.compiler import SMS
-from intaglio.plugins.cuda.launches import launch
+from intaglio.plugins.cuda.launching.launches import launch
 from intaglio.plugins.nodes import add_outputs, attributes, lengths, naming, operator_of, tensors, used_inputs
 from intaglio.plugins.registry import DOMAIN
 

@@ -21,9 +21,9 @@ from intaglio.errors import EngineError, one_line
 from intaglio.plugins.contract import Operator
 from intaglio.plugins.cuda.compiler import SMS, compile_kernel, newest_for, only
 from intaglio.plugins.cuda.driver import check_driver
-from intaglio.plugins.cuda.geometry import Launch, Tensor, at_least_1
-from intaglio.plugins.cuda.launches import launch
-from intaglio.plugins.cuda.output_shapes import output_shapes
+from intaglio.plugins.cuda.launching.geometry import Launch, Tensor, at_least_1
+from intaglio.plugins.cuda.launching.launches import launch
+from intaglio.plugins.cuda.launching.output_shapes import output_shapes
 from intaglio.plugins.registry import DOMAIN, OPS
 from intaglio.plugins.trt.explicit import forms, plugin_dtype, plugin_name
 

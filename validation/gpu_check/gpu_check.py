@@ -17,7 +17,7 @@ from intaglio.display.progress import track
 from intaglio.errors import EngineError, MissingExtraError
 from intaglio.files.atomic import atomic_write, check_output_file
 from intaglio.plugins.cuda.compiler import images
-from intaglio.plugins.cuda.launches import operators
+from intaglio.plugins.cuda.launching.launches import operators
 from intaglio.plugins.kernel_check.inputs import Sizes
 from intaglio.processes.children import Child, ChildEndedError
 from intaglio.validation.gpu_check.results import (

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from intaglio.plugins.cuda.compiler import compile_kernel, newest_for
-from intaglio.plugins.cuda.launches import operators
+from intaglio.plugins.cuda.launching.launches import operators
 
 pytest.importorskip("cuda.bindings.nvrtc")
 

@@ -13,7 +13,7 @@ from intaglio.errors import EngineError, MissingExtraError
 from intaglio.plugins.cuda import __main__ as program
 from intaglio.plugins.cuda import compiler, driver
 from intaglio.plugins.cuda.compiler import compile_kernel, entry_points, parameters, resources
-from intaglio.plugins.cuda.launches import operators
+from intaglio.plugins.cuda.launching.launches import operators
 from intaglio.plugins.cuda.packed_product import NARROW, WIDE, shared_bytes
 from intaglio.plugins.kernel_check.case import folder_of, launch_of, outputs_of
 

@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 from operator_cases import int8
 
 from intaglio.errors import EngineError, MissingExtraError
-from intaglio.plugins.cuda.geometry import Launch
+from intaglio.plugins.cuda.launching.geometry import Launch
 
 BIAS = 4096  # added to an index, which may be negative, as no scalar is
 

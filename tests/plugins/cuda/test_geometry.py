@@ -12,8 +12,8 @@ from operator_cases import MAKERS, Case
 from intaglio.errors import EngineError
 from intaglio.plugins import OPS
 from intaglio.plugins.cuda import launcher
-from intaglio.plugins.cuda.geometry import Launch, Tensor, at_least_1, broadcast_length, product, total
-from intaglio.plugins.cuda.launches import launch
+from intaglio.plugins.cuda.launching.geometry import Launch, Tensor, at_least_1, broadcast_length, product, total
+from intaglio.plugins.cuda.launching.launches import launch
 from intaglio.plugins.kernel_check.case import folder_of, launch_of
 
 

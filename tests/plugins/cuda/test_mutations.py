@@ -10,7 +10,7 @@ from operator_cases import Case, indices, int8
 
 from intaglio.errors import EngineError
 from intaglio.plugins import OPS
-from intaglio.plugins.cuda.geometry import PLUGINS
+from intaglio.plugins.cuda.launching.geometry import PLUGINS
 from intaglio.plugins.int_linear import launch as int_linear
 from intaglio.plugins.kernel_check.case import launch_of, outputs_of
 

@@ -23,7 +23,7 @@ import numpy.typing as npt
 from intaglio.errors import EngineError, MissingExtraError, storage_errors
 from intaglio.plugins.cuda import cache as compiled_before
 from intaglio.plugins.cuda.compiler import entry_points
-from intaglio.plugins.cuda.geometry import PLUGINS, Launch, at_least_1
+from intaglio.plugins.cuda.launching.geometry import PLUGINS, Launch, at_least_1
 from intaglio.processes.temporary import scratch_directory
 
 Array = npt.NDArray[np.generic]

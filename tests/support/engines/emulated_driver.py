@@ -24,7 +24,7 @@ from device_meter import Ledger
 from intaglio.plugins import ort as kernels
 from intaglio.plugins.cuda import compiler
 from intaglio.plugins.cuda.compiler import Compiled, Images, entry_points
-from intaglio.plugins.cuda.launches import operators
+from intaglio.plugins.cuda.launching.launches import operators
 
 IMAGES = Images(b"\x7fELF of the emulator", b".version 7.0\0")  # as the driver recognises them
 GPU, HOST = b"CUDAExecutionProvider\0", b"CPUExecutionProvider\0\0"

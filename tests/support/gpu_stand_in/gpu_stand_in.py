@@ -23,9 +23,9 @@ from cuda.bindings import nvrtc
 
 from intaglio.errors import EngineError
 from intaglio.plugins.cuda.compiler import entry_points
-from intaglio.plugins.cuda.geometry import Launch
 from intaglio.plugins.cuda.launcher import GUARD
-from intaglio.plugins.cuda.launches import operators
+from intaglio.plugins.cuda.launching.geometry import Launch
+from intaglio.plugins.cuda.launching.launches import operators
 
 SM = 80
 PROVIDER = "CUDAExecutionProvider"

@@ -13,7 +13,7 @@ import pytest
 
 from intaglio.plugins import OPS
 from intaglio.plugins.cuda.compiler import entry_points
-from intaglio.plugins.cuda.launches import operators
+from intaglio.plugins.cuda.launching.launches import operators
 from intaglio.plugins.kernel_check.bounds import difference
 from intaglio.plugins.kernel_check.case import launch_of, outputs_of
 from intaglio.plugins.kernel_check.cases import cases

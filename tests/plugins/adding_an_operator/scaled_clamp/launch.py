@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from intaglio.plugins.cuda.geometry import Launch, Tensor, float_halves, product
+from intaglio.plugins.cuda.launching.geometry import Launch, Tensor, float_halves, product
 
 THREADS = 128  # as in kernel.cu
 

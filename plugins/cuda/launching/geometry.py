@@ -19,7 +19,7 @@ import numpy as np
 
 from intaglio.errors import EngineError
 
-PLUGINS = Path(__file__).parent.parent
+PLUGINS = Path(__file__).parent.parent.parent
 
 # An int, or a symbolic expression of TensorRT that has the four operations.
 Length = Any

@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from intaglio.plugins.contract import Operator
-from intaglio.plugins.cuda.geometry import Length, broadcast_length
+from intaglio.plugins.cuda.launching.geometry import Length, broadcast_length
 
 
 def output_shapes(

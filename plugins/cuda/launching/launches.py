@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from importlib import import_module
 from typing import Any
 
-from intaglio.plugins.cuda.geometry import PLUGINS, Launch, Tensor
+from intaglio.plugins.cuda.launching.geometry import PLUGINS, Launch, Tensor
 
 
 def launch(folder: str, inputs: Sequence[Tensor | None], attributes: Mapping[str, Any], sm: int) -> Launch:
