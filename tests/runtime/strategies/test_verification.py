@@ -124,7 +124,7 @@ def test_fully_accepted_draft_adds_a_target_token(seed: int) -> None:
 
 
 SAMPLING: dict[str, Any] = {"temperature": 3.0, "top_k": 4}
-COUNT, TOGETHER = 2500, 250
+COUNT, TOGETHER = 2500, 50
 
 
 @pytest.fixture(scope="module")
