@@ -54,7 +54,7 @@ def draft_options(command: Callable[..., None]) -> Callable[..., None]:
             type=OneOf(["float32", "bfloat16"]),
             default="float32",
             show_default=True,
-            help="Precision of matrix products; bfloat16 is twice as fast on CPUs with AMX or AVX512-BF16, else far slower.",
+            help="Precision of matrix products; bfloat16 is twice as fast with AMX or AVX512-BF16, else far slower.",
         ),
         force_option,
         json_option,
