@@ -66,7 +66,8 @@ class CallText:
 
     def unread(self, count: int = 1) -> None:
         """Put the last characters back."""
-        self.held, self._again = self.held[:-count], self.held[-count:] + self._again
+        kept = len(self.held) - count  # not a negative index: count may be 0
+        self.held, self._again = self.held[:kept], self.held[kept:] + self._again
 
     def drop(self) -> None:
         """Forget what is held back: it is markup, or was reported."""

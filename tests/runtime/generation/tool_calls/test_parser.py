@@ -6,7 +6,7 @@ import json
 from typing import Any
 
 import pytest
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 from written_calls import parsed, written_calls
 
@@ -56,6 +56,7 @@ def cut(text: str, places: list[int]) -> list[str]:
 
 
 @styles
+@example(text="<|python_start|>weather(}", places=[])  # a call without an argument's name: it must not be read for ever
 @given(text=texts, places=st.lists(st.integers(0, 400), max_size=8))
 def test_events_are_independent_of_piece_boundaries(style: ToolCallFormat, text: str, places: list[int]) -> None:
     whole = parsed(style, [text])
