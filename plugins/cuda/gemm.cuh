@@ -44,7 +44,7 @@ struct Problem {
 };
 
 // The sums of one lane: row 16·i + 8·(e/2) + lane/4, column 8·(lane%4) + 4·(e%2) + j for sum[i][j][e]; of a Wide tile
-// columns begin at 32·warp, of a Narrow one the sums are those of the warp's part of k.
+// columns begin at 32·warp, of a Narrow one they cover the warp's part of k.
 template <class Shape>
 using Sums = int32_t[Shape::ROW_TILES][4][4];
 

@@ -5,7 +5,7 @@ compiler, and no knowledge of the operators:
 
 1. its first inputs are the kernel's cubin, which may be empty, and its PTX, for the driver that does not load the
    cubin: constants of uint8 that all nodes of the operator share. ONNX Runtime keeps them in host memory,
-2. its other inputs and its attributes are those of the operator, without inputs that the attributes make it ignore,
+2. its other inputs and its attributes are the operator's, without inputs that the attributes make it ignore,
 3. every output is present, used or not,
 4. `kernel` is the kernel's name, and `launch` the numbers of the launch: threads of a block on three axes; the number
    of inputs and the rank of each, -1 for one left out; the number of outputs and their ranks; and a program in postfix
@@ -13,7 +13,7 @@ compiler, and no knowledge of the operators:
    on three axes, the bytes of dynamic shared memory, and the kernel's scalars. It also checks every length that the
    kernel relies on.
 
-A node with a shape or a kernel that is not known stays as it is, and runs on the CPU.
+A node with a shape or a kernel that is not known is unchanged, and runs on the CPU.
 """
 
 from __future__ import annotations

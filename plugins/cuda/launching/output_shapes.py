@@ -21,10 +21,12 @@ def output_shapes(
     symbols: dict[str, Length] = {}
     shapes: list[tuple[int | str, ...] | None] = []
     for index, lengths in enumerate(inputs):
-        names = [f"{index}.{axis}" for axis in range(len(lengths or ()))]
-        symbols.update(zip(names, lengths or (), strict=True))
-        shape = (each if isinstance(each, int) else name for name, each in zip(names, lengths or (), strict=True))
-        shapes.append(None if lengths is None else tuple(shape))
+        if lengths is None:
+            shapes.append(None)
+            continue
+        named = {f"{index}.{axis}": each for axis, each in enumerate(lengths)}
+        symbols |= named
+        shapes.append(tuple(each if isinstance(each, int) else name for name, each in named.items()))
 
     def length(output: int, axis: int, ones: tuple[str, ...] = ()) -> Length:
         given = [each and tuple(1 if name in ones else name for name in each) for each in shapes]

@@ -22,12 +22,12 @@ def build_target(bundle: Bundle, target: Target, request: BuildRequest, folder: 
     """Write every graph of `bundle`, optimised by ONNX Runtime, to `<target>.onnx` in `folder`; see `build`."""
     if request.gpus or request.lengths:
         raise UsageError(f"target {target.name}: does not accept GPU names or axis lengths. Leave them out.")
-    gpu = gpus.present() if target.needs_gpu else None
     paths = {graph.file: folder / f"{engine_stem(target.name, graph.file)}.onnx" for graph in bundle.manifest.graphs}
     request.check_free(bundle, [path.name for path in paths.values()])
     records = []
     for graph, path in paths.items():
         optimise(bundle, graph, target.name, path)
+        gpu = gpus.present() if target.needs_gpu else None  # whose kernels it has
         size = sum(file.stat().st_size for file in folder.glob(f"{path.name}*"))
         records.append(
             EngineRecord(

@@ -8,7 +8,7 @@ from contextlib import contextmanager
 from pathlib import Path
 
 from intaglio.bundle.external_data import external_data_files, link_data
-from intaglio.bundle.model_file import load, parse, save
+from intaglio.bundle.model_file import load, outline, save
 from intaglio.errors import BundleError, EngineError, MissingExtraError
 from intaglio.plugins import custom_operators
 from intaglio.plugins import ort as kernels
@@ -32,7 +32,7 @@ def with_cuda_kernels(path: Path) -> Iterator[Path]:
     `OnTheCpu` names them. Raises `EngineError` for a damaged file, and for a driver that is too old.
     """
     try:
-        message = parse(path)
+        message = outline(path)
         names = custom_operators(message.graph.node)
         locations = external_data_files(message)
     except BundleError as error:

@@ -169,7 +169,7 @@ def test_nodes_share_an_image() -> None:
     assert all(each.domain == CUDA_DOMAIN for each in model.graph)
 
 
-def test_images_are_those_of_the_compiler() -> None:
+def test_images_come_from_the_compiler() -> None:
     pytest.importorskip("cuda.bindings.nvrtc")
     for sm, form in ((86, "ELF"), (120, "PTX alone")):
         model = node_model(case_of("IntGelu"), constants=True)

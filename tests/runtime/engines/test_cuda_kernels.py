@@ -125,7 +125,7 @@ def test_built_engine_brings_its_kernels(
         (record,) = build(bundle, "ort-cuda").engines
         assert (record.gpu, record.sm) == ("a100", 80)
         assert domains(bundle / record.path).count(CUDA_DOMAIN) == count
-        monkeypatch.setattr(compiler, "compile_kernel", None)  # not needed any more
+        monkeypatch.setattr(compiler, "compile_kernel", None)  # no longer needed
         with open_engine(bundle, "ort-cuda") as engine:
             found = engine.run(feeds(bundle))
         assert len(driver.launches) == count
