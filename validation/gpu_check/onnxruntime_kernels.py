@@ -8,7 +8,7 @@ from intaglio.plugins import ort
 from intaglio.plugins.kernel_check.case import Array, Case
 from intaglio.plugins.kernel_check.node_model import feeds, node_model
 from intaglio.plugins.ort.cuda_nodes import use_cuda_kernels
-from intaglio.runtime.engines.onnxruntime.engine import PROVIDERS, missing_provider
+from intaglio.runtime.engines.onnxruntime.provider import missing_provider, open_session
 
 TARGET = "ort-cuda"
 
@@ -31,9 +31,8 @@ def run(case: Case, sm: int) -> tuple[str, list[Array]]:
     options.log_severity_level = 4  # errors are raised
     if not ort.register(options):
         raise MissingExtraError("intaglio was installed without a C++ compiler. Install g++, then intaglio again.")
+    session = open_session(case, ir.to_proto(model).SerializeToString(), options, TARGET)
     try:
-        content = ir.to_proto(model).SerializeToString()
-        session = onnxruntime.InferenceSession(content, options, providers=PROVIDERS[TARGET])
         outputs: list[Array] = session.run(None, feeds(case, constants=True))
     except Exception as error:  # the library's exceptions have no other common base
         raise EngineError(f"ONNX Runtime failed: {one_line(error)}") from error

@@ -8,12 +8,12 @@ from intaglio.bundle.bundle import Bundle, EngineRecord
 from intaglio.bundle.external_data import external_data_files
 from intaglio.bundle.model_file import parse
 from intaglio.display import progress
-from intaglio.errors import BuildError, UsageError, one_line
+from intaglio.errors import BuildError, EngineError, UsageError
 from intaglio.extras import load
 from intaglio.runtime.engines import gpus
 from intaglio.runtime.engines.build_request import BuildRequest, Built, engine_stem
 from intaglio.runtime.engines.onnxruntime.custom_operators import runnable
-from intaglio.runtime.engines.onnxruntime.engine import PROVIDERS, SLOWER, missing_provider
+from intaglio.runtime.engines.onnxruntime.provider import missing_provider, open_session
 from intaglio.runtime.engines.onnxruntime.stored import library_name
 from intaglio.targets import TARGETS, Target
 
@@ -67,11 +67,6 @@ def optimise(bundle: Bundle, graph: str, target: str, path: Path) -> None:
         runnable(model, options, bundle.manifest.custom_operators, TARGETS[target].needs_gpu) as file,
     ):
         try:
-            session = onnxruntime.InferenceSession(
-                str(file), options, providers=PROVIDERS[target], disabled_optimizers=SLOWER[target]
-            )
-        except Exception as error:  # the library's exceptions have no other common base
-            reason = one_line(error)
-            raise BuildError(f"{model}: ONNX Runtime cannot optimise it: {reason}") from error
-    if (provider := PROVIDERS[target][0]) not in session.get_providers():
-        raise BuildError(f"target {target}: {provider} did not start. Check the GPU with nvidia-smi, or use ort-cpu.")
+            open_session(model, str(file), options, target)
+        except EngineError as error:
+            raise BuildError(str(error)) from error

@@ -18,19 +18,10 @@ from intaglio.runtime.engines.engine import Array, Binding, Engine, check_buffer
 from intaglio.runtime.engines.memory import Buffer
 from intaglio.runtime.engines.onnxruntime.custom_operators import runnable
 from intaglio.runtime.engines.onnxruntime.partial_graph import partial_graph
+from intaglio.runtime.engines.onnxruntime.provider import missing_provider, open_session
 from intaglio.runtime.engines.onnxruntime.stored import stored_model
 from intaglio.runtime.engines.open_options import Opening
 from intaglio.targets import TARGETS, Target
-
-# Target -> execution providers, in order of preference. The fallback comes after the first.
-PROVIDERS = {
-    "ort-cpu": ["CPUExecutionProvider"],
-    "ort-cuda": ["CUDAExecutionProvider", "CPUExecutionProvider"],
-}
-
-# Target -> optimisations of ONNX Runtime that make it slower: on CPUs, its SkipLayerNormalization takes six times as
-# long as the Add and LayerNormalization that it replaces (375 x 256: 475 and 73 microseconds, EPYC, one thread, 1.31).
-SLOWER = {"ort-cpu": ["SkipLayerNormFusion"], "ort-cuda": []}
 
 EXTERNAL_DATA_FOLDER = "session.model_external_initializers_file_folder_path"  # for a model that is not a file
 
@@ -90,13 +81,12 @@ class OnnxRuntimeEngine(Engine):
             if outputs is not None:
                 model = partial_graph(file, outputs).SerializeToString()
                 options.add_session_config_entry(EXTERNAL_DATA_FOLDER, str(file.parent))
+            settings = {"user_compute_stream": str(self._device.stream)} if self._device else None
             try:
-                self._session = onnxruntime.InferenceSession(
-                    model, options, providers=self._providers(target), disabled_optimizers=SLOWER[target]
-                )
-            except Exception as error:  # the library's exceptions have no other common base
+                self._session = open_session(path, model, options, target, settings)
+            except EngineError:
                 self.close()
-                raise EngineError(f"{path}: ONNX Runtime cannot open it: {one_line(error)}") from error
+                raise
         self.inputs = tuple(_spec(value) for value in self._session.get_inputs())
         self.outputs = tuple(_spec(value) for value in self._session.get_outputs())
         self.axes: Mapping[str, Axis] = source.graph(graph).axes if isinstance(source, Bundle) else {}
@@ -118,26 +108,10 @@ class OnnxRuntimeEngine(Engine):
         if self._device is not None and self._owns_device:
             self._device.close()
 
-    def _providers(self, target: str) -> list[str | tuple[str, dict[str, str]]]:
-        """The providers of a target, on the stream of the memory's buffers."""
-        first, *others = PROVIDERS[target]
-        return [(first, {"user_compute_stream": str(self._device.stream)}) if self._device else first, *others]
-
 
 def open_target(source: Path | Bundle, target: Target, options: Opening) -> OnnxRuntimeEngine:
     """Open a bundle's graph, or an .onnx file; see `targets`."""
     return OnnxRuntimeEngine(source, target.name, options.threads, options.spinning, options.outputs, options.graph)
-
-
-def missing_provider(target: str) -> str | None:
-    """The error message if the installed ONNX Runtime lacks the target's provider, else None."""
-    provider, available = PROVIDERS[target][0], load("onnxruntime").get_available_providers()
-    if provider in available:
-        return None
-    return (
-        f"target {target}: needs {provider}, this ONNX Runtime has {', '.join(available)}. Install it with: "
-        f"pip install 'intaglio[{TARGETS[target].extra}]' (instead of onnxruntime), or use --target ort-cpu."
-    )
 
 
 class _OnnxRuntimeBinding(Binding):

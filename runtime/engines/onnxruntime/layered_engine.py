@@ -14,8 +14,9 @@ from intaglio.errors import EngineError, one_line
 from intaglio.extras import load
 from intaglio.processes.threads import usable_threads
 from intaglio.runtime.engines.engine import Array, Engine
-from intaglio.runtime.engines.onnxruntime.engine import DTYPES, EXTERNAL_DATA_FOLDER, SLOWER
+from intaglio.runtime.engines.onnxruntime.engine import DTYPES, EXTERNAL_DATA_FOLDER
 from intaglio.runtime.engines.onnxruntime.partial_graph import needed, reduce
+from intaglio.runtime.engines.onnxruntime.provider import open_session
 
 
 class LayeredEngine(Engine):
@@ -62,12 +63,7 @@ class LayeredEngine(Engine):
             (EXTERNAL_DATA_FOLDER, str(self._path.parent)),
         ):
             options.add_session_config_entry(name, value)
-        try:
-            return onnxruntime.InferenceSession(
-                part, options, providers=["CPUExecutionProvider"], disabled_optimizers=SLOWER["ort-cpu"]
-            )
-        except Exception as error:  # the library's exceptions have no other common base
-            raise EngineError(f"{self._path}: ONNX Runtime cannot open it: {one_line(error)}") from error
+        return open_session(self._path, part, options, "ort-cpu")
 
     def close(self) -> None:
         """See `Engine`; nothing is open between runs."""

@@ -266,7 +266,7 @@ def test_unknown_operator_is_a_one_line_error(make_encoder: MakeEncoder) -> None
     from onnx import helper
 
     path = make_encoder("float32", [helper.make_node("Nonsense", ["hidden"], ["out"], "last")])
-    with pytest.raises(BuildError, match=r"ONNX Runtime cannot optimise it: .*Nonsense") as caught:
+    with pytest.raises(BuildError, match=r"ONNX Runtime cannot open it: .*Nonsense") as caught:
         build(path, "ort-cpu")
     assert "\n" not in str(caught.value)
     with pytest.raises(EngineError):

@@ -6,6 +6,7 @@ from pathlib import Path
 
 import numpy as np
 import onnx
+import onnxruntime
 import pytest
 from cuda_ledger import gpu
 
@@ -19,6 +20,13 @@ SIZE = 4 * 2 * 3  # bytes of an array of these tests
 
 def ones() -> np.ndarray:
     return np.ones((2, 3), np.float32)
+
+
+def test_provider_that_does_not_start_is_an_error(adder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """ONNX Runtime itself would run the model on the CPU: its log on standard error is the only sign."""
+    with gpu(), pytest.raises(EngineError, match=r"CUDAExecutionProvider did not start: .*onnxruntime-gpu\[cuda"):
+        monkeypatch.setattr(onnxruntime.InferenceSession, "get_providers", lambda _: ["CPUExecutionProvider"])
+        OnnxRuntimeEngine(adder, "ort-cuda")
 
 
 def test_changes_of_bound_arrays_reach_the_device(adder: Path) -> None:

@@ -26,7 +26,7 @@ from intaglio.bundle.bundle import Axis, Bundle, Decoder
 from intaglio.errors import EngineError
 from intaglio.exporters import export
 from intaglio.runtime.engines import profiles
-from intaglio.runtime.engines.onnxruntime.engine import missing_provider
+from intaglio.runtime.engines.onnxruntime.provider import missing_provider
 from intaglio.runtime.engines.opening import open_engine
 from intaglio.runtime.generation.generate import TextGenerator
 from intaglio.runtime.sessions import decoder as module

@@ -58,11 +58,16 @@ def install(patch: pytest.MonkeyPatch, runtime: Any) -> None:
 
     class Session(onnxruntime.InferenceSession):
         def __init__(
-            self, model: str | bytes, options: Any, providers: Sequence[Any], disabled_optimizers: Sequence[str]
+            self,
+            model: str | bytes,
+            options: Any,
+            providers: Sequence[Any],
+            disabled_optimizers: Sequence[str],
+            enable_fallback: int,
         ):
-            first, *_ = providers
+            (first, given), *_ = providers
+            assert not enable_fallback, "to the CPU, without a word"
             if not options.optimized_model_filepath:  # it runs
-                first, given = first
                 assert int(given["user_compute_stream"]) in runtime.streams, "work runs in order"
             assert first == PROVIDER
             assert not disabled_optimizers, "what is slow on CPUs may be fast here"

@@ -204,14 +204,17 @@ def give_onnxruntime_a_gpu(fault: str, kernel: str) -> None:
     from intaglio.plugins import ort
 
     class Session(onnxruntime.InferenceSession):
-        def __init__(self, model: bytes, options: Any, providers: list[str]):
-            super().__init__(model, options, providers=[name for name in providers if name != PROVIDER])
+        def __init__(self, model: bytes, options: Any, providers: list[Any], **settings: Any):
+            super().__init__(model, options, providers=providers[1:], **settings)
             (node,) = onnx.load_from_string(model).graph.node
             entry = next(each.s.decode() for each in node.attribute if each.name == "kernel")
             self._wrong = fault == "wrong bits" and entry == kernel
             driver.refuses = fault == "illegal address" and entry == kernel
             if fault == "crashed" and entry == kernel:
                 os.abort()
+
+        def get_providers(self) -> list[str]:
+            return super().get_providers() if fault == "no CUDA" else [PROVIDER]
 
         def run(self, names: Any, feeds: Any) -> Any:
             outputs = super().run(names, feeds)

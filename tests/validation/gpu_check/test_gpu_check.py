@@ -121,6 +121,7 @@ def test_a_fault_costs_one_row(gpu, intaglio: Run, monkeypatch, fault: str, mess
         ("illegal address", "Requantize: cuLaunchKernel of requantize_16 failed: CUDA_ERROR_ILLEGAL_ADDRESS", "error"),
         ("crashed", "the process ended with exit code -6", "crashed"),
         ("no provider", "needs CUDAExecutionProvider", "missing library"),
+        ("no CUDA", "CUDAExecutionProvider did not start: ", "error"),
     ],
 )
 def test_a_fault_in_onnx_runtime_costs_one_row(gpu, intaglio: Run, fault: str, message: str, kind: str) -> None:
@@ -128,7 +129,7 @@ def test_a_fault_in_onnx_runtime_costs_one_row(gpu, intaglio: Run, fault: str, m
     code, printed, _ = intaglio("gpu-check", "--json")
     of_driver, part = json.loads(printed)["kernels"]
     assert code == 1 and not part["passed"]
-    assert of_driver["passed"] == (fault == "no provider")
+    assert of_driver["passed"] == (fault in ("no provider", "no CUDA"))
     assert {each["kind"] for each in part["failures"]} == {kind}
     assert message in part["failures"][-1]["message"]
     assert part["failures"][-1]["case"].startswith("x int32[")
