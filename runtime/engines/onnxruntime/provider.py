@@ -40,7 +40,7 @@ def open_session(
 ) -> Any:
     """A session of ONNX Runtime for a file or its content, on the target's provider with `settings`.
 
-    Raises `EngineError`, which names the model `name`, for any model that ONNX Runtime refuses; and if the provider does not
+    Raises `EngineError` for a model that ONNX Runtime refuses, which it names `name`; and if the provider does not
     start, where ONNX Runtime would run everything on the CPU and not say so.
     """
     onnxruntime = load("onnxruntime")
