@@ -48,12 +48,20 @@ def gpu_check_command(output: Path | None, force: bool, as_json: bool) -> int:
         return 0 if result.passed else 1
     print_table(_title(result), ["operator", "form", "kernels", "cases", "seconds", "passed"], _rows(result))
     speeds = [
-        (each.kernel, size(each.bytes), each.warm_us, each.cold_us, each.gigabytes_per_second, each.of_copy)
+        (
+            each.kernel,
+            size(each.bytes),
+            each.warm_us,
+            each.cold_us,
+            each.gigabytes_per_second,
+            each.of_copy,
+            each.of_cublas,
+        )
         for part in result.kernels
         for each in part.speeds
     ]
     if speeds:
-        columns = ["kernel", "bytes", "warm us", "cold us", "GB/s", "of a copy"]
+        columns = ["kernel", "bytes", "warm us", "cold us", "GB/s", "of a copy", "of cuBLAS"]
         print_table("Times, as PTX", columns, speeds, may_drop=["bytes", "warm us"])
     for part in result.kernels:
         for line in _failures(part):

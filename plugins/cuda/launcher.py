@@ -17,8 +17,8 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from intaglio import extras
 from intaglio.errors import EngineError, one_line
+from intaglio.extras import load
 from intaglio.plugins.cuda.compiler import Image, built_for, compile_kernel, images, only
 from intaglio.plugins.cuda.driver import attribute, call, check_driver
 from intaglio.plugins.cuda.launching.geometry import Launch, at_least_1
@@ -30,11 +30,15 @@ GUARD = 256  # bytes around each array, as many as any alignment; a write to the
 POISON = 0xA5  # their value, and that of every output before the kernel runs: memory may still hold the right result
 WARM_UP, REPEATS = 3, 11
 BATCH = 20  # launches between two events, as one may take less time than the events' resolution
-CACHES = 8  # times the L2 cache is what a measured copy reads, and writes; twice as much as it is written between
+CACHES = 2  # times the L2 cache is what all copies of a launch's arrays take
+MOST_COPIES = 512  # of small arrays, whose time is not that of moving them
 
 
 class OverrunError(EngineError):
     """A kernel wrote outside of its outputs."""
+
+
+Work = Callable[[Any], object]  # enqueues something on a stream
 
 
 @dataclass(frozen=True)
@@ -59,7 +63,7 @@ def device() -> tuple[Any, int]:
 
     Raises `EngineError` without a GPU.
     """
-    extras.load("cuda.bindings.driver")
+    load("cuda.bindings.driver")
     try:
         call("cuInit", 0)
     except RuntimeError as error:  # the driver's library is not there
@@ -92,8 +96,8 @@ def run(
     Raises `EngineError` without a supported GPU, and for any error of the driver, `OverrunError` for a write around an
     output.
     """
-    with _ready(folder, launch, inputs, outputs, image, offset) as (start, results):
-        start()
+    with _ready(folder, launch, inputs, outputs, image, offset) as ((start, results),):
+        start(0)
         call("cuCtxSynchronize")
         blocks = [_read(pointer, _bytes(output)) for pointer, output in zip(results, outputs, strict=True)]
     for number, block in enumerate(blocks):
@@ -112,41 +116,64 @@ def measure(
     outputs: Sequence[Output],
     image: Image | None = None,
 ) -> Times:
-    """Measure the time of a launch by events of the GPU; parameters and errors as in `run`."""
-    flushed = 2 * _cache_bytes()
-    with _ready(folder, launch, inputs, outputs, image, 0) as (start, _), _allocated(flushed) as other:
-        warm = _median(start, BATCH)
-        cold = _median(start, 1, lambda: call("cuMemsetD8", other, 0, flushed))
-    return Times(warm, cold)
+    """Measure the time of a launch in a CUDA graph, by events of the GPU; parameters and errors as in `run`."""
+    size = sum(array.nbytes for array in inputs if array is not None) + sum(map(_bytes, outputs))
+    with _ready(folder, launch, inputs, outputs, image, 0, copies_of(size)) as ready:
+        starts = [start for start, _ in ready]
+        return Times(replay(starts[:1] * BATCH), replay(starts))
 
 
-def copy_bandwidth() -> float:
-    """Bytes per second, read and written, of a copy within the GPU's memory: a limit for every kernel."""
-    size = CACHES * _cache_bytes()
-    with _allocated(size) as source, _allocated(size) as target:
-        call("cuMemsetD8", source, 0, size)
-        return 2 * size / (1e-6 * _median(lambda: call("cuMemcpyDtoD", target, source, size), 1))
+def copy_time(size: int) -> float:
+    """Microseconds of a copy in the GPU's memory that reads and writes `size` bytes together: a limit for kernels."""
+    half, copies = max(size // 2, 1), copies_of(size)
+    with allocated(copies * half) as source, allocated(copies * half) as target:
+        call("cuMemsetD8", source, 0, copies * half)
+
+        def copy(start: int) -> Work:
+            return lambda stream: call("cuMemcpyDtoDAsync", target + start, source + start, half, stream)
+
+        return replay([copy(number * half) for number in range(copies)])
 
 
-def _median(start: Callable[[], object], batch: int, before: Callable[[], object] | None = None) -> float:
-    """Microseconds of `start`, the median of `batch` at a time; `before` comes before each batch and does not count."""
-    begin, end = (call("cuEventCreate", 0) for _ in range(2))
-    times = []
-    try:
+def copies_of(size: int) -> int:
+    """How many copies of arrays of `size` bytes to use in turn, so that none of them is in the L2 cache when it is."""
+    return min(math.ceil(CACHES * _cache_bytes() / max(size, 1)) + 1, MOST_COPIES)
+
+
+def replay(works: Sequence[Work]) -> float:
+    """Microseconds of one of `works`, the median, in a CUDA graph of all: the processor need not start one by one.
+
+    Raises `EngineError` for any error of the driver.
+    """
+    with ExitStack() as held:
+
+        def keep(made: Any, release: str) -> Any:
+            held.callback(_quietly, release, made)
+            return made
+
+        stream = keep(call("cuStreamCreate", 1), "cuStreamDestroy")  # the default stream cannot be captured
+        begin, end = (keep(call("cuEventCreate", 0), "cuEventDestroy") for _ in range(2))
+        works[0](stream)  # loads the kernel, which a capture need not allow
+        call("cuStreamSynchronize", stream)
+        call("cuStreamBeginCapture", stream, load("cuda.bindings.driver").CUstreamCaptureMode(0))
+        for work in works:
+            work(stream)
+        graph = keep(call("cuStreamEndCapture", stream), "cuGraphDestroy")
+        runs = keep(call("cuGraphInstantiate", graph, 0), "cuGraphExecDestroy")
+        times = []
         for _ in range(WARM_UP + REPEATS):
-            if before:
-                before()
-            call("cuEventRecord", begin, 0)
-            for _ in range(batch):
-                start()
-            call("cuEventRecord", end, 0)
+            call("cuEventRecord", begin, stream)
+            call("cuGraphLaunch", runs, stream)
+            call("cuEventRecord", end, stream)
             call("cuEventSynchronize", end)
-            times.append(1000 * float(call("cuEventElapsedTime", begin, end)) / batch)
-    finally:
-        for event in (begin, end):
-            with suppress(EngineError):
-                call("cuEventDestroy", event)
-    return statistics.median(times[WARM_UP:])
+            times.append(1000 * float(call("cuEventElapsedTime", begin, end)) / len(works))
+        return statistics.median(times[WARM_UP:])
+
+
+def _quietly(name: str, made: Any) -> None:
+    """Release something of the driver; after an error of a kernel every call fails."""
+    with suppress(EngineError):
+        call(name, made)
 
 
 def _cache_bytes() -> int:
@@ -161,23 +188,29 @@ def _ready(
     outputs: Sequence[Output],
     image: Image | None,
     offset: int,
-) -> Iterator[tuple[Callable[[], object], list[int]]]:
-    """The function that launches the kernel, on arrays in the GPU's memory, and the addresses of the outputs."""
+    copies: int = 1,
+) -> Iterator[list[tuple[Work, list[int]]]]:
+    """For each copy of the arrays in the GPU's memory, what launches the kernel on it, and the outputs' addresses."""
     function = _function(folder, launch.entry, image)
     with ExitStack() as held:
         given = [np.ascontiguousarray(array) for array in inputs if array is not None]
-        pointers = [held.enter_context(_guarded(array.nbytes, offset)) for array in given]
-        results = [held.enter_context(_guarded(_bytes(output), offset)) for output in outputs]
-        for array, pointer in zip(given, pointers, strict=True):
-            if array.nbytes:
-                call("cuMemcpyHtoD", pointer, array.ctypes.data, array.nbytes)
-        types = (ctypes.c_void_p,) * len(pointers) + (ctypes.c_int32,) * len(launch.scalars)
-        parameters = ((*pointers, *launch.scalars, *results), types + (ctypes.c_void_p,) * len(results))
+        pointers = [held.enter_context(_guarded(array.nbytes, offset, copies)) for array in given]
+        results = [held.enter_context(_guarded(_bytes(output), offset, copies)) for output in outputs]
+        for array, places in zip(given, pointers, strict=True):
+            for place in places if array.nbytes else ():
+                call("cuMemcpyHtoD", place, array.ctypes.data, array.nbytes)
+        types = (ctypes.c_void_p,) * len(given) + (ctypes.c_int32,) * len(launch.scalars)
+        types += (ctypes.c_void_p,) * len(results)
         grid = tuple(map(at_least_1, launch.grid))
-        yield (
-            lambda: call("cuLaunchKernel", function, *grid, *launch.block, launch.shared_bytes, 0, parameters, 0),
-            results,
-        )
+
+        def start(number: int) -> Work:
+            before, behind = ([places[number] for places in group] for group in (pointers, results))
+            parameters = ((*before, *launch.scalars, *behind), types)
+            return lambda stream: call(
+                "cuLaunchKernel", function, *grid, *launch.block, launch.shared_bytes, stream, parameters, 0
+            )
+
+        yield [(start(number), [places[number] for places in results]) for number in range(copies)]
 
 
 def _bytes(output: Output) -> int:
@@ -186,11 +219,12 @@ def _bytes(output: Output) -> int:
 
 
 @contextmanager
-def _guarded(size: int, offset: int) -> Iterator[int]:
-    """The address of `size` bytes of the GPU's memory, `offset` behind an aligned one; all, with guards, are poison."""
-    with _allocated(size + offset + 2 * GUARD) as pointer:
-        call("cuMemsetD8", pointer, POISON, size + offset + 2 * GUARD)
-        yield pointer + GUARD + offset
+def _guarded(size: int, offset: int, copies: int) -> Iterator[list[int]]:
+    """The addresses of `copies` of `size` bytes, each `offset` behind an aligned one; all, with guards, are poison."""
+    stride = GUARD * math.ceil((size + offset + 2 * GUARD) / GUARD)
+    with allocated(copies * stride) as pointer:
+        call("cuMemsetD8", pointer, POISON, copies * stride)
+        yield [pointer + number * stride + GUARD + offset for number in range(copies)]
 
 
 def _read(pointer: int, size: int) -> npt.NDArray[np.uint8]:
@@ -201,7 +235,7 @@ def _read(pointer: int, size: int) -> npt.NDArray[np.uint8]:
 
 
 @contextmanager
-def _allocated(size: int) -> Iterator[int]:
+def allocated(size: int) -> Iterator[int]:
     """The address of `size` bytes of the GPU's memory."""
     pointer = call("cuMemAlloc", size)
     try:

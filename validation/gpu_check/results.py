@@ -47,7 +47,8 @@ class Speed(msgspec.Struct):
     warm_us: float  # medians: with the arrays of the launch before in the L2 cache, and without
     cold_us: float
     gigabytes_per_second: float  # bytes / cold_us
-    of_copy: float  # this rate / that of a copy within the GPU's memory, in the same process
+    of_copy: float  # the time of a copy within the GPU's memory that moves as many bytes / cold_us
+    of_cublas: float | None  # the time of cuBLAS for the same product, of int8 or else dense float16 weights / cold_us
 
 
 class Ran(msgspec.Struct):

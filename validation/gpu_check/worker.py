@@ -22,7 +22,7 @@ import msgspec
 
 from intaglio.errors import IntaglioError, MissingExtraError, one_line
 from intaglio.plugins import OPS
-from intaglio.plugins.cuda import launcher
+from intaglio.plugins.cuda import cublas, launcher
 from intaglio.plugins.cuda.driver import DriverError
 from intaglio.plugins.kernel_check.bounds import difference
 from intaglio.plugins.kernel_check.case import Array, Case, folder_of, launch_of, outputs_of
@@ -33,6 +33,8 @@ from intaglio.validation.gpu_check.machine import machine
 from intaglio.validation.gpu_check.results import TIMED, Answer, Failure, Form, Kind, Ran, Speed
 
 OFFSET = 4  # bytes; arrays that are parts of others begin at a multiple of their elements, not of 16 bytes
+# Operator -> the dtype in which cuBLAS multiplies the same numbers, weights without compression.
+PEERS = {"IntLinear": "int8", "LutMatMul": "float16", "GroupMatMul": "float16"}
 ADDRESSES = ("CUDA_ERROR_ILLEGAL_ADDRESS", "CUDA_ERROR_MISALIGNED_ADDRESS")
 
 
@@ -46,7 +48,7 @@ class KernelRun:
         self._case: tuple[Case, int] | None = None
         self._expected: list[Array] = []
         self._times: Iterator[tuple[str, Case]] | None = None
-        self._copy = 0.0
+        self._cublas = True
 
     def _with_offsets(self, folder: str, sizes: Sizes) -> Iterator[tuple[Case, int]]:
         """All cases, and then the largest of each kernel at an offset, where the form can be given one."""
@@ -87,15 +89,42 @@ class KernelRun:
     def next_time(self) -> Speed | None:
         """Measure the next kernel."""
         if self._times is None:
-            self._times, self._copy = iter(self._largest.items()), launcher.copy_bandwidth()
+            self._times = iter(self._largest.items())
         entry, case = next(self._times, (None, None))
         if entry is None or case is None:
             return None
         launch = launch_of(case, launcher.kernel_sm())
         times = launcher.measure(folder_of(case.operator), launch, case.inputs, outputs_of(case), TIMED)
         moved = _bytes(case)
-        rate = moved / (1e-6 * times.cold_us)
-        return Speed(entry, str(case), moved, times.warm_us, times.cold_us, rate / 1e9, rate / self._copy)
+        return Speed(
+            entry,
+            str(case),
+            moved,
+            times.warm_us,
+            times.cold_us,
+            moved / (1000 * times.cold_us),
+            launcher.copy_time(moved) / times.cold_us,
+            self._of_cublas(case, times.cold_us),
+        )
+
+    def _of_cublas(self, case: Case, microseconds: float) -> float | None:
+        """The time of the same product by cuBLAS / ours; None for what is none, and without cuBLAS."""
+        if (shape := product_of(case)) is None or not self._cublas:
+            return None
+        try:
+            return cublas.product_time(*shape) / microseconds
+        except MissingExtraError:
+            self._cublas = False
+            return None
+
+
+def product_of(case: Case) -> tuple[str, int, int, int] | None:
+    """The arguments of `cublas.product_time` for the case's product; None if it is none that cuBLAS has."""
+    x, dtype = case.inputs[0], PEERS.get(case.operator)
+    if x is None or dtype is None or x.dtype != dtype or not x.size:
+        return None
+    ((shape, _),) = outputs_of(case)
+    return dtype, math.prod(x.shape[:-1]), x.shape[-1], shape[-1]
 
 
 def _bytes(case: Case | None) -> int:

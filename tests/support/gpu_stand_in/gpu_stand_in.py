@@ -46,6 +46,7 @@ ATTRIBUTES = {
     "CLOCK_RATE": 1_410_000,  # kHz
     "MEMORY_CLOCK_RATE": None,  # not told
 }
+ENQUEUED = ("cuLaunchKernel", "cuMemcpyDtoDAsync")
 Status = enum.Enum("Status", STATUSES)
 Attribute = enum.Enum("Attribute", [f"CU_DEVICE_ATTRIBUTE_{name}" for name in ATTRIBUTES])
 OK = Status.CUDA_SUCCESS
@@ -55,7 +56,7 @@ UNMAPPED = 1 << 50  # added to an address, it is none
 class Driver:
     """The module; `fault` of `kernel` is injected."""
 
-    CUresult, CUdevice_attribute = Status, Attribute
+    CUresult, CUdevice_attribute, CUstreamCaptureMode = Status, Attribute, int
 
     def __init__(self, fault: str, kernel: str) -> None:
         self._fault, self._kernel = fault, kernel
@@ -64,7 +65,8 @@ class Driver:
         self._events: dict[int, float] = {}
         self._handles = itertools.count(1)
         self._failed = OK
-        self._ran: tuple[Any, ...] | None = None  # the last launch; nothing else wrote to the memory since
+        self._captured: list[Any] | None = None  # what a stream enqueues meanwhile, for a graph
+        self._ran: set[tuple[Any, ...]] = set()  # launches; nothing else wrote to the memory since
         self._launched = ""
         if fault == "missing library":
             nvrtc.nvrtcVersion = self._missing
@@ -77,7 +79,16 @@ class Driver:
         if not name.startswith("cu"):
             raise AttributeError(name)
         function = getattr(self, f"_{name.removeprefix('cu')}")
-        return lambda *arguments: (self._failed,) if self._failed is not OK else function(*arguments)
+
+        def run(*arguments: Any) -> tuple[Any, ...]:
+            if self._failed is not OK:
+                return (self._failed,)
+            if self._captured is not None and name in ENQUEUED:
+                self._captured.append((function, arguments))
+                return (OK,)
+            return tuple(function(*arguments))
+
+        return run
 
     def _Init(self, flags: int) -> tuple[Any, ...]:
         if self._fault == "no driver":
@@ -135,17 +146,49 @@ class Driver:
     def _MemcpyHtoD(self, target: int, source: int, size: int) -> tuple[Any, ...]:
         return self._copy(target, source, size)
 
-    _MemcpyDtoH = _MemcpyDtoD = _MemcpyHtoD
+    _MemcpyDtoH = _MemcpyHtoD
+
+    def _MemcpyDtoDAsync(self, target: int, source: int, size: int, stream: int) -> tuple[Any, ...]:
+        return self._copy(target, source, size)
 
     def _copy(self, target: int, source: int, size: int) -> tuple[Any, ...]:
         ctypes.memmove(target, source, size)
-        self._ran = None
+        self._ran.clear()
         return (OK,)
 
     def _MemsetD8(self, target: int, value: int, size: int) -> tuple[Any, ...]:
         assert self._memory[target] >= size
         ctypes.memset(target, value, size)
+        self._ran.clear()
         return (OK,)
+
+    def _StreamCreate(self, flags: int) -> tuple[Any, ...]:
+        return OK, next(self._handles)
+
+    def _StreamSynchronize(self, stream: int) -> tuple[Any, ...]:
+        return (self._failed,)
+
+    def _StreamBeginCapture(self, stream: int, mode: Any) -> tuple[Any, ...]:
+        self._captured = []
+        return (OK,)
+
+    def _StreamEndCapture(self, stream: int) -> tuple[Any, ...]:
+        captured, self._captured = self._captured, None
+        return OK, captured
+
+    def _GraphInstantiate(self, graph: list[Any], flags: int) -> tuple[Any, ...]:
+        return OK, graph
+
+    def _GraphLaunch(self, graph: list[Any], stream: int) -> tuple[Any, ...]:
+        for function, arguments in graph:
+            if self._failed is OK:
+                function(*arguments)
+        return (OK,)
+
+    def _nothing(self, handle: Any) -> tuple[Any, ...]:
+        return (OK,)
+
+    _StreamDestroy = _GraphDestroy = _GraphExecDestroy = _EventDestroy = _nothing
 
     def _EventCreate(self, flags: int) -> tuple[Any, ...]:
         return OK, next(self._handles)
@@ -160,21 +203,18 @@ class Driver:
     def _EventElapsedTime(self, begin: int, end: int) -> tuple[Any, ...]:
         return OK, max(1000 * (self._events[end] - self._events[begin]), 1e-6)
 
-    def _EventDestroy(self, event: int) -> tuple[Any, ...]:
-        del self._events[event]
-        return (OK,)
-
     def _LaunchKernel(self, function: str, *parameters: Any) -> tuple[Any, ...]:
-        """Run the kernel at once; nothing if the launch before was the same, as all of them write the same."""
+        """Run the kernel at once; nothing if the same one ran before, as it would write the same."""
         *sizes, shared, _, (values, types), _ = parameters
         fault = self._fault if function == self._kernel else ""
         if fault == "launch failed":
             return (Status.CUDA_ERROR_INVALID_VALUE,)
         if fault == "crashed":
             os.abort()
-        if fault == "not run" or self._ran == (function, parameters):
+        if fault == "not run" or (function, tuple(sizes), values) in self._ran:
             return (OK,)
-        self._ran, self._launched = (function, parameters), function
+        self._ran.add((function, tuple(sizes), values))
+        self._launched = function
         scalars = tuple(value for value, kind in zip(values, types, strict=True) if kind is ctypes.c_int32)
         before = types.index(ctypes.c_int32)
         inputs, outputs = list(values[:before]), list(values[before + len(scalars) :])
