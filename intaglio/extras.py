@@ -11,6 +11,7 @@ from intaglio.errors import MissingExtraError
 EXTRA_OF = {
     "aiohttp": "bench",
     "cuda.bindings": "gpu",
+    "cuda.pathfinder": "gpu",
     "httptools": "serve",
     "httpx2": "agents",
     "huggingface_hub": "export",

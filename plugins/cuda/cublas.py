@@ -15,7 +15,11 @@ from intaglio.plugins.cuda.launcher import Work, allocated, copies_of, replay
 TRANSPOSED, AS_IT_IS = 1, 0  # cublasOperation_t
 DEFAULT = -1  # cublasGemmAlgo_t
 WORKSPACE = 32 << 20  # bytes; what NVIDIA advises for H100
-ROWS = 4  # the least of an int8 product, and what their number has to be a multiple of
+MULTIPLE = 4  # of every length of an int8 product
+
+
+class CublasError(EngineError):
+    """A function of cuBLAS failed."""
 
 
 class _Kind(NamedTuple):
@@ -39,11 +43,11 @@ def product_time(dtype: str, rows: int, depth: int, channels: int) -> float:
     """Microseconds in which cuBLAS multiplies x [rows, depth] by w [channels, depth], none of them in the L2 cache.
 
     `dtype`: a key of `KINDS`. int8 gives int32, and rows are filled up to a multiple of 4. Raises `MissingExtraError`
-    without cuBLAS, `EngineError` for its errors.
+    without cuBLAS, `CublasError` for its errors, `EngineError` for the driver's.
     """
     kind = KINDS[dtype]
     if dtype == "int8":
-        rows = -(-rows // ROWS) * ROWS
+        rows = -(-rows // MULTIPLE) * MULTIPLE
     sizes = (rows * depth * kind.given_bytes, channels * depth * kind.given_bytes, rows * channels * kind.made_bytes)
     copies = copies_of(sum(sizes))
     one, zero = (ctypes.byref(kind.scale(value)) for value in (1, 0))
@@ -96,4 +100,4 @@ def _handle() -> Iterator[tuple[ctypes.CDLL, ctypes.c_void_p]]:
 def _check(library: ctypes.CDLL, name: str, *arguments: Any) -> None:
     status = getattr(library, name)(*arguments)
     if status:
-        raise EngineError(f"{name} failed with status {status}.")
+        raise CublasError(f"{name} failed with status {status}.")

@@ -48,7 +48,7 @@ class Speed(msgspec.Struct):
     cold_us: float
     gigabytes_per_second: float  # bytes / cold_us
     of_copy: float  # the time of a copy within the GPU's memory that moves as many bytes / cold_us
-    of_cublas: float | None  # the time of cuBLAS for the same product, of int8 or else dense float16 weights / cold_us
+    of_cublas: float | None  # the time of cuBLAS for the same product, of int8 or dense float16 weights / cold_us
 
 
 class Ran(msgspec.Struct):

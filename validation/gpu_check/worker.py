@@ -108,13 +108,15 @@ class KernelRun:
         )
 
     def _of_cublas(self, case: Case, microseconds: float) -> float | None:
-        """The time of the same product by cuBLAS / ours; None for what is none, and without cuBLAS."""
+        """The time of the same product by cuBLAS / ours; None for what is none, and without a cuBLAS that runs it."""
         if (shape := product_of(case)) is None or not self._cublas:
             return None
         try:
             return cublas.product_time(*shape) / microseconds
         except MissingExtraError:
             self._cublas = False
+            return None
+        except cublas.CublasError:  # it says nothing about our kernel
             return None
 
 
@@ -124,7 +126,10 @@ def product_of(case: Case) -> tuple[str, int, int, int] | None:
     if x is None or dtype is None or x.dtype != dtype or not x.size:
         return None
     ((shape, _),) = outputs_of(case)
-    return dtype, math.prod(x.shape[:-1]), x.shape[-1], shape[-1]
+    depth, channels = x.shape[-1], shape[-1]
+    if dtype == "int8" and (depth % cublas.MULTIPLE or channels % cublas.MULTIPLE):
+        return None
+    return dtype, math.prod(x.shape[:-1]), depth, channels
 
 
 def _bytes(case: Case | None) -> int:

@@ -12,9 +12,12 @@ import ctypes
 import enum
 import itertools
 import os
+import shutil
+import subprocess
 import tempfile
 import time
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import cuda_emulator
@@ -28,6 +31,7 @@ from intaglio.plugins.cuda.launching.geometry import Launch
 from intaglio.plugins.cuda.launching.launches import operators
 
 SM = 80
+SOURCE = Path(__file__).with_name("cublas.c")
 PROVIDER = "CUDAExecutionProvider"
 STATUSES = (
     "CUDA_SUCCESS",
@@ -180,9 +184,11 @@ class Driver:
         return OK, graph
 
     def _GraphLaunch(self, graph: list[Any], stream: int) -> tuple[Any, ...]:
-        for function, arguments in graph:
-            if self._failed is OK:
-                function(*arguments)
+        """Run what was captured, once: a launch writes the same each time."""
+        while graph:
+            function, arguments = graph.pop(0)
+            if self._failed is OK and function(*arguments)[0] is not OK:
+                self._failed = Status.CUDA_ERROR_LAUNCH_FAILED
         return (OK,)
 
     def _nothing(self, handle: Any) -> tuple[Any, ...]:
@@ -234,6 +240,27 @@ class Driver:
         if fault == "overrun":
             ctypes.c_uint8.from_address(end - 1).value = 0
         return (OK,)
+
+
+def build_cublas(directory: Path) -> Path | None:
+    """Build `cublas.c`, the stand-in for cuBLAS; None without a compiler of `_Float16`."""
+    path = directory / "libcublas.so"
+    compiler = shutil.which("cc") or shutil.which("gcc")
+    command = [compiler or "", "-O2", "-shared", "-fPIC", "-Wall", "-Wextra", "-o", path, SOURCE]
+    built = compiler is not None and subprocess.run(command, check=False).returncode == 0
+    return path if built else None
+
+
+def give_cublas(path: str | None) -> None:
+    """Let `path` be what is found of cuBLAS, or nothing."""
+    from cuda import pathfinder
+
+    def find(name: str) -> Any:
+        if name != "cublas" or path is None:
+            raise RuntimeError(f"lib{name}.so was not found")
+        return SimpleNamespace(abs_path=path)
+
+    pathfinder.load_nvidia_dynamic_lib = find
 
 
 def give_onnxruntime_a_gpu(fault: str, kernel: str) -> None:

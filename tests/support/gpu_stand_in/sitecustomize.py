@@ -1,7 +1,8 @@
 """Python with this folder on its path has a GPU: `cuda.bindings.driver` is the stand-in beside this file.
 
 GPU_FAULT is a fault, a colon and the name of the kernel that has it. ONNX Runtime has a CUDA provider, on
-`emulated_driver`, unless the fault is "no provider".
+`emulated_driver`, unless the fault is "no provider". Of cuBLAS there is
+the library GPU_CUBLAS, or nothing.
 """
 
 import os
@@ -13,3 +14,4 @@ fault, kernel = os.environ.get("GPU_FAULT", ":").split(":")
 sys.modules["cuda.bindings.driver"] = gpu_stand_in.Driver(fault, kernel)
 if "onnxruntime" in sys.argv and fault != "no provider":  # the form that a child process checks
     gpu_stand_in.give_onnxruntime_a_gpu(fault, kernel)
+gpu_stand_in.give_cublas(os.environ.get("GPU_CUBLAS"))

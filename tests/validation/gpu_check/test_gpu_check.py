@@ -70,7 +70,21 @@ def test_report_has_the_machine_every_kernel_and_its_time(gpu, intaglio: Run, tm
         assert [each["kernel"] for each in part["speeds"]] == (part["kernels"] if form == "ptx" else [])
         for speed in part["speeds"]:
             assert speed["gigabytes_per_second"] == pytest.approx(speed["bytes"] / speed["cold_us"] / 1000)
-            assert speed["of_copy"] > 0
+            assert speed["of_copy"] > 0 and speed["of_cublas"] is None  # no product of cuBLAS
+
+
+def test_products_are_compared_with_cublas(gpu, intaglio: Run, tmp_path: Path, monkeypatch) -> None:
+    gpu("int_linear")
+    monkeypatch.syspath_prepend(SUPPORT / "gpu_stand_in")
+    import gpu_stand_in
+
+    if (library := gpu_stand_in.build_cublas(tmp_path)) is None:
+        pytest.skip("no C compiler")
+    monkeypatch.setenv("GPU_CUBLAS", str(library))
+    code, printed, _ = intaglio("gpu-check", "--json")
+    (part,) = json.loads(printed)["kernels"]
+    assert code == 0 and part["speeds"]
+    assert all(each["of_cublas"] > 0 for each in part["speeds"])
 
 
 @pytest.mark.parametrize(
