@@ -1,15 +1,14 @@
 """The verb `gpu-check`: every CUDA kernel against the NumPy reference on the GPU of this machine, and its time.
 
-Each operator is checked with its kernels as cubin, as PTX, and in ONNX Runtime, each in a process of its own: a kernel
-that faults, crashes or hangs costs the rest of its own cases. This process never touches the GPU.
+Each operator is checked with its kernels as cubin, as PTX, and in ONNX Runtime, each in a process of its own, several
+at once; then the kernels are timed, one process at a time. This process never touches the GPU.
 """
 
 from __future__ import annotations
 
 import time
-from collections.abc import Callable
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import NamedTuple
 
 import msgspec
 
@@ -19,35 +18,34 @@ from intaglio.files.atomic import atomic_write, check_output_file
 from intaglio.plugins.cuda.compiler import images
 from intaglio.plugins.cuda.launching.launches import operators
 from intaglio.plugins.kernel_check.inputs import Sizes
-from intaglio.processes.children import Child, ChildEndedError
-from intaglio.validation.gpu_check.results import (
-    TIMED,
-    Answer,
-    Failure,
-    Form,
-    GpuCheck,
-    KernelCheck,
-    Machine,
-    Ran,
-    Speed,
+from intaglio.processes.threads import usable_threads
+from intaglio.validation.gpu_check.results import TIMED, Form, GpuCheck, KernelCheck, Machine, Ran, Speed
+from intaglio.validation.gpu_check.workers import (
+    QUESTION_SECONDS,
+    SECONDS,
+    NoAnswerError,
+    Workers,
+    children_at_once,
 )
 
-WORKER = "intaglio.validation.gpu_check.worker"
 # Of the cases: all in each form of the driver; few where ONNX Runtime makes the same launches.
 SIZES = Sizes()
 FEW_SIZES = Sizes(rows=(0, 1, 17, 65), few_rows=(1, 17), depth=1024, channels=256, vocabulary=8_000)
-SECONDS = 600.0  # for everything
-QUESTION_SECONDS = 60.0  # for one answer: a reference, or compiling an operator's kernels and running one
-
-Value = TypeVar("Value")
+# The operators with the longest references begin first, so that none of them is left alone at the end.
+LONGEST = ("int_linear", "group_matmul", "lut_matmul", "int_attention")
 
 
-class _NoAnswerError(Exception):
-    """A child process that failed to answer, and why."""
+class Part(NamedTuple):
+    """What a child process checks, and the threads of its NumPy."""
 
-    def __init__(self, failure: Failure):
-        super().__init__(failure.message)
-        self.failure = failure
+    folder: str
+    form: Form
+    threads: int
+
+    def arguments(self) -> tuple[str, ...]:
+        """The arguments of the child process."""
+        sizes = FEW_SIZES if self.form == "onnxruntime" else SIZES
+        return self.folder, self.form, msgspec.json.encode(sizes).decode(), str(self.threads)
 
 
 def gpu_check(output: str | Path | None = None, force: bool = False) -> GpuCheck:
@@ -60,9 +58,16 @@ def gpu_check(output: str | Path | None = None, force: bool = False) -> GpuCheck
     if output is not None:
         check_output_file(Path(output), force, "--output")
     start = time.monotonic()
-    found = _machine()
-    parts = [(folder, form) for folder in operators() for form in forms(found.sm)]
-    kernels = [check_part(folder, form, start + SECONDS) for folder, form in track(parts, "gpu-check", len(parts))]
+    found = _machine(Workers(start + QUESTION_SECONDS))
+    workers, most = Workers(start + SECONDS), children_at_once()
+    threads = max(usable_threads() // most, 1)
+    parts = [Part(folder, form, threads) for folder in operators() for form in forms(found.sm)]
+    begun = sorted(parts, key=lambda part: part.folder not in LONGEST)
+    checks = dict(zip(begun, workers.in_parallel(lambda part: check_part(workers, part), begun, most), strict=True))
+    timed = [part for part in parts if part.form == TIMED and checks[part].passed]
+    for part in track(timed, "gpu-check: times", len(timed)):
+        measure_part(workers, part, checks[part])
+    kernels = [checks[part] for part in parts]
     result = GpuCheck(all(each.passed for each in kernels), found, kernels, time.monotonic() - start)
     if output is not None:
         atomic_write(Path(output), msgspec.json.format(msgspec.json.encode(result)) + b"\n")
@@ -74,60 +79,48 @@ def forms(sm: int) -> tuple[Form, ...]:
     return (*images(sm), "onnxruntime")
 
 
-def check_part(folder: str, form: Form, deadline: float) -> KernelCheck:
-    """Run all cases of an operator's kernels in a child process, and measure them; until `deadline` at the latest."""
+def check_part(workers: Workers, part: Part) -> KernelCheck:
+    """Run all cases of an operator's kernels in a child process."""
     start = time.monotonic()
-    found = KernelCheck(folder, form, False, 0, [], [], [], 0.0)
+    found = KernelCheck(part.folder, part.form, False, 0, [], [], [], 0.0)
     case: str | None = ""
-    sizes = FEW_SIZES if form == "onnxruntime" else SIZES
-    child = Child(WORKER, folder, form, msgspec.json.encode(sizes).decode())
-    ask = _questions(child, deadline)
-    try:
-        while (case := ask("case", str | None)) is not None:
-            ran = ask("run", Ran)
-            found.cases += 1
-            if ran.kernel not in found.kernels:
-                found.kernels.append(ran.kernel)
-            if ran.failure is not None:
-                found.failures.append(msgspec.structs.replace(ran.failure, case=case))
-        if form == TIMED and not found.failures:
-            while (speed := ask("time", Speed | None)) is not None:
-                found.speeds.append(speed)
-    except _NoAnswerError as error:
-        found.failures.append(msgspec.structs.replace(error.failure, case=case or "measuring"))
-    finally:
-        child.end()  # before the next one needs the GPU's memory
+    with workers.start(*part.arguments()) as ask:
+        try:
+            while (case := ask("case", str | None)) is not None:
+                ran = ask("run", Ran)
+                found.cases += 1
+                if ran.kernel not in found.kernels:
+                    found.kernels.append(ran.kernel)
+                if ran.failure is not None:
+                    found.failures.append(msgspec.structs.replace(ran.failure, case=case))
+        except NoAnswerError as error:
+            found.failures.append(msgspec.structs.replace(error.failure, case=case or ""))
     found.passed, found.seconds = not found.failures, time.monotonic() - start
     return found
 
 
-def _machine() -> Machine:
+def measure_part(workers: Workers, part: Part, found: KernelCheck) -> None:
+    """Measure the time of each kernel in another child process, and add it to `found`.
+
+    The child makes the cases again: those of all operators together would take several gigabytes of memory.
+    """
+    start = time.monotonic()
+    with workers.start(*part.arguments()) as ask:
+        try:
+            while (speed := ask("time", Speed | None)) is not None:
+                found.speeds.append(speed)
+        except NoAnswerError as error:
+            found.failures.append(msgspec.structs.replace(error.failure, case="measuring"))
+    found.passed = not found.failures
+    found.seconds += time.monotonic() - start
+
+
+def _machine(workers: Workers) -> Machine:
     """The GPU, asked in a child process. Raises `EngineError`, `MissingExtraError`."""
     try:
-        found: Machine = _questions(Child(WORKER, "machine"), time.monotonic() + QUESTION_SECONDS)("machine", Machine)
-        return found
-    except _NoAnswerError as error:
+        with workers.start("machine") as ask:
+            found: Machine = ask("machine", Machine)
+            return found
+    except NoAnswerError as error:
         missing = error.failure.kind == "missing library"
         raise (MissingExtraError if missing else EngineError)(f"gpu-check: {error.failure.message}") from error
-
-
-def _questions(child: Child, deadline: float) -> Callable[[str, Any], Any]:
-    """The function that asks the child a question and returns the answer as a type; raises `_NoAnswerError`."""
-
-    def ask(question: str, kind: Any) -> Any:
-        seconds = min(QUESTION_SECONDS, deadline - time.monotonic())
-        if seconds <= 0:
-            raise _NoAnswerError(Failure("timeout", "", f"not run: the {SECONDS:g} s for everything are over"))
-        start = time.monotonic()
-        try:
-            answer = msgspec.json.decode(child.ask(question, seconds), type=Answer)
-        except ChildEndedError as error:
-            if time.monotonic() - start >= seconds:
-                raise _NoAnswerError(Failure("timeout", "", f"no answer within {seconds:.0f} s")) from error
-            code = f"the process ended with exit code {error.code}: {error}"
-            raise _NoAnswerError(Failure("crashed", "", code)) from error
-        if answer.failure is not None:
-            raise _NoAnswerError(answer.failure)
-        return msgspec.json.decode(answer.value, type=kind)
-
-    return ask

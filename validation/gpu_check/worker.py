@@ -1,14 +1,14 @@
 """The child process of `gpu-check`, as a fault of a kernel leaves a process without its GPU, or ends it.
 
     python -m intaglio.validation.gpu_check.worker machine                      or
-    python -m intaglio.validation.gpu_check.worker FOLDER FORM SIZES           (`Form`; `Sizes` as JSON)
+    python -m intaglio.validation.gpu_check.worker FOLDER FORM SIZES THREADS   (`Form`; `Sizes` as JSON; of NumPy)
 
 reads questions on standard input and answers each with an `Answer` on one line of JSON, whose value is:
 
     machine   `Machine`
     case      the next case, made and computed by the reference, as text; null after the last one
     run       `Ran`: the kernel of this case
-    time      the next `Speed`, in the order in which the kernels were run; null after the last one
+    time      the next `Speed`, in the order of the kernels' first cases; null after the last one
 """
 
 from __future__ import annotations
@@ -19,6 +19,7 @@ from collections.abc import Callable, Iterator
 from typing import cast
 
 import msgspec
+from threadpoolctl import threadpool_limits
 
 from intaglio.errors import IntaglioError, MissingExtraError, one_line
 from intaglio.plugins import OPS
@@ -89,6 +90,8 @@ class KernelRun:
     def next_time(self) -> Speed | None:
         """Measure the next kernel."""
         if self._times is None:
+            for _ in self._cases:  # finds the largest of each
+                pass
             self._times = iter(self._largest.items())
         entry, case = next(self._times, (None, None))
         if entry is None or case is None:
@@ -157,7 +160,8 @@ def main(arguments: list[str]) -> None:
     """Answer until standard input ends."""
     answers: dict[str, Callable[[], object]] = {"machine": machine}
     if arguments != ["machine"]:
-        folder, form, sizes = arguments
+        folder, form, sizes, threads = arguments
+        threadpool_limits(int(threads), user_api="blas")
         checked = KernelRun(folder, cast(Form, form), msgspec.json.decode(sizes, type=Sizes))
         answers = {"case": checked.next_case, "run": checked.run, "time": checked.next_time}
     for line in sys.stdin:

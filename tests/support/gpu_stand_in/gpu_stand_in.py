@@ -211,9 +211,9 @@ class Driver:
 
     def _LaunchKernel(self, function: str, *parameters: Any) -> tuple[Any, ...]:
         """Run the kernel at once; nothing if the same one ran before, as it would write the same."""
-        *sizes, shared, _, (values, types), _ = parameters
+        *sizes, shared, stream, (values, types), _ = parameters
         fault = self._fault if function == self._kernel else ""
-        if fault == "launch failed":
+        if fault == "launch failed" or (fault == "not measured" and stream):
             return (Status.CUDA_ERROR_INVALID_VALUE,)
         if fault == "crashed":
             os.abort()

@@ -18,7 +18,7 @@ from intaglio.plugins.kernel_check.bounds import difference
 from intaglio.plugins.kernel_check.case import launch_of, outputs_of
 from intaglio.plugins.kernel_check.cases import cases
 from intaglio.plugins.kernel_check.inputs import Sizes
-from intaglio.validation.gpu_check import gpu_check
+from intaglio.validation.gpu_check import gpu_check, workers
 
 SUPPORT = Path(__file__).parents[2] / "support"
 SMALL = Sizes(rows=(0, 1, 17), few_rows=(1, 17), width=48, inner=40, depth=128, channels=24, hidden=64, vocabulary=200)
@@ -39,6 +39,7 @@ def gpu(monkeypatch: pytest.MonkeyPatch) -> Callable[..., None]:
         monkeypatch.setattr(gpu_check, "operators", lambda: list(folders))
         monkeypatch.setattr(gpu_check, "FEW_SIZES", SMALL)
         monkeypatch.setattr(gpu_check, "forms", lambda sm: forms)
+        monkeypatch.setattr(gpu_check, "children_at_once", lambda: 2)
 
     return give
 
@@ -62,7 +63,7 @@ def test_report_has_the_machine_every_kernel_and_its_time(gpu, intaglio: Run, tm
     assert report["passed"] and report["machine"]["clock_mhz"] == 1410 and report["machine"]["ecc"]
     assert report["machine"]["memory_clock_mhz"] is None and report["machine"]["versions"]["nvrtc"]
     parts = {(each["operator"], each["image"]): each for each in report["kernels"]}
-    assert set(parts) == {(folder, form) for folder in ("requantize", "csr_matmul") for form in FORMS}
+    assert list(parts) == [(folder, form) for folder in ("requantize", "csr_matmul") for form in FORMS]
     for (folder, form), part in parts.items():
         assert part["passed"] and set(part["kernels"]) == set(entry_points(folder))
         offsets = len(part["kernels"]) if form != "onnxruntime" else 0  # each kernel once more
@@ -112,7 +113,7 @@ def test_products_are_compared_with_cublas(gpu, intaglio: Run, tmp_path: Path, m
 def test_a_fault_costs_one_row(gpu, intaglio: Run, monkeypatch, fault: str, message: str, kind: str) -> None:
     gpu("requantize", fault=f"{fault}:requantize_16")
     if fault == "timeout":
-        monkeypatch.setattr(gpu_check, "QUESTION_SECONDS", 4.0)
+        monkeypatch.setattr(workers, "QUESTION_SECONDS", 4.0)
     code, printed, _ = intaglio("gpu-check", "--json")
     (part,) = json.loads(printed)["kernels"]
     assert code == 1 and not part["passed"] and part["speeds"] == []
@@ -147,6 +148,17 @@ def test_a_fault_in_onnx_runtime_costs_one_row(gpu, intaglio: Run, fault: str, m
     assert {each["kind"] for each in part["failures"]} == {kind}
     assert message in part["failures"][-1]["message"]
     assert part["failures"][-1]["case"].startswith("x int32[")
+
+
+def test_fault_while_measuring_keeps_what_was_checked(gpu, intaglio: Run) -> None:
+    gpu("requantize", "csr_matmul", fault="not measured:requantize_16")
+    code, printed, _ = intaglio("gpu-check", "--json")
+    part, other = json.loads(printed)["kernels"]
+    assert code == 1 and other["passed"] and len(other["speeds"]) == 2
+    assert part["kernels"] == ["requantize_8", "requantize_16"] and part["cases"] == 16
+    assert [each["kernel"] for each in part["speeds"]] == ["requantize_8"]
+    (failure,) = part["failures"]
+    assert (failure["kind"], failure["case"]) == ("launch failed", "measuring") and not part["passed"]
 
 
 def test_other_operators_are_checked_after_a_fault(gpu, intaglio: Run) -> None:

@@ -1,0 +1,109 @@
+"""The child processes of `gpu-check`, several at once: a kernel that faults, crashes or hangs costs one of them."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor, as_completed
+from contextlib import contextmanager, suppress
+from pathlib import Path
+from typing import Any, TypeVar
+
+import msgspec
+
+from intaglio.display.progress import track
+from intaglio.processes.children import Child, ChildEndedError
+from intaglio.processes.threads import usable_threads
+from intaglio.validation.gpu_check.results import Answer, Failure
+
+MODULE = "intaglio.validation.gpu_check.worker"
+SECONDS = 600.0  # for everything
+QUESTION_SECONDS = 60.0  # for one answer: a reference, or compiling an operator's kernels and running one
+MOST = 8  # children at once
+PROCESSORS = 2  # of each: its references use threads of NumPy
+MEMORY = 3.3e9  # bytes that the largest case takes, and its reference
+
+Item = TypeVar("Item")
+Result = TypeVar("Result")
+Ask = Callable[[str, Any], Any]
+
+
+class NoAnswerError(Exception):
+    """A child process that failed to answer, and why."""
+
+    def __init__(self, failure: Failure):
+        super().__init__(failure.message)
+        self.failure = failure
+
+
+class Workers:
+    """Child processes that answer until `deadline`, by `time.monotonic`. An interrupt ends all of them."""
+
+    def __init__(self, deadline: float) -> None:
+        self._deadline = deadline
+        self._running: set[Child] = set()
+        self._interrupted = False
+
+    @contextmanager
+    def start(self, *arguments: str) -> Iterator[Ask]:
+        """Start a child; yield the function that asks it a question and returns the answer as a type.
+
+        It raises `NoAnswerError`. At the end of the block the child ends, before the next one needs the GPU's memory.
+        """
+        child = Child(MODULE, *arguments)
+        self._running.add(child)
+        try:
+            if self._interrupted:
+                child.process.kill()
+            yield lambda question, kind: self._ask(child, question, kind)
+        finally:
+            self._running.discard(child)
+            child.end()
+
+    def in_parallel(self, work: Callable[[Item], Result], items: Sequence[Item], most: int) -> list[Result]:
+        """The results of `work`, which may start children, for each of `items`, in order; `most` at once."""
+        with ThreadPoolExecutor(most) as pool:
+            results = [pool.submit(work, item) for item in items]
+            try:
+                for _ in track(as_completed(results), "gpu-check", len(results)):
+                    pass
+            except BaseException:
+                self._interrupted = True
+                for result in results:
+                    result.cancel()
+                for child in [*self._running]:
+                    child.process.kill()
+                raise
+        return [result.result() for result in results]
+
+    def _ask(self, child: Child, question: str, kind: Any) -> Any:
+        seconds = min(QUESTION_SECONDS, self._deadline - time.monotonic())
+        if seconds <= 0:
+            raise NoAnswerError(Failure("timeout", "", f"not run: the {SECONDS:g} s for everything are over"))
+        start = time.monotonic()
+        try:
+            answer = msgspec.json.decode(child.ask(question, seconds), type=Answer)
+        except ChildEndedError as error:
+            if time.monotonic() - start >= seconds:
+                raise NoAnswerError(Failure("timeout", "", f"no answer within {seconds:.0f} s")) from error
+            code = f"the process ended with exit code {error.code}: {error}"
+            raise NoAnswerError(Failure("crashed", "", code)) from error
+        if answer.failure is not None:
+            raise NoAnswerError(answer.failure)
+        return msgspec.json.decode(answer.value, type=kind)
+
+
+def children_at_once() -> int:
+    """How many children the processors and the memory of this machine allow; at least one."""
+    return max(1, int(min(MOST, usable_threads() // PROCESSORS, available_memory() / MEMORY)))
+
+
+def available_memory() -> float:
+    """Bytes that this process and its children may still take; infinite if the system does not tell."""
+    found = [float("inf")]
+    with suppress(OSError, ValueError):
+        lines = Path("/proc/meminfo").read_text(encoding="utf-8").splitlines()
+        found += [1024 * float(line.split()[1]) for line in lines if line.startswith("MemAvailable:")]
+    with suppress(OSError, ValueError):  # a container's limit; "max" without one
+        found.append(float(Path("/sys/fs/cgroup/memory.max").read_text(encoding="utf-8")))
+    return min(found)
