@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import os
+import signal
 import subprocess
 import sys
 import tempfile
 import threading
 import weakref
-from collections.abc import Collection
+from collections.abc import Callable, Collection, Sequence
 from contextlib import suppress
+from functools import partial
 from typing import IO
 
 from intaglio.errors import EngineError
@@ -24,24 +26,46 @@ class ChildEndedError(Exception):
 
 
 class Child:
-    """A running module that answers each line of text with one. It ends by `end`, or when this object is deleted."""
+    """A running module that answers each line of text with one. It ends by `end`, or when this object is deleted.
 
-    def __init__(self, module: str, *arguments: str, pass_fds: Collection[int] = ()):
+    `under`: a program and its options, such as a debugger, which runs the command that follows them as its child.
+    """
+
+    def __init__(self, module: str, *arguments: str, pass_fds: Collection[int] = (), under: Sequence[str] = ()):
         # Not a pipe, which could fill up; closed at the end.
         self._errors = tempfile.TemporaryFile("w+", encoding="utf-8", errors="replace")  # noqa: SIM115
         self.process = subprocess.Popen(
-            _command(module, *arguments),
+            [*under, *_command(module, *arguments, options=("--under",) if under else ())],
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             stderr=self._errors,
             encoding="utf-8",
             pass_fds=pass_fds,
+            process_group=0 if under else None,  # to be killed together
         )
-        self.end = weakref.finalize(self, _end, self.process, self._errors)
+        self._kill = partial(os.killpg, self.process.pid, signal.SIGKILL) if under else self.process.kill
+        self.end = weakref.finalize(self, _end, self.process, self._kill, self._errors)
 
     def runs(self) -> bool:
         """Whether the child can be asked."""
         return self.process.poll() is None
+
+    def kill(self) -> None:
+        """Kill the child, and what it runs under; a question is then answered by an error."""
+        with suppress(ProcessLookupError):
+            self._kill()
+
+    def finish(self, seconds: float) -> int:
+        """End the child's input, wait for its end, and return its exit code; after `seconds` it is killed."""
+        if self.process.stdin is not None:
+            with suppress(BrokenPipeError):
+                self.process.stdin.close()
+            self.process.stdin = None
+        try:
+            return self.process.wait(seconds)
+        except subprocess.TimeoutExpired:
+            self.kill()
+            return self.process.wait()
 
     def ask(self, line: str, seconds: float = threading.TIMEOUT_MAX) -> str:
         """Send a line and return the answer, both without their line feeds; after `seconds` the child is killed.
@@ -49,7 +73,7 @@ class Child:
         Raises `ChildEndedError`.
         """
         assert self.process.stdin is not None and self.process.stdout is not None
-        timer = threading.Timer(seconds, self.process.kill)
+        timer = threading.Timer(seconds, self.kill)
         timer.start()
         try:
             with suppress(BrokenPipeError):
@@ -72,13 +96,15 @@ def run(module: str, *arguments: str) -> None:
         raise EngineError(str(ChildEndedError(child.returncode, child.stderr)))
 
 
-def _command(module: str, *arguments: str) -> list[str]:
-    """The command line that runs `module` as a child of this process."""
-    return [sys.executable, "-P", "-m", "intaglio.processes.child_process", str(os.getpid()), module, *arguments]
+def _command(module: str, *arguments: str, options: Sequence[str] = ()) -> list[str]:
+    """The command line that runs `module` as a child of this process; `options` of `child_process`."""
+    start = [sys.executable, "-P", "-m", "intaglio.processes.child_process"]
+    return [*start, *options, str(os.getpid()), module, *arguments]
 
 
-def _end(process: subprocess.Popen[str], errors: IO[str]) -> None:
-    process.kill()
+def _end(process: subprocess.Popen[str], kill: Callable[[], object], errors: IO[str]) -> None:
+    with suppress(ProcessLookupError):
+        kill()
     with suppress(BrokenPipeError):
         process.communicate()
     errors.close()

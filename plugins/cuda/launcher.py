@@ -26,7 +26,8 @@ from intaglio.plugins.cuda.launching.geometry import Launch, at_least_1
 Array = npt.NDArray[np.generic]
 Output = tuple[Sequence[int], npt.DTypeLike]
 
-GUARD = 256  # bytes around each array, as many as any alignment; a write to them would else go unnoticed
+ALIGNMENT = 256  # bytes; that of what the driver allocates
+GUARD = ALIGNMENT  # bytes around each array; a write to them would else go unnoticed
 POISON = 0xA5  # their value, and that of every output before the kernel runs: memory may still hold the right result
 WARM_UP, REPEATS = 3, 11
 BATCH = 20  # launches between two events, as one may take less time than the events' resolution
@@ -88,24 +89,25 @@ def run(
     outputs: Sequence[Output],
     image: Image | None = None,
     offset: int = 0,
+    guard: int = GUARD,
 ) -> list[Array]:
     """Run a kernel of the operator in `plugins/<folder>` on the first GPU; return the outputs, by shape and dtype.
 
     `launch` is for `kernel_sm()`. `image`: the form in which the kernel is loaded; PTX is that in a TensorRT engine.
-    Arrays begin `offset` bytes behind an aligned address. An empty grid has one block, as when TensorRT launches it.
+    Arrays begin `offset` bytes behind an aligned address, with `guard` bytes around them; with none, a tool that checks
+    the memory sees where they end. An empty grid has one block, as when TensorRT launches it.
     Raises `EngineError` without a supported GPU, and for any error of the driver, `OverrunError` for a write around an
     output.
     """
-    with _ready(folder, launch, inputs, outputs, image, offset) as ((start, results),):
+    with _ready(folder, launch, inputs, outputs, image, offset, guard) as ((start, results),):
         start(0)
         call("cuCtxSynchronize")
-        blocks = [_read(pointer, _bytes(output)) for pointer, output in zip(results, outputs, strict=True)]
-    for number, block in enumerate(blocks):
-        if (np.concatenate([block[:GUARD], block[-GUARD:]]) != POISON).any():
+        blocks = [_read(pointer, _bytes(output), guard) for pointer, output in zip(results, outputs, strict=True)]
+    for number, (before, _, behind) in enumerate(blocks):
+        if (np.concatenate([before, behind]) != POISON).any():
             raise OverrunError(f"{launch.entry}: writes outside of output {number}. Guard the tails.")
     return [
-        block[GUARD:-GUARD].view(dtype).reshape(tuple(shape))
-        for block, (shape, dtype) in zip(blocks, outputs, strict=True)
+        block.view(dtype).reshape(tuple(shape)) for (_, block, _), (shape, dtype) in zip(blocks, outputs, strict=True)
     ]
 
 
@@ -118,7 +120,7 @@ def measure(
 ) -> Times:
     """Measure the time of a launch in a CUDA graph, by events of the GPU; parameters and errors as in `run`."""
     size = sum(array.nbytes for array in inputs if array is not None) + sum(map(_bytes, outputs))
-    with _ready(folder, launch, inputs, outputs, image, 0, copies_of(size)) as ready:
+    with _ready(folder, launch, inputs, outputs, image, 0, GUARD, copies_of(size)) as ready:
         starts = [start for start, _ in ready]
         return Times(replay(starts[:1] * BATCH), replay(starts))
 
@@ -188,14 +190,15 @@ def _ready(
     outputs: Sequence[Output],
     image: Image | None,
     offset: int,
+    guard: int,
     copies: int = 1,
 ) -> Iterator[list[tuple[Work, list[int]]]]:
     """For each copy of the arrays in the GPU's memory, what launches the kernel on it, and the outputs' addresses."""
     function = _function(folder, launch.entry, image)
     with ExitStack() as held:
         given = [np.ascontiguousarray(array) for array in inputs if array is not None]
-        pointers = [held.enter_context(_guarded(array.nbytes, offset, copies)) for array in given]
-        results = [held.enter_context(_guarded(_bytes(output), offset, copies)) for output in outputs]
+        pointers = [held.enter_context(_guarded(array.nbytes, offset, guard, copies)) for array in given]
+        results = [held.enter_context(_guarded(_bytes(output), offset, guard, copies)) for output in outputs]
         for array, places in zip(given, pointers, strict=True):
             for place in places if array.nbytes else ():
                 call("cuMemcpyHtoD", place, array.ctypes.data, array.nbytes)
@@ -219,19 +222,22 @@ def _bytes(output: Output) -> int:
 
 
 @contextmanager
-def _guarded(size: int, offset: int, copies: int) -> Iterator[list[int]]:
+def _guarded(size: int, offset: int, guard: int, copies: int) -> Iterator[list[int]]:
     """The addresses of `copies` of `size` bytes, each `offset` behind an aligned one; all, with guards, are poison."""
-    stride = GUARD * math.ceil((size + offset + 2 * GUARD) / GUARD)
-    with allocated(copies * stride) as pointer:
-        call("cuMemsetD8", pointer, POISON, copies * stride)
-        yield [pointer + number * stride + GUARD + offset for number in range(copies)]
+    one = size + offset + 2 * guard
+    stride = ALIGNMENT * math.ceil(one / ALIGNMENT)
+    whole = max((copies - 1) * stride + one, 1)
+    with allocated(whole) as pointer:
+        call("cuMemsetD8", pointer, POISON, whole)
+        yield [pointer + number * stride + guard + offset for number in range(copies)]
 
 
-def _read(pointer: int, size: int) -> npt.NDArray[np.uint8]:
-    """`size` bytes of the GPU's memory, and the guards around them."""
-    block = np.empty(size + 2 * GUARD, np.uint8)
-    call("cuMemcpyDtoH", block.ctypes.data, pointer - GUARD, block.nbytes)
-    return block
+def _read(pointer: int, size: int, guard: int) -> list[npt.NDArray[np.uint8]]:
+    """The guard before `size` bytes of the GPU's memory, these bytes, and the guard behind them."""
+    block = np.empty(size + 2 * guard, np.uint8)
+    if block.size:
+        call("cuMemcpyDtoH", block.ctypes.data, pointer - guard, block.nbytes)
+    return np.split(block, [guard, guard + size])
 
 
 @contextmanager

@@ -1,12 +1,14 @@
 """The verb `gpu-check`: every CUDA kernel against the NumPy reference on the GPU of this machine, and its time.
 
-Each operator is checked with its kernels as cubin, as PTX, and in ONNX Runtime, each in a process of its own, several
-at once; then the kernels are timed, one process at a time. This process never touches the GPU.
+Each operator is checked with its kernels as cubin, as PTX, in ONNX Runtime, and under compute-sanitizer, each in a
+process of its own, several at once; then the kernels are timed, one process at a time. This process never touches the
+GPU.
 """
 
 from __future__ import annotations
 
 import time
+from contextlib import ExitStack
 from pathlib import Path
 from typing import NamedTuple
 
@@ -20,17 +22,21 @@ from intaglio.plugins.cuda.launching.launches import operators
 from intaglio.plugins.kernel_check.inputs import Sizes
 from intaglio.processes.threads import usable_threads
 from intaglio.validation.gpu_check.results import TIMED, Form, GpuCheck, KernelCheck, Machine, Ran, Speed
+from intaglio.validation.gpu_check.sanitizer import has_sanitizer, memory_check
 from intaglio.validation.gpu_check.workers import (
     QUESTION_SECONDS,
     SECONDS,
     NoAnswerError,
+    Worker,
     Workers,
     children_at_once,
 )
 
-# Of the cases: all in each form of the driver; few where ONNX Runtime makes the same launches.
+# Of the cases: all in each form of the driver; few where ONNX Runtime makes the same launches; small ones for
+# compute-sanitizer, under which a kernel takes many times as long.
 SIZES = Sizes()
 FEW_SIZES = Sizes(rows=(0, 1, 17, 65), few_rows=(1, 17), depth=1024, channels=256, vocabulary=8_000)
+SMALL_SIZES = Sizes(rows=(0, 1, 17, 65), few_rows=(1, 17), depth=256, channels=128, vocabulary=1_000)
 # The operators with the longest references begin first, so that none of them is left alone at the end.
 LONGEST = ("int_linear", "group_matmul", "lut_matmul", "int_attention")
 
@@ -44,7 +50,7 @@ class Part(NamedTuple):
 
     def arguments(self) -> tuple[str, ...]:
         """The arguments of the child process."""
-        sizes = FEW_SIZES if self.form == "onnxruntime" else SIZES
+        sizes = {"onnxruntime": FEW_SIZES, "sanitizer": SMALL_SIZES}.get(self.form, SIZES)
         return self.folder, self.form, msgspec.json.encode(sizes).decode(), str(self.threads)
 
 
@@ -75,28 +81,37 @@ def gpu_check(output: str | Path | None = None, force: bool = False) -> GpuCheck
 
 
 def forms(sm: int) -> tuple[Form, ...]:
-    """The forms in which kernels are run on a GPU of `sm`."""
-    return (*images(sm), "onnxruntime")
+    """The forms in which kernels are run on a GPU of `sm`, by what is installed here."""
+    return (*images(sm), "onnxruntime", "sanitizer") if has_sanitizer() else (*images(sm), "onnxruntime")
 
 
 def check_part(workers: Workers, part: Part) -> KernelCheck:
     """Run all cases of an operator's kernels in a child process."""
     start = time.monotonic()
     found = KernelCheck(part.folder, part.form, False, 0, [], [], [], 0.0)
-    case: str | None = ""
-    with workers.start(*part.arguments()) as ask:
-        try:
-            while (case := ask("case", str | None)) is not None:
-                ran = ask("run", Ran)
-                found.cases += 1
-                if ran.kernel not in found.kernels:
-                    found.kernels.append(ran.kernel)
-                if ran.failure is not None:
-                    found.failures.append(msgspec.structs.replace(ran.failure, case=case))
-        except NoAnswerError as error:
-            found.failures.append(msgspec.structs.replace(error.failure, case=case or ""))
+    with ExitStack() as held:
+        sanitizer = held.enter_context(memory_check()) if part.form == "sanitizer" else None
+        under = sanitizer.command if sanitizer else ()
+        worker = held.enter_context(workers.start(*part.arguments(), under=under))
+        _run_cases(worker, found)
+        if sanitizer:
+            found.failures = sanitizer.judge(found.failures, worker.finish())
     found.passed, found.seconds = not found.failures, time.monotonic() - start
     return found
+
+
+def _run_cases(worker: Worker, found: KernelCheck) -> None:
+    case: str | None = ""
+    try:
+        while (case := worker.ask("case", str | None)) is not None:
+            ran = worker.ask("run", Ran)
+            found.cases += 1
+            if ran.kernel not in found.kernels:
+                found.kernels.append(ran.kernel)
+            if ran.failure is not None:
+                found.failures.append(msgspec.structs.replace(ran.failure, case=case))
+    except NoAnswerError as error:
+        found.failures.append(msgspec.structs.replace(error.failure, case=case or ""))
 
 
 def measure_part(workers: Workers, part: Part, found: KernelCheck) -> None:
@@ -105,9 +120,9 @@ def measure_part(workers: Workers, part: Part, found: KernelCheck) -> None:
     The child makes the cases again: those of all operators together would take several gigabytes of memory.
     """
     start = time.monotonic()
-    with workers.start(*part.arguments()) as ask:
+    with workers.start(*part.arguments()) as worker:
         try:
-            while (speed := ask("time", Speed | None)) is not None:
+            while (speed := worker.ask("time", Speed | None)) is not None:
                 found.speeds.append(speed)
         except NoAnswerError as error:
             found.failures.append(msgspec.structs.replace(error.failure, case="measuring"))
@@ -118,8 +133,8 @@ def measure_part(workers: Workers, part: Part, found: KernelCheck) -> None:
 def _machine(workers: Workers) -> Machine:
     """The GPU, asked in a child process. Raises `EngineError`, `MissingExtraError`."""
     try:
-        with workers.start("machine") as ask:
-            found: Machine = ask("machine", Machine)
+        with workers.start("machine") as worker:
+            found: Machine = worker.ask("machine", Machine)
             return found
     except NoAnswerError as error:
         missing = error.failure.kind == "missing library"

@@ -6,12 +6,21 @@ from typing import Final, Literal
 
 import msgspec
 
-# How a kernel is run: loaded by the driver as one of its images, or by a node of ONNX Runtime's CUDA provider.
-Form = Literal["cubin", "ptx", "onnxruntime"]
+# How a kernel is run: loaded by the driver as one of its images, by a node of ONNX Runtime's CUDA provider, or by the
+# driver under NVIDIA's compute-sanitizer, which checks each access to memory.
+Form = Literal["cubin", "ptx", "onnxruntime", "sanitizer"]
 TIMED: Final = "ptx"  # the form in an engine
 
 Kind = Literal[
-    "wrong bits", "load failed", "launch failed", "illegal address", "timeout", "crashed", "missing library", "error"
+    "wrong bits",
+    "load failed",
+    "launch failed",
+    "illegal address",
+    "memory error",
+    "timeout",
+    "crashed",
+    "missing library",
+    "error",
 ]
 
 

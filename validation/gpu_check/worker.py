@@ -83,9 +83,9 @@ class KernelRun:
         if self._form == "onnxruntime":
             return onnxruntime_kernels.run(case, launcher.device()[1])
         launch = launch_of(case, launcher.kernel_sm())
-        return launch.entry, launcher.run(
-            folder_of(case.operator), launch, case.inputs, outputs_of(case), self._form, offset
-        )
+        image, guard = (None, 0) if self._form == "sanitizer" else (self._form, launcher.GUARD)
+        folder, outputs = folder_of(case.operator), outputs_of(case)
+        return launch.entry, launcher.run(folder, launch, case.inputs, outputs, image, offset, guard)
 
     def next_time(self) -> Speed | None:
         """Measure the next kernel."""

@@ -19,13 +19,13 @@ from intaglio.validation.gpu_check.results import Answer, Failure
 MODULE = "intaglio.validation.gpu_check.worker"
 SECONDS = 600.0  # for everything
 QUESTION_SECONDS = 60.0  # for one answer: a reference, or compiling an operator's kernels and running one
+FINISH_SECONDS = 20.0  # for the end of a child that has answered
 MOST = 8  # children at once
 PROCESSORS = 2  # of each: its references use threads of NumPy
 MEMORY = 3.3e9  # bytes that the largest case takes, and its reference
 
 Item = TypeVar("Item")
 Result = TypeVar("Result")
-Ask = Callable[[str, Any], Any]
 
 
 class NoAnswerError(Exception):
@@ -34,6 +34,34 @@ class NoAnswerError(Exception):
     def __init__(self, failure: Failure):
         super().__init__(failure.message)
         self.failure = failure
+
+
+class Worker:
+    """A child process that answers until `deadline`."""
+
+    def __init__(self, child: Child, deadline: float) -> None:
+        self._child, self._deadline = child, deadline
+
+    def ask(self, question: str, kind: Any) -> Any:
+        """Ask a question, and return the answer as the type `kind`. Raises `NoAnswerError`."""
+        seconds = min(QUESTION_SECONDS, self._deadline - time.monotonic())
+        if seconds <= 0:
+            raise NoAnswerError(Failure("timeout", "", f"not run: the {SECONDS:g} s for everything are over"))
+        start = time.monotonic()
+        try:
+            answer = msgspec.json.decode(self._child.ask(question, seconds), type=Answer)
+        except ChildEndedError as error:
+            if time.monotonic() - start >= seconds:
+                raise NoAnswerError(Failure("timeout", "", f"no answer within {seconds:.0f} s")) from error
+            code = f"the process ended with exit code {error.code}: {error}"
+            raise NoAnswerError(Failure("crashed", "", code)) from error
+        if answer.failure is not None:
+            raise NoAnswerError(answer.failure)
+        return msgspec.json.decode(answer.value, type=kind)
+
+    def finish(self) -> int:
+        """Let the child end by itself; return its exit code, or that of the program that it runs under."""
+        return self._child.finish(FINISH_SECONDS)
 
 
 class Workers:
@@ -45,17 +73,17 @@ class Workers:
         self._interrupted = False
 
     @contextmanager
-    def start(self, *arguments: str) -> Iterator[Ask]:
-        """Start a child; yield the function that asks it a question and returns the answer as a type.
+    def start(self, *arguments: str, under: Sequence[str] = ()) -> Iterator[Worker]:
+        """Start a child, `under` a program if there is one; parameters as of `Child`.
 
-        It raises `NoAnswerError`. At the end of the block the child ends, before the next one needs the GPU's memory.
+        At the end of the block it ends, before the next one needs the GPU's memory.
         """
-        child = Child(MODULE, *arguments)
+        child = Child(MODULE, *arguments, under=under)
         self._running.add(child)
         try:
             if self._interrupted:
-                child.process.kill()
-            yield lambda question, kind: self._ask(child, question, kind)
+                child.kill()
+            yield Worker(child, self._deadline)
         finally:
             self._running.discard(child)
             child.end()
@@ -72,25 +100,9 @@ class Workers:
                 for result in results:
                     result.cancel()
                 for child in [*self._running]:
-                    child.process.kill()
+                    child.kill()
                 raise
         return [result.result() for result in results]
-
-    def _ask(self, child: Child, question: str, kind: Any) -> Any:
-        seconds = min(QUESTION_SECONDS, self._deadline - time.monotonic())
-        if seconds <= 0:
-            raise NoAnswerError(Failure("timeout", "", f"not run: the {SECONDS:g} s for everything are over"))
-        start = time.monotonic()
-        try:
-            answer = msgspec.json.decode(child.ask(question, seconds), type=Answer)
-        except ChildEndedError as error:
-            if time.monotonic() - start >= seconds:
-                raise NoAnswerError(Failure("timeout", "", f"no answer within {seconds:.0f} s")) from error
-            code = f"the process ended with exit code {error.code}: {error}"
-            raise NoAnswerError(Failure("crashed", "", code)) from error
-        if answer.failure is not None:
-            raise NoAnswerError(answer.failure)
-        return msgspec.json.decode(answer.value, type=kind)
 
 
 def children_at_once() -> int:

@@ -35,12 +35,13 @@ def stand_in(monkeypatch: pytest.MonkeyPatch) -> Iterator[Any]:
     pathfinder = pytest.importorskip("cuda.pathfinder")
     monkeypatch.syspath_prepend(STAND_IN)
     import gpu_stand_in
+    import gpu_tools
 
     monkeypatch.setitem(sys.modules, "cuda.bindings.driver", gpu_stand_in.Driver("", ""))
     monkeypatch.setattr(pathfinder, "load_nvidia_dynamic_lib", pathfinder.load_nvidia_dynamic_lib)  # put back
-    gpu_stand_in.give_cublas(None)
+    gpu_tools.give_cublas(None)
     launcher.device.cache_clear()
-    yield gpu_stand_in
+    yield gpu_tools
     launcher.device.cache_clear()
 
 

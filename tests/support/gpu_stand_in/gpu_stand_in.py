@@ -12,17 +12,15 @@ import ctypes
 import enum
 import itertools
 import os
-import shutil
-import subprocess
 import tempfile
 import time
 from pathlib import Path
-from types import SimpleNamespace
 from typing import Any
 
 import cuda_emulator
 import onnx
 from cuda.bindings import nvrtc
+from gpu_tools import tell_sanitizer
 
 from intaglio.errors import EngineError
 from intaglio.plugins.cuda.compiler import entry_points
@@ -31,7 +29,6 @@ from intaglio.plugins.cuda.launching.geometry import Launch
 from intaglio.plugins.cuda.launching.launches import operators
 
 SM = 80
-SOURCE = Path(__file__).with_name("cublas.c")
 PROVIDER = "CUDAExecutionProvider"
 STATUSES = (
     "CUDA_SUCCESS",
@@ -40,6 +37,7 @@ STATUSES = (
     "CUDA_ERROR_NOT_FOUND",
     "CUDA_ERROR_ILLEGAL_ADDRESS",
     "CUDA_ERROR_LAUNCH_FAILED",
+    "CUDA_ERROR_UNKNOWN",
 )
 ATTRIBUTES = {
     "COMPUTE_CAPABILITY_MAJOR": SM // 10,
@@ -95,6 +93,8 @@ class Driver:
         return run
 
     def _Init(self, flags: int) -> tuple[Any, ...]:
+        if self._fault == "not supported":
+            return (Status.CUDA_ERROR_UNKNOWN,)
         if self._fault == "no driver":
             raise RuntimeError("libcuda.so.1 was not found")
         return (OK,)
@@ -224,6 +224,8 @@ class Driver:
         scalars = tuple(value for value, kind in zip(values, types, strict=True) if kind is ctypes.c_int32)
         before = types.index(ctypes.c_int32)
         inputs, outputs = list(values[:before]), list(values[before + len(scalars) :])
+        if fault in ("illegal address", "invalid read"):
+            tell_sanitizer(function)
         if fault == "illegal address":
             outputs = [address + UNMAPPED for address in outputs]
         folder = next(folder for folder in operators() if function in entry_points(folder))
@@ -240,27 +242,6 @@ class Driver:
         if fault == "overrun":
             ctypes.c_uint8.from_address(end - 1).value = 0
         return (OK,)
-
-
-def build_cublas(directory: Path) -> Path | None:
-    """Build `cublas.c`, the stand-in for cuBLAS; None without a compiler of `_Float16`."""
-    path = directory / "libcublas.so"
-    compiler = shutil.which("cc") or shutil.which("gcc")
-    command = [compiler or "", "-O2", "-shared", "-fPIC", "-Wall", "-Wextra", "-o", path, SOURCE]
-    built = compiler is not None and subprocess.run(command, check=False).returncode == 0
-    return path if built else None
-
-
-def give_cublas(path: str | None) -> None:
-    """Let `path` be what is found of cuBLAS, or nothing."""
-    from cuda import pathfinder
-
-    def find(name: str) -> Any:
-        if name != "cublas" or path is None:
-            raise RuntimeError(f"lib{name}.so was not found")
-        return SimpleNamespace(abs_path=path)
-
-    pathfinder.load_nvidia_dynamic_lib = find
 
 
 def give_onnxruntime_a_gpu(fault: str, kernel: str) -> None:

@@ -9,9 +9,10 @@ import os
 import sys
 
 import gpu_stand_in
+import gpu_tools
 
 fault, kernel = os.environ.get("GPU_FAULT", ":").split(":")
 sys.modules["cuda.bindings.driver"] = gpu_stand_in.Driver(fault, kernel)
 if "onnxruntime" in sys.argv and fault != "no provider":  # the form that a child process checks
     gpu_stand_in.give_onnxruntime_a_gpu(fault, kernel)
-gpu_stand_in.give_cublas(os.environ.get("GPU_CUBLAS"))
+gpu_tools.give_cublas(os.environ.get("GPU_CUBLAS"))

@@ -19,6 +19,7 @@ from intaglio.plugins.kernel_check.case import launch_of, outputs_of
 from intaglio.plugins.kernel_check.cases import cases
 from intaglio.plugins.kernel_check.inputs import Sizes
 from intaglio.validation.gpu_check import gpu_check, workers
+from intaglio.validation.gpu_check.results import Machine
 
 SUPPORT = Path(__file__).parents[2] / "support"
 SMALL = Sizes(rows=(0, 1, 17), few_rows=(1, 17), width=48, inner=40, depth=128, channels=24, hidden=64, vocabulary=200)
@@ -38,6 +39,9 @@ def gpu(monkeypatch: pytest.MonkeyPatch) -> Callable[..., None]:
         monkeypatch.setattr(gpu_check, "SIZES", SMALL)
         monkeypatch.setattr(gpu_check, "operators", lambda: list(folders))
         monkeypatch.setattr(gpu_check, "FEW_SIZES", SMALL)
+        monkeypatch.setattr(gpu_check, "SMALL_SIZES", SMALL)
+        if "sanitizer" in forms:
+            monkeypatch.setenv("PATH", str(SUPPORT / "gpu_stand_in"), prepend=os.pathsep)
         monkeypatch.setattr(gpu_check, "forms", lambda sm: forms)
         monkeypatch.setattr(gpu_check, "children_at_once", lambda: 2)
 
@@ -77,9 +81,9 @@ def test_report_has_the_machine_every_kernel_and_its_time(gpu, intaglio: Run, tm
 def test_products_are_compared_with_cublas(gpu, intaglio: Run, tmp_path: Path, monkeypatch) -> None:
     gpu("int_linear")
     monkeypatch.syspath_prepend(SUPPORT / "gpu_stand_in")
-    import gpu_stand_in
+    import gpu_tools
 
-    if (library := gpu_stand_in.build_cublas(tmp_path)) is None:
+    if (library := gpu_tools.build_cublas(tmp_path)) is None:
         pytest.skip("no C compiler")
     monkeypatch.setenv("GPU_CUBLAS", str(library))
     code, printed, _ = intaglio("gpu-check", "--json")
@@ -148,6 +152,51 @@ def test_a_fault_in_onnx_runtime_costs_one_row(gpu, intaglio: Run, fault: str, m
     assert {each["kind"] for each in part["failures"]} == {kind}
     assert message in part["failures"][-1]["message"]
     assert part["failures"][-1]["case"].startswith("x int32[")
+
+
+def test_sanitizer_is_a_form_where_it_is_on_the_path(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("PATH", str(tmp_path))
+    assert gpu_check.forms(80) == ("cubin", "ptx", "onnxruntime")
+    monkeypatch.setenv("PATH", str(SUPPORT / "gpu_stand_in"))
+    assert gpu_check.forms(80) == ("cubin", "ptx", "onnxruntime", "sanitizer")
+    assert gpu_check.forms(120) == ("ptx", "onnxruntime", "sanitizer")
+
+
+@pytest.mark.parametrize(
+    ("fault", "kinds", "message"),
+    [
+        (":", set(), ""),
+        (
+            "invalid read",
+            {"memory error"},
+            "Invalid __global__ read of size 4 bytes; at requantize_16+0x1a0; by thread",
+        ),
+        ("illegal address", {"memory error"}, "Invalid __global__ read of size 4 bytes; at requantize_16+0x1a0"),
+        ("timeout", {"timeout"}, "no answer within 4 s"),
+    ],
+)
+def test_sanitizer_finds_memory_errors(gpu, intaglio: Run, monkeypatch, fault: str, kinds, message: str) -> None:
+    gpu("requantize", fault=fault if fault == ":" else f"{fault}:requantize_16", forms=("sanitizer",))
+    if fault == "timeout":
+        monkeypatch.setattr(workers, "QUESTION_SECONDS", 4.0)
+    code, printed, _ = intaglio("gpu-check", "--json")
+    (part,) = json.loads(printed)["kernels"]
+    assert (code, part["passed"]) == ((1, False) if kinds else (0, True))
+    assert {each["kind"] for each in part["failures"]} == kinds
+    assert all(message in each["message"] and "somebody" not in each["message"] for each in part["failures"])
+    assert part["kernels"][0] == "requantize_8" and part["cases"] > 0 and part["speeds"] == []
+    if fault in (":", "invalid read"):
+        assert part["cases"] == 16
+    elif fault == "illegal address":
+        assert part["failures"][-1]["case"].startswith("x int32[")  # the one that ended the process
+
+
+def test_gpu_that_the_sanitizer_does_not_support_is_named(gpu, intaglio: Run, monkeypatch) -> None:
+    gpu("requantize", fault="not supported:", forms=("sanitizer",))
+    monkeypatch.setattr(gpu_check, "_machine", lambda workers: Machine("A100", 80, 1, 1, 1, True, 1, 1, "13.0", {}))
+    (failure,) = json.loads(intaglio("gpu-check", "--json")[1])["kernels"][0]["failures"]
+    assert failure["kind"] == "launch failed" and "cuInit failed: CUDA_ERROR_UNKNOWN" in failure["message"]
+    assert "; compute-sanitizer: Error: Device not supported." in failure["message"]
 
 
 def test_fault_while_measuring_keeps_what_was_checked(gpu, intaglio: Run) -> None:

@@ -47,11 +47,11 @@ def test_interrupt_ends_every_child(monkeypatch: pytest.MonkeyPatch) -> None:
     group, started = Workers(time.monotonic() + 60), []
 
     def work(number: int) -> None:
-        with group.start("-n", "1", "import time; time.sleep(3600)") as ask:
+        with group.start("-n", "1", "import time; time.sleep(3600)") as worker:
             started.append(number)
             if len(started) == 2:
                 signal.pthread_kill(threading.main_thread().ident, signal.SIGINT)
-            ask("case", str)
+            worker.ask("case", str)
 
     def stop(number: int, frame: object) -> None:
         raise Interrupted
