@@ -26,23 +26,26 @@ EPILOG = """\b
 Examples:
   intaglio gpu-check
   intaglio gpu-check -o report.json
+  intaglio gpu-check --report reports/
 """
 
 
 @verb("gpu-check", epilog=EPILOG)
 @section(OUTPUT)
 @click.option("-o", "--output", type=click.Path(path_type=Path), help="Write the report to this JSON file.")
+@click.option("--report", type=click.Path(path_type=Path), help="Directory for the JSON and HTML reports.")
 @force_option
 @json_option
-def gpu_check_command(output: Path | None, force: bool, as_json: bool) -> int:
+def gpu_check_command(output: Path | None, report: Path | None, force: bool, as_json: bool) -> int:
     """Check on this machine's GPU that every CUDA kernel computes what it should, and measure its time.
 
     Each operator runs in a process of its own, so that one that fails does not end the others. It takes at most 10
-    minutes. Exit code 1 if a kernel fails.
+    minutes. Exit code 1 if a kernel fails. --report writes a JSON and an HTML report, and replaces those of before.
     """
     from intaglio.validation.gpu_check.gpu_check import gpu_check
+    from intaglio.validation.gpu_check.report_page import REPORT
 
-    result = gpu_check(output, force)
+    result = gpu_check(output, force, report)
     if as_json:
         print_json(result)
         return 0 if result.passed else 1
@@ -66,7 +69,8 @@ def gpu_check_command(output: Path | None, force: bool, as_json: bool) -> int:
     for part in result.kernels:
         for line in _failures(part):
             say(line)
-    say(verdict(result.passed) + (f". Report: {output}" if output is not None else ""))
+    written = [path for path in (output, report and report / REPORT) if path is not None]
+    say(verdict(result.passed) + (f". Report: {', '.join(map(str, written))}" if written else ""))
     return 0 if result.passed else 1
 
 

@@ -18,6 +18,7 @@ from intaglio.validation.measures.measures import judge
 from intaglio.validation.reports import report as reports
 from intaglio.validation.reports import results
 from intaglio.validation.reports.files import check_report, recorded_side, slug, write_report
+from intaglio.validation.reports.page import now
 from intaglio.validation.reports.results import Validated
 from intaglio.validation.scores.perplexity import SCORED, Perplexity, perplexity
 from intaglio.validation.scores.word_errors import MEASURES, RISES, word_errors
@@ -56,7 +57,7 @@ def score(
         expected=_expected(other),
         inputs=_inputs(found, text),
         environment=reports.environment(),
-        written=reports.now(),
+        written=now(),
         perplexity=found,
     )
     return write_report(bundle, whole, _name(target, "perplexity", against), report)
@@ -99,7 +100,7 @@ def score_speech(
         expected=_expected(other),
         inputs=InputsUsed(str(path), sha256(path), found.recordings, found.recordings, found.recordings),
         environment=reports.environment(),
-        written=reports.now(),
+        written=now(),
         word_errors=found,
     )
     return write_report(bundle, whole, _name(target, "wer", against), report)

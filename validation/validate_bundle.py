@@ -25,6 +25,7 @@ from intaglio.validation.options import BoundOptions, OutputOptions, RecordingOp
 from intaglio.validation.reports import report as reports
 from intaglio.validation.reports import results
 from intaglio.validation.reports.files import check_report, recorded_side, slug, write_report
+from intaglio.validation.reports.page import now
 from intaglio.validation.reports.results import LayerError, Validated, layer_error, output_error
 from intaglio.validation.score import score, score_speech
 
@@ -134,7 +135,7 @@ def compare_outputs(
         first_layer_beyond=first,
         inputs=used,
         environment=reports.environment(),
-        written=reports.now(),
+        written=now(),
     )
     return write_report(bundle, whole, f"{target}-against-{slug(against)}", report)
 

@@ -1,9 +1,9 @@
 """The child's side of `children`: run a module of this package in a process that always ends when its parent ends.
 
     python -P -m intaglio.processes.child_process PARENT MODULE [ARGUMENT]...
-    python -P -m intaglio.processes.child_process --under PARENT MODULE [ARGUMENT]...
+    python -P -m intaglio.processes.child_process under PARENT MODULE [ARGUMENT]...
 
-is `python -P -m MODULE [ARGUMENT]...`, but the kernel kills it once the process PARENT has ended. With `--under` there
+is `python -P -m MODULE [ARGUMENT]...`, but the kernel kills it once the process PARENT has ended. With `under` there
 are other processes between the two, such as a debugger, and a thread waits for PARENT's end.
 """
 
@@ -55,7 +55,7 @@ def lower_limit(what: int, most: int) -> None:
 
 
 if __name__ == "__main__":
-    if sys.argv[1] == "--under":
+    if sys.argv[1] == "under":
         del sys.argv[1]
         end_with_ancestor(int(sys.argv[1]))
     else:

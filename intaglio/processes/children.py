@@ -35,7 +35,7 @@ class Child:
         # Not a pipe, which could fill up; closed at the end.
         self._errors = tempfile.TemporaryFile("w+", encoding="utf-8", errors="replace")  # noqa: SIM115
         self.process = subprocess.Popen(
-            [*under, *_command(module, *arguments, options=("--under",) if under else ())],
+            [*under, *_command(module, *arguments, kind=["under"] if under else [])],
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             stderr=self._errors,
@@ -96,10 +96,10 @@ def run(module: str, *arguments: str) -> None:
         raise EngineError(str(ChildEndedError(child.returncode, child.stderr)))
 
 
-def _command(module: str, *arguments: str, options: Sequence[str] = ()) -> list[str]:
-    """The command line that runs `module` as a child of this process; `options` of `child_process`."""
+def _command(module: str, *arguments: str, kind: Sequence[str] = ()) -> list[str]:
+    """The command line that runs `module` as a child of this process; `kind`: see `child_process`."""
     start = [sys.executable, "-P", "-m", "intaglio.processes.child_process"]
-    return [*start, *options, str(os.getpid()), module, *arguments]
+    return [*start, *kind, str(os.getpid()), module, *arguments]
 
 
 def _end(process: subprocess.Popen[str], kill: Callable[[], object], errors: IO[str]) -> None:

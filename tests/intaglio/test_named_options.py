@@ -17,7 +17,7 @@ ROOT = Path(__file__).parent.parent.parent
 FOLDERS = ("exporters", "training", "graph_passes", "plugins", "runtime", "serve", "validation", "intaglio")
 OPTION = re.compile(r"(?<![\w-])--[a-z][a-z0-9-]*(?![\w-])")
 COMMAND = re.compile(r"intaglio ((?:train )?[a-z-]+)((?: (?!intaglio)[^ ]+)*)")
-# Options of other programs: pip, compilers, espeak, curl, and CSS variables of plots.
+# Options of other programs: pip, compilers, espeak, curl, compute-sanitizer, and CSS variables of plots.
 FOREIGN = (
     "plugins/cuda/compiler.py",
     "plugins/ort/build.py",
@@ -25,6 +25,7 @@ FOREIGN = (
     "runtime/engines/onnxruntime/custom_operators.py",
     "intaglio/bundle/manifest_reading.py --upgrade",
     "intaglio/display/charts.py",
+    "validation/gpu_check/sanitizer.py",
     "validation/polygraphy_extension.py --intaglio-target",
 )
 # The verbs whose users see the messages of a file or folder, or of one of its options if it is named. The longest

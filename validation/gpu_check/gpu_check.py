@@ -21,6 +21,7 @@ from intaglio.plugins.cuda.compiler import images
 from intaglio.plugins.cuda.launching.launches import operators
 from intaglio.plugins.kernel_check.inputs import Sizes
 from intaglio.processes.threads import usable_threads
+from intaglio.validation.gpu_check.report_page import REPORT, to_html
 from intaglio.validation.gpu_check.results import TIMED, Form, GpuCheck, KernelCheck, Machine, Ran, Speed
 from intaglio.validation.gpu_check.sanitizer import has_sanitizer, memory_check
 from intaglio.validation.gpu_check.workers import (
@@ -31,6 +32,7 @@ from intaglio.validation.gpu_check.workers import (
     Workers,
     children_at_once,
 )
+from intaglio.validation.reports.page import make_directory, now
 
 # Of the cases: all in each form of the driver; few where ONNX Runtime makes the same launches; small ones for
 # compute-sanitizer, under which a kernel takes many times as long.
@@ -54,15 +56,17 @@ class Part(NamedTuple):
         return self.folder, self.form, msgspec.json.encode(sizes).decode(), str(self.threads)
 
 
-def gpu_check(output: str | Path | None = None, force: bool = False) -> GpuCheck:
+def gpu_check(output: str | Path | None = None, force: bool = False, report: str | Path | None = None) -> GpuCheck:
     """Compare every CUDA kernel with the NumPy reference on the first GPU of this machine, and measure its time.
 
-    Takes at most 10 minutes. Writes the result as JSON to the file `output`, which `force` replaces. Kernels that fail
-    do not raise but return `passed=False`. Raises `EngineError` without a GPU, `MissingExtraError` without
-    cuda-bindings, `UsageError` for an output that exists, `StorageError`.
+    Takes at most 10 minutes. Writes the result as JSON to the file `output`, which `force` replaces, and as JSON and
+    HTML to the directory `report`. Kernels that fail do not raise but return `passed=False`. Raises `EngineError`
+    without a GPU, `MissingExtraError` without cuda-bindings, `UsageError` for an output that exists, `StorageError`.
     """
     if output is not None:
         check_output_file(Path(output), force, "--output")
+    if report is not None:
+        make_directory(Path(report))
     start = time.monotonic()
     found = _machine(Workers(start + QUESTION_SECONDS))
     workers, most = Workers(start + SECONDS), children_at_once()
@@ -75,8 +79,7 @@ def gpu_check(output: str | Path | None = None, force: bool = False) -> GpuCheck
         measure_part(workers, part, checks[part])
     kernels = [checks[part] for part in parts]
     result = GpuCheck(all(each.passed for each in kernels), found, kernels, time.monotonic() - start)
-    if output is not None:
-        atomic_write(Path(output), msgspec.json.format(msgspec.json.encode(result)) + b"\n")
+    _write(result, Path(output) if output is not None else None, Path(report) if report is not None else None)
     return result
 
 
@@ -128,6 +131,15 @@ def measure_part(workers: Workers, part: Part, found: KernelCheck) -> None:
             found.failures.append(msgspec.structs.replace(error.failure, case="measuring"))
     found.passed = not found.failures
     found.seconds += time.monotonic() - start
+
+
+def _write(result: GpuCheck, output: Path | None, report: Path | None) -> None:
+    data = msgspec.json.format(msgspec.json.encode(result)) + b"\n"
+    if output is not None:
+        atomic_write(output, data)
+    if report is not None:
+        atomic_write(report / "gpu-check.json", data)
+        atomic_write(report / REPORT, to_html(result, now()).encode())
 
 
 def _machine(workers: Workers) -> Machine:

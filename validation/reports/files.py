@@ -10,11 +10,12 @@ from msgspec.structs import replace
 
 from intaglio.bundle.bundle import Bundle
 from intaglio.bundle.recorded_name import recorded_name
-from intaglio.errors import StorageError, UsageError, storage_errors
+from intaglio.errors import StorageError
 from intaglio.files.atomic import atomic_write
 from intaglio.validation.comparison.compared_models import PYTORCH, ComparedModel
 from intaglio.validation.reports import report as reports
 from intaglio.validation.reports import results
+from intaglio.validation.reports.page import make_directory
 from intaglio.validation.reports.results import Validated
 from intaglio.validation.scores.word_errors import Recognised
 
@@ -33,11 +34,7 @@ def check_report(bundle: Bundle, report: str | Path | None) -> None:
         if not os.access(bundle.path, os.W_OK):
             raise StorageError(f"bundle {bundle.path}: is not writable. Add --report DIR for the report.")
         return
-    with storage_errors(Path(report)):
-        try:
-            Path(report).mkdir(parents=True, exist_ok=True)
-        except (FileExistsError, NotADirectoryError) as error:
-            raise UsageError(f"--report {report}: is not a directory. Choose another path.") from error
+    make_directory(Path(report))
 
 
 def write_report(bundle: Bundle, whole: results.Report, name: str, report: str | Path | None) -> Validated:

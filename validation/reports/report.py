@@ -5,17 +5,21 @@ from __future__ import annotations
 import os
 import platform
 from collections.abc import Sequence
-from datetime import UTC, datetime
-from importlib import metadata, resources
+from importlib import metadata
 from pathlib import Path
 
 import msgspec
 
 from intaglio.display.markup import Markup, fill, join
 from intaglio.validation.measures.measures import LABELS
+from intaglio.validation.reports import page
 from intaglio.validation.reports.pictures import error_histogram, layer_errors
 from intaglio.validation.reports.results import LayerError, OutputError, Report
 
+NUMBERS = {  # columns
+    "substituted", "deleted", "inserted", "word error rate", "character error rate", "real-time factor", "errors",
+    "largest error", "bound", "value", "mean error", "relative", "cosine", "floor", "NaN", "Inf",
+}  # fmt: skip
 LIBRARIES = ("intaglio", "polygraphy", "numpy", "onnx", "onnxruntime", "torch", "transformers", "tensorrt-rtx")
 
 
@@ -26,7 +30,6 @@ def to_json(report: Report) -> bytes:
 
 def to_html(report: Report) -> str:
     """The report as a page; every name in it is escaped."""
-    template = resources.files("intaglio.validation.reports").joinpath("report.html").read_text(encoding="utf-8")
     held = [*(output.passed for output in report.outputs.values()), *(measured.passed for measured in report.measures)]
     summary = f"{sum(held)} of {len(held)} bounds held"
     if report.perplexity:
@@ -46,15 +49,13 @@ def to_html(report: Report) -> str:
         _environment(report),
         _files(report),
     ]
-    return fill(
-        template,
-        verdict=verdict,
-        state=verdict.lower(),
+    return page.page(
+        verdict,
         title=Path(report.actual.bundle).name,
-        actual=report.actual.name,
+        heading=report.actual.name,
         comparison=f"compared with {report.expected.name}" if report.expected else "not compared with another model",
         summary=f"{summary} · {report.written}",
-        sections=join(section for section in sections if section),
+        sections=sections,
     )
 
 
@@ -68,11 +69,6 @@ def environment() -> dict[str, str]:
             continue
     threads = len(os.sched_getaffinity(0))
     return found | {"system": platform.platform(), "processor": f"{processor()}, {threads} threads"}
-
-
-def now() -> str:
-    """This moment, to the second."""
-    return datetime.now(UTC).strftime("%Y-%m-%d %H:%M:%S UTC")
 
 
 def processor() -> str:
@@ -92,16 +88,16 @@ def _measures(report: Report) -> Markup:
     head = ["measure", "verdict", "value", "bound", "reason"]
     rows = [
         [
-            _cell(LABELS[each.name], ""),
-            _cell("held" if each.passed else "broken", "passed" if each.passed else "failed"),
-            _cell(f"{each.value:.6g}", "number"),
-            _cell(f"{'≥' if each.at_least else '≤'} {each.bound:g}", "number"),
-            _cell(each.reason, ""),
+            page.cell(LABELS[each.name], ""),
+            page.cell("held" if each.passed else "broken", "passed" if each.passed else "failed"),
+            page.cell(f"{each.value:.6g}", "number"),
+            page.cell(f"{'≥' if each.at_least else '≤'} {each.bound:g}", "number"),
+            page.cell(each.reason, ""),
         ]
         for each in report.measures
     ]
     note = fill('<p class="soft">Bounds were chosen for: $changes.</p>', changes=report.changes)
-    return _section("What judges", join([_table(head, rows), note]) if rows else note)
+    return page.section("What judges", join([page.table(head, rows, NUMBERS), note]) if rows else note)
 
 
 def _perplexity(report: Report) -> Markup:
@@ -121,7 +117,7 @@ def _perplexity(report: Report) -> Markup:
     else:
         pairs["windows"] = f"{found.windows} of at most {found.context} tokens, {found.stride} apart"
     note = "Each token is scored once. Its divergence is how far the model's distribution is from the other model's."
-    return _section("Perplexity", join([_pairs(pairs), fill('<p class="soft">$note</p>', note=note)]))
+    return page.section("Perplexity", join([page.pairs(pairs), fill('<p class="soft">$note</p>', note=note)]))
 
 
 def _word_errors(report: Report) -> Markup:
@@ -132,11 +128,11 @@ def _word_errors(report: Report) -> Markup:
     sides = {"this model": found.actual, **({"the other model": found.expected} if found.expected else {})}
     rows = [
         [
-            _cell(name, ""),
-            _cell(f"{side.wer:.2f} %", "number"),
-            *(_cell(str(count), "number") for count in (side.substitutions, side.deletions, side.insertions)),
-            _cell(f"{side.cer:.2f} %", "number"),
-            _cell(f"{side.real_time_factor:.4f}", "number"),
+            page.cell(name, ""),
+            page.cell(f"{side.wer:.2f} %", "number"),
+            *(page.cell(str(count), "number") for count in (side.substitutions, side.deletions, side.insertions)),
+            page.cell(f"{side.cer:.2f} %", "number"),
+            page.cell(f"{side.real_time_factor:.4f}", "number"),
         ]
         for name, side in sides.items()
     ]
@@ -145,12 +141,14 @@ def _word_errors(report: Report) -> Markup:
         "lower case, with apostrophes, without punctuation."
     )
     worst = [
-        [_cell(each.recording, "code"), _cell(f"{each.errors} of {each.words}", "number")]
-        + [_cell(text, "") for text in (each.text, each.transcript)]
+        [page.cell(each.recording, "code"), page.cell(f"{each.errors} of {each.words}", "number")]
+        + [page.cell(text, "") for text in (each.text, each.transcript)]
         for each in found.actual.worst
     ]
-    listed = [_table(["recording", "errors", "text", "transcript"], worst)] if worst else []
-    return _section("Words", join([_table(head, rows), fill('<p class="soft">$note</p>', note=note), *listed]))
+    listed = [page.table(["recording", "errors", "text", "transcript"], worst, NUMBERS)] if worst else []
+    return page.section(
+        "Words", join([page.table(head, rows, NUMBERS), fill('<p class="soft">$note</p>', note=note), *listed])
+    )
 
 
 def _outputs(report: Report) -> Markup:
@@ -159,23 +157,25 @@ def _outputs(report: Report) -> Markup:
     head = ["output", "verdict", "largest error", "bound", "mean error", "relative", "cosine", "floor", "NaN", "Inf"]
     rows = [
         [
-            _cell(name, "code"),
-            _cell("within" if output.passed else "; ".join(output.broken), "passed" if output.passed else "failed"),
-            _number(output.max_abs),
+            page.cell(name, "code"),
+            page.cell("within" if output.passed else "; ".join(output.broken), "passed" if output.passed else "failed"),
+            page.number(output.max_abs),
             fill('<td class="number" title="$reason">$bound</td>', reason=output.reason, bound=output.bound),
-            _number(output.mean_abs),
-            _number(output.relative),
-            _cell(f"{output.cosine:.7f}", "number"),
-            _cell("–" if output.cosine_floor is None else f"{output.cosine_floor:g}", "number"),
-            _cell(str(output.nans), "number"),
-            _cell(str(output.infinities), "number"),
+            page.number(output.mean_abs),
+            page.number(output.relative),
+            page.cell(f"{output.cosine:.7f}", "number"),
+            page.cell("–" if output.cosine_floor is None else f"{output.cosine_floor:g}", "number"),
+            page.cell(str(output.nans), "number"),
+            page.cell(str(output.infinities), "number"),
         ]
         for name, output in report.outputs.items()
     ]
     note = "Errors are in the unit of the output; relative is the largest error by the largest value that was expected."
     if report.not_compared:
         note += f" Not compared, as the other side has no such output: {', '.join(report.not_compared)}."
-    return _section("Outputs", join([_table(head, rows), fill('<p class="soft">$note</p>', note=note)]))
+    return page.section(
+        "Outputs", join([page.table(head, rows, NUMBERS), fill('<p class="soft">$note</p>', note=note)])
+    )
 
 
 def _findings(report: Report) -> Markup:
@@ -183,7 +183,7 @@ def _findings(report: Report) -> Markup:
         return Markup("")
     layer = report.first_layer_beyond
     if layer is None:
-        return _section("First layer beyond its bound", Markup('<div class="card">None: all are within.</div>'))
+        return page.section("First layer beyond its bound", Markup('<div class="card">None: all are within.</div>'))
     text = fill(
         '<div class="card finding"><h3>$layer</h3><p>value <code>$value</code>: relative error $relative, '
         "bound $bound; largest error $max_abs, cosine $cosine.</p></div>",
@@ -194,7 +194,7 @@ def _findings(report: Report) -> Markup:
         max_abs=f"{layer.max_abs:.3g}",
         cosine=f"{layer.cosine:.7f}",
     )
-    return _section("First layer beyond its bound", text)
+    return page.section("First layer beyond its bound", text)
 
 
 def _histograms(report: Report) -> Markup:
@@ -206,7 +206,7 @@ def _histograms(report: Report) -> Markup:
     if not report.outputs:
         return Markup("")
     pictures = join(picture(name, output) for name, output in report.outputs.items())
-    return _section("How large the errors are", fill('<div class="pictures">$pictures</div>', pictures=pictures))
+    return page.section("How large the errors are", fill('<div class="pictures">$pictures</div>', pictures=pictures))
 
 
 def _layers(layers: Sequence[LayerError]) -> Markup:
@@ -214,7 +214,7 @@ def _layers(layers: Sequence[LayerError]) -> Markup:
         return Markup("")
     note = "Largest error by the largest value expected, layer by layer in execution order, on the worst batch."
     body = fill('<div class="card">$picture<p class="soft">$note</p></div>', picture=layer_errors(layers), note=note)
-    return _section("Where the error comes from", body)
+    return page.section("Where the error comes from", body)
 
 
 def _inputs(report: Report) -> Markup:
@@ -224,11 +224,11 @@ def _inputs(report: Report) -> Markup:
         count = f"{report.perplexity.text_tokens} tokens"
     if report.word_errors:
         count = f"{report.word_errors.recordings} recordings, {report.word_errors.seconds:.1f} seconds"
-    return _section("Inputs", _pairs({"source": used.source, "used": count, "SHA-256": used.sha256}))
+    return page.section("Inputs", page.pairs({"source": used.source, "used": count, "SHA-256": used.sha256}))
 
 
 def _environment(report: Report) -> Markup:
-    return _section("Environment", _pairs(report.environment))
+    return page.section("Environment", page.pairs(report.environment))
 
 
 def _files(report: Report) -> Markup:
@@ -240,39 +240,8 @@ def _files(report: Report) -> Markup:
             '<details class="card"><summary>$bundle: $count files</summary>$table</details>',
             bundle=side.bundle,
             count=len(side.files),
-            table=_pairs(side.files),
+            table=page.pairs(side.files),
         )
         for side in sides
     ]
-    return _section("SHA-256 of the bundle's files", join(details))
-
-
-def _section(title: str, body: Markup) -> Markup:
-    return fill("<section>\n<h2>$title</h2>\n$body\n</section>", title=title, body=body)
-
-
-def _pairs(pairs: dict[str, str]) -> Markup:
-    rows = [fill('<tr><th>$name</th><td class="code">$value</td></tr>', name=n, value=v) for n, v in pairs.items()]
-    return fill('<div class="card scroll pairs"><table><tbody>$rows</tbody></table></div>', rows=join(rows))
-
-
-def _table(head: Sequence[str], rows: Sequence[Sequence[Markup]]) -> Markup:
-    numbers = {"substituted", "deleted", "inserted", "word error rate", "character error rate", "real-time factor"}
-    numbers |= {"errors", "largest error", "bound", "value", "mean error", "relative", "cosine", "floor", "NaN", "Inf"}
-    titles = join(
-        fill('<th class="$kind">$title</th>', kind="number" if title in numbers else "", title=title) for title in head
-    )
-    body = join(fill("<tr>$cells</tr>", cells=join(cells)) for cells in rows)
-    return fill(
-        '<div class="card scroll"><table><thead><tr>$head</tr></thead><tbody>$body</tbody></table></div>',
-        head=titles,
-        body=body,
-    )
-
-
-def _cell(text: str, kind: str) -> Markup:
-    return fill('<td class="$kind">$text</td>', kind=kind, text=text)
-
-
-def _number(value: float) -> Markup:
-    return _cell(f"{value:.3g}", "number")
+    return page.section("SHA-256 of the bundle's files", join(details))

@@ -59,10 +59,13 @@ def test_cases_launch_every_kernel(folder: str) -> None:
 def test_report_has_the_machine_every_kernel_and_its_time(gpu, intaglio: Run, tmp_path: Path) -> None:
     gpu("requantize", "csr_matmul", forms=FORMS)
     path = tmp_path / "report.json"
-    code, printed, errors = intaglio("gpu-check", "-o", path)
+    code, printed, errors = intaglio("gpu-check", "-o", path, "--report", tmp_path / "reports")
     assert (code, errors) == (0, "")
     assert "Emulated A100, sm_80, 42.9 GB, driver for CUDA 13.0; intaglio" in printed
-    assert f"Passed. Report: {path}" in printed
+    page = tmp_path / "reports" / "gpu-check.html"
+    assert f"Passed. Report: {path}, {page}" in printed
+    assert "<h1>CUDA kernels on Emulated A100</h1>" in page.read_text()
+    assert page.with_suffix(".json").read_bytes() == path.read_bytes()
     report = json.loads(path.read_text())
     assert report["passed"] and report["machine"]["clock_mhz"] == 1410 and report["machine"]["ecc"]
     assert report["machine"]["memory_clock_mhz"] is None and report["machine"]["versions"]["nvrtc"]

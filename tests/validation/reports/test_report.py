@@ -13,7 +13,8 @@ from hypothesis import strategies as st
 from intaglio.runtime.text.inputs import InputsUsed
 from intaglio.validation.comparison.compare import HISTOGRAM_EDGES
 from intaglio.validation.measures.measures import Measured
-from intaglio.validation.reports.report import environment, now, to_html, to_json
+from intaglio.validation.reports.page import now
+from intaglio.validation.reports.report import environment, to_html, to_json
 from intaglio.validation.reports.results import LayerError, ModelRecord, OutputError, Report
 
 HOSTILE = "</svg></td><script>alert(1)</script>\"'&\x00\x1b$name${bar}"
