@@ -261,6 +261,6 @@ def test_reference_computes_every_case_at_full_size(folder: str) -> None:
 @pytest.mark.proof
 @pytest.mark.parametrize("folder", operators())
 def test_every_operator_passes(gpu, intaglio: Run, folder: str) -> None:
-    gpu(folder, forms=FORMS)
+    gpu(folder, forms=(*FORMS, "sanitizer"))
     code, printed, _ = intaglio("gpu-check", "--json")
     assert code == 0, printed
