@@ -20,7 +20,6 @@ from intaglio.files.atomic import atomic_write, check_output_file
 from intaglio.plugins.cuda.compiler import images
 from intaglio.plugins.cuda.launching.launches import operators
 from intaglio.plugins.kernel_check.inputs import Sizes
-from intaglio.processes.threads import usable_threads
 from intaglio.validation.gpu_check.report_page import REPORT, to_html
 from intaglio.validation.gpu_check.results import TIMED, Form, GpuCheck, KernelCheck, Machine, Ran, Speed
 from intaglio.validation.gpu_check.sanitizer import has_sanitizer, memory_check
@@ -44,16 +43,15 @@ LONGEST = ("int_linear", "group_matmul", "lut_matmul", "int_attention")
 
 
 class Part(NamedTuple):
-    """What a child process checks, and the threads of its NumPy."""
+    """What a child process checks."""
 
     folder: str
     form: Form
-    threads: int
 
     def arguments(self) -> tuple[str, ...]:
         """The arguments of the child process."""
         sizes = {"onnxruntime": FEW_SIZES, "sanitizer": SMALL_SIZES}.get(self.form, SIZES)
-        return self.folder, self.form, msgspec.json.encode(sizes).decode(), str(self.threads)
+        return self.folder, self.form, msgspec.json.encode(sizes).decode()
 
 
 def gpu_check(output: str | Path | None = None, force: bool = False, report: str | Path | None = None) -> GpuCheck:
@@ -69,11 +67,11 @@ def gpu_check(output: str | Path | None = None, force: bool = False, report: str
         make_directory(Path(report))
     start = time.monotonic()
     found = _machine(Workers(start + QUESTION_SECONDS))
-    workers, most = Workers(start + SECONDS), children_at_once()
-    threads = max(usable_threads() // most, 1)
-    parts = [Part(folder, form, threads) for folder in operators() for form in forms(found.sm)]
+    workers = Workers(start + SECONDS)
+    parts = [Part(folder, form) for folder in operators() for form in forms(found.sm)]
     begun = sorted(parts, key=lambda part: part.folder not in LONGEST)
-    checks = dict(zip(begun, workers.in_parallel(lambda part: check_part(workers, part), begun, most), strict=True))
+    checked = workers.in_parallel(lambda part: check_part(workers, part), begun, children_at_once())
+    checks = dict(zip(begun, checked, strict=True))
     timed = [part for part in parts if part.form == TIMED and checks[part].passed]
     for part in track(timed, "gpu-check: times", len(timed)):
         measure_part(workers, part, checks[part])

@@ -1,7 +1,7 @@
 """The child process of `gpu-check`, as a fault of a kernel leaves a process without its GPU, or ends it.
 
     python -m intaglio.validation.gpu_check.worker machine                      or
-    python -m intaglio.validation.gpu_check.worker FOLDER FORM SIZES THREADS   (`Form`; `Sizes` as JSON; of NumPy)
+    python -m intaglio.validation.gpu_check.worker FOLDER FORM SIZES           (`Form`; `Sizes` as JSON)
 
 reads questions on standard input and answers each with an `Answer` on one line of JSON, whose value is:
 
@@ -160,8 +160,8 @@ def main(arguments: list[str]) -> None:
     """Answer until standard input ends."""
     answers: dict[str, Callable[[], object]] = {"machine": machine}
     if arguments != ["machine"]:
-        folder, form, sizes, threads = arguments
-        threadpool_limits(int(threads), user_api="blas")
+        folder, form, sizes = arguments
+        threadpool_limits(1, user_api="blas")  # other children use the other processors
         checked = KernelRun(folder, cast(Form, form), msgspec.json.decode(sizes, type=Sizes))
         answers = {"case": checked.next_case, "run": checked.run, "time": checked.next_time}
     for line in sys.stdin:

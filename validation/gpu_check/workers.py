@@ -21,7 +21,7 @@ SECONDS = 600.0  # for everything
 QUESTION_SECONDS = 60.0  # for one answer: a reference, or compiling an operator's kernels and running one
 FINISH_SECONDS = 20.0  # for the end of a child that has answered
 MOST = 8  # children at once
-PROCESSORS = 2  # of each: its references use threads of NumPy
+PROCESSORS = 2  # of the machine, for each child
 MEMORY = 3.3e9  # bytes that the largest case takes, and its reference
 
 Item = TypeVar("Item")
