@@ -188,12 +188,11 @@ __device__ __forceinline__ void finish_and_store(const Sums<Narrow>& sums, const
     const int lane = threadIdx.x % 32, warp = threadIdx.x / 32;
     __syncthreads();  // all have read the last stage
 #pragma unroll
-    for (int j = 0; j < 4; ++j)
-#pragma unroll
-        for (int e = 0; e < 4; ++e) {
-            const int row = 8 * (e / 2) + lane / 4, column = 8 * (lane % 4) + 4 * (e % 2) + j;
-            parts[(warp * Narrow::M + row) * Narrow::N + column] = sums[0][j][e];
-        }
+    for (int e = 0; e < 4; ++e) {
+        const int row = 8 * (e / 2) + lane / 4, column = 8 * (lane % 4) + 4 * (e % 2);
+        *reinterpret_cast<uint4*>(parts + (warp * Narrow::M + row) * Narrow::N + column) =
+            make_uint4(sums[0][0][e], sums[0][1][e], sums[0][2][e], sums[0][3][e]);
+    }
     __syncthreads();  // all parts
     const int row = threadIdx.x / 4, first = threadIdx.x % 4 * 8;  // of half the threads, eight columns each
     const int32_t column = problem.first_column + first;

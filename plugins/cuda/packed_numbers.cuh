@@ -36,6 +36,15 @@ __device__ __forceinline__ uint2 load_eight(const int8_t* chunk, int t) {
     return make_uint2(uint32_t(both >> shift), 0);
 }
 
+// The eight numbers from 8·i on of 32 in registers, where i is known when the kernel is compiled; others follow as above.
+template <int BITS>
+__device__ __forceinline__ uint2 eight(const uint32_t (&words)[BITS], int i) {
+    if (BITS == 8) return make_uint2(words[2 * i % BITS], words[(2 * i + 1) % BITS]);
+    const int first = BITS * i / 4, second = min(first + 1, BITS - 1), shift = BITS * i % 4 * 8;
+    const uint64_t both = uint64_t(words[second]) << 32 | words[first];
+    return make_uint2(uint32_t(both >> shift), 0);
+}
+
 // Eight numbers of 2, 3 or 4 bits as eight nibbles.
 template <int BITS>
 __device__ __forceinline__ uint32_t nibbles(uint32_t numbers) {

@@ -2,7 +2,7 @@
 // (cuda/packed_product.cuh), float32 without it.
 //
 // In float16 a number q becomes 1024 + q by its bits, the difference from 1024 + zero point is exact, and its product with
-// the scale is rounded once. Scales and zero points are read one stage ahead, and wait in registers.
+// the scale is rounded once. Scales and zero points are read ahead, and wait in registers.
 //
 // Of every kernel: x: [rows, depth]; packed: int32 [channels, depth·bits/32]; scales: float16 or float32 [channels, groups],
 // by scale_bytes, the bytes of a scale; zero_points: uint8 [channels, groups], or the middle of all numbers; group_size is a
@@ -12,7 +12,7 @@
 
 namespace {
 
-constexpr int THREADS = packed_product::THREADS;
+constexpr int FLOAT32_THREADS = packed_product_float32::THREADS;
 
 struct Scales {
     const void* __restrict__ scales;
@@ -34,38 +34,23 @@ struct Groups {
             for (int j = 0; j < 4; ++j) start[j] = int64_t(channel[j]) * of.groups;
         }
     };
-    template <int CHUNKS>
     struct Ahead {
-        uint32_t scale[CHUNKS][4];  // and in the high half 1024 + zero point
-
-        __device__ __forceinline__ void advance() {
-#pragma unroll
-            for (int chunk = 1; chunk < CHUNKS; ++chunk)
-#pragma unroll
-                for (int j = 0; j < 4; ++j) scale[chunk - 1][j] = scale[chunk][j];
-        }
+        uint32_t scale[4];  // and in the high half 1024 + zero point
     };
 
-    // The scales of the chunks from `first` on; of those beyond the last, the last one's.
-    template <int CHUNKS>
-    __device__ __forceinline__ void fetch(Ahead<CHUNKS>& ahead, const Lane& lane, int32_t first, int32_t chunks) const {
+    __device__ __forceinline__ void fetch(Ahead& ahead, const Lane& lane, int32_t chunk) const {
+        const int32_t group = chunk / (given.group_size / packed_product::CHUNK);
 #pragma unroll
-        for (int chunk = 0; chunk < CHUNKS; ++chunk) {
-            const int32_t group = min(first + chunk, chunks - 1) / (given.group_size / packed_product::CHUNK);
-#pragma unroll
-            for (int j = 0; j < 4; ++j) {
-                const int64_t at = lane.start[j] + group;
-                const uint32_t zero_point = given.zero_points ? given.zero_points[at] : 1 << (BITS - 1);
-                ahead.scale[chunk][j] = (0x6400 + zero_point) << 16 | half::element_bits(given.scales, given.scale_bytes, at);
-            }
+        for (int j = 0; j < 4; ++j) {
+            const int64_t at = lane.start[j] + group;
+            const uint32_t zero_point = given.zero_points ? given.zero_points[at] : 1 << (BITS - 1);
+            ahead.scale[j] = (0x6400 + zero_point) << 16 | half::element_bits(given.scales, given.scale_bytes, at);
         }
     }
 
-    template <int CHUNKS>
-    __device__ __forceinline__ static void decode(
-        uint32_t (&w)[4], const uint2& numbers, const Lane&, int j, const Ahead<CHUNKS>& ahead) {
-        const uint32_t scale = packed_numbers::permute(ahead.scale[0][j], 0, 0x1010);
-        const uint32_t zero_point = packed_numbers::permute(ahead.scale[0][j], 0, 0x3232);
+    __device__ __forceinline__ static void decode(uint32_t (&w)[4], const uint2& numbers, const Lane&, int j, const Ahead& ahead) {
+        const uint32_t scale = packed_numbers::permute(ahead.scale[j], 0, 0x1010);
+        const uint32_t zero_point = packed_numbers::permute(ahead.scale[j], 0, 0x3232);
         const uint2 bytes = packed_numbers::bytes<BITS>(numbers);
 #pragma unroll
         for (int pair = 0; pair < 4; ++pair) {
@@ -78,8 +63,8 @@ struct Groups {
 template <int BITS>
 __device__ __forceinline__ void group_matmul(
     int8_t* shared, const uint16_t* x, const int32_t* packed, const Scales& scales, int32_t rows, int32_t depth,
-    int32_t channels, uint16_t* y) {
-    packed_product::compute(Groups<BITS>{scales, depth / scales.group_size}, x, packed, rows, depth, channels, shared, y);
+    int32_t channels, int32_t few, uint16_t* y) {
+    packed_product::compute(Groups<BITS>{scales, depth / scales.group_size}, x, packed, rows, depth, channels, few, shared, y);
 }
 
 struct Float32Groups {
@@ -105,70 +90,70 @@ __device__ __forceinline__ void group_matmul_float32_of(
 
 }  // namespace
 
-extern "C" __global__ void __launch_bounds__(THREADS, packed_product::BLOCKS) group_matmul_2(
+extern "C" __global__ void __launch_bounds__(packed_product::THREADS) group_matmul_2(
     const uint16_t* x, const int32_t* packed, const void* scales, int32_t rows, int32_t depth,
-    int32_t channels, int32_t scale_bytes, int32_t group_size, uint16_t* y) {
+    int32_t channels, int32_t few, int32_t scale_bytes, int32_t group_size, uint16_t* y) {
     INTAGLIO_DYNAMIC_SHARED(int8_t, shared);
-    group_matmul<2>(shared, x, packed, {scales, nullptr, scale_bytes, group_size}, rows, depth, channels, y);
+    group_matmul<2>(shared, x, packed, {scales, nullptr, scale_bytes, group_size}, rows, depth, channels, few, y);
 }
 
-extern "C" __global__ void __launch_bounds__(THREADS, packed_product::BLOCKS) group_matmul_2_zero_points(
+extern "C" __global__ void __launch_bounds__(packed_product::THREADS) group_matmul_2_zero_points(
     const uint16_t* x, const int32_t* packed, const void* scales, const uint8_t* zero_points, int32_t rows, int32_t depth,
-    int32_t channels, int32_t scale_bytes, int32_t group_size, uint16_t* y) {
+    int32_t channels, int32_t few, int32_t scale_bytes, int32_t group_size, uint16_t* y) {
     INTAGLIO_DYNAMIC_SHARED(int8_t, shared);
-    group_matmul<2>(shared, x, packed, {scales, zero_points, scale_bytes, group_size}, rows, depth, channels, y);
+    group_matmul<2>(shared, x, packed, {scales, zero_points, scale_bytes, group_size}, rows, depth, channels, few, y);
 }
 
-extern "C" __global__ void __launch_bounds__(THREADS, packed_product::BLOCKS) group_matmul_3(
+extern "C" __global__ void __launch_bounds__(packed_product::THREADS) group_matmul_3(
     const uint16_t* x, const int32_t* packed, const void* scales, int32_t rows, int32_t depth,
-    int32_t channels, int32_t scale_bytes, int32_t group_size, uint16_t* y) {
+    int32_t channels, int32_t few, int32_t scale_bytes, int32_t group_size, uint16_t* y) {
     INTAGLIO_DYNAMIC_SHARED(int8_t, shared);
-    group_matmul<3>(shared, x, packed, {scales, nullptr, scale_bytes, group_size}, rows, depth, channels, y);
+    group_matmul<3>(shared, x, packed, {scales, nullptr, scale_bytes, group_size}, rows, depth, channels, few, y);
 }
 
-extern "C" __global__ void __launch_bounds__(THREADS, packed_product::BLOCKS) group_matmul_3_zero_points(
+extern "C" __global__ void __launch_bounds__(packed_product::THREADS) group_matmul_3_zero_points(
     const uint16_t* x, const int32_t* packed, const void* scales, const uint8_t* zero_points, int32_t rows, int32_t depth,
-    int32_t channels, int32_t scale_bytes, int32_t group_size, uint16_t* y) {
+    int32_t channels, int32_t few, int32_t scale_bytes, int32_t group_size, uint16_t* y) {
     INTAGLIO_DYNAMIC_SHARED(int8_t, shared);
-    group_matmul<3>(shared, x, packed, {scales, zero_points, scale_bytes, group_size}, rows, depth, channels, y);
+    group_matmul<3>(shared, x, packed, {scales, zero_points, scale_bytes, group_size}, rows, depth, channels, few, y);
 }
 
-extern "C" __global__ void __launch_bounds__(THREADS, packed_product::BLOCKS) group_matmul_4(
+extern "C" __global__ void __launch_bounds__(packed_product::THREADS) group_matmul_4(
     const uint16_t* x, const int32_t* packed, const void* scales, int32_t rows, int32_t depth,
-    int32_t channels, int32_t scale_bytes, int32_t group_size, uint16_t* y) {
+    int32_t channels, int32_t few, int32_t scale_bytes, int32_t group_size, uint16_t* y) {
     INTAGLIO_DYNAMIC_SHARED(int8_t, shared);
-    group_matmul<4>(shared, x, packed, {scales, nullptr, scale_bytes, group_size}, rows, depth, channels, y);
+    group_matmul<4>(shared, x, packed, {scales, nullptr, scale_bytes, group_size}, rows, depth, channels, few, y);
 }
 
-extern "C" __global__ void __launch_bounds__(THREADS, packed_product::BLOCKS) group_matmul_4_zero_points(
+extern "C" __global__ void __launch_bounds__(packed_product::THREADS) group_matmul_4_zero_points(
     const uint16_t* x, const int32_t* packed, const void* scales, const uint8_t* zero_points, int32_t rows, int32_t depth,
-    int32_t channels, int32_t scale_bytes, int32_t group_size, uint16_t* y) {
+    int32_t channels, int32_t few, int32_t scale_bytes, int32_t group_size, uint16_t* y) {
     INTAGLIO_DYNAMIC_SHARED(int8_t, shared);
-    group_matmul<4>(shared, x, packed, {scales, zero_points, scale_bytes, group_size}, rows, depth, channels, y);
+    group_matmul<4>(shared, x, packed, {scales, zero_points, scale_bytes, group_size}, rows, depth, channels, few, y);
 }
 
-extern "C" __global__ void __launch_bounds__(THREADS, packed_product::BLOCKS) group_matmul_8(
+extern "C" __global__ void __launch_bounds__(packed_product::THREADS) group_matmul_8(
     const uint16_t* x, const int32_t* packed, const void* scales, int32_t rows, int32_t depth,
-    int32_t channels, int32_t scale_bytes, int32_t group_size, uint16_t* y) {
+    int32_t channels, int32_t few, int32_t scale_bytes, int32_t group_size, uint16_t* y) {
     INTAGLIO_DYNAMIC_SHARED(int8_t, shared);
-    group_matmul<8>(shared, x, packed, {scales, nullptr, scale_bytes, group_size}, rows, depth, channels, y);
+    group_matmul<8>(shared, x, packed, {scales, nullptr, scale_bytes, group_size}, rows, depth, channels, few, y);
 }
 
-extern "C" __global__ void __launch_bounds__(THREADS, packed_product::BLOCKS) group_matmul_8_zero_points(
+extern "C" __global__ void __launch_bounds__(packed_product::THREADS) group_matmul_8_zero_points(
     const uint16_t* x, const int32_t* packed, const void* scales, const uint8_t* zero_points, int32_t rows, int32_t depth,
-    int32_t channels, int32_t scale_bytes, int32_t group_size, uint16_t* y) {
+    int32_t channels, int32_t few, int32_t scale_bytes, int32_t group_size, uint16_t* y) {
     INTAGLIO_DYNAMIC_SHARED(int8_t, shared);
-    group_matmul<8>(shared, x, packed, {scales, zero_points, scale_bytes, group_size}, rows, depth, channels, y);
+    group_matmul<8>(shared, x, packed, {scales, zero_points, scale_bytes, group_size}, rows, depth, channels, few, y);
 }
 
-extern "C" __global__ void __launch_bounds__(THREADS) group_matmul_float32(
+extern "C" __global__ void __launch_bounds__(FLOAT32_THREADS) group_matmul_float32(
     const float* x, const int32_t* packed, const void* scales, int32_t rows, int32_t depth,
     int32_t channels, int32_t scale_bytes, int32_t group_size, int32_t bits, float* y) {
     __shared__ float partial[packed_product_float32::SUMS];
     group_matmul_float32_of(partial, x, packed, {scales, nullptr, scale_bytes, group_size}, rows, depth, channels, bits, y);
 }
 
-extern "C" __global__ void __launch_bounds__(THREADS) group_matmul_float32_zero_points(
+extern "C" __global__ void __launch_bounds__(FLOAT32_THREADS) group_matmul_float32_zero_points(
     const float* x, const int32_t* packed, const void* scales, const uint8_t* zero_points, int32_t rows, int32_t depth,
     int32_t channels, int32_t scale_bytes, int32_t group_size, int32_t bits, float* y) {
     __shared__ float partial[packed_product_float32::SUMS];

@@ -12,7 +12,7 @@
 
 namespace {
 
-constexpr int THREADS = packed_product::THREADS;
+constexpr int FLOAT32_THREADS = packed_product_float32::THREADS;
 
 template <int BITS>
 struct Tables {
@@ -40,13 +40,9 @@ struct Tables {
                 }
         }
     };
-    template <int CHUNKS>
-    struct Ahead {
-        __device__ __forceinline__ void advance() {}
-    };
+    struct Ahead {};
 
-    template <class Nothing>
-    __device__ __forceinline__ void fetch(Nothing&, const Lane&, int32_t, int32_t) const {}
+    __device__ __forceinline__ void fetch(Ahead&, const Lane&, int32_t) const {}
 
     // The bytes of one plane that four nibbles name; `upper` has all bits of those from the plane's second half.
     __device__ __forceinline__ static uint32_t look_up(const uint32_t (&plane)[ENTRIES / 4], uint32_t selector, uint32_t upper) {
@@ -56,8 +52,7 @@ struct Tables {
         return (first & ~upper) | (packed_numbers::permute(plane[ENTRIES / 4 - 2], plane[ENTRIES / 4 - 1], selector) & upper);
     }
 
-    template <class Nothing>
-    __device__ __forceinline__ static void decode(uint32_t (&w)[4], const uint2& numbers, const Lane& lane, int j, const Nothing&) {
+    __device__ __forceinline__ static void decode(uint32_t (&w)[4], const uint2& numbers, const Lane& lane, int j, const Ahead&) {
         const uint32_t all = packed_numbers::nibbles<BITS>(numbers.x);
         uint32_t selector = all & 0x77777777;
 #pragma unroll
@@ -86,41 +81,41 @@ struct SharedTables {
 template <int BITS>
 __device__ __forceinline__ void lut_matmul(
     int8_t* shared, const uint16_t* x, const int32_t* packed, const void* lut, int32_t rows, int32_t depth, int32_t channels,
-    int32_t lut_bytes, uint16_t* y) {
-    packed_product::compute(Tables<BITS>{lut, lut_bytes}, x, packed, rows, depth, channels, shared, y);
+    int32_t few, int32_t lut_bytes, uint16_t* y) {
+    packed_product::compute(Tables<BITS>{lut, lut_bytes}, x, packed, rows, depth, channels, few, shared, y);
 }
 
 }  // namespace
 
-extern "C" __global__ void __launch_bounds__(THREADS, packed_product::BLOCKS) lut_matmul_2(
-    const uint16_t* x, const int32_t* packed, const void* lut, int32_t rows, int32_t depth, int32_t channels, int32_t lut_bytes,
+extern "C" __global__ void __launch_bounds__(packed_product::THREADS) lut_matmul_2(
+    const uint16_t* x, const int32_t* packed, const void* lut, int32_t rows, int32_t depth, int32_t channels, int32_t few, int32_t lut_bytes,
     uint16_t* y) {
     INTAGLIO_DYNAMIC_SHARED(int8_t, shared);
-    lut_matmul<2>(shared, x, packed, lut, rows, depth, channels, lut_bytes, y);
+    lut_matmul<2>(shared, x, packed, lut, rows, depth, channels, few, lut_bytes, y);
 }
 
-extern "C" __global__ void __launch_bounds__(THREADS, packed_product::BLOCKS) lut_matmul_3(
-    const uint16_t* x, const int32_t* packed, const void* lut, int32_t rows, int32_t depth, int32_t channels, int32_t lut_bytes,
+extern "C" __global__ void __launch_bounds__(packed_product::THREADS) lut_matmul_3(
+    const uint16_t* x, const int32_t* packed, const void* lut, int32_t rows, int32_t depth, int32_t channels, int32_t few, int32_t lut_bytes,
     uint16_t* y) {
     INTAGLIO_DYNAMIC_SHARED(int8_t, shared);
-    lut_matmul<3>(shared, x, packed, lut, rows, depth, channels, lut_bytes, y);
+    lut_matmul<3>(shared, x, packed, lut, rows, depth, channels, few, lut_bytes, y);
 }
 
-extern "C" __global__ void __launch_bounds__(THREADS, packed_product::BLOCKS) lut_matmul_4(
-    const uint16_t* x, const int32_t* packed, const void* lut, int32_t rows, int32_t depth, int32_t channels, int32_t lut_bytes,
+extern "C" __global__ void __launch_bounds__(packed_product::THREADS) lut_matmul_4(
+    const uint16_t* x, const int32_t* packed, const void* lut, int32_t rows, int32_t depth, int32_t channels, int32_t few, int32_t lut_bytes,
     uint16_t* y) {
     INTAGLIO_DYNAMIC_SHARED(int8_t, shared);
-    lut_matmul<4>(shared, x, packed, lut, rows, depth, channels, lut_bytes, y);
+    lut_matmul<4>(shared, x, packed, lut, rows, depth, channels, few, lut_bytes, y);
 }
 
-extern "C" __global__ void __launch_bounds__(THREADS) lut_matmul_float32(
+extern "C" __global__ void __launch_bounds__(FLOAT32_THREADS) lut_matmul_float32(
     const float* x, const int32_t* packed, const void* lut, int32_t rows, int32_t depth, int32_t channels, int32_t lut_bytes,
     int32_t bits, float* y) {
     __shared__ float tables[packed_product_float32::CHANNELS * 16 * 32];
     __shared__ float partial[packed_product_float32::SUMS];
     packed_product_float32::Problem problem = {x, packed, rows, depth, channels, bits, 0, 0};
     if (!packed_product_float32::locate(problem)) return;
-    for (int i = threadIdx.x; i < packed_product_float32::CHANNELS * 16 * 32; i += THREADS) {
+    for (int i = threadIdx.x; i < packed_product_float32::CHANNELS * 16 * 32; i += FLOAT32_THREADS) {
         const int j = i / 32 / 16, entry = i / 32 % 16;
         if (entry < 1 << bits) tables[i] = half::element(lut, lut_bytes, (int64_t(problem.channel(j)) << bits) + entry);
     }

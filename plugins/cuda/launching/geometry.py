@@ -93,6 +93,8 @@ def elementwise(rows: Length, channels: Length) -> tuple[tuple[Length, Length, i
 
 def choose(condition: Length, one: Length, other: Length) -> Length:
     """`one` if the condition, a comparison of lengths, is true, else `other`."""
+    if isinstance(condition, int):
+        return one if condition else other
     return condition * one + (condition == 0) * other
 
 

@@ -10,6 +10,7 @@ from operator_cases import Case, indices, int8
 
 from intaglio.errors import EngineError
 from intaglio.plugins import OPS
+from intaglio.plugins.cuda import packed_product
 from intaglio.plugins.cuda.launching.geometry import PLUGINS
 from intaglio.plugins.int_linear import launch as int_linear
 from intaglio.plugins.kernel_check.case import launch_of, outputs_of
@@ -51,7 +52,7 @@ def test_mutated_matrix_product_is_detected(tmp_path, mutation, monkeypatch):
     (tmp_path / header).write_text(mutated(header, old, new))
     cases = [(k, n, seed) for k, n in [(208, 144), (200, 131)] for seed in range(2)]
     narrow = any(is_wrong(str(tmp_path), *case) for case in cases)
-    monkeypatch.setattr(int_linear, "MOST", 0)  # wide tiles from the 17th row on
+    monkeypatch.setattr(int_linear, "MOST_ELSE", 0)  # wide tiles from the 17th row on
     assert narrow or any(is_wrong(str(tmp_path), *case) for case in cases)
 
 
@@ -79,19 +80,35 @@ def fails_in(folder, case, seed):
     return not np.array_equal(got, OPS[case.operator].reference(case.inputs, case.attributes)[0])
 
 
-PACKED = "cuda/packed_product.cuh"
+PACKED, FEW, MANY = (f"cuda/packed_product{name}.cuh" for name in ("", "_few", "_many"))
 PACKED_MUTATIONS = {
-    "no barrier before a stage is read": (PACKED, "__syncthreads();  // this tile", "// this tile"),
-    "no wait for the copies": (PACKED, "async_copy::wait<Shape::STAGES - 2>();", ""),
+    "no barrier before a stage is read": (MANY, "__syncthreads();  // this tile", "// this tile"),
+    "no wait for the copies": (MANY, "async_copy::wait<Shape::COUNT - 2>();", ""),
     "no guard of the last channels": (PACKED, "if (i < count) to[i]", "to[i]"),
     "no guard of the last rows": (PACKED, "if (row >= problem.rows) continue;", ""),
-    "no barrier before the sums of warps": (PACKED, "    __syncthreads();\n    const int row", "    const int row"),
-    "a warp's sums left out": (PACKED, "for (int other = 0; other < WARPS", "for (int other = 1; other < WARPS"),
-    "x not swizzled where it is read": (
+    "no barrier before the sums of warps": (
         PACKED,
+        "        __syncthreads();\n        if (part < half)",
+        "        if (part < half)",
+    ),
+    "no barrier before the next sums of warps": (
+        PACKED,
+        "        __syncthreads();\n        if (part >= half",
+        "        if (part >= half",
+    ),
+    "some warps' sums left out": (PACKED, "for (int half = PARTS / 2;", "for (int half = PARTS / 4;"),
+    "x not swizzled where it is read": (
+        MANY,
         "(64 * (first + chunk) + 16 * t) ^ (g % 2 * 64)",
         "64 * (first + chunk) + 16 * t",
     ),
+    "x beyond the last column is not zero": (FEW, "if (!exist) return make_uint4(0, 0, 0, 0);", "(void)exist;"),
+    "a group of rows left out": (
+        FEW,
+        "(problem.rows - problem.first_row + 7) / 8",
+        "(problem.rows - problem.first_row) / 8",
+    ),
+    "numbers of another step": (FEW, "for (int i = 1; i < STEPS; ++i) ahead[i - 1] = ahead[i];", ";"),
     "bytes of the wrong nibbles": ("cuda/packed_numbers.cuh", "numbers << 2 & 0x3f003f00", "numbers << 2 & 0x3f003e00"),
 }
 
@@ -101,12 +118,13 @@ def test_mutated_packed_weight_product_is_detected(tmp_path, mutation):
     header, old, new = PACKED_MUTATIONS[mutation]
     (tmp_path / "cuda").mkdir()
     source = (PLUGINS / "lut_matmul" / "kernel.cu").read_text()
-    kernel = source.index('extern "C" __global__ void __launch_bounds__(THREADS, packed_product::BLOCKS) lut_matmul_2')
+    kernel = source.index('extern "C" __global__ void __launch_bounds__(packed_product::THREADS) lut_matmul_2')
     (only,) = re.findall(r'extern "C"[^}]*lut_matmul_3\([^}]*\}\n', source[kernel:])
     (tmp_path / "kernel.cu").write_text(source[:kernel] + only)
-    shutil.copy(PLUGINS / PACKED, tmp_path / "cuda")
+    for name in (PACKED, FEW, MANY):
+        shutil.copy(PLUGINS / name, tmp_path / "cuda")
     (tmp_path / header).write_text(mutated(header, old, new))
-    assert any(product_fails_in(str(tmp_path), rows, seed) for seed in range(2) for rows in (5, 70))
+    assert any(product_fails_in(str(tmp_path), rows, seed) for seed in range(2) for rows in (5, 60, 70))
 
 
 def product_fails_in(folder, rows, seed):
@@ -114,7 +132,9 @@ def product_fails_in(folder, rows, seed):
     random = np.random.default_rng(0)
     x, packed = random.integers(-4, 5, (rows, 1312)).astype(np.float16), indices(random, 131, 1312, 3)
     lut = random.integers(-2, 3, (131, 8)).astype(np.float16)
-    return fails_in(folder, Case("LutMatMul", (x, packed, lut), {"bits": 3, "K": 1312}), seed)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(packed_product, "MOST", 1)  # more rows than 64 are many
+        return fails_in(folder, Case("LutMatMul", (x, packed, lut), {"bits": 3, "K": 1312}), seed)
 
 
 SPARSE_MUTATIONS = {

@@ -1,0 +1,147 @@
+// Many rows of x, bound by multiplying them: the shape Many of packed_product.cuh.
+//
+// Stages of k lie in shared memory: channels of packed numbers in the order 4g + j at place 8j + g, PITCH bytes apart, an
+// odd multiple of 16 (with 8 bits: of 32), and rows of x whose chunks of 16 bytes c lie at c ^ 4·(row % 2): no lanes meet in
+// a bank.
+#pragma once
+
+namespace packed_product {
+
+constexpr int MANY_CHANNELS = 128, HALVES = 2;
+constexpr int LIMIT = 48 << 10;  // bytes of shared memory that a kernel may have without asking the driver
+
+// `shared_bytes` of packed_product.py computes it again.
+template <int BITS>
+struct Stage {
+    static constexpr int LENGTH = (BITS < 4 ? 2 : 1) * 64;  // numbers of a row: whole chunks of 16 bytes
+    static constexpr int CHUNKS = LENGTH / CHUNK, WARP_CHUNKS = CHUNKS / HALVES;
+    static constexpr int PACKED_BYTES = LENGTH * BITS / 8, UNIT = BITS == 8 ? 32 : 16;
+    static constexpr int PITCH = PACKED_BYTES + (PACKED_BYTES / UNIT % 2 ? 0 : UNIT);
+    static constexpr int X_BYTES = 2 * LENGTH;
+    static constexpr int X_START = MANY_CHANNELS * PITCH, BYTES = X_START + ROWS * X_BYTES;
+#if __CUDA_ARCH__ >= 800
+    static constexpr int COUNT = LIMIT / BYTES < 5 ? LIMIT / BYTES : 5;
+#else
+    static constexpr int COUNT = 2;  // the copies wait in registers, so more would not help
+#endif
+    static_assert(COUNT >= 2 && COUNT * BYTES <= LIMIT, "stages fit");
+};
+
+template <int BITS>
+struct PlacePacked {
+    __device__ __forceinline__ int operator()(int channel, int column) const {
+        return (channel / 32 * 32 + channel % 4 * 8 + channel % 32 / 4) * Stage<BITS>::PITCH + column;
+    }
+};
+template <int BITS>
+struct PlaceX {
+    __device__ __forceinline__ int operator()(int row, int column) const { return row * Stage<BITS>::X_BYTES + (column ^ (row % 2 * 64)); }
+};
+
+// The packed numbers and the rows of x from `first` on, on their way to a stage.
+template <int BITS>
+struct Copies {
+    using Shape = Stage<BITS>;
+    async_copy::TileCopy<MANY_CHANNELS, Shape::PACKED_BYTES, THREADS, 4> packed;
+    async_copy::TileCopy<ROWS, Shape::X_BYTES, THREADS> x;
+
+    __device__ __forceinline__ void start(const Problem& problem, int32_t first, int8_t* stage) {
+        const int64_t packed_pitch = int64_t(problem.depth) / 8 * BITS, x_pitch = int64_t(problem.depth) * 2;
+        const int8_t* from_packed =
+            reinterpret_cast<const int8_t*>(problem.packed) + problem.first_channel * packed_pitch + int64_t(first) / 8 * BITS;
+        const int8_t* from_x = reinterpret_cast<const int8_t*>(problem.x) + problem.first_row * x_pitch + int64_t(first) * 2;
+        const int32_t left = problem.depth - first;
+        packed.start(stage, from_packed, packed_pitch, problem.channels - problem.first_channel, min(left, Shape::LENGTH) / 8 * BITS,
+                     (BITS % 4 == 0 || packed_pitch % 16 == 0) && async_copy::is_aligned(problem.packed), PlacePacked<BITS>());
+        x.start(stage + Shape::X_START, from_x, x_pitch, problem.rows - problem.first_row, min(left, Shape::LENGTH) * 2,
+                async_copy::is_aligned(problem.x), PlaceX<BITS>());
+    }
+    __device__ __forceinline__ void finish() {
+        packed.finish();
+        x.finish();
+    }
+};
+
+// Where this warp's 32 channels begin among the block's, and the first of a stage's chunks that it takes.
+__device__ __forceinline__ int warp_channel() { return threadIdx.x / 32 % (MANY_CHANNELS / BESIDE) * BESIDE; }
+template <int BITS>
+__device__ __forceinline__ int first_chunk() {
+    return threadIdx.x / (THREADS / HALVES) * Stage<BITS>::WARP_CHUNKS;
+}
+
+// Adds the products of this warp's chunks of one stage, of which `left` exist, to the sums.
+template <class Source>
+__device__ __forceinline__ void multiply_stage(
+    Sums<ROWS / 8>& sums, const typename Source::Lane& weights, const typename Source::Ahead (&ahead)[Stage<Source::bits>::WARP_CHUNKS],
+    const int8_t* stage, int32_t left) {
+    constexpr int BITS = Source::bits, CHUNK_BYTES = CHUNK * BITS / 8;
+    using Shape = Stage<BITS>;
+    const int lane = threadIdx.x % 32, g = lane / 4, t = lane % 4, first = first_chunk<BITS>();
+    const int8_t* packed = stage + (warp_channel() + g) * Shape::PITCH + first * CHUNK_BYTES;
+    const int8_t* x = stage + Shape::X_START + g * Shape::X_BYTES;
+#pragma unroll
+    for (int chunk = 0; chunk < Shape::WARP_CHUNKS; ++chunk) {
+        if (first + chunk >= left) break;  // all lanes together
+        uint32_t w[4][4];
+#pragma unroll
+        for (int j = 0; j < 4; ++j) {
+            const uint2 numbers = packed_numbers::load_eight<BITS>(packed + 8 * j * Shape::PITCH + chunk * CHUNK_BYTES, t);
+            Source::decode(w[j], numbers, weights, j, ahead[chunk]);
+        }
+        const int column = (64 * (first + chunk) + 16 * t) ^ (g % 2 * 64);
+#pragma unroll
+        for (int i = 0; i < ROWS / 8; ++i)
+            multiply_eight(sums[i], w, *reinterpret_cast<const uint4*>(x + 8 * i * Shape::X_BYTES + column));
+    }
+}
+
+// The sums of this warp; rows of x and channels beyond the last count as zeros, and nothing beyond is read.
+template <class Source>
+__device__ __forceinline__ void multiply_many(Sums<ROWS / 8>& sums, const Source& source, const Problem& problem, int8_t* shared) {
+    constexpr int BITS = Source::bits;
+    using Shape = Stage<BITS>;
+    const int32_t tiles = (problem.depth + Shape::LENGTH - 1) / Shape::LENGTH, chunks = problem.depth / CHUNK;
+    if (tiles == 0) return;
+    int32_t channel[4];
+    lane_channels(channel, problem.first_channel + warp_channel(), problem.channels);
+    Copies<BITS> copies;
+#pragma unroll 1
+    for (int stage = 0; stage < Shape::COUNT - 1; ++stage) {
+        if (stage < tiles) {
+            copies.start(problem, stage * Shape::LENGTH, shared + stage * Shape::BYTES);
+            copies.finish();
+        }
+        async_copy::commit();
+    }
+    const typename Source::Lane weights(source, channel);
+    typename Source::Ahead ahead[Shape::WARP_CHUNKS], next_ahead[Shape::WARP_CHUNKS];
+    const auto fetch = [&](int32_t tile) {  // of the chunks beyond the last, the last one's
+#pragma unroll
+        for (int chunk = 0; chunk < Shape::WARP_CHUNKS; ++chunk)
+            source.fetch(next_ahead[chunk], weights, min(tile * Shape::CHUNKS + first_chunk<BITS>() + chunk, chunks - 1));
+    };
+    fetch(0);
+#pragma unroll 1
+    for (int32_t tile = 0; tile < tiles; ++tile) {
+        async_copy::wait<Shape::COUNT - 2>();
+        __syncthreads();  // this tile is there for all, and all have left the stage that is filled next
+        const int32_t next = tile + Shape::COUNT - 1;
+        if (next < tiles) copies.start(problem, next * Shape::LENGTH, shared + next % Shape::COUNT * Shape::BYTES);
+#pragma unroll
+        for (int chunk = 0; chunk < Shape::WARP_CHUNKS; ++chunk) ahead[chunk] = next_ahead[chunk];
+        fetch(tile + 1);
+        multiply_stage<Source>(sums, weights, ahead, shared + tile % Shape::COUNT * Shape::BYTES, chunks - tile * Shape::CHUNKS);
+        if (next < tiles) copies.finish();
+        async_copy::commit();
+    }
+}
+
+template <class Source>
+__device__ __forceinline__ void compute_many(const Source& source, const Problem& problem, int8_t* shared, uint16_t* y) {
+    Sums<ROWS / 8> sums = {};
+    multiply_many(sums, source, problem, shared);
+    add_parts<HALVES>(sums, shared);
+    if (threadIdx.x < THREADS / HALVES) store_totals(sums, problem, problem.first_channel + warp_channel(), y);
+}
+
+}  // namespace packed_product
