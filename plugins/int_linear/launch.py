@@ -6,7 +6,7 @@ While every block has a multiprocessor of its own, all of them take as long as o
 loads the same 12 KB for 256 of k, which takes longer than to multiply them: b of them on a multiprocessor take
 b·k/256·192. So narrow blocks are ahead on a T4 (40 multiprocessors) up to b = 10, 400 blocks, the work of 25 wide ones;
 on an A100 (108) up to b = 5, the work of 33. A node takes narrow blocks up to the number of rows at which it would have
-24 (T4) or 32 wide ones: 256 or 320 rows of 768 columns, 64 of 3072.
+32 wide ones: 320 rows of 768 columns, 64 of 3072 or 4096.
 Measured on an H100 (132), both shapes in microseconds, narrow first: 768 x 768, 256 rows 7.3 and 8.6, 512 rows 13.3 and
 8.7; 768 x 3072, 64 rows 7.8 and 9.0, 128 rows 13.8 and 9.1; 4096 x 4096, 32 rows 17.0 and 28.9, 64 rows 28.7 and 28.9,
 65 rows 39.4 and 28.6.
@@ -22,8 +22,7 @@ from intaglio.plugins.int_linear.spec import gelu_constants
 
 THREADS = 128  # as in cuda/gemm.cuh
 WIDE, NARROW = (64, 128), (16, 32)  # rows and columns of a tile, as there
-MOST = {75: 24}  # compute capability -> wide blocks that narrow ones take the place of
-MOST_ELSE = 32
+MOST = 32  # wide blocks that narrow ones take the place of
 
 
 def launch(inputs: Sequence[Tensor | None], attributes: Mapping[str, Any], sm: int) -> Launch:
@@ -31,7 +30,7 @@ def launch(inputs: Sequence[Tensor | None], attributes: Mapping[str, Any], sm: i
     x, weight, _, *factors = inputs
     assert x is not None and weight is not None
     rows, columns = product(x.shape[:-1]), weight.shape[1]
-    few = few_rows(columns, sm)
+    few = few_rows(columns)
     grids = ((blocks(columns, tile_columns), blocks(rows, tile_rows)) for tile_rows, tile_columns in (NARROW, WIDE))
     x_blocks, y_blocks = (choose(rows < few + 1, narrow, wide) for narrow, wide in zip(*grids, strict=True))
     grid = (x_blocks, y_blocks, 1)
@@ -46,9 +45,9 @@ def launch(inputs: Sequence[Tensor | None], attributes: Mapping[str, Any], sm: i
     return Launch(entry, grid, (THREADS, 1, 1), tuple(scalars))
 
 
-def few_rows(columns: Length, sm: int) -> Length:
+def few_rows(columns: Length) -> Length:
     """The most rows of x for which the tiles are narrow."""
     if not isinstance(columns, int):
         return NARROW[0]
     rows, width = WIDE
-    return max(MOST.get(sm, MOST_ELSE) // at_least_1(blocks(columns, width)) * rows, NARROW[0])
+    return max(MOST // at_least_1(blocks(columns, width)) * rows, NARROW[0])
