@@ -1,38 +1,38 @@
 // Few rows of x, bound by reading the weights: the shape Few of packed_product.cuh.
 //
 // Each of the eight warps takes every eighth 128 of k. A lane reads the 32 numbers 32t..32t+31 of them, of each of its four
-// channels, in one or two loads of 16 bytes, steps before it unpacks them; no shared memory and no barrier is on the way.
-// x comes the same way: all blocks of a multiprocessor read the same rows, which stay in its cache.
+// channels, in one or two loads of 16 bytes, one step before it unpacks them; no shared memory and no barrier is on the way.
+// x comes the same way: all blocks of a multiprocessor read the same rows, which stay in its cache. Up to 8 rows are read
+// a step early too, as there is little else to do while they come; registers have no room for more.
 #pragma once
 
 namespace packed_product {
 
-constexpr int LANES = 4;  // that share the numbers of a channel
+constexpr int LANES = 4;            // that share the numbers of a channel
+constexpr int EIGHTS = CHUNK / 8;  // of a lane's 32 numbers
 
-// How many steps are on their way: 8 warps with two of 2 KB (4 bits) have 32 KB of a multiprocessor's loads in flight.
-template <int BITS>
-constexpr int AHEAD = BITS == 8 ? 1 : 2;
-
-// What a lane reads of 128 of k: 32 numbers of its four channels, and what they mean.
-template <class Source>
+// What a lane reads of 128 of k: 32 numbers of its four channels, what they mean, and x if it is read early.
+template <class Source, bool EARLY>
 struct Step {
     uint32_t packed[4][Source::bits];
     typename Source::Ahead ahead;
+    uint4 x[EARLY ? EIGHTS : 1];
 };
 
-// The words of 32 numbers; `aligned`: rows begin at multiples of 16 bytes (with 2 bits: of 8).
-template <int BITS>
-__device__ __forceinline__ void load_words(uint32_t (&to)[BITS], const uint32_t* from, bool aligned) {
-    if (BITS == 3 || !aligned) {
+// Words that lie side by side, 2, 3, or a multiple of 4; `aligned`: their length is what their address is a multiple of,
+// or 16 bytes.
+template <int COUNT>
+__device__ __forceinline__ void load_words(uint32_t (&to)[COUNT], const uint32_t* from, bool aligned) {
+    if (COUNT == 3 || !aligned) {
 #pragma unroll
-        for (int i = 0; i < BITS; ++i) to[i] = __ldg(from + i);
-    } else if (BITS == 2) {
+        for (int i = 0; i < COUNT; ++i) to[i] = __ldg(from + i);
+    } else if (COUNT == 2) {
         const uint2 both = __ldg(reinterpret_cast<const uint2*>(from));
         to[0] = both.x;
         to[1] = both.y;
     } else {
 #pragma unroll
-        for (int i = 0; i < BITS / 4; ++i) {
+        for (int i = 0; i < COUNT / 4; ++i) {
             const uint4 four = __ldg(reinterpret_cast<const uint4*>(from) + i);
             to[4 * i] = four.x;
             to[4 * i + 1] = four.y;
@@ -64,42 +64,47 @@ struct Rows {
 
 template <int GROUPS, class Source>
 __device__ __forceinline__ void multiply_few(Sums<GROUPS>& sums, const Source& source, const Problem& problem) {
-    constexpr int BITS = Source::bits, STEPS = AHEAD<BITS>;
+    constexpr int BITS = Source::bits;
+    constexpr bool EARLY = GROUPS == 1;
     const int32_t chunks = problem.depth / CHUNK, t = threadIdx.x % LANES;
     const int32_t groups = min((problem.rows - problem.first_row + 7) / 8, GROUPS);
     const bool aligned = async_copy::is_aligned(problem.packed);
     int32_t channel[4];
     lane_channels(channel, problem.first_channel, problem.channels);
-    const typename Source::Lane weights(source, channel);
     const uint32_t* row[4];
 #pragma unroll
     for (int j = 0; j < 4; ++j) row[j] = reinterpret_cast<const uint32_t*>(problem.packed) + int64_t(channel[j]) * chunks * BITS;
     const Rows rows(problem);
-
-    Step<Source> ahead[STEPS];
-    const auto read = [&](Step<Source>& to, int32_t step) {
-        if (LANES * step >= chunks) return;  // all lanes together
-        // The last chunk in place of those beyond, whose x is zero.
-        const int32_t chunk = min(LANES * step + t, chunks - 1);
-#pragma unroll
-        for (int j = 0; j < 4; ++j) load_words(to.packed[j], row[j] + int64_t(chunk) * BITS, aligned);
-        source.fetch(to.ahead, weights, chunk);
+    const auto load_x = [&](int32_t chunk, int eight, int group) {
+        return rows.load(group, CHUNK * chunk + 8 * eight, chunk < chunks);
     };
+    Step<Source, EARLY> next;
+    // The last chunk in place of those beyond, whose x is zero.
+    const auto last = [&](int32_t step) { return min(LANES * step + t, chunks - 1); };
+    const auto read = [&](int32_t step) {
+        if (LANES * step >= chunks) return;  // all lanes together
 #pragma unroll
-    for (int i = 0; i < STEPS; ++i) read(ahead[i], int32_t(threadIdx.x / 32) + i * WARPS);
+        for (int j = 0; j < 4; ++j) load_words(next.packed[j], row[j] + int64_t(last(step)) * BITS, aligned);
+#pragma unroll
+        for (int eight = 0; eight < EIGHTS; ++eight)
+            if (EARLY) next.x[EARLY ? eight : 0] = load_x(LANES * step + t, eight, 0);
+    };
+    const int32_t first = threadIdx.x / 32;
+    if (chunks == 0) return;
+    read(first);
+    const typename Source::Lane weights(source, channel);
+    source.fetch(next.ahead, weights, last(first));
 #pragma unroll 1
-    for (int32_t step = threadIdx.x / 32; LANES * step < chunks; step += WARPS) {
-        const Step<Source> now = ahead[0];
+    for (int32_t step = first; LANES * step < chunks; step += WARPS) {
+        const Step<Source, EARLY> now = next;
+        read(step + WARPS);
+        source.fetch(next.ahead, weights, last(step + WARPS));
 #pragma unroll
-        for (int i = 1; i < STEPS; ++i) ahead[i - 1] = ahead[i];
-        read(ahead[STEPS - 1], step + STEPS * WARPS);
-        const int32_t chunk = LANES * step + t;
-#pragma unroll
-        for (int eight = 0; eight < CHUNK / 8; ++eight) {
+        for (int eight = 0; eight < EIGHTS; ++eight) {
             uint4 x[GROUPS];
 #pragma unroll
             for (int i = 0; i < GROUPS; ++i)
-                if (i < groups) x[i] = rows.load(i, CHUNK * chunk + 8 * eight, chunk < chunks);
+                if (i < groups) x[i] = EARLY ? now.x[EARLY ? eight : 0] : load_x(LANES * step + t, eight, i);
             uint32_t w[4][4];
 #pragma unroll
             for (int j = 0; j < 4; ++j) Source::decode(w[j], packed_numbers::eight<BITS>(now.packed[j], eight), weights, j, now.ahead);

@@ -24,20 +24,26 @@ struct Tables {
         uint32_t low[4][ENTRIES / 4], high[4][ENTRIES / 4];
 
         __device__ __forceinline__ Lane(const Tables& tables, const int32_t (&channel)[4]) {
+            const bool whole = tables.lut_bytes == 2 && async_copy::is_aligned(tables.lut);
 #pragma unroll
-            for (int j = 0; j < 4; ++j)
+            for (int j = 0; j < 4; ++j) {
+                uint32_t pairs[ENTRIES / 2];
+                const int64_t first = int64_t(channel[j]) * ENTRIES;
+                if (whole) {
+                    packed_product::load_words(pairs, static_cast<const uint32_t*>(tables.lut) + first / 2, true);
+                } else {
+#pragma unroll
+                    for (int i = 0; i < ENTRIES / 2; ++i) {
+                        const uint32_t odd = half::element_bits(tables.lut, tables.lut_bytes, first + 2 * i + 1);
+                        pairs[i] = odd << 16 | half::element_bits(tables.lut, tables.lut_bytes, first + 2 * i);
+                    }
+                }
 #pragma unroll
                 for (int four = 0; four < ENTRIES / 4; ++four) {
-                    uint32_t pair[2];
-#pragma unroll
-                    for (int i = 0; i < 2; ++i) {
-                        const int64_t at = int64_t(channel[j]) * ENTRIES + 4 * four + 2 * i;
-                        const uint32_t next = half::element_bits(tables.lut, tables.lut_bytes, at + 1);
-                        pair[i] = next << 16 | half::element_bits(tables.lut, tables.lut_bytes, at);
-                    }
-                    low[j][four] = packed_numbers::permute(pair[0], pair[1], 0x6420);
-                    high[j][four] = packed_numbers::permute(pair[0], pair[1], 0x7531);
+                    low[j][four] = packed_numbers::permute(pairs[2 * four], pairs[2 * four + 1], 0x6420);
+                    high[j][four] = packed_numbers::permute(pairs[2 * four], pairs[2 * four + 1], 0x7531);
                 }
+            }
         }
     };
     struct Ahead {};
