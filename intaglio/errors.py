@@ -143,8 +143,10 @@ def _storage_errno(error: Exception, path: Path, partial: Path | None) -> int | 
     if isinstance(error, OSError) and error.errno is not None:
         return error.errno if error.errno in FIXES and _is_of(error, path, partial) else None
     # NumPy, torch and ONNX Runtime only say that writing failed.
-    failed = error.__cause__ if isinstance(error, IntaglioError) else error
-    unclear = failed is not None and not isinstance(failed, (IntaglioError, *NOT_OF_A_DISK))
+    failed: BaseException | None = error
+    while isinstance(failed, IntaglioError):
+        failed = failed.__cause__
+    unclear = failed is not None and not isinstance(failed, NOT_OF_A_DISK)
     return errno.ENOSPC if unclear and _free(path) < NEARLY_FULL else None
 
 
