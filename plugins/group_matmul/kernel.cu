@@ -1,5 +1,5 @@
 // GroupMatMul: y = x·wᵀ, w = scale·(number - zero point) in groups of a row; float16 on the matrix unit
-// (cuda/packed_product.cuh), float32 without it.
+// (cuda/packed_weights/product.cuh), float32 without it.
 //
 // In float16 a number q becomes 1024 + q by its bits, the difference from 1024 + zero point is exact, and its product with
 // the scale is rounded once. Scales and zero points are read ahead, and wait in registers.
@@ -7,8 +7,8 @@
 // Of every kernel: x: [rows, depth]; packed: int32 [channels, depth·bits/32]; scales: float16 or float32 [channels, groups],
 // by scale_bytes, the bytes of a scale; zero_points: uint8 [channels, groups], or the middle of all numbers; group_size is a
 // multiple of 32; y: [rows, channels], of x's dtype.
-#include "cuda/packed_product.cuh"
-#include "cuda/packed_product_float32.cuh"
+#include "cuda/packed_weights/product.cuh"
+#include "cuda/packed_weights/float32.cuh"
 
 namespace {
 

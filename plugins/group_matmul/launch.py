@@ -1,4 +1,4 @@
-"""The launch of GroupMatMul's CUDA kernels; cuda/packed_product.py explains the block sizes."""
+"""The launch of GroupMatMul's CUDA kernels; cuda/packed_weights/geometry.py explains the block sizes."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from intaglio.plugins.cuda.launching.geometry import Launch, Tensor
-from intaglio.plugins.cuda.packed_product import packed_launch
+from intaglio.plugins.cuda.packed_weights.geometry import packed_launch
 
 
 def launch(inputs: Sequence[Tensor | None], attributes: Mapping[str, Any], sm: int) -> Launch:

@@ -1,4 +1,4 @@
-// LutMatMul: y = x·wᵀ, w[n, k] = lut[n, number k of row n]; float16 on the matrix unit (cuda/packed_product.cuh), float32
+// LutMatMul: y = x·wᵀ, w[n, k] = lut[n, number k of row n]; float16 on the matrix unit (cuda/packed_weights/product.cuh), float32
 // without it.
 //
 // In float16 a lane holds its four channels' tables in registers, as two planes: the low and the high bytes of the entries.
@@ -7,8 +7,8 @@
 //
 // Of every kernel: x: [rows, depth]; packed: int32 [channels, depth·bits/32]; lut: float16 or float32 [channels, 2^bits], by
 // lut_bytes, the bytes of an entry; y: [rows, channels], of x's dtype.
-#include "cuda/packed_product.cuh"
-#include "cuda/packed_product_float32.cuh"
+#include "cuda/packed_weights/product.cuh"
+#include "cuda/packed_weights/float32.cuh"
 
 namespace {
 

@@ -14,7 +14,7 @@ from intaglio.plugins.cuda import __main__ as program
 from intaglio.plugins.cuda import compiler, driver
 from intaglio.plugins.cuda.compiler import compile_kernel, entry_points, parameters, resources
 from intaglio.plugins.cuda.launching.launches import operators
-from intaglio.plugins.cuda.packed_product import LIMIT, THREADS, many_bytes
+from intaglio.plugins.cuda.packed_weights.geometry import LIMIT, THREADS, many_bytes
 from intaglio.plugins.kernel_check.case import folder_of, launch_of, outputs_of
 
 pytest.importorskip("cuda.bindings.nvrtc")

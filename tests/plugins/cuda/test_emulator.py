@@ -147,7 +147,7 @@ extern "C" __global__ void __launch_bounds__(1024) pairs_of_float16(const uint32
     y[2 * threadIdx.x] = half::subtract(a[threadIdx.x], b[threadIdx.x]);
     y[2 * threadIdx.x + 1] = half::multiply(a[threadIdx.x], b[threadIdx.x]);
 }
-#include "cuda/packed_numbers.cuh"
+#include "cuda/packed_weights/numbers.cuh"
 extern "C" __global__ void __launch_bounds__(1024) permuted(const int* selectors, int* y) {
     y[threadIdx.x] = packed_numbers::permute(0x83828180u, 0x07060504u, selectors[threadIdx.x]);
 }

@@ -10,8 +10,8 @@ from operator_cases import Case, indices, int8
 
 from intaglio.errors import EngineError
 from intaglio.plugins import OPS
-from intaglio.plugins.cuda import packed_product
 from intaglio.plugins.cuda.launching.geometry import PLUGINS
+from intaglio.plugins.cuda.packed_weights import geometry as packed_weights
 from intaglio.plugins.int_linear import launch as int_linear
 from intaglio.plugins.kernel_check.case import launch_of, outputs_of
 
@@ -80,7 +80,7 @@ def fails_in(folder, case, seed):
     return not np.array_equal(got, OPS[case.operator].reference(case.inputs, case.attributes)[0])
 
 
-PACKED, FEW, MANY = (f"cuda/packed_product{name}.cuh" for name in ("", "_few", "_many"))
+PACKED, FEW, MANY = (f"cuda/packed_weights/{name}.cuh" for name in ("product", "few_rows", "many_rows"))
 PACKED_MUTATIONS = {
     "no barrier before a stage is read": (MANY, "__syncthreads();  // this tile", "// this tile"),
     "no wait for the copies": (MANY, "async_copy::wait<Shape::COUNT - 2>();", ""),
@@ -109,20 +109,24 @@ PACKED_MUTATIONS = {
         "(problem.rows - problem.first_row) / 8",
     ),
     "numbers of another step": (FEW, "        read(step + WARPS);\n", "        read(step);\n"),
-    "bytes of the wrong nibbles": ("cuda/packed_numbers.cuh", "numbers << 2 & 0x3f003f00", "numbers << 2 & 0x3f003e00"),
+    "bytes of the wrong nibbles": (
+        "cuda/packed_weights/numbers.cuh",
+        "numbers << 2 & 0x3f003f00",
+        "numbers << 2 & 0x3f003e00",
+    ),
 }
 
 
 @pytest.mark.parametrize("mutation", proofs_but_the_first(PACKED_MUTATIONS))
 def test_mutated_packed_weight_product_is_detected(tmp_path, mutation):
     header, old, new = PACKED_MUTATIONS[mutation]
-    (tmp_path / "cuda").mkdir()
+    (tmp_path / "cuda" / "packed_weights").mkdir(parents=True)
     source = (PLUGINS / "lut_matmul" / "kernel.cu").read_text()
     kernel = source.index('extern "C" __global__ void __launch_bounds__(packed_product::THREADS) lut_matmul_2')
     (only,) = re.findall(r'extern "C"[^}]*lut_matmul_3\([^}]*\}\n', source[kernel:])
     (tmp_path / "kernel.cu").write_text(source[:kernel] + only)
     for name in (PACKED, FEW, MANY):
-        shutil.copy(PLUGINS / name, tmp_path / "cuda")
+        shutil.copy(PLUGINS / name, tmp_path / name)
     (tmp_path / header).write_text(mutated(header, old, new))
     assert any(product_fails_in(str(tmp_path), rows, seed) for seed in range(2) for rows in (5, 60, 70))
 
@@ -133,7 +137,7 @@ def product_fails_in(folder, rows, seed):
     x, packed = random.integers(-4, 5, (rows, 1312)).astype(np.float16), indices(random, 131, 1312, 3)
     lut = random.integers(-2, 3, (131, 8)).astype(np.float16)
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(packed_product, "MOST", 2)  # more rows than 64 of these two blocks are many
+        patch.setattr(packed_weights, "MOST", 2)  # more rows than 64 of these two blocks are many
         return fails_in(folder, Case("LutMatMul", (x, packed, lut), {"bits": 3, "K": 1312}), seed)
 
 

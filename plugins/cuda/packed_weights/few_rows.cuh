@@ -1,4 +1,4 @@
-// Few rows of x, bound by reading the weights: the shape Few of packed_product.cuh.
+// Few rows of x, bound by reading the weights: the shape Few of product.cuh.
 //
 // Each of the eight warps takes every eighth 128 of k. A lane reads the 32 numbers 32t..32t+31 of them, of each of its four
 // channels, in one or two loads of 16 bytes, one step before it unpacks them; no shared memory and no barrier is on the way.

@@ -1,4 +1,4 @@
-// Many rows of x, bound by multiplying them: the shape Many of packed_product.cuh.
+// Many rows of x, bound by multiplying them: the shape Many of product.cuh.
 //
 // Stages of k lie in shared memory: channels of packed numbers in the order 4g + j at place 8j + g, PITCH bytes apart, an
 // odd multiple of 16 (with 8 bits: of 32), and rows of x whose chunks of 16 bytes c lie at c ^ 4·(row % 2): no lanes meet in
@@ -10,7 +10,7 @@ namespace packed_product {
 constexpr int MANY_CHANNELS = 128, HALVES = 2;
 constexpr int LIMIT = 48 << 10;  // bytes of shared memory that a kernel may have without asking the driver
 
-// `shared_bytes` of packed_product.py computes it again.
+// `many_bytes` of geometry.py computes it again.
 template <int BITS>
 struct Stage {
     static constexpr int LENGTH = (BITS < 4 ? 2 : 1) * 64;  // numbers of a row: whole chunks of 16 bytes

@@ -6,7 +6,7 @@
 // are 16 bytes of one row. Channels 4g, 4g+1 are the rows g, g+8 of one tile, 4g+2, 4g+3 of another: each lane's sums are
 // four channels that lie side by side.
 //
-// Two shapes of a block, one of them for each number of rows (see packed_product.py); both have up to 64 rows of x.
+// Two shapes of a block, one of them for each number of rows (see geometry.py); both have up to 64 rows of x.
 //   Few   32 channels; the eight warps take different k, which they read straight from global memory.
 //   Many  128 channels; four warps side by side, twice, for the two halves of k of each stage in shared memory.
 //
@@ -17,7 +17,7 @@
 #include "cuda/async_copy.cuh"
 #include "cuda/half.cuh"
 #include "cuda/matrix_unit.cuh"
-#include "cuda/packed_numbers.cuh"
+#include "cuda/packed_weights/numbers.cuh"
 
 namespace packed_product {
 
@@ -119,8 +119,8 @@ __device__ __forceinline__ void store_totals(const Sums<GROUPS>& sums, const Pro
 
 }  // namespace packed_product
 
-#include "cuda/packed_product_few.cuh"
-#include "cuda/packed_product_many.cuh"
+#include "cuda/packed_weights/few_rows.cuh"
+#include "cuda/packed_weights/many_rows.cuh"
 
 namespace packed_product {
 

@@ -6,7 +6,7 @@
 
 #include "cuda/async_copy.cuh"
 #include "cuda/half.cuh"
-#include "cuda/packed_numbers.cuh"
+#include "cuda/packed_weights/numbers.cuh"
 #include "cuda/warp.cuh"
 
 namespace packed_product_float32 {

@@ -1,4 +1,4 @@
-"""The launch of products with packed weights, for LutMatMul and GroupMatMul; the kernels are in packed_product.cuh.
+"""The launch of products with packed weights, for LutMatMul and GroupMatMul; the kernels are in product.cuh.
 
 Few rows of x (one while decoding, some more while drafts are verified) are bound by reading the weights, many rows by
 multiplying, and the two want different blocks. But a node of TensorRT is one kernel whose rows may be a symbol, so a
@@ -27,7 +27,7 @@ import numpy as np
 
 from intaglio.plugins.cuda.launching.geometry import Launch, Length, Tensor, at_least_1, blocks, choose, product
 
-THREADS, ROWS = 256, 64  # as all numbers here, in packed_product.cuh and those it includes
+THREADS, ROWS = 256, 64  # as all numbers here, in product.cuh and those it includes
 FEW_CHANNELS, MANY_CHANNELS = 32, 128
 EIGHT = 8  # rows that the matrix unit multiplies at once
 SUMS_BYTES = 32 << 10  # of shared memory, in which a block adds its warps' sums

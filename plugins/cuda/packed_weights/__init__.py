@@ -1,0 +1,1 @@
+"""CUDA products with packed weights, for LutMatMul and GroupMatMul."""
