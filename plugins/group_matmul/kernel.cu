@@ -26,29 +26,33 @@ struct Groups {
     Scales given;
     int32_t groups;  // of a channel
 
+    template <int N>
     struct Lane {
-        int64_t start[4];  // of the four channels among all groups
+        int64_t start[N];  // of the channels among all groups
 
-        __device__ __forceinline__ Lane(const Groups& of, const int32_t (&channel)[4]) {
+        __device__ __forceinline__ Lane(const Groups& of, const int32_t (&channel)[N]) {
 #pragma unroll
-            for (int j = 0; j < 4; ++j) start[j] = int64_t(channel[j]) * of.groups;
+            for (int j = 0; j < N; ++j) start[j] = int64_t(channel[j]) * of.groups;
         }
     };
+    template <int N>
     struct Ahead {
-        uint32_t scale[4];  // and in the high half 1024 + zero point
+        uint32_t scale[N];  // and in the high half 1024 + zero point
     };
 
-    __device__ __forceinline__ void fetch(Ahead& ahead, const Lane& lane, int32_t chunk) const {
+    template <int N>
+    __device__ __forceinline__ void fetch(Ahead<N>& ahead, const Lane<N>& lane, int32_t chunk) const {
         const int32_t group = chunk / (given.group_size / packed_product::CHUNK);
 #pragma unroll
-        for (int j = 0; j < 4; ++j) {
+        for (int j = 0; j < N; ++j) {
             const int64_t at = lane.start[j] + group;
             const uint32_t zero_point = given.zero_points ? given.zero_points[at] : 1 << (BITS - 1);
             ahead.scale[j] = (0x6400 + zero_point) << 16 | half::element_bits(given.scales, given.scale_bytes, at);
         }
     }
 
-    __device__ __forceinline__ static void decode(uint32_t (&w)[4], const uint2& numbers, const Lane&, int j, const Ahead& ahead) {
+    template <int N>
+    __device__ __forceinline__ static void decode(uint32_t (&w)[4], const uint2& numbers, const Lane<N>&, int j, const Ahead<N>& ahead) {
         const uint32_t scale = packed_numbers::permute(ahead.scale[j], 0, 0x1010);
         const uint32_t zero_point = packed_numbers::permute(ahead.scale[j], 0, 0x3232);
         const uint2 bytes = packed_numbers::bytes<BITS>(numbers);
@@ -90,56 +94,56 @@ __device__ __forceinline__ void group_matmul_float32_of(
 
 }  // namespace
 
-extern "C" __global__ void __launch_bounds__(packed_product::THREADS) group_matmul_2(
+extern "C" __global__ void __launch_bounds__(packed_product::THREADS, packed_product::BLOCKS) group_matmul_2(
     const uint16_t* x, const int32_t* packed, const void* scales, int32_t rows, int32_t depth,
     int32_t channels, int32_t few, int32_t scale_bytes, int32_t group_size, uint16_t* y) {
     INTAGLIO_DYNAMIC_SHARED(int8_t, shared);
     group_matmul<2>(shared, x, packed, {scales, nullptr, scale_bytes, group_size}, rows, depth, channels, few, y);
 }
 
-extern "C" __global__ void __launch_bounds__(packed_product::THREADS) group_matmul_2_zero_points(
+extern "C" __global__ void __launch_bounds__(packed_product::THREADS, packed_product::BLOCKS) group_matmul_2_zero_points(
     const uint16_t* x, const int32_t* packed, const void* scales, const uint8_t* zero_points, int32_t rows, int32_t depth,
     int32_t channels, int32_t few, int32_t scale_bytes, int32_t group_size, uint16_t* y) {
     INTAGLIO_DYNAMIC_SHARED(int8_t, shared);
     group_matmul<2>(shared, x, packed, {scales, zero_points, scale_bytes, group_size}, rows, depth, channels, few, y);
 }
 
-extern "C" __global__ void __launch_bounds__(packed_product::THREADS) group_matmul_3(
+extern "C" __global__ void __launch_bounds__(packed_product::THREADS, packed_product::BLOCKS) group_matmul_3(
     const uint16_t* x, const int32_t* packed, const void* scales, int32_t rows, int32_t depth,
     int32_t channels, int32_t few, int32_t scale_bytes, int32_t group_size, uint16_t* y) {
     INTAGLIO_DYNAMIC_SHARED(int8_t, shared);
     group_matmul<3>(shared, x, packed, {scales, nullptr, scale_bytes, group_size}, rows, depth, channels, few, y);
 }
 
-extern "C" __global__ void __launch_bounds__(packed_product::THREADS) group_matmul_3_zero_points(
+extern "C" __global__ void __launch_bounds__(packed_product::THREADS, packed_product::BLOCKS) group_matmul_3_zero_points(
     const uint16_t* x, const int32_t* packed, const void* scales, const uint8_t* zero_points, int32_t rows, int32_t depth,
     int32_t channels, int32_t few, int32_t scale_bytes, int32_t group_size, uint16_t* y) {
     INTAGLIO_DYNAMIC_SHARED(int8_t, shared);
     group_matmul<3>(shared, x, packed, {scales, zero_points, scale_bytes, group_size}, rows, depth, channels, few, y);
 }
 
-extern "C" __global__ void __launch_bounds__(packed_product::THREADS) group_matmul_4(
+extern "C" __global__ void __launch_bounds__(packed_product::THREADS, packed_product::BLOCKS) group_matmul_4(
     const uint16_t* x, const int32_t* packed, const void* scales, int32_t rows, int32_t depth,
     int32_t channels, int32_t few, int32_t scale_bytes, int32_t group_size, uint16_t* y) {
     INTAGLIO_DYNAMIC_SHARED(int8_t, shared);
     group_matmul<4>(shared, x, packed, {scales, nullptr, scale_bytes, group_size}, rows, depth, channels, few, y);
 }
 
-extern "C" __global__ void __launch_bounds__(packed_product::THREADS) group_matmul_4_zero_points(
+extern "C" __global__ void __launch_bounds__(packed_product::THREADS, packed_product::BLOCKS) group_matmul_4_zero_points(
     const uint16_t* x, const int32_t* packed, const void* scales, const uint8_t* zero_points, int32_t rows, int32_t depth,
     int32_t channels, int32_t few, int32_t scale_bytes, int32_t group_size, uint16_t* y) {
     INTAGLIO_DYNAMIC_SHARED(int8_t, shared);
     group_matmul<4>(shared, x, packed, {scales, zero_points, scale_bytes, group_size}, rows, depth, channels, few, y);
 }
 
-extern "C" __global__ void __launch_bounds__(packed_product::THREADS) group_matmul_8(
+extern "C" __global__ void __launch_bounds__(packed_product::THREADS, packed_product::BLOCKS) group_matmul_8(
     const uint16_t* x, const int32_t* packed, const void* scales, int32_t rows, int32_t depth,
     int32_t channels, int32_t few, int32_t scale_bytes, int32_t group_size, uint16_t* y) {
     INTAGLIO_DYNAMIC_SHARED(int8_t, shared);
     group_matmul<8>(shared, x, packed, {scales, nullptr, scale_bytes, group_size}, rows, depth, channels, few, y);
 }
 
-extern "C" __global__ void __launch_bounds__(packed_product::THREADS) group_matmul_8_zero_points(
+extern "C" __global__ void __launch_bounds__(packed_product::THREADS, packed_product::BLOCKS) group_matmul_8_zero_points(
     const uint16_t* x, const int32_t* packed, const void* scales, const uint8_t* zero_points, int32_t rows, int32_t depth,
     int32_t channels, int32_t few, int32_t scale_bytes, int32_t group_size, uint16_t* y) {
     INTAGLIO_DYNAMIC_SHARED(int8_t, shared);

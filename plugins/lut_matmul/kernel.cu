@@ -20,13 +20,14 @@ struct Tables {
     const void* lut;
     int32_t lut_bytes;
 
+    template <int N>
     struct Lane {
-        uint32_t low[4][ENTRIES / 4], high[4][ENTRIES / 4];
+        uint32_t low[N][ENTRIES / 4], high[N][ENTRIES / 4];
 
-        __device__ __forceinline__ Lane(const Tables& tables, const int32_t (&channel)[4]) {
+        __device__ __forceinline__ Lane(const Tables& tables, const int32_t (&channel)[N]) {
             const bool whole = tables.lut_bytes == 2 && async_copy::is_aligned(tables.lut);
 #pragma unroll
-            for (int j = 0; j < 4; ++j) {
+            for (int j = 0; j < N; ++j) {
                 uint32_t pairs[ENTRIES / 2];
                 const int64_t first = int64_t(channel[j]) * ENTRIES;
                 if (whole) {
@@ -46,9 +47,11 @@ struct Tables {
             }
         }
     };
+    template <int N>
     struct Ahead {};
 
-    __device__ __forceinline__ void fetch(Ahead&, const Lane&, int32_t) const {}
+    template <int N>
+    __device__ __forceinline__ void fetch(Ahead<N>&, const Lane<N>&, int32_t) const {}
 
     // The bytes of one plane that four nibbles name; `upper` has all bits of those from the plane's second half.
     __device__ __forceinline__ static uint32_t look_up(const uint32_t (&plane)[ENTRIES / 4], uint32_t selector, uint32_t upper) {
@@ -58,7 +61,8 @@ struct Tables {
         return (first & ~upper) | (packed_numbers::permute(plane[ENTRIES / 4 - 2], plane[ENTRIES / 4 - 1], selector) & upper);
     }
 
-    __device__ __forceinline__ static void decode(uint32_t (&w)[4], const uint2& numbers, const Lane& lane, int j, const Ahead&) {
+    template <int N>
+    __device__ __forceinline__ static void decode(uint32_t (&w)[4], const uint2& numbers, const Lane<N>& lane, int j, const Ahead<N>&) {
         const uint32_t all = packed_numbers::nibbles<BITS>(numbers.x);
         uint32_t selector = all & 0x77777777;
 #pragma unroll
@@ -93,21 +97,21 @@ __device__ __forceinline__ void lut_matmul(
 
 }  // namespace
 
-extern "C" __global__ void __launch_bounds__(packed_product::THREADS) lut_matmul_2(
+extern "C" __global__ void __launch_bounds__(packed_product::THREADS, packed_product::BLOCKS) lut_matmul_2(
     const uint16_t* x, const int32_t* packed, const void* lut, int32_t rows, int32_t depth, int32_t channels, int32_t few, int32_t lut_bytes,
     uint16_t* y) {
     INTAGLIO_DYNAMIC_SHARED(int8_t, shared);
     lut_matmul<2>(shared, x, packed, lut, rows, depth, channels, few, lut_bytes, y);
 }
 
-extern "C" __global__ void __launch_bounds__(packed_product::THREADS) lut_matmul_3(
+extern "C" __global__ void __launch_bounds__(packed_product::THREADS, packed_product::BLOCKS) lut_matmul_3(
     const uint16_t* x, const int32_t* packed, const void* lut, int32_t rows, int32_t depth, int32_t channels, int32_t few, int32_t lut_bytes,
     uint16_t* y) {
     INTAGLIO_DYNAMIC_SHARED(int8_t, shared);
     lut_matmul<3>(shared, x, packed, lut, rows, depth, channels, few, lut_bytes, y);
 }
 
-extern "C" __global__ void __launch_bounds__(packed_product::THREADS) lut_matmul_4(
+extern "C" __global__ void __launch_bounds__(packed_product::THREADS, packed_product::BLOCKS) lut_matmul_4(
     const uint16_t* x, const int32_t* packed, const void* lut, int32_t rows, int32_t depth, int32_t channels, int32_t few, int32_t lut_bytes,
     uint16_t* y) {
     INTAGLIO_DYNAMIC_SHARED(int8_t, shared);

@@ -7,14 +7,13 @@
 
 namespace packed_product {
 
-constexpr int MANY_CHANNELS = 128, HALVES = 2;
 constexpr int LIMIT = 48 << 10;  // bytes of shared memory that a kernel may have without asking the driver
 
 // `many_bytes` of geometry.py computes it again.
 template <int BITS>
 struct Stage {
-    static constexpr int LENGTH = (BITS < 4 ? 2 : 1) * 64;  // numbers of a row: whole chunks of 16 bytes
-    static constexpr int CHUNKS = LENGTH / CHUNK, WARP_CHUNKS = CHUNKS / HALVES;
+    static constexpr int LENGTH = (BITS == 3 ? 2 : 1) * 64;  // numbers of a row: whole chunks of 16 bytes
+    static constexpr int CHUNKS = LENGTH / CHUNK;
     static constexpr int PACKED_BYTES = LENGTH * BITS / 8, UNIT = BITS == 8 ? 32 : 16;
     static constexpr int PITCH = PACKED_BYTES + (PACKED_BYTES / UNIT % 2 ? 0 : UNIT);
     static constexpr int X_BYTES = 2 * LENGTH;
@@ -62,33 +61,31 @@ struct Copies {
     }
 };
 
-// Where this warp's 32 channels begin among the block's, and the first of a stage's chunks that it takes.
-__device__ __forceinline__ int warp_channel() { return threadIdx.x / 32 % (MANY_CHANNELS / BESIDE) * BESIDE; }
-template <int BITS>
-__device__ __forceinline__ int first_chunk() {
-    return threadIdx.x / (THREADS / HALVES) * Stage<BITS>::WARP_CHUNKS;
-}
+// Where this warp's 32 channels begin among the block's.
+__device__ __forceinline__ int warp_channel() { return threadIdx.x / 32 * 32; }
 
-// Adds the products of this warp's chunks of one stage, of which `left` exist, to the sums.
+// Adds the products of one stage, of which `left` chunks exist, to the sums; `ahead` is used up.
 template <class Source>
 __device__ __forceinline__ void multiply_stage(
-    Sums<ROWS / 8>& sums, const typename Source::Lane& weights, const typename Source::Ahead (&ahead)[Stage<Source::bits>::WARP_CHUNKS],
-    const int8_t* stage, int32_t left) {
+    Sums<ROWS / 8, 2>& sums, const typename Source::template Lane<4>& weights,
+    typename Source::template Ahead<4> (&ahead)[Stage<Source::bits>::CHUNKS], const int8_t* stage, int32_t left) {
     constexpr int BITS = Source::bits, CHUNK_BYTES = CHUNK * BITS / 8;
     using Shape = Stage<BITS>;
-    const int lane = threadIdx.x % 32, g = lane / 4, t = lane % 4, first = first_chunk<BITS>();
-    const int8_t* packed = stage + (warp_channel() + g) * Shape::PITCH + first * CHUNK_BYTES;
+    const int lane = threadIdx.x % 32, g = lane / 4, t = lane % 4;
+    const int8_t* packed = stage + (warp_channel() + g) * Shape::PITCH;
     const int8_t* x = stage + Shape::X_START + g * Shape::X_BYTES;
-#pragma unroll
-    for (int chunk = 0; chunk < Shape::WARP_CHUNKS; ++chunk) {
-        if (first + chunk >= left) break;  // all lanes together
+#pragma unroll 1
+    for (int chunk = 0; chunk < Shape::CHUNKS; ++chunk) {
+        if (chunk >= left) break;  // all lanes together
         uint32_t w[4][4];
 #pragma unroll
         for (int j = 0; j < 4; ++j) {
             const uint2 numbers = packed_numbers::load_eight<BITS>(packed + 8 * j * Shape::PITCH + chunk * CHUNK_BYTES, t);
-            Source::decode(w[j], numbers, weights, j, ahead[chunk]);
+            Source::decode(w[j], numbers, weights, j, ahead[0]);
         }
-        const int column = (64 * (first + chunk) + 16 * t) ^ (g % 2 * 64);
+#pragma unroll
+        for (int i = 1; i < Shape::CHUNKS; ++i) ahead[i - 1] = ahead[i];  // registers have no index
+        const int column = (64 * chunk + 16 * t) ^ (g % 2 * 64);
 #pragma unroll
         for (int i = 0; i < ROWS / 8; ++i)
             multiply_eight(sums[i], w, *reinterpret_cast<const uint4*>(x + 8 * i * Shape::X_BYTES + column));
@@ -97,7 +94,7 @@ __device__ __forceinline__ void multiply_stage(
 
 // The sums of this warp; rows of x and channels beyond the last count as zeros, and nothing beyond is read.
 template <class Source>
-__device__ __forceinline__ void multiply_many(Sums<ROWS / 8>& sums, const Source& source, const Problem& problem, int8_t* shared) {
+__device__ __forceinline__ void multiply_many(Sums<ROWS / 8, 2>& sums, const Source& source, const Problem& problem, int8_t* shared) {
     constexpr int BITS = Source::bits;
     using Shape = Stage<BITS>;
     const int32_t tiles = (problem.depth + Shape::LENGTH - 1) / Shape::LENGTH, chunks = problem.depth / CHUNK;
@@ -113,12 +110,12 @@ __device__ __forceinline__ void multiply_many(Sums<ROWS / 8>& sums, const Source
         }
         async_copy::commit();
     }
-    const typename Source::Lane weights(source, channel);
-    typename Source::Ahead ahead[Shape::WARP_CHUNKS], next_ahead[Shape::WARP_CHUNKS];
+    const typename Source::template Lane<4> weights(source, channel);
+    typename Source::template Ahead<4> ahead[Shape::CHUNKS], next_ahead[Shape::CHUNKS];
     const auto fetch = [&](int32_t tile) {  // of the chunks beyond the last, the last one's
 #pragma unroll
-        for (int chunk = 0; chunk < Shape::WARP_CHUNKS; ++chunk)
-            source.fetch(next_ahead[chunk], weights, min(tile * Shape::CHUNKS + first_chunk<BITS>() + chunk, chunks - 1));
+        for (int chunk = 0; chunk < Shape::CHUNKS; ++chunk)
+            source.fetch(next_ahead[chunk], weights, min(tile * Shape::CHUNKS + chunk, chunks - 1));
     };
     fetch(0);
 #pragma unroll 1
@@ -128,7 +125,7 @@ __device__ __forceinline__ void multiply_many(Sums<ROWS / 8>& sums, const Source
         const int32_t next = tile + Shape::COUNT - 1;
         if (next < tiles) copies.start(problem, next * Shape::LENGTH, shared + next % Shape::COUNT * Shape::BYTES);
 #pragma unroll
-        for (int chunk = 0; chunk < Shape::WARP_CHUNKS; ++chunk) ahead[chunk] = next_ahead[chunk];
+        for (int chunk = 0; chunk < Shape::CHUNKS; ++chunk) ahead[chunk] = next_ahead[chunk];
         fetch(tile + 1);
         multiply_stage<Source>(sums, weights, ahead, shared + tile % Shape::COUNT * Shape::BYTES, chunks - tile * Shape::CHUNKS);
         if (next < tiles) copies.finish();
@@ -138,10 +135,9 @@ __device__ __forceinline__ void multiply_many(Sums<ROWS / 8>& sums, const Source
 
 template <class Source>
 __device__ __forceinline__ void compute_many(const Source& source, const Problem& problem, int8_t* shared, uint16_t* y) {
-    Sums<ROWS / 8> sums = {};
+    Sums<ROWS / 8, 2> sums = {};
     multiply_many(sums, source, problem, shared);
-    add_parts<HALVES>(sums, shared);
-    if (threadIdx.x < THREADS / HALVES) store_totals(sums, problem, problem.first_channel + warp_channel(), y);
+    store_sums(sums, problem, problem.first_channel + warp_channel(), y);
 }
 
 }  // namespace packed_product

@@ -1,17 +1,17 @@
 // y = x·wᵀ of float16 x and a weight of 2, 3, 4 or 8 bits, on the matrix unit, with float32 sums.
 //
-// A warp computes 32 channels of 8 or more rows of x: the weight is the matrix unit's A, x its B. A lane, g = lane / 4 and
-// t = lane % 4, unpacks eights of numbers of the channels 4g..4g+3, straight into fragments in registers: the order of k
-// within a product is free, and so an eight are two steps' columns 2t, 2t+1, 2t+8, 2t+9, and x's fragments of both steps
-// are 16 bytes of one row. Channels 4g, 4g+1 are the rows g, g+8 of one tile, 4g+2, 4g+3 of another: each lane's sums are
-// four channels that lie side by side.
+// A warp computes 16 channels for each of TILES tiles, and 8 or more rows of x: the weight is the matrix unit's A, x its B.
+// A lane, g = lane / 4 and t = lane % 4, unpacks eights of numbers of N = 2·TILES channels, N·g and those behind it, straight
+// into fragments in registers: the order of k within a product is free, and so an eight are two steps' columns 2t, 2t+1,
+// 2t+8, 2t+9, and x's fragments of both steps are 16 bytes of one row. Two channels are the rows g, g+8 of one tile: each
+// lane's sums are N channels that lie side by side.
 //
 // Two shapes of a block, one of them for each number of rows (see geometry.py); both have up to 64 rows of x.
-//   Few   32 channels; the eight warps take different k, which they read straight from global memory.
-//   Many  128 channels; four warps side by side, twice, for the two halves of k of each stage in shared memory.
+//   Few   16 channels; the four warps take different k, which they read straight from global memory.
+//   Many  128 channels, 32 of each warp; k goes through stages in shared memory.
 //
-// A `Source` says what numbers mean: `bits`; `Lane`, what a lane holds of its four channels; `Ahead`, what has to be read
-// for 32 numbers of each, which `fetch` begins early; `decode`, eight numbers to eight float16.
+// A `Source` says what numbers mean: `bits`; `Lane<N>`, what a lane holds of its N channels; `Ahead<N>`, what has to be
+// read for 32 numbers of each, which `fetch` begins early; `decode`, eight numbers to eight float16.
 #pragma once
 
 #include "cuda/async_copy.cuh"
@@ -21,10 +21,11 @@
 
 namespace packed_product {
 
-constexpr int THREADS = 256, WARPS = 8;
-constexpr int CHUNK = 32;   // numbers of a channel that share what `fetch` reads
-constexpr int ROWS = 64;    // of x, that a block has at most
-constexpr int BESIDE = 32;  // channels of a warp
+constexpr int THREADS = 128, WARPS = 4;
+constexpr int BLOCKS = 2;  // of a multiprocessor: a launch bound, else the compiler saves registers for a third
+constexpr int CHUNK = 32;  // numbers of a channel that share what `fetch` reads
+constexpr int ROWS = 64;   // of x, that a block has at most
+constexpr int FEW_CHANNELS = 16, MANY_CHANNELS = 128;
 
 #ifndef INTAGLIO_DYNAMIC_SHARED
 #define INTAGLIO_DYNAMIC_SHARED(type, name) extern __shared__ __align__(128) type name[]
@@ -39,50 +40,29 @@ struct Problem {
     int32_t first_row, first_channel;
 };
 
-// sum[i][m][e] of a lane: row of x 8i + 2t + e%2, channel 4g + 2m + e/2.
-template <int GROUPS>
-using Sums = float[GROUPS][2][4];
+// sum[i][m][e] of a lane: row of x 8i + 2t + e%2, channel N·g + 2m + e/2.
+template <int GROUPS, int TILES>
+using Sums = float[GROUPS][TILES][4];
 
-// The lane's four channels of the warp's 32 from `first` on; the last one in place of those beyond.
-__device__ __forceinline__ void lane_channels(int32_t (&channel)[4], int32_t first, int32_t channels) {
+// The lane's channels of the warp's, which begin at `first`; the last one in place of those beyond.
+template <int N>
+__device__ __forceinline__ void lane_channels(int32_t (&channel)[N], int32_t first, int32_t channels) {
 #pragma unroll
-    for (int j = 0; j < 4; ++j) channel[j] = min(first + int32_t(threadIdx.x % 32 / 4 * 4) + j, channels - 1);
+    for (int j = 0; j < N; ++j) channel[j] = min(first + int32_t(threadIdx.x % 32 / 4 * N) + j, channels - 1);
 }
 
 // Adds the products of an eight of each channel with that of 8 rows of x.
-__device__ __forceinline__ void multiply_eight(float (&sums)[2][4], const uint32_t (&w)[4][4], const uint4& x) {
+template <int TILES>
+__device__ __forceinline__ void multiply_eight(float (&sums)[TILES][4], const uint32_t (&w)[2 * TILES][4], const uint4& x) {
     const uint32_t b[2][2] = {{x.x, x.y}, {x.z, x.w}};
 #pragma unroll
-    for (int m = 0; m < 2; ++m)
+    for (int m = 0; m < TILES; ++m)
 #pragma unroll
         for (int step = 0; step < 2; ++step) {
             const uint32_t *even = w[2 * m] + 2 * step, *odd = w[2 * m + 1] + 2 * step;
             const uint32_t a[4] = {even[0], odd[0], even[1], odd[1]};
             matrix_unit::multiply_accumulate(sums[m], a, b[step]);
         }
-}
-
-// Adds the sums of the warps that have the same rows and channels, PARTS of them, always in the same order: the first
-// WARPS/PARTS warps then hold the totals. Takes 16·GROUPS·THREADS bytes of shared memory.
-template <int PARTS, int GROUPS>
-__device__ __forceinline__ void add_parts(Sums<GROUPS>& sums, int8_t* shared) {
-    constexpr int OF_A_PART = THREADS / PARTS;
-    const int part = threadIdx.x / OF_A_PART;
-    float* others = reinterpret_cast<float*>(shared);  // [sum, part, thread]
-#pragma unroll
-    for (int half = PARTS / 2; half > 0; half /= 2) {
-        float* mine = others + part % half * OF_A_PART + threadIdx.x % OF_A_PART;
-        __syncthreads();
-        if (part >= half && part < 2 * half) {
-#pragma unroll
-            for (int i = 0; i < 8 * GROUPS; ++i) mine[i * half * OF_A_PART] = sums[i / 8][i / 4 % 2][i % 4];
-        }
-        __syncthreads();
-        if (part < half) {
-#pragma unroll
-            for (int i = 0; i < 8 * GROUPS; ++i) sums[i / 8][i / 4 % 2][i % 4] += mine[i * half * OF_A_PART];
-        }
-    }
 }
 
 // Writes results that lie side by side, together where all exist and `to` is aligned to them; `count` exist.
@@ -101,18 +81,21 @@ __device__ __forceinline__ void store(uint16_t* __restrict__ to, const float (&v
     }
 }
 
-// Writes the totals of a warp whose channels begin at `first`.
-template <int GROUPS>
-__device__ __forceinline__ void store_totals(const Sums<GROUPS>& sums, const Problem& problem, int32_t first, uint16_t* __restrict__ y) {
+// Writes the sums of a warp whose channels begin at `first`.
+template <int GROUPS, int TILES>
+__device__ __forceinline__ void store_sums(const Sums<GROUPS, TILES>& sums, const Problem& problem, int32_t first, uint16_t* __restrict__ y) {
+    constexpr int N = 2 * TILES;
     const int lane = threadIdx.x % 32;
-    const int32_t channel = first + lane / 4 * 4;
+    const int32_t channel = first + lane / 4 * N;
 #pragma unroll
     for (int i = 0; i < GROUPS; ++i)
 #pragma unroll
         for (int e = 0; e < 2; ++e) {
             const int32_t row = problem.first_row + 8 * i + 2 * (lane % 4) + e;
             if (row >= problem.rows) continue;
-            const float values[4] = {sums[i][0][e], sums[i][0][e + 2], sums[i][1][e], sums[i][1][e + 2]};
+            float values[N];
+#pragma unroll
+            for (int j = 0; j < N; ++j) values[j] = sums[i][j / 2][e + j % 2 * 2];
             store(y + int64_t(row) * problem.channels + channel, values, problem.channels - channel, problem.channels % 2 == 0);
         }
 }
@@ -129,7 +112,7 @@ template <class Source>
 __device__ __forceinline__ void compute(
     const Source& source, const uint16_t* x, const int32_t* packed, int32_t rows, int32_t depth, int32_t channels,
     int32_t few, int8_t* shared, uint16_t* y) {
-    const int32_t groups = (rows + ROWS - 1) / ROWS, side = rows <= few ? BESIDE : MANY_CHANNELS;
+    const int32_t groups = (rows + ROWS - 1) / ROWS, side = rows <= few ? FEW_CHANNELS : MANY_CHANNELS;
     if (groups == 0) return;
     // Blocks of the same channels follow each other: the first of them brings the weights to the cache.
     const int32_t group = int32_t(blockIdx.x) % groups, tile = int32_t(blockIdx.x) / groups;

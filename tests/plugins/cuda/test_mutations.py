@@ -87,20 +87,20 @@ PACKED_MUTATIONS = {
     "no guard of the last channels": (PACKED, "if (i < count) to[i]", "to[i]"),
     "no guard of the last rows": (PACKED, "if (row >= problem.rows) continue;", ""),
     "no barrier before the sums of warps": (
-        PACKED,
-        "        __syncthreads();\n        if (part < half)",
-        "        if (part < half)",
+        FEW,
+        "        __syncthreads();\n        if (warp < half)",
+        "        if (warp < half)",
     ),
     "no barrier before the next sums of warps": (
-        PACKED,
-        "        __syncthreads();\n        if (part >= half",
-        "        if (part >= half",
+        FEW,
+        "        __syncthreads();\n        if (warp >= half",
+        "        if (warp >= half",
     ),
-    "some warps' sums left out": (PACKED, "for (int half = PARTS / 2;", "for (int half = PARTS / 4;"),
+    "some warps' sums left out": (FEW, "for (int half = WARPS / 2;", "for (int half = WARPS / 4;"),
     "x not swizzled where it is read": (
         MANY,
-        "(64 * (first + chunk) + 16 * t) ^ (g % 2 * 64)",
-        "64 * (first + chunk) + 16 * t",
+        "(64 * chunk + 16 * t) ^ (g % 2 * 64)",
+        "64 * chunk + 16 * t",
     ),
     "x beyond the last column is not zero": (FEW, "if (!exist) return make_uint4(0, 0, 0, 0);", "(void)exist;"),
     "a group of rows left out": (
@@ -122,13 +122,15 @@ def test_mutated_packed_weight_product_is_detected(tmp_path, mutation):
     header, old, new = PACKED_MUTATIONS[mutation]
     (tmp_path / "cuda" / "packed_weights").mkdir(parents=True)
     source = (PLUGINS / "lut_matmul" / "kernel.cu").read_text()
-    kernel = source.index('extern "C" __global__ void __launch_bounds__(packed_product::THREADS) lut_matmul_2')
+    kernel = source.index(
+        'extern "C" __global__ void __launch_bounds__(packed_product::THREADS, packed_product::BLOCKS) lut_matmul_2'
+    )
     (only,) = re.findall(r'extern "C"[^}]*lut_matmul_3\([^}]*\}\n', source[kernel:])
     (tmp_path / "kernel.cu").write_text(source[:kernel] + only)
     for name in (PACKED, FEW, MANY):
         shutil.copy(PLUGINS / name, tmp_path / name)
     (tmp_path / header).write_text(mutated(header, old, new))
-    assert any(product_fails_in(str(tmp_path), rows, seed) for seed in range(2) for rows in (5, 60, 70))
+    assert any(product_fails_in(str(tmp_path), rows, seed) for seed in range(4) for rows in (5, 60, 70))
 
 
 def product_fails_in(folder, rows, seed):

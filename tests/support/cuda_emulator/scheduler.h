@@ -104,7 +104,7 @@ static void run_block(const std::vector<unsigned>& warps, const std::vector<unsi
 static std::vector<unsigned> order(size_t count, unsigned seed) {
     std::vector<unsigned> numbers(count);
     std::iota(numbers.begin(), numbers.end(), 0u);
-    unsigned state = seed;
+    unsigned state = seed * 0x9e3779b9u;  // small seeds differ in their high bits too
     for (size_t i = count; seed && i > 1; --i) {
         state = state * 1664525u + 1013904223u;  // linear congruential generator, Numerical Recipes
         std::swap(numbers[i - 1], numbers[(state >> 8) % i]);
