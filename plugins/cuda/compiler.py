@@ -7,6 +7,7 @@ that architecture run directly; both are kept in the user's cache directory.
 from __future__ import annotations
 
 import re
+from collections.abc import Iterable
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
@@ -15,9 +16,11 @@ from typing import Any, Literal, NamedTuple
 import msgspec
 
 from intaglio import extras
+from intaglio.display.progress import step
 from intaglio.errors import EngineError, MissingExtraError, one_line
 from intaglio.plugins.cuda import cache as compiled_before
 from intaglio.plugins.cuda.launching.geometry import PLUGINS
+from intaglio.processes.threads import in_parallel
 
 SMS = {75: "T4", 80: "A100", 90: "H100"}  # compute capability times ten: the GPU it stands for
 
@@ -69,6 +72,15 @@ def compile_kernel(folder: str, sm: int) -> Compiled:
     except msgspec.DecodeError:  # a damaged cache
         compiled = msgspec.msgpack.decode(make(), type=Compiled)
     return msgspec.structs.replace(compiled, ptx=_with_version(compiled.ptx, sm))
+
+
+def compile_kernels(folders: Iterable[str], sm: int) -> None:
+    """Compile the kernels of several folders at once, as `compile_kernel`, which then finds them in the cache.
+
+    Each takes seconds the first time; NVRTC runs outside of Python's lock.
+    """
+    with step("compiling CUDA kernels"):
+        in_parallel(lambda folder: compile_kernel(folder, sm), folders)
 
 
 def newest_for(sm: int) -> int | None:

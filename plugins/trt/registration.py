@@ -19,7 +19,7 @@ from typing import Any
 from intaglio import extras
 from intaglio.errors import EngineError, one_line
 from intaglio.plugins.contract import Operator
-from intaglio.plugins.cuda.compiler import SMS, compile_kernel, newest_for, only
+from intaglio.plugins.cuda.compiler import SMS, compile_kernel, compile_kernels, newest_for, only
 from intaglio.plugins.cuda.driver import check_driver
 from intaglio.plugins.cuda.launching.geometry import Launch, Tensor, at_least_1
 from intaglio.plugins.cuda.launching.launches import launch
@@ -46,8 +46,7 @@ def register(sm: int, operators: Iterable[Operator] = ()) -> None:
     plugins = _plugins()
     plugins.sm = newest
     check_driver(plugins.sm)
-    for operator in operators:
-        compile_kernel(operator.folder, plugins.sm)
+    compile_kernels({operator.folder: None for operator in operators}, plugins.sm)
 
 
 @cache

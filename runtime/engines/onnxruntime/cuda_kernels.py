@@ -10,9 +10,9 @@ from pathlib import Path
 from intaglio.bundle.external_data import external_data_files, link_data
 from intaglio.bundle.model_file import load, outline, save
 from intaglio.errors import BundleError, EngineError, MissingExtraError
-from intaglio.plugins import custom_operators
+from intaglio.plugins import OPS, custom_operators
 from intaglio.plugins import ort as kernels
-from intaglio.plugins.cuda.compiler import built_for
+from intaglio.plugins.cuda.compiler import built_for, compile_kernels
 from intaglio.plugins.cuda.driver import check_driver
 from intaglio.processes.temporary import scratch_directory
 from intaglio.runtime.engines import gpus
@@ -44,7 +44,9 @@ def with_cuda_kernels(path: Path) -> Iterator[Path]:
     from intaglio.plugins.ort.cuda_nodes import use_cuda_kernels  # loads what changes graphs, which takes long
 
     try:
-        check_driver(built_for(gpu.sm))
+        sm = built_for(gpu.sm)
+        check_driver(sm)
+        compile_kernels([OPS[name].folder for name in names], sm)
         model = load(path)
         left = use_cuda_kernels(model, gpu.sm)
     except MissingExtraError as error:  # NVRTC

@@ -99,12 +99,12 @@ def test_nodes_without_a_cuda_kernel_are_named(tmp_path: Path) -> None:
     assert driver.launches == []
 
 
-def test_missing_compiler_is_named(tiny_int8_bundle: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_missing_compiler_is_named(tiny_int8_bundle: Path, tmp_path: Path) -> None:
     def missing(*_: Any) -> Any:
         raise MissingExtraError("NVRTC cannot be loaded. Install it with: pip install nvidia-cuda-nvrtc")
 
-    with emulated_gpu(tmp_path) as (_, driver):
-        monkeypatch.setattr(compiler, "compile_kernel", missing)
+    with emulated_gpu(tmp_path) as (_, driver), pytest.MonkeyPatch.context() as patch:
+        patch.setattr(compiler, "compile_kernel", missing)
         with (
             pytest.warns(OnTheCpu, match=r"IntLinear.* run on the CPU: NVRTC cannot be loaded"),
             open_engine(tiny_int8_bundle, "ort-cuda") as engine,
@@ -113,9 +113,7 @@ def test_missing_compiler_is_named(tiny_int8_bundle: Path, tmp_path: Path, monke
     assert driver.launches == []
 
 
-def test_built_engine_brings_its_kernels(
-    tiny_int8_bundle: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_built_engine_brings_its_kernels(tiny_int8_bundle: Path, tmp_path: Path) -> None:
     bundle = tmp_path / "bundle"
     shutil.copytree(tiny_int8_bundle, bundle)
     count = custom_nodes(bundle / "model.onnx")
@@ -125,9 +123,10 @@ def test_built_engine_brings_its_kernels(
         (record,) = build(bundle, "ort-cuda").engines
         assert (record.gpu, record.sm) == ("a100", 80)
         assert domains(bundle / record.path).count(CUDA_DOMAIN) == count
-        monkeypatch.setattr(compiler, "compile_kernel", None)  # no longer needed
-        with open_engine(bundle, "ort-cuda") as engine:
-            found = engine.run(feeds(bundle))
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setattr(compiler, "compile_kernel", None)  # no longer needed
+            with open_engine(bundle, "ort-cuda") as engine:
+                found = engine.run(feeds(bundle))
         assert len(driver.launches) == count
         opened = Bundle.open(bundle)
         opened.manifest.engines[0].sm = 75
