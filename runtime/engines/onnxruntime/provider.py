@@ -6,6 +6,7 @@ import ctypes
 import io
 from collections.abc import Mapping
 from contextlib import redirect_stdout
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -46,8 +47,7 @@ def open_session(
     onnxruntime = load("onnxruntime")
     first, *others = PROVIDERS[target]
     if TARGETS[target].needs_gpu:
-        with redirect_stdout(io.StringIO()):  # it prints what it does not find, which may be there under another name
-            onnxruntime.preload_dlls()  # CUDA's libraries in packages, where the system's loader does not look
+        _load_cuda()
     try:
         session = onnxruntime.InferenceSession(
             model,
@@ -61,6 +61,13 @@ def open_session(
     if first not in session.get_providers():
         raise EngineError(f"target {target}: {first} did not start: {_reason()}, or use --target ort-cpu.")
     return session
+
+
+@cache
+def _load_cuda() -> None:
+    """Load CUDA's libraries from packages, where the system's loader does not look."""
+    with redirect_stdout(io.StringIO()):  # it prints what it does not find, which may be there under another name
+        load("onnxruntime").preload_dlls()
 
 
 def _reason() -> str:
