@@ -1,6 +1,7 @@
 """Every kernel compiled for every GPU without a GPU: the code for TensorRT, and the resources of a kernel."""
 
 import re
+import threading
 import struct
 
 import numpy as np
@@ -16,6 +17,7 @@ from intaglio.plugins.cuda.compiler import compile_kernel, entry_points, paramet
 from intaglio.plugins.cuda.launching.launches import operators
 from intaglio.plugins.cuda.packed_weights.geometry import LIMIT, THREADS, many_bytes
 from intaglio.plugins.kernel_check.case import folder_of, launch_of, outputs_of
+from intaglio.processes.threads import limited
 
 pytest.importorskip("cuda.bindings.nvrtc")
 
@@ -249,3 +251,10 @@ def test_missing_nvrtc_names_the_package(monkeypatch):
         resources("requantize", 75)
     monkeypatch.undo()
     compiler._nvrtc.cache_clear()
+
+
+def test_several_operators_are_compiled_at_once(monkeypatch):
+    together = threading.Barrier(2, timeout=60)
+    monkeypatch.setattr(compiler, "compile_kernel", lambda folder, sm: together.wait())
+    with limited(2):
+        compiler.compile_kernels(["requantize", "int_add"], 80)
