@@ -1,8 +1,8 @@
 """Every kernel compiled for every GPU without a GPU: the code for TensorRT, and the resources of a kernel."""
 
 import re
-import threading
 import struct
+import threading
 
 import numpy as np
 import pytest
