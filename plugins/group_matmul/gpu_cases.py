@@ -13,7 +13,7 @@ GROUP = 64
 
 
 def cases(sizes: Sizes, random: Random) -> Iterator[Case]:
-    """Every number of bits, with and without zero points, float32, and the channels of a vocabulary."""
+    """Every number of bits, with and without zero points, float32, many rows of many channels, and a vocabulary."""
     variants = [(bits, "float16") for bits in (4, 8, 3, 2)]
     for bits, dtype in (*variants, (4, "float32")):
         attributes = {"bits": bits, "K": sizes.depth, "group_size": GROUP}
@@ -24,6 +24,15 @@ def cases(sizes: Sizes, random: Random) -> Iterator[Case]:
             x = floats(random, 1, rows, sizes.depth, dtype=dtype)
             yield Case("GroupMatMul", (x, packed, scales), attributes)
             yield Case("GroupMatMul", (x, packed, scales, zero_points), attributes)
+    for bits, _ in variants:
+        attributes = {"bits": bits, "K": sizes.hidden, "group_size": GROUP}
+        packed, x = codes(random, sizes.wide, sizes.hidden, bits), floats(random, 65, sizes.hidden)
+        scales = floats(random, sizes.wide, sizes.hidden // GROUP, scale=2.0 ** -(bits + 4))
+        yield Case("GroupMatMul", (x, packed, scales), attributes)
+        zero_points = random.integers(0, 2**bits, scales.shape).astype(np.uint8)
+        yield Case(
+            "GroupMatMul", (x, packed, scales, zero_points), {"bits": bits, "K": sizes.hidden, "group_size": GROUP}
+        )
     x, packed = floats(random, 8, sizes.hidden), codes(random, sizes.vocabulary, sizes.hidden, 4)
     scales = floats(random, sizes.vocabulary, sizes.hidden // GROUP, scale=2.0**-8)
     yield Case("GroupMatMul", (x, packed, scales), {"bits": 4, "K": sizes.hidden, "group_size": GROUP})

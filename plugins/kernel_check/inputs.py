@@ -22,6 +22,9 @@ class Sizes(msgspec.Struct, frozen=True):
     channels: int = 1024  # out_features of its keys and values
     hidden: int = 896  # hidden size of Qwen2.5 0.5B
     vocabulary: int = 151_936  # its vocabulary
+    wide: int = (
+        8_400  # out_features that make the blocks of products with packed weights those of many rows, for 65 rows
+    )
 
 
 def int8s(random: Random, *shape: int) -> Array:

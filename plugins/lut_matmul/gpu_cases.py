@@ -9,7 +9,7 @@ from intaglio.plugins.kernel_check.inputs import Random, Sizes, codes, floats
 
 
 def cases(sizes: Sizes, random: Random) -> Iterator[Case]:
-    """Every number of bits, tables of either dtype, float32, channels that fill no block, and those of a vocabulary."""
+    """Every number of bits, tables of either dtype, float32, channels that fill no block, many rows, a vocabulary."""
     variants = ((4, "float16", "float16"), (3, "float16", "float32"), (2, "float16", "float16"))
     for bits, dtype, table in (*variants, (4, "float32", "float32")):
         for less in (0, 5):
@@ -19,6 +19,10 @@ def cases(sizes: Sizes, random: Random) -> Iterator[Case]:
             for rows in sizes.rows if (bits, dtype, less) == (4, "float16", 0) else sizes.few_rows:
                 x = floats(random, 1, rows, sizes.depth, dtype=dtype)
                 yield Case("LutMatMul", (x, packed, lut), {"bits": bits, "K": sizes.depth})
+    for bits, _, table in variants:
+        packed, x = codes(random, sizes.wide, sizes.hidden, bits), floats(random, 65, sizes.hidden)
+        lut = floats(random, sizes.wide, 2**bits, dtype=table, scale=0.02)
+        yield Case("LutMatMul", (x, packed, lut), {"bits": bits, "K": sizes.hidden})
     x, packed = floats(random, 8, sizes.hidden), codes(random, sizes.vocabulary, sizes.hidden, 4)
     lut = floats(random, sizes.vocabulary, 16, scale=0.02)
     yield Case("LutMatMul", (x, packed, lut), {"bits": 4, "K": sizes.hidden})

@@ -8,6 +8,7 @@ import sys
 from collections.abc import Callable
 from pathlib import Path
 
+import msgspec
 import numpy as np
 import pytest
 
@@ -54,6 +55,16 @@ def test_cases_launch_every_kernel(folder: str) -> None:
     assert {launch_of(case).entry for case in made} == set(entry_points(folder))
     assert any(0 in shape for case in made for shape, _ in outputs_of(case))
     assert all(case.inputs[0].flags.c_contiguous for case in made)
+
+
+@pytest.mark.parametrize("folder", ["lut_matmul", "group_matmul"])
+@pytest.mark.parametrize(
+    "sizes", [gpu_check.SIZES, gpu_check.FEW_SIZES, gpu_check.SMALL_SIZES], ids=["all", "few", "small"]
+)
+def test_both_shapes_of_blocks_are_checked(folder: str, sizes: Sizes) -> None:
+    made = [launch_of(case) for case in cases(folder, msgspec.structs.replace(sizes, vocabulary=200))]
+    shapes = {(each.entry, each.scalars[0] <= each.scalars[3]) for each in made if "float32" not in each.entry}
+    assert shapes == {(entry, few) for entry in entry_points(folder) if "float32" not in entry for few in (True, False)}
 
 
 def test_report_has_the_machine_every_kernel_and_its_time(gpu, intaglio: Run, tmp_path: Path) -> None:
