@@ -52,8 +52,7 @@ class Child:
 
     def kill(self) -> None:
         """Kill the child, and what it runs under; a question is then answered by an error."""
-        with suppress(ProcessLookupError):
-            self._kill()
+        _unless_ended(self._kill)
 
     def finish(self, seconds: float) -> int:
         """End the child's input, wait for its end, and return its exit code; after `seconds` it is killed."""
@@ -73,7 +72,7 @@ class Child:
         Raises `ChildEndedError`.
         """
         assert self.process.stdin is not None and self.process.stdout is not None
-        timer = threading.Timer(seconds, self.kill)
+        timer = threading.Timer(seconds, _unless_ended, [self._kill])  # does not keep this object
         timer.start()
         try:
             with suppress(BrokenPipeError):
@@ -102,9 +101,13 @@ def _command(module: str, *arguments: str, kind: Sequence[str] = ()) -> list[str
     return [*start, *kind, str(os.getpid()), module, *arguments]
 
 
-def _end(process: subprocess.Popen[str], kill: Callable[[], object], errors: IO[str]) -> None:
+def _unless_ended(kill: Callable[[], object]) -> None:
     with suppress(ProcessLookupError):
         kill()
+
+
+def _end(process: subprocess.Popen[str], kill: Callable[[], object], errors: IO[str]) -> None:
+    _unless_ended(kill)
     with suppress(BrokenPipeError):
         process.communicate()
     errors.close()
