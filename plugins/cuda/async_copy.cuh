@@ -99,7 +99,8 @@ __device__ __forceinline__ bool is_aligned(const void* address) { return reinter
 // UNIT: the bytes that every address and length is a multiple of.
 template <int ROWS, int COLUMNS, int THREADS, int UNIT = 1>
 struct TileCopy {
-    static constexpr int CHUNKS = COLUMNS / 16, ALL = ROWS * CHUNKS, COUNT = (ALL + THREADS - 1) / THREADS;
+    static constexpr int CHUNKS = COLUMNS / 16, COUNT = ROWS * CHUNKS / THREADS;
+    static_assert(ROWS * CHUNKS % THREADS == 0, "every thread copies as much");
     Copy16 copies[COUNT];
     bool aligned;  // to 16 bytes: the first row, the pitch, and the columns; else words or bytes are copied
 
@@ -111,7 +112,6 @@ struct TileCopy {
 #pragma unroll
             for (int i = 0; i < COUNT; ++i) {
                 const int chunk = i * THREADS + threadIdx.x, row = chunk / CHUNKS, column = chunk % CHUNKS * 16;
-                if (ALL % THREADS && chunk >= ALL) break;
                 copies[i].start(to + place(row, column), from + row * pitch + column, row >= rows || column >= columns);
             }
         } else {
@@ -128,8 +128,7 @@ struct TileCopy {
     __device__ __forceinline__ void finish() {
         if (!aligned) return;
 #pragma unroll
-        for (int i = 0; i < COUNT; ++i)
-            if (ALL % THREADS == 0 || i * THREADS + threadIdx.x < ALL) copies[i].finish();
+        for (int i = 0; i < COUNT; ++i) copies[i].finish();
     }
 };
 

@@ -51,25 +51,24 @@ def product_time(dtype: str, rows: int, depth: int, channels: int) -> float:
     sizes = (rows * depth * kind.given_bytes, channels * depth * kind.given_bytes, rows * channels * kind.made_bytes)
     copies = copies_of(sum(sizes))
     one, zero = (ctypes.byref(kind.scale(value)) for value in (1, 0))
-    x, w, y = ([start + number * size for number in range(copies)] for start, size in ((0, s) for s in sizes))
     with (
         _handle() as (library, handle),
         allocated(copies * sizes[0]) as xs,
         allocated(copies * sizes[1]) as ws,
         allocated(copies * sizes[2]) as ys,
     ):
-        for start, size in zip((xs, ws), sizes, strict=False):
-            call("cuMemsetD8", start, 0x11, copies * size)  # 17, or 0.0006
+        for base, size in ((xs, sizes[0]), (ws, sizes[1])):
+            call("cuMemsetD8", base, 0x11, copies * size)  # 17, or 0.0006
 
         def product(number: int) -> Work:
-            places = [ctypes.c_void_p(base + offsets[number]) for base, offsets in ((ws, w), (xs, x), (ys, y))]
+            x, w, y = (ctypes.c_void_p(base + number * size) for base, size in zip((xs, ws, ys), sizes, strict=True))
 
             def start(stream: Any) -> None:
                 _check(library, "cublasSetStream_v2", handle, ctypes.c_void_p(int(stream)))
                 _check(
                     library, "cublasGemmEx", handle, TRANSPOSED, AS_IT_IS, channels, rows, depth, one,
-                    places[0], kind.given, depth, places[1], kind.given, depth, zero,
-                    places[2], kind.made, channels, kind.compute, DEFAULT,
+                    w, kind.given, depth, x, kind.given, depth, zero,
+                    y, kind.made, channels, kind.compute, DEFAULT,
                 )  # fmt: skip
 
             return start

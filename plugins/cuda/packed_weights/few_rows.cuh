@@ -8,15 +8,15 @@
 
 namespace packed_product {
 
-constexpr int LANES = 4;            // that share the numbers of a channel
+constexpr int LANES = 4;           // that share the numbers of a channel
 constexpr int EIGHTS = CHUNK / 8;  // of a lane's 32 numbers
 
 // What a lane reads of 128 of k: 32 numbers of its two channels, what they mean, and x if it is read early.
-template <class Source, bool EARLY>
+template <class Source>
 struct Step {
     uint32_t packed[2][Source::bits];
     typename Source::template Ahead<2> ahead;
-    uint4 x[EARLY ? EIGHTS : 1];
+    uint4 x[EIGHTS];
 };
 
 // Words that lie side by side, 2, 3, or a multiple of 4; `aligned`: their length is what their address is a multiple of,
@@ -78,7 +78,7 @@ __device__ __forceinline__ void multiply_few(Sums<GROUPS, 1>& sums, const Source
     const auto load_x = [&](int32_t chunk, int eight, int group) {
         return rows.load(group, CHUNK * chunk + 8 * eight, chunk < chunks);
     };
-    Step<Source, EARLY> next;
+    Step<Source> next;
     // The last chunk in place of those beyond, whose x is zero.
     const auto last = [&](int32_t step) { return min(LANES * step + t, chunks - 1); };
     const auto read = [&](int32_t step) {
@@ -87,7 +87,7 @@ __device__ __forceinline__ void multiply_few(Sums<GROUPS, 1>& sums, const Source
         for (int j = 0; j < 2; ++j) load_words(next.packed[j], row[j] + int64_t(last(step)) * BITS, aligned);
 #pragma unroll
         for (int eight = 0; eight < EIGHTS; ++eight)
-            if (EARLY) next.x[EARLY ? eight : 0] = load_x(LANES * step + t, eight, 0);
+            if (EARLY) next.x[eight] = load_x(LANES * step + t, eight, 0);
     };
     const int32_t first = threadIdx.x / 32;
     if (chunks == 0) return;
@@ -96,7 +96,7 @@ __device__ __forceinline__ void multiply_few(Sums<GROUPS, 1>& sums, const Source
     source.fetch(next.ahead, weights, last(first));
 #pragma unroll 1
     for (int32_t step = first; LANES * step < chunks; step += WARPS) {
-        const Step<Source, EARLY> now = next;
+        const Step<Source> now = next;
         read(step + WARPS);
         source.fetch(next.ahead, weights, last(step + WARPS));
 #pragma unroll
@@ -104,7 +104,7 @@ __device__ __forceinline__ void multiply_few(Sums<GROUPS, 1>& sums, const Source
             uint4 x[GROUPS];
 #pragma unroll
             for (int i = 0; i < GROUPS; ++i)
-                if (i < groups) x[i] = EARLY ? now.x[EARLY ? eight : 0] : load_x(LANES * step + t, eight, i);
+                if (i < groups) x[i] = EARLY ? now.x[eight] : load_x(LANES * step + t, eight, i);
             uint32_t w[2][4];
 #pragma unroll
             for (int j = 0; j < 2; ++j) Source::decode(w[j], packed_numbers::eight<BITS>(now.packed[j], eight), weights, j, now.ahead);
