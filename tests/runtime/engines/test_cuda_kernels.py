@@ -16,7 +16,7 @@ from operator_cases import MAKERS
 
 from intaglio.bundle.bundle import Bundle
 from intaglio.bundle.model_file import load, save
-from intaglio.errors import MissingExtraError
+from intaglio.errors import EngineError, MissingExtraError
 from intaglio.graph_passes import compress
 from intaglio.plugins import CUDA_DOMAIN, DOMAIN, OPS
 from intaglio.plugins import ort as kernels
@@ -107,6 +107,20 @@ def test_missing_compiler_is_named(tiny_int8_bundle: Path, tmp_path: Path) -> No
         patch.setattr(compiler, "compile_kernel", missing)
         with (
             pytest.warns(OnTheCpu, match=r"IntLinear.* run on the CPU: NVRTC cannot be loaded"),
+            open_engine(tiny_int8_bundle, "ort-cuda") as engine,
+        ):
+            engine.run(feeds(tiny_int8_bundle))
+    assert driver.launches == []
+
+
+def test_kernel_that_does_not_compile_leaves_its_nodes_on_the_cpu(tiny_int8_bundle: Path, tmp_path: Path) -> None:
+    def failing(folder: str, sm: int) -> Any:
+        raise EngineError(f"{folder}: does not compile")
+
+    with emulated_gpu(tmp_path) as (_, driver), pytest.MonkeyPatch.context() as patch:
+        patch.setattr(compiler, "compile_kernel", failing)
+        with (
+            pytest.warns(OnTheCpu, match="runs on the CPU .*does not compile"),
             open_engine(tiny_int8_bundle, "ort-cuda") as engine,
         ):
             engine.run(feeds(tiny_int8_bundle))
