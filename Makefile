@@ -22,16 +22,17 @@ export PIP_DISABLE_PIP_VERSION_CHECK := 1
 unexport PYTHONDONTWRITEBYTECODE
 PIP := PYTHONWARNINGS=ignore $(BIN)/pip install --quiet --no-compile --constraint constraints.txt
 
-.PHONY: quickstart test test-changed lint types tests proofs sanitize benchmarks kernels language-models clean
+.PHONY: quickstart test test-changed lint types collected tests proofs sanitize benchmarks kernels language-models clean
 
 quickstart: $(VENV)/run
 	PATH="$(CURDIR)/$(BIN):$$PATH" bash examples/quickstart.sh build/quickstart
 
-# The kernels are compiled while pip downloads, the types are checked beside the first tests.
+# The kernels are compiled while pip downloads, the types are checked while the tests are collected.
 test:
 	$(MAKE) --jobs=2 $(VENV)/dev kernels
 	$(MAKE) lint
-	$(MAKE) --jobs=2 types tests
+	$(MAKE) --jobs=2 types collected
+	$(MAKE) tests
 
 lint: $(VENV)/dev
 	$(BIN)/ruff check .
@@ -41,6 +42,12 @@ lint: $(VENV)/dev
 # In the folder of the links the stages lie where their import names say; in the checkout mypy would miss them.
 types: $(VENV)/dev
 	cd build/__editable__.* && $(CURDIR)/$(BIN)/mypy --config-file $(CURDIR)/pyproject.toml --cache-dir $(CURDIR)/.mypy_cache
+
+# Python compiles what it imports first, in a new environment half a minute of the libraries and the tests. The workers
+# of the tests import the same modules at the same time, and each would compile all of them.
+collected: $(VENV)/dev kernels
+	mkdir -p build
+	$(BIN)/pytest --collect-only -qq >build/collected.txt || { cat build/collected.txt; exit 1; }
 
 # Many tests wait for a program or a time limit: three workers keep two processors busy.
 # Reordered by their number of tests, the files with the longest ones would come last, to one process alone.
