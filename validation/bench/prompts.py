@@ -32,9 +32,11 @@ def of_tokens(tokenizer: Backend, tokens: int) -> list[str]:
     """Texts of `tokens` tokens, special tokens included; tokenized alone, a text may have one or two more or fewer."""
     special = len(tokenizer.encode("a").ids) - len(tokenizer.encode("a", add_special_tokens=False).ids)
     wanted = max(tokens - special, 1)
+    needed, repeats = wanted + PROMPTS, 1
     text = running = " ".join(sentences())
-    while len(offsets := tokenizer.encode(text, add_special_tokens=False).offsets) < wanted + PROMPTS:
-        text = f"{text} {running}"
+    while len(offsets := tokenizer.encode(text, add_special_tokens=False).offsets) < needed:
+        repeats = max(repeats + 1, repeats * needed // len(offsets))
+        text = " ".join([running] * repeats)
     apart = (len(offsets) - wanted) // PROMPTS
     starts = range(0, apart * PROMPTS, apart)
     return [text[offsets[start][0] : offsets[start + wanted - 1][1]] for start in starts]

@@ -157,7 +157,7 @@ def test_poisson_arrivals_have_the_given_rate_and_are_reproducible() -> None:
         ({"max_tokens": 4}, "option 'max_tokens'"),
         ({"strategy": "fast"}, "strategy 'fast'"),
         ({"max_new_tokens": 0}, "max new tokens 0"),
-        ({"prompt_tokens": (100_000,)}, "the model takes at most"),
+        ({"prompt_tokens": (10_000,)}, "the model takes at most"),
         ({"baseline": "missing.json"}, "--baseline missing.json"),
     ],
 )

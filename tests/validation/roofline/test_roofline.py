@@ -15,12 +15,20 @@ from intaglio.errors import UsageError
 from intaglio.graph_passes import compress
 from intaglio.plugins import OPS, ort
 from intaglio.plugins.kernel_check.node_model import node_model
+from intaglio.plugins.native.memory_bandwidth import Memory
 from intaglio.validation.roofline.cpu_cache import last_level_bytes
 from intaglio.validation.roofline.picture import picture
 from intaglio.validation.roofline.roofline import Roofline, RooflinePoint, roofline
 from intaglio.validation.roofline.work import work
 
 pytestmark = pytest.mark.skipif(not ort.library(), reason="no compiled kernels")
+
+
+@pytest.fixture(autouse=True)
+def _short_measurements(monkeypatch):
+    """The tests are of what is measured and shown; how exact the times are does not matter to them."""
+    for name, value in {"SECONDS": 0.01, "REPEATS": 3, "SIDE": 256, "Memory": lambda: Memory(1 << 25)}.items():
+        monkeypatch.setattr(f"intaglio.validation.roofline.roofline.{name}", value)
 
 
 def test_work_of_a_decoder_counts_its_matrices_and_cache(tiny_decoder):
