@@ -104,6 +104,17 @@ def _normal_verbosity() -> Iterator[None]:
     set_verbosity(Verbosity.NORMAL)
 
 
+@pytest.fixture(scope="session", autouse=True)
+def _steps_are_timed_once() -> None:
+    """The strategy `auto` times each step of the models once, instead of five to twenty times.
+
+    No text depends on how exact the times are; test_cost_model has a clock of its own.
+    """
+    from intaglio.runtime.strategies import cost_model
+
+    cost_model.REPEATS = cost_model.ROUNDS = 1
+
+
 @pytest.fixture(scope="session")
 def once(tmp_path_factory: pytest.TempPathFactory) -> Once:
     """A function that creates a path once per run, in the first worker that requests it: (name, creator) -> path.

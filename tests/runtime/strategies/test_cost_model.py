@@ -17,6 +17,12 @@ from intaglio.runtime.strategies.cost_model import REPEATS, ROUNDS, StepTimes, i
 seconds = st.floats(1e-6, 10.0)
 
 
+@pytest.fixture(autouse=True)
+def _steps_are_timed_as_often_as_by_users(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(cost_model, "REPEATS", REPEATS)
+    monkeypatch.setattr(cost_model, "ROUNDS", ROUNDS)
+
+
 class Machine:
     """A session of a model on a clock of its own: `step(tokens, call)` are the seconds of a step, `call` its number."""
 

@@ -43,7 +43,8 @@ class Import:
 
 def imports_of(source: str | ast.AST) -> Iterator[Import]:
     """Every import in the source of a module or a part of its tree, including `import_module` of a literal name."""
-    yield from _imports(ast.parse(source) if isinstance(source, str) else source, at_top=True)
+    by_name = not isinstance(source, str) or "import_module" in source
+    yield from _imports(ast.parse(source) if isinstance(source, str) else source, at_top=True, by_name=by_name)
 
 
 def computed_imports(tree: ast.AST) -> list[int]:
@@ -52,8 +53,11 @@ def computed_imports(tree: ast.AST) -> list[int]:
     return [call.lineno for call in calls if _imports_by_name(call) and _imported_by_name(call) is None]
 
 
-def _imports(node: ast.AST, at_top: bool) -> Iterator[Import]:
+def _imports(node: ast.AST, at_top: bool, by_name: bool) -> Iterator[Import]:
+    """`by_name`: also look into expressions, most of a tree, for calls of `import_module`."""
     for child in ast.iter_child_nodes(node):
+        if isinstance(child, ast.expr) and not by_name:
+            continue
         if isinstance(child, ast.Import):
             yield from (Import(alias.name, child.lineno, at_top) for alias in child.names)
         elif isinstance(child, ast.ImportFrom):
@@ -61,7 +65,7 @@ def _imports(node: ast.AST, at_top: bool) -> Iterator[Import]:
             yield from (Import(f"{child.module}.{alias.name}", child.lineno, at_top) for alias in child.names)
         elif isinstance(child, ast.Call) and (name := _imported_by_name(child)):
             yield Import(name, child.lineno, at_top)
-        yield from _imports(child, at_top and not _is_later(child))
+        yield from _imports(child, at_top and not _is_later(child), by_name)
 
 
 def _imports_by_name(call: ast.Call) -> bool:
@@ -96,10 +100,9 @@ class ImportGraph:
             full = parts if parts[0] == PACKAGE else (PACKAGE, *parts)
             self.files[".".join(full[:-1] if full[-1] == "__init__" else full)] = path.relative_to(root)
         sources = {name: (root / path).read_text() for name, path in self.files.items()}
-        trees = {name: ast.parse(source) for name, source in sources.items()}
-        self.imports = {name: tuple(imports_of(tree)) for name, tree in trees.items()}
-        calling = [name for name, source in sources.items() if "import_module" in source]
-        self.computed = {name: lines for name in calling if (lines := computed_imports(trees[name]))}
+        self.imports = {name: tuple(imports_of(source)) for name, source in sources.items()}
+        calling = {name: ast.parse(source) for name, source in sources.items() if "import_module" in source}
+        self.computed = {name: lines for name, tree in calling.items() if (lines := computed_imports(tree))}
         # Module -> its imports through a table, not in `deferred`: such an import cannot be at the top.
         self.by_table = {
             name: tuple(Import(each, line, at_top=False) for each in (tables or {}).get(str(self.files[name]), ()))
