@@ -73,7 +73,7 @@ def test_equal_transcripts_have_an_interval_of_zero() -> None:
 
 def test_confidence_interval_covers_the_true_difference() -> None:
     random = np.random.default_rng(0)
-    references = [f"{number} a b c d e f g h i" for number in range(200)]
+    references = [f"{number} a b c d e f g h i" for number in range(80)]
     rates = 0.2, 0.1
     covered = 0
     for seed in range(20):
