@@ -7,7 +7,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from intaglio import UsageError
-from speech_corpus.sentences import KINDS, Kind, Part, part_of, sentences
+from speech_corpus.sentences import KINDS, Kind, Part, sentences_in
 from speech_corpus.voices import PITCH, VOICES, WORDS_PER_MINUTE
 
 SHARES: dict[Kind, float] = {"digits": 0.1, "numbers": 0.06, "commands": 0.14}  # of the utterances; the rest is prose
@@ -61,7 +61,7 @@ def _plan_part(part: Part, count: int, random: np.random.Generator) -> list[Utte
     texts: list[tuple[Kind, str]] = []
     wanted = {kind: max(1, round(count * share)) for kind, share in SHARES.items()}
     for kind in KINDS:
-        found = [sentence for sentence in sentences(kind) if part_of(sentence) == part]
+        found = sentences_in(part, kind)
         number = wanted[kind] if kind in wanted else count - sum(wanted.values())
         rounds = [random.permutation(found) for _ in range(-(-number // len(found)))]
         texts += [(kind, str(text)) for text in np.concatenate(rounds)[:number]]

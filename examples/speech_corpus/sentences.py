@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+from functools import cache
 from itertools import product
 from pathlib import Path
 from typing import Literal, get_args
@@ -82,3 +83,9 @@ def part_of(sentence: str) -> Part:
         return "train"
     share = int.from_bytes(hashlib.sha256(sentence.encode()).digest()[:4], "big") / 2**32
     return "test" if share < HELD_OUT else "validation" if share < 2 * HELD_OUT else "train"
+
+
+@cache
+def sentences_in(part: Part, kind: Kind) -> tuple[str, ...]:
+    """The sentences of a kind that belong to a part, in a fixed order."""
+    return tuple(sentence for sentence in sentences(kind) if part_of(sentence) == part)

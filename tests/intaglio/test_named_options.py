@@ -16,6 +16,7 @@ from intaglio.cli import VERBS, cli
 ROOT = Path(__file__).parent.parent.parent
 FOLDERS = ("exporters", "training", "graph_passes", "plugins", "runtime", "serve", "validation", "intaglio")
 OPTION = re.compile(r"(?<![\w-])--[a-z][a-z0-9-]*(?![\w-])")
+NAMING = re.compile(r"--[a-z]|^(?!from |import ).*\bintaglio\b(?!\.)", re.MULTILINE)
 COMMAND = re.compile(r"intaglio ((?:train )?[a-z-]+)((?: (?!intaglio)[^ ]+)*)")
 # Options of other programs: pip, compilers, espeak, curl, compute-sanitizer, and CSS variables of plots.
 FOREIGN = (
@@ -85,8 +86,14 @@ def texts(path: Path) -> tuple[str, ...]:
 
 
 def _texts(path: Path) -> Iterator[str]:
-    """The strings of a file without docstrings; of an f-string, its constant parts joined by {}."""
-    tree = ast.parse(path.read_text())
+    """The strings of a file without docstrings; of an f-string, its constant parts joined by {}.
+
+    Most files cannot name an option or a verb, and are not parsed.
+    """
+    source = path.read_text()
+    if not NAMING.search(source):
+        return
+    tree = ast.parse(source)
     left_out = set()
     for node in ast.walk(tree):
         body = getattr(node, "body", None)

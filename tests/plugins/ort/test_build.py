@@ -6,6 +6,7 @@ import subprocess
 import sys
 import zipfile
 from concurrent.futures import ThreadPoolExecutor
+from functools import cache
 from pathlib import Path
 
 import pytest
@@ -27,10 +28,15 @@ def symbols(path: Path) -> list[tuple[str, str]]:
 KERNELS = [source for source in build.sources() if source.instruction_set]
 
 
+@cache
+def kernel_symbols(source: build.Compilation) -> list[tuple[str, str]]:
+    return symbols(build.compile_object(source))
+
+
 @pytest.mark.parametrize("source", KERNELS, ids=lambda source: source.name)
 def test_kernels_of_different_instruction_sets_share_no_symbol(source):
     """Every definition is local or in the namespace of its instruction set; the linker would merge a weak one."""
-    found = symbols(build.compile_object(source))
+    found = kernel_symbols(source)
     shared = [name for kind, name in found if kind in "WVuvw"]
     assert shared == []
     exported = [name for kind, name in found if kind in "TDBRGS"]
@@ -39,7 +45,7 @@ def test_kernels_of_different_instruction_sets_share_no_symbol(source):
 
 @pytest.mark.parametrize("source", KERNELS, ids=lambda source: source.name)
 def test_kernels_call_only_the_c_library(source):
-    wanted = {name for kind, name in symbols(build.compile_object(source)) if kind == "U"}
+    wanted = {name for kind, name in kernel_symbols(source) if kind == "U"}
     assert wanted <= {"memcpy", "memset", "memmove", "memcmp", "sysconf", "_GLOBAL_OFFSET_TABLE_", "__stack_chk_fail"}
 
 
