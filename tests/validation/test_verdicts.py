@@ -27,7 +27,7 @@ EVERY = pytest.param(tuple(KINDS), marks=pytest.mark.proof, id="every kind")
 def text(language_models: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A piece of the held-out text."""
     path = tmp_path_factory.mktemp("text") / "text.txt"
-    path.write_text((language_models / "held_out.txt").read_text(encoding="utf-8")[:4500], encoding="utf-8")
+    path.write_text((language_models / "held_out.txt").read_text(encoding="utf-8")[:3000], encoding="utf-8")
     return path
 
 
