@@ -47,6 +47,7 @@ def test_few_utterances_are_learned(architecture: Architecture, optimizer: Optim
     losses: list[float] = []
     found: list[list[int]] = []
     while len(losses) < 90 and found != [list(each.tokens) for each in EXAMPLES]:
+        trained.train()  # decoding leaves it in eval mode
         losses += [trainer.step(EXAMPLES).loss for _ in range(15)]
         found = greedy_tokens(trained, EXAMPLES, 1000)
     assert found == [list(each.tokens) for each in EXAMPLES]
