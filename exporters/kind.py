@@ -14,6 +14,10 @@ def _same_dtype(config: Mapping[str, Any], dtype: str) -> str:
     return dtype
 
 
+def _no_other(config: Mapping[str, Any]) -> None:
+    return None
+
+
 @dataclass(frozen=True)
 class Kind:
     """A kind of models, such as encoders: a row of `KINDS`.
@@ -31,6 +35,7 @@ class Kind:
     load: Callable[..., Any] | None
     options: tuple[str, ...] = ()
     checked_as: Callable[..., str] = _same_dtype
+    other: Callable[[Mapping[str, Any]], Family | None] = _no_other  # finds families that are not listed
     any_architecture: bool = False  # config.json may list any: model_type alone decides
     in_sentence_folders: bool = False  # the Transformers of sentence-transformers folders, and no others
 
@@ -38,4 +43,6 @@ class Kind:
         """The family of a config.json, or None if it is of another kind."""
         family = next((each for each in self.families if each.model_type == config.get("model_type")), None)
         listed = "" if self.any_architecture else listed_architecture(config)
-        return family if family and (not listed or listed in family.architectures) else None
+        if family is None:
+            return self.other(config)
+        return family if not listed or listed in family.architectures else None

@@ -1,4 +1,4 @@
-"""Trace a torch module to an ONNX graph with its weights still unread; no other file traces.
+"""Trace an encoder to an ONNX graph with its weights still unread.
 
 The module is traced with fake tensors in place of its parameters: tracing needs shapes and dtypes, not values.
 The graph's initializers then refer to the real parameters, which a mapped checkpoint has not read yet. If the export
@@ -7,13 +7,7 @@ asks for another dtype, they are cast only when they are written out.
 
 from __future__ import annotations
 
-import ast
-import contextlib
-import io
-import logging
-import warnings
-from collections import Counter
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -26,6 +20,7 @@ from torch._subclasses.fake_tensor import FakeTensorMode
 
 from intaglio.bundle.bundle import Axis
 from intaglio.exporters.checkpoints.safetensors_file import MappedTensor
+from intaglio.exporters.writing.traced_graph import fake_parameters, module_outputs, name_nodes, quiet, scopes
 from intaglio.exporters.writing.weights import Rounding, in_file, weight
 
 if TYPE_CHECKING:
@@ -36,7 +31,6 @@ FOLDED = 1024  # elements of a constant; larger ones are folded only if used onc
 SHAPE = ("batch", "sequence")  # the axes of every input
 EXAMPLE = (2, 16)  # of the inputs that are traced; a size of 1 would be taken as a constant
 GRAPH = "encoder"  # the graph's name
-SCOPES = "pkg.torch.onnx.name_scopes"  # node metadata: the modules of the node, outermost first
 
 
 @dataclass
@@ -54,9 +48,9 @@ def trace(module: Encoder, weights: Mapping[str, MappedTensor], axes: Mapping[st
     `weights` are the mapped tensors that the module was built from. The module's parameters are consumed: afterwards
     only the graph refers to them.
     """
-    with _quiet():
+    with quiet():
         fake = FakeTensorMode(allow_non_fake_inputs=True)  # buffers, such as position ids, keep their values
-        real = _fake_parameters(module, dtype, fake)
+        real = fake_parameters(module, dtype, fake)
         with fake:
             sizes = [min(size, axes[name].maximum or size) for name, size in zip(SHAPE, EXAMPLE, strict=True)]
             example = tuple(torch.ones(*sizes, dtype=torch.int64) for _ in module.input_names)
@@ -92,82 +86,18 @@ def trace(module: Encoder, weights: Mapping[str, MappedTensor], axes: Mapping[st
                 mapped = in_files.get(value.const_value.raw.data_ptr())
                 value.const_value = in_file(mapped, name) if mapped else value.const_value
     _name_weights(model)
-    _name_nodes(model)
-    layers = _layers(model, module)
+    name_nodes(model, GRAPH)
+    layers = module_outputs(model, module)
     ClearMetadataAndDocStringPass()(model)  # stack traces: longer than the graph, and full of this machine's paths
     return Traced(model, layers, rounding)
-
-
-def _fake_parameters(module: torch.nn.Module, dtype: torch.dtype, fake: FakeTensorMode) -> dict[str, torch.Tensor]:
-    """Replace every parameter by a fake one of `dtype`; return the real ones by name. Tied ones stay tied."""
-    real = {name: parameter.detach() for name, parameter in module.named_parameters(remove_duplicate=False)}
-    replaced: dict[int, torch.nn.Parameter] = {}
-    for owner in module.modules():
-        for name, parameter in owner._parameters.items():
-            if parameter is None:
-                continue
-            if id(parameter) not in replaced:
-                with fake:
-                    empty = torch.empty(parameter.shape, dtype=dtype)
-                replaced[id(parameter)] = torch.nn.Parameter(empty, requires_grad=False)
-            owner._parameters[name] = replaced[id(parameter)]
-    return real
-
-
-@contextlib.contextmanager
-def _quiet() -> Iterator[None]:
-    """Keep the tracer's progress and warnings off the terminal; errors are raised."""
-    log = logging.getLogger("torch.onnx")
-    level = log.level
-    log.setLevel(logging.ERROR)
-    try:
-        with warnings.catch_warnings(), contextlib.redirect_stdout(io.StringIO()):
-            warnings.simplefilter("ignore")
-            yield
-    finally:
-        log.setLevel(level)
-
-
-def _scopes(node: ir.Node) -> list[str]:
-    """Paths of the modules that `node` was traced in, outermost first, without the root and the operator itself."""
-    text = node.metadata_props.get(SCOPES)
-    return list(ast.literal_eval(text))[1:-1] if text else []
 
 
 def _name_weights(model: ir.Model) -> None:
     """Name the weights that were transposed while tracing after their module: `<module>.weight_transposed`."""
     for node in model.graph:
-        scopes = _scopes(node)
-        if node.op_type != "MatMul" or not scopes or len(node.inputs) != 2:
+        within = scopes(node)
+        if node.op_type != "MatMul" or not within or len(node.inputs) != 2:
             continue
         weight = node.inputs[1]
         if weight is not None and weight.is_initializer() and str(weight.name).startswith("val_"):
-            weight.name = f"{scopes[-1]}.weight_transposed"
-
-
-def _name_nodes(model: ir.Model) -> None:
-    """Name nodes, and the values they return, as `GraphWriter` does: `<module path>/<operator>`, then `_2`, `_3`, ...
-
-    Names of nodes outside of any module begin with the graph's name. Outputs of the graph keep their names.
-    """
-    model.graph.name = GRAPH
-    counts: Counter[str] = Counter()
-    for node in model.graph:
-        name = f"{(_scopes(node) or [GRAPH])[-1]}/{node.op_type}"
-        counts[name] += 1
-        node.name = name if counts[name] == 1 else f"{name}_{counts[name]}"
-        for index, value in enumerate(node.outputs):
-            if not value.is_graph_output():
-                value.name = node.name if len(node.outputs) == 1 else f"{node.name}_output_{index}"
-
-
-def _layers(model: ir.Model, module: torch.nn.Module) -> dict[str, str]:
-    """Module path -> the value computed last in it, for every module of the graph, in execution order."""
-    paths = {name for name, _ in module.named_modules()}
-    last: dict[str, str] = {}
-    for node in model.graph:
-        for path in _scopes(node):
-            if path in paths and node.outputs[0].name:
-                last.pop(path, None)
-                last[path] = node.outputs[0].name
-    return last
+            weight.name = f"{within[-1]}.weight_transposed"

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -41,6 +41,24 @@ def build_model(
             return model
     tensors = {name: mapped.tensor for name, mapped in weights.items()}
     return _load_complete(checkpoint, tensors, architecture, blocks, extra)
+
+
+def deferred_model(checkpoint: Checkpoint, architecture: str, blocks: Callable[[Any], str]) -> Any:
+    """The checkpoint as a `transformers` model in eval mode, whose parameters are `DeferredTensor`s.
+
+    `blocks` returns the path of its list of Transformer blocks.
+    """
+    from intaglio.exporters.checkpoints.deferred import DeferredTensor
+
+    tensors = {name: DeferredTensor.of(name, mapped) for name, mapped in checkpoint.tensors().items()}
+    with source_errors(checkpoint, architecture, Exception):
+        model, report = load_state(checkpoint.folder, architecture, tensors, load("torch").float32)
+    _check_complete(checkpoint, architecture, blocks(model), report)
+    for module in model.modules():
+        for name, buffer in module._buffers.items():
+            if isinstance(buffer, DeferredTensor):
+                module._buffers[name] = buffer.compute()
+    return model.eval().requires_grad_(False)
 
 
 def _load_complete(

@@ -53,6 +53,15 @@ class Graph(NamedTuple):
     axes: Mapping[str, Axis]
 
 
+class LayerCache(msgspec.Struct, frozen=True):
+    """The KV cache of one layer."""
+
+    heads: int
+    key_dim: int  # of one head
+    value_dim: int
+    window: int | None = None  # tokens that a token attends to in this layer, including itself; None: all before it
+
+
 class Decoder(msgspec.Struct, frozen=True):
     """The properties of a decoder that generation needs."""
 
@@ -69,6 +78,13 @@ class Decoder(msgspec.Struct, frozen=True):
     draft_kind: str = ""  # "hidden-transfer" or "medusa"; "": no drafts
     exit_layer: int = 0  # blocks before the early exit, whose logits are also an output; 0: no early exit
     saturation_exits: bool = False  # the graph stops computing a token whose state hardly changes
+    caches: tuple[LayerCache, ...] = ()  # of each layer that has one, if they are not all alike; else empty
+
+    @property
+    def layer_caches(self) -> tuple[LayerCache, ...]:
+        """The cache of each layer that has one; layers may share the cache of one before them."""
+        alike = LayerCache(self.kv_heads, self.head_dim, self.head_dim, self.sliding_window)
+        return self.caches or (alike,) * self.layers
 
 
 class Encoder(msgspec.Struct, frozen=True):

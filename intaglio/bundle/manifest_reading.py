@@ -205,13 +205,21 @@ def verify_decoder(path: Path, manifest: Manifest, decoder: Decoder) -> None:
         ends |= {"start token": encoder.decoder_start_token_id, "padding token": encoder.pad_token_id}
     for name, token in {"bos_token_id": decoder.bos_token_id, **ends}.items():
         check(name, token, 0, decoder.vocab_size - 1)
-    caches = {spec.name: spec.shape[1::2] for spec in manifest.inputs if spec.name.startswith("past_")}
-    expected = [f"past_{kind}_{index}" for index in range(len(caches) // 2) for kind in ("key", "value")]
-    shape = (decoder.kv_heads, decoder.head_dim)
-    if len(caches) != 2 * decoder.layers or list(caches) != expected or any(each != shape for each in caches.values()):
+    check("caches", len(decoder.caches), 0, decoder.layers)
+    for cache in decoder.caches:
+        for name in ("heads", "key_dim", "value_dim", "window"):
+            check(f"{name} of a cache", getattr(cache, name), 1, LONGEST)
+    found = {spec.name: spec.shape[1::2] for spec in manifest.inputs if spec.name.startswith("past_")}
+    expected = {
+        f"past_{kind}_{index}": (cache.heads, width)
+        for index, cache in enumerate(decoder.layer_caches)
+        for kind, width in (("key", cache.key_dim), ("value", cache.value_dim))
+    }
+    if list(found.items()) != list(expected.items()):
         raise BundleError(
-            f"{path / MANIFEST}: the decoder has {decoder.layers} layers with {shape[0]} heads of {shape[1]} in the "
-            f"cache, but the {len(caches)} caches of its graph have other names or shapes. Re-export the bundle."
+            f"{path / MANIFEST}: the decoder has {len(expected) // 2} layers with {decoder.kv_heads} heads of "
+            f"{decoder.head_dim} in the cache, but the {len(found)} caches of its graph have other names or shapes. "
+            "Re-export the bundle."
         )
     widths = [spec.shape[-1] for spec in manifest.outputs if spec.name == "logits" and spec.shape]
     if widths and isinstance(widths[0], int):

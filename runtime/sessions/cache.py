@@ -10,7 +10,7 @@ from intaglio.runtime.sessions.step import PAST, PRESENT, cache_names
 
 
 class KeyValueCache:
-    """Buffers [batch, kv_heads, capacity, head_dim], which a graph updates in place.
+    """Buffers [batch, heads, capacity, dim], which a graph updates in place; layers may differ in heads and dim.
 
     The class does not know how many slots of a row hold tokens. The content of the other slots is arbitrary but finite,
     because a mask does not keep NaN out of a sum.
@@ -25,8 +25,10 @@ class KeyValueCache:
 
     def grow(self, capacity: int) -> None:
         """Enlarge every row to `capacity` slots; the content is copied to new buffers."""
-        shape = (self._batch, self._decoder.kv_heads, capacity, self._decoder.head_dim)
-        for name in cache_names(self._decoder.layers):
+        caches = self._decoder.layer_caches
+        widths = [(cache.heads, width) for cache in caches for width in (cache.key_dim, cache.value_dim)]
+        for name, (heads, width) in zip(cache_names(len(caches)), widths, strict=True):
+            shape = (self._batch, heads, capacity, width)
             old, new = self.buffers.get(name), self._memory.zeros(shape, self._dtypes[PAST + name])
             if old is not None:  # one at a time, so that old and new buffers coexist for one layer only
                 self._memory.copy(new[:, :, : self.capacity], old)

@@ -49,7 +49,7 @@ class CachedRows:
         """Replace the tokens of `row` by the first `length` tokens of the row `source`."""
         if not 0 <= length <= self.lengths[source]:
             raise UsageError(f"copy of {length} tokens: row {source} holds {self.lengths[source]}.")
-        self.cache.copy(source, row, length, self.decoder.layers)
+        self.cache.copy(source, row, length, len(self.decoder.layer_caches))
         self.lengths[row] = length
 
     def check_ids(self, least: int, greatest: int) -> None:

@@ -252,7 +252,7 @@ class DecoderSession(CachedRows, Closing):
     def _shared_buffers(self, shape: Shape) -> dict[str, Buffer]:
         """The buffers of a step that are shared with other shapes."""
         attended = {name: buffer[shape.slice] for name, buffer in self._attended.items()}
-        return {**self.cache.bound(shape.slice, self.decoder.layers), **attended}
+        return {**self.cache.bound(shape.slice, len(self.decoder.layer_caches)), **attended}
 
     def _run(self, buffers: StepBuffers, counts: Sequence[int], trees: Sequence[Sequence[int]] | None = None) -> Logits:
         """Run a step that adds `counts` [batch] tokens; return the logits of its rows, [rows, wanted, vocab].

@@ -81,7 +81,7 @@ class EarlyExitSession(DecoderSession):
     def copy(self, source: int, row: int, length: int) -> None:
         """See `DecoderSession`; of the cache that both share, the first blocks' part is copied."""
         self._reserve(length)  # takes over the whole model's buffers, if they are new
-        self.cache.copy(source, row, length, self.decoder.layers)
+        self.cache.copy(source, row, length, len(self.decoder.layer_caches))
         self._lengths[row] = length
 
     def _reserve(self, slots: int) -> None:

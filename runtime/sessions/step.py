@@ -79,7 +79,7 @@ def logits_spec(name: str, decoder: Decoder) -> TensorSpec:
 
 def whole_outputs(decoder: Decoder) -> list[str] | None:
     """The outputs that a session of the whole model uses; None: all outputs of the graph."""
-    return [LOGITS, *present_names(decoder.layers)] if decoder.exit_layer else None
+    return [LOGITS, *present_names(len(decoder.layer_caches))] if decoder.exit_layer else None
 
 
 def exit_outputs(decoder: Decoder) -> list[str]:

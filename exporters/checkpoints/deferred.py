@@ -1,0 +1,108 @@
+"""Tensors of a checkpoint that are computed when they are needed, and take no memory before.
+
+`transformers` renames, splits, merges and permutes the tensors of a checkpoint while it loads them. With these in their
+place the model that it builds has no weights, but each of its parameters knows how to compute it from the files.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch.utils._pytree import tree_map_only
+
+from intaglio.exporters.checkpoints.safetensors_file import MappedTensor
+
+aten = torch.ops.aten
+# Operations that return the numbers of their argument in its order and shape.
+SAME_NUMBERS = (aten.alias.default, aten.detach.default, aten.clone.default, aten._to_copy.default)
+
+
+@dataclass(frozen=True)
+class _Call:
+    """An operation of torch on deferred tensors; `output` is which of its outputs, if it returns several."""
+
+    operation: Any
+    arguments: tuple[Any, ...]
+    options: Mapping[str, Any]
+    output: int | None = None
+
+
+class DeferredTensor(torch.Tensor):
+    """A tensor with a shape and a dtype; operations on it are recorded, and carried out by `compute`."""
+
+    like: torch.Tensor  # on the meta device: shape, strides and dtype
+    made: tuple[str, MappedTensor] | _Call  # from a tensor of the checkpoint, with its name, or by a call
+
+    @staticmethod
+    def __new__(cls, like: torch.Tensor, made: Any) -> DeferredTensor:  # noqa: D102
+        return torch.Tensor._make_wrapper_subclass(  # type: ignore[attr-defined, no-any-return]
+            cls, like.shape, strides=like.stride(), storage_offset=like.storage_offset(), dtype=like.dtype, device="cpu"
+        )
+
+    def __init__(self, like: torch.Tensor, made: Any):
+        self.like, self.made = like, made
+
+    @classmethod
+    def of(cls, name: str, mapped: MappedTensor) -> DeferredTensor:
+        """The tensor `name` of a checkpoint."""
+        return cls(torch.empty(mapped.tensor.shape, dtype=mapped.tensor.dtype, device="meta"), (name, mapped))
+
+    @classmethod
+    def __torch_dispatch__(
+        cls, operation: Any, types: Any, arguments: tuple[Any, ...] = (), named: Mapping[str, Any] | None = None
+    ) -> Any:
+        options = {name: value for name, value in (named or {}).items() if name not in ("device", "pin_memory")}
+        found = operation(*_mapped(lambda each: each.like, arguments), **_mapped(lambda each: each.like, options))
+        if isinstance(found, torch.Tensor):
+            return cls(found, _Call(operation, arguments, options))
+        if isinstance(found, list | tuple):
+            return [cls(each, _Call(operation, arguments, options, index)) for index, each in enumerate(found)]
+        return found
+
+    def compute(self) -> torch.Tensor:
+        """The numbers, read from the files and computed now."""
+        if not isinstance(self.made, _Call):
+            return self.made[1].tensor
+        call = self.made
+        found = call.operation(
+            *_mapped(DeferredTensor.compute, call.arguments), **_mapped(DeferredTensor.compute, call.options)
+        )
+        return found if call.output is None else found[call.output]  # type: ignore[no-any-return]
+
+    def unchanged(self) -> tuple[str, MappedTensor] | None:
+        """The tensor of the checkpoint, with its name, whose numbers these are in the same order; of any dtype."""
+        inner = self
+        while isinstance(call := inner.made, _Call):
+            whole = call.operation is aten.slice.Tensor and inner.shape == call.arguments[0].shape
+            if call.operation not in SAME_NUMBERS and not whole:
+                return None
+            inner = call.arguments[0]
+        return call
+
+    def part(self, index: int) -> DeferredTensor:
+        """The part at `index` of the first axis; where that axis was stacked, from its part of the checkpoint alone."""
+        found: Any = self[index]
+        if not isinstance(call := self.made, _Call):
+            return found  # type: ignore[no-any-return]
+        operation, (first, *rest) = call.operation, call.arguments
+        axes = [number % self.ndim for number in rest[:2] if isinstance(number, int)]
+        if operation in SAME_NUMBERS:
+            found = operation(first.part(index), *rest, **call.options)
+        elif operation is aten.slice.Tensor and (axes or [0])[0] > 0:
+            found = operation(first.part(index), axes[0] - 1, *rest[1:])
+        elif operation is aten.slice.Tensor and self.shape == first.shape:
+            found = first.part(index)
+        elif operation is aten.transpose.int and 0 not in axes:
+            found = operation(first.part(index), axes[0] - 1, axes[1] - 1)
+        elif operation is aten.stack.default and axes in ([], [0]):
+            found = first[index]
+        elif operation is aten.cat.default and axes and axes[0] > 0:
+            found = torch.cat([each.part(index) for each in first], axes[0] - 1)
+        return found  # type: ignore[no-any-return]
+
+
+def _mapped(function: Any, tree: Any) -> Any:
+    return tree_map_only(DeferredTensor, function, tree)

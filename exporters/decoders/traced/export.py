@@ -1,0 +1,162 @@
+"""Export a decoder by tracing: from its checkpoint to the graph, the manifest, the comparison with the source model."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from intaglio.accuracy.default_bounds import Bounds
+from intaglio.bundle.bundle import Decoder, Draft, LayerCache
+from intaglio.bundle.model_file import save
+from intaglio.display.progress import step
+from intaglio.errors import SourceError, one_line
+from intaglio.exporters.checkpoints.checkpoint import Checkpoint
+from intaglio.exporters.checkpoints.config import integer
+from intaglio.exporters.checkpoints.tokenizer_files import write_decoder_tokenizer
+from intaglio.exporters.decoders.check import Batch, check_decoder, token_batches
+from intaglio.exporters.decoders.export import step_axes, with_ends
+from intaglio.exporters.decoders.traced.family import TracedFamily
+from intaglio.exporters.reference.check import Checked, Floats, block_outputs
+from intaglio.exporters.reference.source_model import build_model, check_finite, deferred_model, source_errors
+from intaglio.exporters.writing.manifest import new_manifest
+from intaglio.extras import load
+from intaglio.networks import early_exit
+from intaglio.networks.drafts import RECORD
+from intaglio.runtime.sessions.step import LOGITS
+
+if TYPE_CHECKING:
+    from intaglio.exporters.decoders.traced.trace import TracedGraph
+
+NUMBERS = ("num_hidden_layers", "num_attention_heads", "max_position_embeddings")
+SLIDING = "sliding_attention"  # a kind of layers, as transformers names it
+
+
+def export_traced_decoder(
+    checkpoint: Checkpoint, family: TracedFamily, dtype: str, draft: Draft, bounds: Bounds | None
+) -> dict[str, Checked]:
+    """Fill `draft` with the decoder of `checkpoint`; with `bounds`, compare its logits with the source model's.
+
+    Raises `SourceError` for a checkpoint that is inconsistent or not supported.
+    """
+    with step("loading the libraries"):
+        torch = load("torch")
+        load("transformers")
+        from intaglio.exporters.decoders.traced.module import TracedDecoder
+        from intaglio.exporters.decoders.traced.trace import trace
+    _check_alone(checkpoint)
+    with step("tracing"):
+        model = deferred_model(checkpoint, family.architecture, blocks_of)
+        config, blocks = model.config, blocks_of(model)
+        vocabulary = int(model.get_output_embeddings().weight.shape[0])
+        with _tracing_errors(checkpoint, family):
+            graph = trace(TracedDecoder(model), getattr(torch, dtype))
+        del model
+    decoder = with_ends(describe(config.get_text_config(), graph.caches, vocabulary), checkpoint, config.to_dict())
+    write_decoder_tokenizer(checkpoint, draft.path, decoder.vocab_size)
+    if bounds is None:
+        _write(graph, checkpoint, family, decoder, dtype, draft)
+        return {}
+    batches = token_batches(draft.path, decoder)
+    with step("running the source model"):
+        expected = source_logits(checkpoint, family, blocks, batches)
+    _write(graph, checkpoint, family, decoder, dtype, draft)
+    with step("checking against the source model"):
+        cuts = block_outputs(graph.layers, [blocks])
+        return check_decoder(draft.model_path, decoder, bounds, batches, {LOGITS: expected}, cuts)
+
+
+@contextmanager
+def _tracing_errors(checkpoint: Checkpoint, family: TracedFamily) -> Iterator[None]:
+    """Convert what torch and transformers raise for a model that cannot be traced into a `SourceError`."""
+    try:
+        yield
+    except (SourceError, MemoryError):
+        raise
+    except Exception as error:
+        cause = error.__cause__ or error
+        raise SourceError(
+            f"{checkpoint.folder}: architecture {family.architecture} could not be traced, so it is not supported with "
+            f"this configuration: {type(cause).__name__}: {one_line(cause, 200)}. Export a similar model."
+        ) from error
+
+
+def describe(config: Any, caches: dict[int, tuple[int, int, int]], vocab_size: int) -> Decoder:
+    """The manifest's entry, from the configuration of the text model and the caches that it was seen to write.
+
+    The configuration knows its numbers by the same names in all families, and in a file by those of its own.
+    """
+    numbers = {name: getattr(config, name, None) for name in NUMBERS}
+    layers = [
+        LayerCache(heads, key_dim, value_dim, _window(config, index))
+        for index, (heads, key_dim, value_dim) in sorted(caches.items())
+    ]
+    first, depth = layers[0], integer(numbers, "num_hidden_layers", 1)
+    alike = len(layers) == depth and set(layers) == {LayerCache(first.heads, first.key_dim, first.key_dim)}
+    return Decoder(
+        layers=depth,
+        heads=integer(numbers, "num_attention_heads", 1),
+        kv_heads=first.heads,
+        head_dim=first.key_dim,
+        vocab_size=vocab_size,
+        max_positions=integer(numbers, "max_position_embeddings", 1),
+        caches=() if alike else tuple(layers),
+    )
+
+
+def _window(config: Any, layer: int) -> int | None:
+    """The window of a layer, which is in the graph."""
+    window, kinds = getattr(config, "sliding_window", None), getattr(config, "layer_types", None)
+    return window if isinstance(window, int) and (not kinds or kinds[layer] == SLIDING) else None
+
+
+def blocks_of(model: Any) -> str:
+    """The path of the list of Transformer blocks of a `transformers` model."""
+    import torch
+
+    depth = model.config.get_text_config().num_hidden_layers
+    lists = [name for name, each in model.named_modules() if isinstance(each, torch.nn.ModuleList)]
+    found = next((name for name in lists if len(model.get_submodule(name)) == depth), None)
+    if found is None:
+        raise SourceError(f"{type(model).__name__} has no list of {depth} blocks, so it is not supported.")
+    return found
+
+
+def source_logits(checkpoint: Checkpoint, family: TracedFamily, blocks: str, batches: list[Batch]) -> list[Floats]:
+    """The logits [tokens, vocab] of the source model for each sequence, run alone, in one pass and without a cache."""
+    import torch
+
+    with source_errors(checkpoint, family.architecture, RuntimeError, IndexError), torch.inference_mode():
+        model = build_model(checkpoint, checkpoint.tensors(), family.architecture, blocks, streamed=True).eval()
+        texts = [torch.tensor([text]) for batch in batches for text in batch]
+        found = [model(input_ids=text, use_cache=False).logits[0].float().numpy() for text in texts]
+    check_finite(checkpoint, found)
+    return [np.asarray(each) for each in found]
+
+
+def _check_alone(checkpoint: Checkpoint) -> None:
+    """Raise `SourceError` for drafts and early exits, which need a graph that is written."""
+    for name in (RECORD, early_exit.RECORD):
+        if (checkpoint.folder / name).is_file():
+            raise SourceError(f"{checkpoint.folder / name}: is not supported for this architecture. Remove the file.")
+
+
+def _write(
+    graph: TracedGraph, checkpoint: Checkpoint, family: TracedFamily, decoder: Decoder, dtype: str, draft: Draft
+) -> None:
+    """Write the graph and the manifest into the draft."""
+    with step("writing"):
+        draft.manifest = new_manifest(
+            graph.model,
+            checkpoint.source(),
+            family,
+            "generate",
+            dtype,
+            axes=step_axes(decoder),
+            layers=graph.layers,
+            decoder=decoder,
+        )
+        save(graph.model, draft.model_path, consume=True)
+    draft.notes += graph.rounding.notes()

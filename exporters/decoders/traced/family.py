@@ -1,0 +1,44 @@
+"""Which causal language models of `transformers` can be traced."""
+
+from __future__ import annotations
+
+import importlib
+import sys
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from intaglio.errors import SourceError
+from intaglio.exporters.checkpoints.family import Family, listed_architecture
+from intaglio.extras import load
+
+
+@dataclass(frozen=True)
+class TracedFamily(Family):
+    """A family that is not described here: its configuration, code and graph are those of `transformers`."""
+
+    def check(self, config: Mapping[str, Any], where: str) -> None:
+        """Raise `SourceError` for an architecture whose attention or state is of a kind of its own."""
+        model = getattr(load("transformers"), self.architecture)
+        reason = ""
+        if getattr(model, "_is_stateful", False):
+            reason = "keeps a recurrent state beside its KV cache"
+        elif not hasattr(sys.modules[model.__module__], "ALL_ATTENTION_FUNCTIONS"):
+            reason = "computes its attention itself, and not by the attention interface of transformers"
+        if reason:
+            raise SourceError(
+                f"{where}: architecture {self.architecture} is not supported: it {reason}. Export another model."
+            )
+
+
+def find_traced(config: Mapping[str, Any]) -> TracedFamily | None:
+    """The family of a config.json of a causal language model of `transformers`; None for another model."""
+    model_type, listed = config.get("model_type"), listed_architecture(config)
+    if not isinstance(model_type, str) or not model_type:
+        return None
+    load("transformers")
+    names = importlib.import_module("transformers.models.auto.modeling_auto").MODEL_FOR_CAUSAL_LM_MAPPING_NAMES
+    architecture = names.get(model_type)
+    if not architecture or listed not in ("", architecture) or config.get("is_encoder_decoder"):
+        return None
+    return TracedFamily(model_type, architecture)

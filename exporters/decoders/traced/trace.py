@@ -1,0 +1,104 @@
+"""Trace a decoder of `transformers` to a graph with our inputs and outputs, its weights still unread."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import onnx_ir as ir
+import torch
+from onnx_ir.passes.common import (
+    ClearMetadataAndDocStringPass,
+    CommonSubexpressionEliminationPass,
+    RemoveUnusedNodesPass,
+    ShapeInferencePass,
+)
+from onnx_ir.tensor_adapters import from_torch_dtype
+from onnxscript import optimizer
+from torch._subclasses.fake_tensor import FakeTensorMode
+
+from intaglio.exporters.decoders.traced.experts import expand
+from intaglio.exporters.decoders.traced.module import TracedDecoder
+from intaglio.exporters.decoders.traced.operators import as_nodes
+from intaglio.exporters.decoders.traced.replaced import Rotations, replace_modules
+from intaglio.exporters.decoders.traced.step import ShapeCache
+from intaglio.exporters.decoders.traced.weights import TracedWeights
+from intaglio.exporters.writing.graph_writer import OPSET
+from intaglio.exporters.writing.traced_graph import fake_parameters, module_outputs, name_nodes, quiet
+from intaglio.exporters.writing.weights import Rounding
+from intaglio.runtime.sessions.step import BATCH, CAPACITY, LOGITS, PAST, PRESENT, STEP, TOKENS, WANTED, cache_names
+
+GRAPH = "decoder"  # the graph's name
+FOLDED = 1024  # elements of a constant; weights are not folded
+EXAMPLE = {BATCH: 2, TOKENS: 3, CAPACITY: 16, WANTED: 2}  # a size of 1 would be taken as a constant
+
+Shapes = dict[int, tuple[int, int, int]]  # of the layers with a cache: heads, dim of a key, dim of a value
+
+
+@dataclass
+class TracedGraph:
+    """The graph, the value that every module returns, in execution order, and the caches."""
+
+    model: ir.Model
+    layers: dict[str, str]
+    caches: Shapes
+    rounding: Rounding  # of the weights, complete once they are written
+
+
+def trace(module: TracedDecoder, dtype: torch.dtype) -> TracedGraph:
+    """Trace `module`, whose parameters are `DeferredTensor`s and are consumed."""
+    with quiet():
+        fake = FakeTensorMode(allow_non_fake_inputs=True)  # buffers, such as frequencies, keep their values
+        parameters = fake_parameters(module, dtype, fake)
+        rotations = Rotations(module)
+        caches = _cache_shapes(module, rotations, fake)
+        module.cached = sorted(caches)
+        replace_modules(module)
+        with as_nodes(), rotations.replaced():
+            model = _export(module, caches, dtype, fake)
+    weights = TracedWeights(model, parameters, from_torch_dtype(dtype))
+    expand(model, weights.expert)
+    weights.attach()
+    optimizer.optimize(model, output_size_limit=FOLDED)
+    CommonSubexpressionEliminationPass()(model)
+    RemoveUnusedNodesPass()(model)
+    ShapeInferencePass()(model)
+    name_nodes(model, GRAPH)
+    layers = module_outputs(model, module)
+    ClearMetadataAndDocStringPass()(model)  # stack traces: longer than the graph, and full of this machine's paths
+    return TracedGraph(model, layers, caches, weights.rounding)
+
+
+def _cache_shapes(module: TracedDecoder, rotations: Rotations, fake: FakeTensorMode) -> Shapes:
+    cache = ShapeCache()
+    with rotations.watched(), fake:
+        ids = torch.zeros(2, 3, dtype=torch.int64)
+        module.logits_at(ids, ids, torch.ones(2, 3, 3, dtype=torch.bool), ids[:, 0], ids[:, :2], cache)
+    return cache.shapes
+
+
+def _export(module: TracedDecoder, caches: Shapes, dtype: torch.dtype, fake: FakeTensorMode) -> ir.Model:
+    sizes = {name: torch.export.Dim(name) for name in EXAMPLE}
+    names = cache_names(len(caches))
+    with fake:
+        example = [
+            torch.zeros([EXAMPLE[axis] for axis in spec.shape], dtype=getattr(torch, spec.dtype)) for spec in STEP
+        ]
+        batch, capacity = EXAMPLE[BATCH], EXAMPLE[CAPACITY]
+        for layer in module.cached:
+            heads, *widths = caches[layer]
+            example += [torch.zeros(batch, heads, capacity, width, dtype=dtype) for width in widths]
+    shapes = [{index: sizes[axis] for index, axis in enumerate(spec.shape)} for spec in STEP]
+    past = tuple({0: sizes[BATCH], 2: sizes[CAPACITY]} for _ in names)
+    program = torch.onnx.export(
+        module,
+        tuple(example),
+        dynamo=True,
+        opset_version=OPSET,
+        input_names=[*(spec.name for spec in STEP), *(PAST + name for name in names)],
+        output_names=[LOGITS, *(PRESENT + name for name in names)],
+        dynamic_shapes=(*shapes, past),
+        optimize=False,  # done later, once the weights are attached
+        verbose=False,
+    )
+    assert program is not None
+    return program.model

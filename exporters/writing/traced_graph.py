@@ -1,0 +1,81 @@
+"""What all traced graphs need: parameters without values, and names of nodes after the modules they were traced in."""
+
+from __future__ import annotations
+
+import ast
+import contextlib
+import io
+import logging
+import warnings
+from collections import Counter
+from collections.abc import Iterator
+
+import onnx_ir as ir
+import torch
+from torch._subclasses.fake_tensor import FakeTensorMode
+
+SCOPES = "pkg.torch.onnx.name_scopes"  # node metadata: the modules of the node, outermost first
+
+
+def fake_parameters(module: torch.nn.Module, dtype: torch.dtype, fake: FakeTensorMode) -> dict[str, torch.Tensor]:
+    """Replace every parameter by a fake one of `dtype`; return the real ones by name. Tied ones stay tied."""
+    real: dict[str, torch.Tensor] = dict(module.named_parameters(remove_duplicate=False))
+    replaced: dict[int, torch.nn.Parameter] = {}
+    for owner in module.modules():
+        for name, parameter in owner._parameters.items():
+            if parameter is None:
+                continue
+            if id(parameter) not in replaced:
+                with fake:
+                    empty = torch.empty(parameter.shape, dtype=dtype)
+                replaced[id(parameter)] = torch.nn.Parameter(empty, requires_grad=False)
+            owner._parameters[name] = replaced[id(parameter)]
+    return real
+
+
+@contextlib.contextmanager
+def quiet() -> Iterator[None]:
+    """Keep the tracer's progress and warnings off the terminal; errors are raised."""
+    log = logging.getLogger("torch.onnx")
+    level = log.level
+    log.setLevel(logging.ERROR)
+    try:
+        with warnings.catch_warnings(), contextlib.redirect_stdout(io.StringIO()):
+            warnings.simplefilter("ignore")
+            yield
+    finally:
+        log.setLevel(level)
+
+
+def scopes(node: ir.Node) -> list[str]:
+    """Paths of the modules that `node` was traced in, outermost first, without the root and the operator itself."""
+    text = node.metadata_props.get(SCOPES)
+    return list(ast.literal_eval(text))[1:-1] if text else []
+
+
+def name_nodes(model: ir.Model, graph: str) -> None:
+    """Name nodes, and the values they return, as `GraphWriter` does: `<module path>/<operator>`, then `_2`, `_3`, ...
+
+    Nodes outside of any module are named after the `graph`. Outputs of the graph keep their names.
+    """
+    model.graph.name = graph
+    counts: Counter[str] = Counter()
+    for node in model.graph:
+        name = f"{(scopes(node) or [graph])[-1]}/{node.op_type}"
+        counts[name] += 1
+        node.name = name if counts[name] == 1 else f"{name}_{counts[name]}"
+        for index, value in enumerate(node.outputs):
+            if not value.is_graph_output():
+                value.name = node.name if len(node.outputs) == 1 else f"{node.name}_output_{index}"
+
+
+def module_outputs(model: ir.Model, module: torch.nn.Module) -> dict[str, str]:
+    """Module path -> the value computed last in it, for every module of the graph, in execution order."""
+    paths = {name for name, _ in module.named_modules()}
+    last: dict[str, str] = {}
+    for node in model.graph:
+        for path in scopes(node):
+            if path in paths and node.outputs[0].name:
+                last.pop(path, None)
+                last[path] = node.outputs[0].name
+    return last
