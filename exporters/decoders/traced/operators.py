@@ -8,7 +8,7 @@ from typing import Any
 
 import torch
 from torch import Tensor
-from torch.onnx.ops import symbolic, symbolic_multi_out
+from torch.onnx.ops import symbolic
 
 _tracing = False
 
@@ -43,17 +43,16 @@ def _node(
     return symbolic(op_type, inputs, dict(attributes), dtype=like.dtype, shape=shape, version=version)
 
 
-def tensor_scatter(buffer: Tensor, new: Tensor, start: Tensor, axis: int) -> Tensor:
-    """`buffer` [batch, ...] with `new` written along `axis` from the index `start` [batch] on."""
+def tensor_scatter(buffer: Tensor, new: Tensor, start: Tensor) -> Tensor:
+    """`buffer` [batch, heads, slots, dim] with `new` [batch, heads, tokens, dim] from the slot `start` [batch] on."""
 
     def compute() -> Tensor:
         written = buffer.clone()
         rows = torch.arange(buffer.shape[0])[:, None]
-        places = start[:, None] + torch.arange(new.shape[axis])
-        written.movedim(axis, 1)[rows, places] = new.movedim(axis, 1)
+        written[rows, :, start[:, None] + torch.arange(new.shape[2])] = new.transpose(1, 2)
         return written
 
-    attributes = {"axis": axis, "mode": "linear"}
+    attributes = {"axis": 2, "mode": "linear"}
     return _node("TensorScatter", [buffer, new, start], attributes, buffer, buffer.shape, 24, compute)
 
 
@@ -99,42 +98,41 @@ def rotary(x: Tensor, cosines: Tensor, sines: Tensor, interleaved: bool) -> Tens
     return _node("RotaryEmbedding", [x, cosines, sines], attributes, x, x.shape, 23, compute)
 
 
-def attention(
-    queries: Tensor, keys: Tensor, values: Tensor, mask: Tensor, softcap: float | None, sinks: Tensor | None
-) -> Tensor:
+def attention(queries: Tensor, keys: Tensor, values: Tensor, mask: Tensor, softcap: float | None) -> Tensor:
     """Attention of scaled queries [batch, heads, tokens, key_dim] to keys and values [batch, kv_heads, slots, ...].
 
     mask     bool [batch, 1, tokens, slots], true where a token attends to a slot
     softcap  the scores become softcap · tanh(score / softcap)
-    sinks    [heads], one more score of each softmax, to no slot
 
     Returns [batch, heads, tokens, value_dim]. The queries are scaled, not the scores: see `GraphWriter.attend`.
     """
+
+    def compute() -> Tensor:
+        scores = grouped_product(queries, keys.transpose(-1, -2)).float()
+        if softcap:
+            scores = softcap * torch.tanh(scores / softcap)
+        scores = scores.masked_fill(~mask, torch.finfo(scores.dtype).min)
+        return grouped_product(scores.softmax(-1).to(values.dtype), values)
+
+    attributes = {"scale": 1.0, **({"softcap": softcap} if softcap else {})}
     shape = (*queries.shape[:3], values.shape[-1])
-    inputs, attributes = [queries, keys, values, mask], {"scale": 1.0, **({"softcap": softcap} if softcap else {})}
-    if not _tracing:
-        scores = _scores(queries, keys, mask, softcap)
-        attended = scores.softmax(-1).to(values.dtype) @ _repeated(values, queries)
-    elif sinks is None:
-        return symbolic("Attention", inputs, attributes, dtype=queries.dtype, shape=shape, version=24)
-    else:
-        attended, _, _, scores = symbolic_multi_out(
-            "Attention", inputs, attributes | {"qk_matmul_output_mode": 2}, version=24,
-            dtypes=[queries.dtype] * 4, shapes=[shape, keys.shape, values.shape, (*queries.shape[:3], keys.shape[2])],
-        )  # fmt: skip
-    if sinks is None:
-        return attended
-    total = torch.logsumexp(scores.float(), -1, keepdim=True)  # the sink takes its part of every softmax
-    return attended * torch.sigmoid(total - sinks.reshape(1, -1, 1, 1)).to(attended.dtype)
+    return _node("Attention", [queries, keys, values, mask], attributes, queries, shape, 24, compute)
 
 
-def _scores(queries: Tensor, keys: Tensor, mask: Tensor, softcap: float | None) -> Tensor:
-    scores = (queries @ _repeated(keys, queries).transpose(-1, -2)).float()
-    if softcap:
-        scores = softcap * torch.tanh(scores / softcap)
-    return scores.masked_fill(~mask, torch.finfo(scores.dtype).min)
+def attention_with_sinks(queries: Tensor, keys: Tensor, values: Tensor, mask: Tensor, sinks: Tensor) -> Tensor:
+    """The same, with one more score in each softmax, of the head's sink [heads], which is no slot's.
+
+    The operator has no such score, so this is computed from products, which do not copy the cache either.
+    """
+    scores = grouped_product(queries, keys.transpose(-1, -2))
+    scores = torch.where(mask, scores, torch.finfo(scores.dtype).min)
+    sink = sinks.reshape(1, -1, 1, 1).to(scores.dtype).expand(*scores.shape[:3], 1)
+    return grouped_product(torch.cat((scores, sink), -1).softmax(-1)[..., :-1], values)
 
 
-def _repeated(heads: Tensor, queries: Tensor) -> Tensor:
-    """Keys or values, repeated for the query heads that each serves."""
-    return heads.repeat_interleave(queries.shape[1] // heads.shape[1], 1)
+def grouped_product(x: Tensor, y: Tensor) -> Tensor:
+    """The product of `x` [batch, heads, rows, inner] and the head of `y` [batch, kv_heads, inner, columns] for it."""
+    batch, heads, rows, inner = x.shape
+    groups = y.shape[1]
+    product = x.reshape(batch, groups, heads // groups * rows, inner) @ y
+    return product.reshape(batch, heads, rows, y.shape[-1])

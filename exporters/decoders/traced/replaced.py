@@ -1,4 +1,4 @@
-"""Replace parts of a decoder by operators of ONNX before it is traced: norms, activations, the rotation by positions.
+"""Replace parts of a decoder by operators of ONNX before it is traced: norms and activations.
 
 Every family writes them in its own way, and most of these would be traced to some ten nodes. What a part computes is
 found by trying: it is compared with the operators on random numbers, and replaced where the results agree.
@@ -8,9 +8,6 @@ from __future__ import annotations
 
 import copy
 import inspect
-import sys
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import partial
 from itertools import product
@@ -19,10 +16,9 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from intaglio.exporters.decoders.traced.operators import rms_norm, rotary
+from intaglio.exporters.decoders.traced.operators import rms_norm
 
 EPSILONS = ("variance_epsilon", "eps", "epsilon", "norm_eps")  # the names of a norm's epsilon
-ROTATION = "apply_rotary_pos_emb"  # the name of the function that rotates queries and keys, in most families
 TOLERANCE = 1e-5  # of numbers around 1: those of two orders of summation in float32
 
 
@@ -76,7 +72,7 @@ def _norm_of(module: nn.Module) -> _Norm | None:
     candidates = [_Norm(centred, shift, epsilon) for centred, shift in product((False, True), (0.0, 1.0))]
     try:
         found = probe(x)
-        return next((each for each in candidates if _agree(each(probe, x), found)), None)
+        return next((each for each in candidates if agree(each(probe, x), found)), None)
     except Exception:  # a module that is no norm of one array
         return None
 
@@ -88,112 +84,11 @@ def _gelu_of(module: nn.Module) -> str:
         found = module(x)
     except Exception:  # a module of other inputs
         return ""
-    return next((each for each in ("none", "tanh") if _agree(nn.functional.gelu(x, approximate=each), found)), "")
+    return next((each for each in ("none", "tanh") if agree(nn.functional.gelu(x, approximate=each), found)), "")
 
 
-class Rotations:
-    """The functions by which a model rotates queries and keys, [batch, heads, tokens, head_dim] or transposed."""
-
-    def __init__(self, model: nn.Module):
-        modules = {type(module).__module__ for module in model.modules()}
-        self._owners = [
-            owner for name in sorted(modules) if _rotates(getattr(owner := sys.modules[name], ROTATION, None))
-        ]
-        self._calls: set[tuple[Any, ...]] = set()  # function, head_dim, length of the cosines, unsqueeze_dim
-        self._found: dict[tuple[Any, ...], tuple[str, bool]] = {}  # the same -> layout of the cosines, interleaved
-
-    @contextmanager
-    def watched(self) -> Iterator[None]:
-        """Inside this block calls are remembered; at its end their functions are compared with the operator."""
-        with self._in_place(self._watch):
-            yield
-        for call in self._calls:
-            if found := _rotation_of(*call):
-                self._found[call] = found
-
-    @contextmanager
-    def replaced(self) -> Iterator[None]:
-        """Inside this block the operator takes the place of the functions that agree with it."""
-        with self._in_place(self._rotate):
-            yield
-
-    @contextmanager
-    def _in_place(self, replacement: Callable[..., Any]) -> Iterator[None]:
-        functions = [getattr(owner, ROTATION) for owner in self._owners]
-        for owner, function in zip(self._owners, functions, strict=True):
-            setattr(owner, ROTATION, partial(replacement, function))
-        try:
-            yield
-        finally:
-            for owner, function in zip(self._owners, functions, strict=True):
-                setattr(owner, ROTATION, function)
-
-    def _watch(self, function: Any, q: Tensor, k: Tensor, cos: Tensor, sin: Tensor, *rest: Any, **named: Any) -> Any:
-        if (call := _call(function, q, cos, rest, named)) is not None:
-            self._calls.add(call)
-        return function(q, k, cos, sin, *rest, **named)
-
-    def _rotate(self, function: Any, q: Tensor, k: Tensor, cos: Tensor, sin: Tensor, *rest: Any, **named: Any) -> Any:
-        call = _call(function, q, cos, rest, named)
-        if call is None or call not in self._found:
-            return function(q, k, cos, sin, *rest, **named)
-        layout, interleaved = self._found[call]
-        cos, sin = _pairs(cos, layout), _pairs(sin, layout)
-        if call[-1] == 1:
-            return rotary(q, cos, sin, interleaved), rotary(k, cos, sin, interleaved)
-        return tuple(rotary(x.transpose(1, 2), cos, sin, interleaved).transpose(1, 2) for x in (q, k))
-
-
-LAYOUTS: dict[str, Callable[[Tensor], Tensor]] = {  # of the cosines, from one for each pair
-    "twice": lambda angles: torch.cat((angles, angles), -1),
-    "doubled": lambda angles: angles.repeat_interleave(2, -1),
-    "once": lambda angles: angles,
-}
-
-
-def _pairs(cosines: Tensor, layout: str) -> Tensor:
-    """One cosine for each pair."""
-    half = cosines.shape[-1] // 2
-    return {"twice": cosines[..., :half], "doubled": cosines[..., ::2], "once": cosines}[layout]
-
-
-def _rotates(function: Any) -> bool:
-    return callable(function) and list(inspect.signature(function).parameters)[:4] == ["q", "k", "cos", "sin"]
-
-
-def _call(
-    function: Any, q: Tensor, cos: Tensor, rest: tuple[Any, ...], named: dict[str, Any]
-) -> tuple[Any, int, int, int] | None:
-    """What decides how a call rotates; None for one of another form."""
-    axis = named.get("unsqueeze_dim", rest[0] if rest else 1)
-    if q.ndim != 4 or cos.ndim != 3 or axis not in (1, 2) or len(rest) > 1 or named.keys() - {"unsqueeze_dim"}:
-        return None
-    return function, int(q.shape[-1]), int(cos.shape[-1]), axis
-
-
-def _rotation_of(function: Any, head_dim: int, length: int, axis: int) -> tuple[str, bool] | None:
-    """The layout of the cosines and whether pairs are interleaved, of a function that is a rotation of pairs."""
-    random = torch.Generator().manual_seed(0)
-    q, k = (torch.randn(2, heads, 3, head_dim, generator=random) for heads in (4, 2))
-    for (layout, make), interleaved in product(LAYOUTS.items(), (False, True)):
-        width = 2 * length if layout == "once" else length
-        if width > head_dim or width % 2:
-            continue
-        angles = 6 * torch.rand(2, 3, width // 2, generator=random)
-        cos, sin = make(angles).cos(), make(angles).sin()
-        turned = (q, k) if axis == 1 else (q.transpose(1, 2), k.transpose(1, 2))
-        wanted = [rotary(x, angles.cos(), angles.sin(), interleaved) for x in (q, k)]
-        try:
-            found = function(*turned, cos, sin, unsqueeze_dim=axis)
-            found = found if axis == 1 else [x.transpose(1, 2) for x in found]
-        except Exception:  # a function of another layout
-            found = [None, None]
-        if all(map(_agree, wanted, found)):
-            return layout, interleaved
-    return None
-
-
-def _agree(first: Tensor, second: Any) -> bool:
+def agree(first: Tensor, second: Any) -> bool:
+    """Whether two results are the same up to rounding."""
     return (
         isinstance(second, Tensor)
         and first.shape == second.shape

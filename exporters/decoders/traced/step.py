@@ -12,7 +12,7 @@ from transformers import AttentionInterface, AttentionMaskInterface, Cache
 from transformers.masking_utils import causal_mask_function
 
 from intaglio.exporters.decoders.traced import experts
-from intaglio.exporters.decoders.traced.operators import attention, tensor_scatter
+from intaglio.exporters.decoders.traced.operators import attention, attention_with_sinks, tensor_scatter
 
 NAME = "intaglio"  # of this attention among those of transformers
 # What models tell the attention beside its inputs, and what does not change its result here: windows are in the mask.
@@ -47,8 +47,8 @@ class StepCache(Cache):  # type: ignore[misc]
         """Write the new keys and values of a layer; return its whole buffers."""
         keys, values = self._past[layer_idx]
         written = (
-            tensor_scatter(keys, key_states, self._start, axis=2),
-            tensor_scatter(values, value_states, self._start, axis=2),
+            tensor_scatter(keys, key_states, self._start),
+            tensor_scatter(values, value_states, self._start),
         )
         self.present[layer_idx] = written
         return written
@@ -100,10 +100,12 @@ class Step:
         """
         if rule is causal_mask_function:
             return self._mask
-        batch, capacity = self._mask.shape[0], self._mask.shape[3]
-        numbers = torch.arange(capacity)[None].expand(batch, capacity)
-        slots = tensor_scatter(numbers, self._positions, self._start, axis=1)
-        rows = torch.arange(batch)[:, None, None, None]
+        numbers = torch.arange(self._mask.shape[3])[None]
+        token = numbers - self._start[:, None]  # of this step, that a slot is for
+        tokens = self._positions.shape[1]
+        found = self._positions.gather(1, token.clamp(0, tokens - 1))
+        slots = torch.where((token >= 0) & (token < tokens), found, numbers)
+        rows = torch.arange(self._mask.shape[0])[:, None, None, None]
         return self._mask & rule(rows, rows[:1] * 0, self._positions[:, None, :, None], slots[:, None, None, :])
 
 
@@ -140,8 +142,14 @@ def _attention(
         if given is not None and name not in WITHOUT_EFFECT and not name.startswith("output_"):
             raise NotImplementedError(f"{type(module).__name__} passes {name} to its attention")
     scale = query.shape[-1] ** -0.5 if scaling is None else scaling
-    attended = attention(query if scale == 1 else query * scale, key, value, attention_mask, softcap, s_aux)
-    return attended.transpose(1, 2), None
+    query = query if scale == 1 else query * scale
+    if s_aux is None:
+        attended = attention(query, key, value, attention_mask, softcap)
+    elif softcap is None:
+        attended = attention_with_sinks(query, key, value, attention_mask, s_aux)
+    else:
+        raise NotImplementedError(f"{type(module).__name__} has sinks and a cap of its scores")
+    return attended.transpose(1, 2).contiguous(), None
 
 
 AttentionInterface.register(NAME, _attention)

@@ -19,7 +19,8 @@ from torch._subclasses.fake_tensor import FakeTensorMode
 from intaglio.exporters.decoders.traced.experts import expand
 from intaglio.exporters.decoders.traced.module import TracedDecoder
 from intaglio.exporters.decoders.traced.operators import as_nodes
-from intaglio.exporters.decoders.traced.replaced import Rotations, replace_modules
+from intaglio.exporters.decoders.traced.replaced import replace_modules
+from intaglio.exporters.decoders.traced.rotations import Rotations
 from intaglio.exporters.decoders.traced.step import ShapeCache
 from intaglio.exporters.decoders.traced.weights import TracedWeights
 from intaglio.exporters.writing.graph_writer import OPSET
