@@ -33,6 +33,11 @@ Examples:
     "--check/--no-check", default=True, show_default=True, help="Compare the outputs with the source model's."
 )
 @click.option("--features", is_flag=True, help="Speech: leave out the front end; the graph takes log-mel features.")
+@click.option(
+    "--context",
+    type=click.Choice(["short", "long"]),
+    help="Texts that a rotary embedding of type longrope or dynamic is exported for.",
+)
 @bound_options
 @force_option
 @json_option
@@ -43,6 +48,7 @@ def export_command(
     revision: str | None,
     check: bool,
     features: bool,
+    context: str | None,
     max_abs: float | None,
     min_cosine: float | None,
     bound: dict[str, float],
@@ -58,7 +64,7 @@ def export_command(
     """
     from intaglio.exporters import export
 
-    result = export(source, output, dtype, revision, force, check, max_abs, min_cosine, bound, features)
+    result = export(source, output, dtype, revision, force, check, max_abs, min_cosine, bound, features, context)
     if as_json:
         print_json(result)
     else:

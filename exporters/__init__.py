@@ -1,4 +1,4 @@
-"""Checkpoint -> ONNX bundle: one file per model family, one place that traces.
+"""Checkpoint -> ONNX bundle: one folder for each kind of models.
 
 Names are imported on first use, so that the process that checks a graph does not load the libraries that made it.
 """
@@ -10,9 +10,9 @@ if TYPE_CHECKING:
     from intaglio.exporters.checkpoints.converted import Converted
     from intaglio.exporters.convert_checkpoint import convert
     from intaglio.exporters.export_model import Exported, export
-    from intaglio.exporters.source import load_module
+    from intaglio.exporters.source import load_module, module_options
 
-__all__ = ["Converted", "Exported", "convert", "export", "load_module"]
+__all__ = ["Converted", "Exported", "convert", "export", "load_module", "module_options"]
 
 if not TYPE_CHECKING:  # a type checker would take any name for one of this module's
     __getattr__ = lazy_names(
@@ -23,6 +23,7 @@ if not TYPE_CHECKING:  # a type checker would take any name for one of this modu
             "convert": ".convert_checkpoint",
             "export": ".export_model",
             "load_module": ".source",
+            "module_options": ".source",
         },
     )
 

@@ -49,6 +49,7 @@ def export(
     min_cosine: float | None = None,
     bound: Mapping[str, float] | None = None,
     features: bool = False,
+    context: str | None = None,
 ) -> Exported:
     """Export the checkpoint `source` (a folder, a hub id, or an .onnx file) to a new bundle at `output`.
 
@@ -57,7 +58,8 @@ def export(
     within the bounds of `intaglio.accuracy.default_bounds` for the dtype, relative to each output's largest magnitude.
     `bound` maps "relative", "max_abs" and "min_cosine" to bounds that replace these; the latter two have short forms.
     With `features`, the graph of a speech recogniser takes the features of its front end, for a deployment that
-    computes them elsewhere.
+    computes them elsewhere. `context`, "short" or "long", chooses the frequencies of rotary embeddings that have others
+    for long texts.
 
     Raises `SourceError`, `UsageError`, `StorageError`, and then leaves nothing at `output`.
     """
@@ -74,7 +76,7 @@ def export(
         raise UsageError(f"--revision {revision}: is for a hub id, and {source} is on this machine. Remove it.")
     if source.endswith(".onnx"):
         outputs: dict[str, Checked] = {}
-        _check_graph_options(dtype, features)
+        _check_graph_options(dtype, features, context)
         with create(output, force) as draft:
             adopt(Path(source), draft)
     else:
@@ -85,7 +87,9 @@ def export(
             raise UsageError(
                 "--features leaves out the front end of a speech recogniser, which this is not. Remove it."
             )
-        options = {"features": True} if features else {}
+        if context is not None and "context" not in kind.options:
+            raise UsageError("--context is for decoders whose rotary embedding depends on the length. Remove it.")
+        options = {**({"features": True} if features else {}), **({"context": context} if context else {})}
         bounds = bounds_for(kind.checked_as(checkpoint.config, dtype, **options), given) if check else None
         with create(output, force) as draft:
             outputs = kind.export(checkpoint, family, dtype, draft, bounds, **options)
@@ -97,7 +101,7 @@ def export(
     return Exported(str(output), round(seconds, 3), passed, outputs, notes)
 
 
-def _check_graph_options(dtype: str, features: bool) -> None:
+def _check_graph_options(dtype: str, features: bool, context: str | None) -> None:
     """Reject options that a graph of another tool cannot follow."""
     if dtype != DTYPES[0]:
         raise UsageError(
@@ -106,3 +110,5 @@ def _check_graph_options(dtype: str, features: bool) -> None:
         )
     if features:
         raise UsageError("--features is for the checkpoint of a speech recogniser, which a graph is not. Remove it.")
+    if context is not None:
+        raise UsageError("--context is for the checkpoint of a decoder, which a graph is not. Remove it.")

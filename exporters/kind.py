@@ -10,7 +10,7 @@ from intaglio.exporters.checkpoints.family import Family, listed_architecture
 from intaglio.exporters.reference.check import Checked
 
 
-def _same_dtype(config: Mapping[str, Any], dtype: str) -> str:
+def _same_dtype(config: Mapping[str, Any], dtype: str, **options: Any) -> str:
     return dtype
 
 
@@ -43,6 +43,6 @@ class Kind:
         """The family of a config.json, or None if it is of another kind."""
         family = next((each for each in self.families if each.model_type == config.get("model_type")), None)
         listed = "" if self.any_architecture else listed_architecture(config)
-        if family is None:
+        if family is None or not family.takes(config):
             return self.other(config)
         return family if not listed or listed in family.architectures else None

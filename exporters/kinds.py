@@ -10,6 +10,7 @@ from intaglio.exporters.decoders.export import export_decoder
 from intaglio.exporters.decoders.reference import load_decoder
 from intaglio.exporters.decoders.traced.export import export_traced_decoder
 from intaglio.exporters.decoders.traced.family import find_traced
+from intaglio.exporters.decoders.traced.reference import load_traced_decoder
 from intaglio.exporters.encoder_decoders.export import export_encoder_decoder
 from intaglio.exporters.encoders.export import export_encoder
 from intaglio.exporters.encoders.reference import load_encoder
@@ -24,7 +25,7 @@ KINDS = (
     Kind(SENTENCE_ENCODERS, export_encoder, load_encoder, any_architecture=True, in_sentence_folders=True),
     Kind(DECODERS, export_decoder, load_decoder),
     Kind(ENCODER_DECODERS, export_encoder_decoder, load=None),
-    Kind((), export_traced_decoder, load=None, other=find_traced),
+    Kind((), export_traced_decoder, load_traced_decoder, ("context",), other=find_traced),
     Kind(SPEECH, export_speech, load_speech, ("features",), checked_as, any_architecture=True),
 )
 

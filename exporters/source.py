@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
-from intaglio.bundle.bundle import Source
+from intaglio.bundle.bundle import Manifest, Source
 from intaglio.errors import MissingExtraError, SourceError
 from intaglio.exporters.checkpoints.checkpoint import Checkpoint
 from intaglio.exporters.kinds import find_kind
@@ -13,13 +13,13 @@ from intaglio.exporters.source_folders import folder_of
 from intaglio.extras import load
 
 
-def load_module(source: Source, download: bool = False, takes_audio: bool = True) -> Any:
+def load_module(source: Source, download: bool = False, takes_audio: bool = True, context: str | None = None) -> Any:
     """Load the checkpoint that a bundle was exported from as a float32 torch module in eval mode.
 
     `forward` takes the manifest's inputs in order and returns a tuple in the order of its outputs. `download`: whether
     a checkpoint of the hub may be downloaded; a manifest may name any. `takes_audio`: whether a speech recogniser
-    begins with its front end. Raises `SourceError` if the checkpoint is missing, or its weights or configuration have
-    changed since the export, and `MissingExtraError` without torch or transformers.
+    begins with its front end. `context`: that of a decoder. Raises `SourceError` if the checkpoint is missing, or its
+    weights or configuration have changed since the export, and `MissingExtraError` without torch or transformers.
     """
     if source.kind not in ("local", "hub"):
         raise SourceError(
@@ -43,8 +43,14 @@ def load_module(source: Source, download: bool = False, takes_audio: bool = True
             f"source {source.location}: a {family.architecture} is compared with its source model only when it is "
             "exported. Compare with another bundle: --against BUNDLE."
         )
-    options = {"features": not takes_audio}
+    options = {"features": not takes_audio, "context": context}
     return kind.load(checkpoint, family, **{name: options[name] for name in kind.options})
+
+
+def module_options(manifest: Manifest) -> dict[str, Any]:
+    """The options of `load_module` by which the module takes what the graph of a manifest takes."""
+    audio, decoder = manifest.audio, manifest.decoder
+    return {"takes_audio": not audio or not audio.features, "context": decoder.context or None if decoder else None}
 
 
 def _checkpoint(source: Source, download: bool) -> Checkpoint:

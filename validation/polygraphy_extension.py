@@ -19,7 +19,7 @@ from polygraphy.tools.args.base import BaseRunnerArgs
 from polygraphy.tools.script import make_invocable
 
 from intaglio.bundle.bundle import MANIFEST, MODEL, Bundle
-from intaglio.exporters import load_module
+from intaglio.exporters import load_module, module_options
 from intaglio.runtime import open_engine
 from intaglio.targets import DEFAULT, summary
 from intaglio.validation.comparison.runners import EngineRunner, PyTorchRunner, ReferenceRunner
@@ -122,7 +122,8 @@ def engine_runner(path: str, target: str) -> EngineRunner:
 def pytorch_runner(path: str) -> PyTorchRunner:
     """A runner for a bundle's source."""
     manifest = Bundle.open(bundle_of(Path(path)) or path).manifest
-    module = partial(load_module, manifest.source, download=True)  # the user asked for this runner
+    options = module_options(manifest)
+    module = partial(load_module, manifest.source, download=True, **options)  # the user asked for this runner
     return PyTorchRunner(module, manifest.inputs, manifest.outputs, "intaglio pytorch")
 
 

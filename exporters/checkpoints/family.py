@@ -24,6 +24,10 @@ class Family:
         """Whether a weight of the model has one row per position."""
         return False
 
+    def takes(self, config: Mapping[str, Any]) -> bool:
+        """Whether it can export a config.json of its `model_type`; another kind may where this does not."""
+        return True
+
     def check(self, config: Mapping[str, Any], where: str) -> None:
         """Raise `SourceError` for settings of config.json that the export does not support; `where` names it."""
 

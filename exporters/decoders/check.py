@@ -19,12 +19,13 @@ from intaglio.bundle.bundle import Decoder
 from intaglio.exporters.reference.check import Checked, Floats, answer, check_sequences, open_checked
 from intaglio.runtime.sessions.decoder import DecoderSession
 from intaglio.runtime.sessions.early_exit import EarlyExitSession
-from intaglio.runtime.sessions.step import DRAFT_LOGITS, exit_outputs, whole_outputs
+from intaglio.runtime.sessions.step import DRAFT_LOGITS, KINDS, LOGITS, PAST, exit_outputs, step_feeds, whole_outputs
 from intaglio.runtime.text.tokenizer import TOKENIZER, Tokenizer
 from intaglio.samples.sentences import sentences
 
 Batch = list[list[int]]  # token ids of each sequence
 TEXTS, TOGETHER, LONGEST = 8, 4, 24  # sequences in total, per batch, and tokens per sequence
+AFTER_PAST = (1, 2, 3, 4)  # token ids
 STEPS = (1, 2, 3)  # tokens per step, repeated, after the first half of the shortest sequence
 
 
@@ -45,12 +46,14 @@ def check_decoder(
     batches: list[Batch],
     expected: Mapping[str, list[Floats]],
     cuts: Sequence[str],
+    past: int = 0,
 ) -> dict[str, Checked]:
     """Run the ONNX file `model` on `batches` and compare its outputs with `expected`; `cuts` as in `open_checked`.
 
     `expected` maps the name of each output to float32 [tokens, ..., vocab] for each sequence of each batch in order.
+    With `past`, the logits of `after_past` come last.
     """
-    return check_sequences("decoders.check", model, (decoder, batches, cuts), expected, bounds)
+    return check_sequences("decoders.check", model, (decoder, batches, cuts, past), expected, bounds)
 
 
 def stepwise_outputs(
@@ -89,6 +92,35 @@ def run_in_pieces(session: DecoderSession, batch: Batch) -> dict[str, list[Float
     return {name: [np.concatenate(parts) for parts in kept] for name, kept in collected.items()}
 
 
+def after_past(model: Path, decoder: Decoder, past: int, cuts: Sequence[str] = ()) -> Floats:
+    """The logits [tokens, vocab] of the tokens `AFTER_PAST` after `past` others, which the cache has at random.
+
+    So the window of a layer is crossed without computing as many tokens.
+    """
+    with open_checked(model, cuts, whole_outputs(decoder)) as engine:
+        feeds = step_feeds(decoder, np.array([AFTER_PAST]), [past])
+        dtypes = {spec.name: spec.dtype for spec in engine.inputs}
+        for index, pair in enumerate(random_past(decoder, past)):
+            for kind, array in zip(KINDS, pair, strict=True):
+                name = f"{PAST}{kind}_{index}"
+                room = np.zeros((*array.shape[:2], past + len(AFTER_PAST), array.shape[3]), dtypes[name])
+                room[:, :, :past] = array
+                feeds[name] = room
+        logits: Floats = engine.run(feeds)[LOGITS][0]
+        return logits
+
+
+def random_past(decoder: Decoder, past: int) -> Iterator[tuple[Floats, Floats]]:
+    """Keys and values [1, heads, past, dim] of each layer that has a cache, always the same; exact in float16."""
+    random = np.random.default_rng(0)
+    for cache in decoder.layer_caches:
+        keys, values = (
+            random.standard_normal((1, cache.heads, past, dim), np.float32).astype(np.float16).astype(np.float32)
+            for dim in (cache.key_dim, cache.value_dim)
+        )
+        yield keys, values
+
+
 def pieces(lengths: Sequence[int]) -> list[slice]:
     """The pieces into which sequences of `lengths` tokens are cut: half of the shortest, then by `STEPS`."""
     cuts = [0, (min(lengths) + 1) // 2]
@@ -97,12 +129,14 @@ def pieces(lengths: Sequence[int]) -> list[slice]:
     return [slice(start, stop) for start, stop in pairwise(cuts)]
 
 
-def _run(model: Path, request: tuple[Decoder, list[Batch], list[str]]) -> Iterator[dict[str, list[Floats]]]:
-    decoder, batches, cuts = request
+def _run(model: Path, request: tuple[Decoder, list[Batch], list[str], int]) -> Iterator[dict[str, list[Floats]]]:
+    decoder, batches, cuts, past = request
     for batch in batches:
         for early in (False, True) if decoder.exit_layer else (False,):
             yield stepwise_outputs(model, decoder, batch, cuts, early)
+    if past:
+        yield {LOGITS: [after_past(model, decoder, past, cuts)]}
 
 
 if __name__ == "__main__":
-    answer(tuple[Decoder, list[Batch], list[str]], _run)
+    answer(tuple[Decoder, list[Batch], list[str], int], _run)

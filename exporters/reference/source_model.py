@@ -23,14 +23,15 @@ def build_model(
     checkpoint: Checkpoint,
     weights: Mapping[str, MappedTensor],
     architecture: str,
-    blocks: str,
+    blocks: str | Callable[[Any], str],
     streamed: bool = False,
     **extra: bool,
 ) -> Any:
     """Load the checkpoint as a float32 `transformers` model, with the options `extra`; float32 weights stay mapped.
 
-    `blocks` is the path of the list of Transformer blocks; config.json must count all of them. `streamed`: large
-    weights are read from their files each time that they are used, so that they are never all in memory.
+    `blocks` is the path of the list of Transformer blocks, or finds it in the model; config.json must count all of
+    them. `streamed`: large weights are read from their files each time that they are used, so that they are never all
+    in memory.
     """
     if streamed:
         from intaglio.exporters.reference.streamed_weights import StreamedWeights
@@ -62,11 +63,15 @@ def deferred_model(checkpoint: Checkpoint, architecture: str, blocks: Callable[[
 
 
 def _load_complete(
-    checkpoint: Checkpoint, tensors: Mapping[str, Tensor], architecture: str, blocks: str, extra: Mapping[str, bool]
+    checkpoint: Checkpoint,
+    tensors: Mapping[str, Tensor],
+    architecture: str,
+    blocks: str | Callable[[Any], str],
+    extra: Mapping[str, bool],
 ) -> Any:
     with source_errors(checkpoint, architecture, Exception):  # the library raises all kinds of exceptions
         model, report = load_state(checkpoint.folder, architecture, tensors, load("torch").float32, **extra)
-    _check_complete(checkpoint, architecture, blocks, report)
+    _check_complete(checkpoint, architecture, blocks if isinstance(blocks, str) else blocks(model), report)
     return model
 
 

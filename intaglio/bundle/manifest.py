@@ -78,6 +78,7 @@ class Decoder(msgspec.Struct, frozen=True):
     draft_kind: str = ""  # "hidden-transfer" or "medusa"; "": no drafts
     exit_layer: int = 0  # blocks before the early exit, whose logits are also an output; 0: no early exit
     saturation_exits: bool = False  # the graph stops computing a token whose state hardly changes
+    context: str = ""  # "short" or "long": texts for which a rotary embedding with two sets of frequencies is exact
     caches: tuple[LayerCache, ...] = ()  # of each layer that has one, if they are not all alike; else empty
 
     @property

@@ -12,7 +12,7 @@ from typing import Any
 import msgspec
 
 from intaglio.bundle.bundle import MANIFEST, Bundle, Manifest
-from intaglio.exporters import load_module
+from intaglio.exporters import load_module, module_options
 from intaglio.exporters.checkpoints.checkpoint import CONFIG
 from intaglio.runtime.engines.engine import Engine
 from intaglio.runtime.engines.onnxruntime.engine import OnnxRuntimeEngine
@@ -63,10 +63,11 @@ class ComparedModel:
     @cached_property
     def _module(self) -> Any:
         """The checkpoint, loaded once for all runners. Raises `SourceError` if it is missing or changed."""
-        audio, source = self.bundle.manifest.audio, self.bundle.manifest.source
+        manifest = self.bundle.manifest
+        source = manifest.source
         if self.checkpoint is not None:
             source = msgspec.structs.replace(source, kind="local", location=str(self.checkpoint.absolute()))
-        return load_module(source, self.download, audio is None or not audio.features)
+        return load_module(source, self.download, **module_options(manifest))
 
     @contextmanager
     def _exposing(self, layers: Sequence[str]) -> Iterator[Engine]:

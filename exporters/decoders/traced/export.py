@@ -6,8 +6,6 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
-import numpy as np
-
 from intaglio.accuracy.default_bounds import Bounds
 from intaglio.bundle.bundle import Decoder, Draft, LayerCache
 from intaglio.bundle.model_file import save
@@ -16,11 +14,13 @@ from intaglio.errors import SourceError, one_line
 from intaglio.exporters.checkpoints.checkpoint import Checkpoint
 from intaglio.exporters.checkpoints.config import integer
 from intaglio.exporters.checkpoints.tokenizer_files import write_decoder_tokenizer
-from intaglio.exporters.decoders.check import Batch, check_decoder, token_batches
+from intaglio.exporters.decoders.check import AFTER_PAST, check_decoder, token_batches
 from intaglio.exporters.decoders.export import step_axes, with_ends
+from intaglio.exporters.decoders.traced.context import SHORT, border, check_context, fix_frequencies
 from intaglio.exporters.decoders.traced.family import TracedFamily
-from intaglio.exporters.reference.check import Checked, Floats, block_outputs
-from intaglio.exporters.reference.source_model import build_model, check_finite, deferred_model, source_errors
+from intaglio.exporters.decoders.traced.reference import blocks_of, source_logits
+from intaglio.exporters.reference.check import Checked, block_outputs
+from intaglio.exporters.reference.source_model import deferred_model
 from intaglio.exporters.writing.manifest import new_manifest
 from intaglio.extras import load
 from intaglio.networks import early_exit
@@ -31,13 +31,22 @@ if TYPE_CHECKING:
     from intaglio.exporters.decoders.traced.trace import TracedGraph
 
 NUMBERS = ("num_hidden_layers", "num_attention_heads", "max_position_embeddings")
+BEYOND = 16  # tokens beyond a window in the check
+PAST_BYTES = 1 << 30  # of a random cache in the check
 SLIDING = "sliding_attention"  # a kind of layers, as transformers names it
 
 
 def export_traced_decoder(
-    checkpoint: Checkpoint, family: TracedFamily, dtype: str, draft: Draft, bounds: Bounds | None
+    checkpoint: Checkpoint,
+    family: TracedFamily,
+    dtype: str,
+    draft: Draft,
+    bounds: Bounds | None,
+    context: str | None = None,
 ) -> dict[str, Checked]:
     """Fill `draft` with the decoder of `checkpoint`; with `bounds`, compare its logits with the source model's.
+
+    `context`: "short" or "long", for rotary embeddings with other frequencies for long texts.
 
     Raises `SourceError` for a checkpoint that is inconsistent or not supported.
     """
@@ -50,22 +59,27 @@ def export_traced_decoder(
     with step("tracing"):
         model = deferred_model(checkpoint, family.architecture, blocks_of)
         config, blocks = model.config, blocks_of(model)
+        check_context(config.get_text_config(), context, str(checkpoint.folder))
+        fix_frequencies(model, context)
         vocabulary = int(model.get_output_embeddings().weight.shape[0])
         with _tracing_errors(checkpoint, family):
             graph = trace(TracedDecoder(model), getattr(torch, dtype))
         del model
-    decoder = with_ends(describe(config.get_text_config(), graph.caches, vocabulary), checkpoint, config.to_dict())
+    decoder = with_ends(
+        describe(config.get_text_config(), graph.caches, vocabulary, context), checkpoint, config.to_dict()
+    )
     write_decoder_tokenizer(checkpoint, draft.path, decoder.vocab_size)
     if bounds is None:
         _write(graph, checkpoint, family, decoder, dtype, draft)
         return {}
     batches = token_batches(draft.path, decoder)
     with step("running the source model"):
-        expected = source_logits(checkpoint, family, blocks, batches)
+        past = _past(decoder)
+        expected = source_logits(checkpoint, family, decoder, batches, sorted(graph.caches), past, context)
     _write(graph, checkpoint, family, decoder, dtype, draft)
     with step("checking against the source model"):
         cuts = block_outputs(graph.layers, [blocks])
-        return check_decoder(draft.model_path, decoder, bounds, batches, {LOGITS: expected}, cuts)
+        return check_decoder(draft.model_path, decoder, bounds, batches, {LOGITS: expected}, cuts, past)
 
 
 @contextmanager
@@ -83,7 +97,7 @@ def _tracing_errors(checkpoint: Checkpoint, family: TracedFamily) -> Iterator[No
         ) from error
 
 
-def describe(config: Any, caches: dict[int, tuple[int, int, int]], vocab_size: int) -> Decoder:
+def describe(config: Any, caches: dict[int, tuple[int, int, int]], vocab_size: int, context: str | None) -> Decoder:
     """The manifest's entry, from the configuration of the text model and the caches that it was seen to write.
 
     The configuration knows its numbers by the same names in all families, and in a file by those of its own.
@@ -101,7 +115,8 @@ def describe(config: Any, caches: dict[int, tuple[int, int, int]], vocab_size: i
         kv_heads=first.heads,
         head_dim=first.key_dim,
         vocab_size=vocab_size,
-        max_positions=integer(numbers, "max_position_embeddings", 1),
+        max_positions=border(config) if context == SHORT else integer(numbers, "max_position_embeddings", 1),
+        context=context or "",
         caches=() if alike else tuple(layers),
     )
 
@@ -112,28 +127,12 @@ def _window(config: Any, layer: int) -> int | None:
     return window if isinstance(window, int) and (not kinds or kinds[layer] == SLIDING) else None
 
 
-def blocks_of(model: Any) -> str:
-    """The path of the list of Transformer blocks of a `transformers` model."""
-    import torch
-
-    depth = model.config.get_text_config().num_hidden_layers
-    lists = [name for name, each in model.named_modules() if isinstance(each, torch.nn.ModuleList)]
-    found = next((name for name in lists if len(model.get_submodule(name)) == depth), None)
-    if found is None:
-        raise SourceError(f"{type(model).__name__} has no list of {depth} blocks, so it is not supported.")
-    return found
-
-
-def source_logits(checkpoint: Checkpoint, family: TracedFamily, blocks: str, batches: list[Batch]) -> list[Floats]:
-    """The logits [tokens, vocab] of the source model for each sequence, run alone, in one pass and without a cache."""
-    import torch
-
-    with source_errors(checkpoint, family.architecture, RuntimeError, IndexError), torch.inference_mode():
-        model = build_model(checkpoint, checkpoint.tensors(), family.architecture, blocks, streamed=True).eval()
-        texts = [torch.tensor([text]) for batch in batches for text in batch]
-        found = [model(input_ids=text, use_cache=False).logits[0].float().numpy() for text in texts]
-    check_finite(checkpoint, found)
-    return [np.asarray(each) for each in found]
+def _past(decoder: Decoder) -> int:
+    """Tokens in the cache when the check crosses windows: more than the longest, if their cache is not too large."""
+    caches = decoder.layer_caches
+    token = sum(4 * cache.heads * (cache.key_dim + cache.value_dim) for cache in caches)  # bytes
+    wanted = max(BEYOND, *(cache.window + BEYOND for cache in caches if cache.window is not None), 0)
+    return min(wanted, decoder.max_positions - len(AFTER_PAST), PAST_BYTES // token)
 
 
 def _check_alone(checkpoint: Checkpoint) -> None:

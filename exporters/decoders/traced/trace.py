@@ -51,7 +51,8 @@ def trace(module: TracedDecoder, dtype: torch.dtype) -> TracedGraph:
         fake = FakeTensorMode(allow_non_fake_inputs=True)  # buffers, such as frequencies, keep their values
         parameters = fake_parameters(module, dtype, fake)
         rotations = Rotations(module)
-        caches = _cache_shapes(module, rotations, fake)
+        with rotations.watched(), fake:
+            caches = cache_shapes(module)
         module.cached = sorted(caches)
         replace_modules(module)
         with as_nodes(), rotations.replaced():
@@ -69,10 +70,11 @@ def trace(module: TracedDecoder, dtype: torch.dtype) -> TracedGraph:
     return TracedGraph(model, layers, caches, weights.rounding)
 
 
-def _cache_shapes(module: TracedDecoder, rotations: Rotations, fake: FakeTensorMode) -> Shapes:
+def cache_shapes(module: TracedDecoder) -> Shapes:
+    """The caches that `module` writes, seen by running it on two sequences of three tokens."""
     cache = ShapeCache()
-    with rotations.watched(), fake:
-        ids = torch.zeros(2, 3, dtype=torch.int64)
+    ids = torch.zeros(2, 3, dtype=torch.int64)
+    with torch.no_grad():
         module.logits_at(ids, ids, torch.ones(2, 3, 3, dtype=torch.bool), ids[:, 0], ids[:, :2], cache)
     return cache.shapes
 
