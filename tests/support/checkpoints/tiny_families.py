@@ -1,4 +1,4 @@
-"""Small random checkpoints of every causal language model of `transformers`, by its model_type."""
+"""Small random checkpoints of the causal language models of `transformers`, by their model_type."""
 
 from __future__ import annotations
 
@@ -7,71 +7,59 @@ from typing import Any
 
 from tiny_decoders import END, VOCABULARY, write_byte_tokenizer
 
-LAYERS = 4
+LAYERS = 2
 # Sizes by the names that configurations give them; a configuration gets those that it has.
 SIZES: dict[str, Any] = {
-    "vocab_size": VOCABULARY,
-    "hidden_size": 32,
-    "n_embd": 32,
-    "d_model": 32,
-    "dim": 32,
-    "embed_dim": 32,
-    "intermediate_size": 48,
-    "ffn_dim": 48,
-    "n_inner": 48,
-    "ffn_hidden_size": 48,
-    "expert_ffn_hidden_size": 16,
-    "num_hidden_layers": LAYERS,
-    "n_layer": LAYERS,
-    "n_layers": LAYERS,
-    "num_layers": LAYERS,
-    "decoder_layers": LAYERS,
-    "num_attention_heads": 4,
-    "n_head": 4,
-    "n_heads": 4,
-    "num_heads": 4,
-    "attention_heads": 4,
-    "decoder_attention_heads": 4,
+    **dict.fromkeys(("hidden_size", "n_embd", "d_model", "dim", "embed_dim"), 32),
+    **dict.fromkeys(("intermediate_size", "ffn_dim", "n_inner", "ffn_hidden_size"), 48),
+    **dict.fromkeys(("num_hidden_layers", "n_layer", "n_layers", "num_layers", "decoder_layers"), LAYERS),
+    **dict.fromkeys(
+        ("num_attention_heads", "n_head", "n_heads", "num_heads", "attention_heads", "decoder_attention_heads"), 4
+    ),
+    **dict.fromkeys(("max_position_embeddings", "n_positions", "n_ctx", "max_seq_len"), 64),
+    **dict.fromkeys(("sliding_window", "attention_chunk_size"), 8),
+    **dict.fromkeys(("num_experts", "num_local_experts", "n_routed_experts", "moe_num_experts"), 4),
+    **dict.fromkeys(("num_experts_per_tok", "moe_k"), 2),
+    **dict.fromkeys(
+        ("moe_intermediate_size", "shared_expert_intermediate_size", "shared_intermediate_size", "q_lora_rank",
+         "kv_lora_rank", "expert_ffn_hidden_size"),
+        16,
+    ),
+    **dict.fromkeys(("n_shared_experts", "moe_num_shared_experts", "n_group", "topk_group"), 1),
+    "first_k_dense_replace": 1,
+    **dict.fromkeys(("head_dim", "qk_rope_head_dim", "qk_nope_head_dim"), 8),
+    "v_head_dim": 12,
     "num_key_value_heads": 2,
-    "head_dim": 8,
-    "max_position_embeddings": 64,
-    "n_positions": 64,
-    "n_ctx": 64,
-    "max_seq_len": 64,
-    "sliding_window": 8,
-    "attention_chunk_size": 8,
-    "num_experts": 4,
-    "num_local_experts": 4,
-    "n_routed_experts": 4,
-    "moe_num_experts": 4,
-    "num_experts_per_tok": 2,
-    "moe_k": 2,
-    "n_shared_experts": 1,
-    "moe_num_shared_experts": 1,
-    "moe_intermediate_size": 16,
-    "shared_expert_intermediate_size": 16,
-    "shared_intermediate_size": 16,
-    "n_group": 1,
-    "topk_group": 1,
-    "q_lora_rank": 16,
-    "kv_lora_rank": 16,
-    "qk_rope_head_dim": 8,
-    "qk_nope_head_dim": 8,
-    "v_head_dim": 8,
+    "vocab_size": VOCABULARY,
     "pad_token_id": None,
     "bos_token_id": None,
     "eos_token_id": END,
+}  # fmt: skip
+WINDOW_THEN_FULL = {"layer_types": ["sliding_attention", "full_attention"]}
+ALL_HEADS = {"num_key_value_heads": 4}  # of latent attention
+# What a type needs beside.
+OPTIONS: dict[str, dict[str, Any]] = {
+    "cohere2": WINDOW_THEN_FULL,
+    "cwm": {"bos_token_id": 1, "pad_token_id": 0},
+    "deepseek_v2": ALL_HEADS | {"topk_method": "greedy"},
+    "deepseek_v3": ALL_HEADS,
+    "exaone4": WINDOW_THEN_FULL,
+    "gemma3_text": WINDOW_THEN_FULL,
+    "gpt_oss": WINDOW_THEN_FULL,
+    "llama4_text": {"no_rope_layers": [1, 0], "interleave_moe_layer_step": 2, "intermediate_size_mlp": 48},
+    "olmo3": WINDOW_THEN_FULL,
+    "smollm3": {"no_rope_layer_interval": 2},
 }
 
 
 def make_config(model_type: str, **options: Any) -> Any:
     """A small configuration of a model type."""
-    import transformers
+    from transformers.models.auto.configuration_auto import CONFIG_MAPPING
 
-    kind = transformers.models.auto.configuration_auto.CONFIG_MAPPING[model_type]
+    kind = CONFIG_MAPPING[model_type]
     default = kind()
     sizes = {name: value for name, value in SIZES.items() if hasattr(default, name)}
-    return kind(**{**sizes, **options})
+    return kind(**{**sizes, **OPTIONS.get(model_type, {}), **options})
 
 
 def save_family(folder: Path, model_type: str, **options: Any) -> Path:
@@ -79,9 +67,8 @@ def save_family(folder: Path, model_type: str, **options: Any) -> Path:
     import torch
     import transformers
 
-    config = make_config(model_type, **options)
     torch.manual_seed(0)
-    model = transformers.AutoModelForCausalLM.from_config(config).eval().float()
+    model = transformers.AutoModelForCausalLM.from_config(make_config(model_type, **options)).eval().float()
     random = torch.Generator().manual_seed(1)
     with torch.no_grad():
         for name, parameter in model.named_parameters():
