@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
@@ -52,6 +53,7 @@ def deferred_model(checkpoint: Checkpoint, architecture: str, blocks: Callable[[
     from intaglio.exporters.checkpoints.deferred import DeferredTensor
 
     tensors = {name: DeferredTensor.of(name, mapped) for name, mapped in checkpoint.tensors().items()}
+    _check_experts(checkpoint, tensors)
     with source_errors(checkpoint, architecture, Exception):
         model, report = load_state(checkpoint.folder, architecture, tensors, load("torch").float32)
     _check_complete(checkpoint, architecture, blocks(model), report)
@@ -60,6 +62,22 @@ def deferred_model(checkpoint: Checkpoint, architecture: str, blocks: Callable[[
             if isinstance(buffer, DeferredTensor):
                 module._buffers[name] = buffer.compute()
     return model.eval().requires_grad_(False)
+
+
+def _check_experts(checkpoint: Checkpoint, tensors: Mapping[str, Tensor]) -> None:
+    """Reject a checkpoint with experts missing or of another shape, which the library joins without saying which."""
+    found: dict[str, dict[str, Tensor]] = {}  # "model.layers.0.mlp.experts.*.up_proj.weight" -> its experts by number
+    for name, tensor in tensors.items():
+        if expert := re.search(r"(?<=experts\.)\d+(?=\.)", name):
+            found.setdefault(f"{name[: expert.start()]}*{name[expert.end() :]}", {})[expert[0]] = tensor
+    most = max(map(len, found.values()), default=0)
+    for pattern, experts in found.items():
+        shapes = {tuple(each.shape) for each in experts.values()}
+        if len(experts) < most or len(shapes) > 1:
+            problem = f"{len(experts)} of {most} experts" if len(experts) < most else f"experts of {len(shapes)} shapes"
+            raise SourceError(
+                f"{checkpoint.folder}: {problem} for {pattern}. Download or copy the whole checkpoint again."
+            )
 
 
 def _load_complete(

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from collections import Counter
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 
 import onnx_ir as ir
@@ -15,6 +18,7 @@ from onnx_ir.passes.common import (
 from onnx_ir.tensor_adapters import from_torch_dtype
 from onnxscript import optimizer
 from torch._subclasses.fake_tensor import FakeTensorMode
+from torch.utils._pytree import tree_leaves
 
 from intaglio.exporters.decoders.traced.experts import expand
 from intaglio.exporters.decoders.traced.module import TracedDecoder
@@ -51,7 +55,7 @@ def trace(module: TracedDecoder, dtype: torch.dtype) -> TracedGraph:
         fake = FakeTensorMode(allow_non_fake_inputs=True)  # buffers, such as frequencies, keep their values
         parameters = fake_parameters(module, dtype, fake)
         rotations = Rotations(module)
-        with rotations.watched(), fake:
+        with rotations.watched(), fake, _returns(module) as returned:
             caches = cache_shapes(module)
         module.cached = sorted(caches)
         replace_modules(module)
@@ -65,9 +69,33 @@ def trace(module: TracedDecoder, dtype: torch.dtype) -> TracedGraph:
     RemoveUnusedNodesPass()(model)
     ShapeInferencePass()(model)
     name_nodes(model, GRAPH)
-    layers = module_outputs(model, module)
+    layers = {path: value for path, value in module_outputs(model, module).items() if returned[path] == 1}
     ClearMetadataAndDocStringPass()(model)  # stack traces: longer than the graph, and full of this machine's paths
     return TracedGraph(model, layers, caches, weights.rounding)
+
+
+@contextmanager
+def _returns(module: TracedDecoder) -> Iterator[Counter[str]]:
+    """The tensors that each module returns inside this block, by its path.
+
+    Of one that returns several, such as cosines and sines, the graph does not tell which value is computed last.
+    """
+    returned = Counter[str]()
+    hooks = [
+        each.register_forward_hook(
+            lambda _, inputs, output, path=path: returned.update({path: len(_tensors(output))})  # type: ignore[misc]
+        )
+        for path, each in module.named_modules()
+    ]
+    try:
+        yield returned
+    finally:
+        for hook in hooks:
+            hook.remove()
+
+
+def _tensors(output: object) -> list[torch.Tensor]:
+    return [each for each in tree_leaves(output) if isinstance(each, torch.Tensor)]
 
 
 def cache_shapes(module: TracedDecoder) -> Shapes:

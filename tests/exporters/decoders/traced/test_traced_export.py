@@ -1,0 +1,131 @@
+"""Exporting decoders by tracing: what the check sees, what the bundle says, and what is refused."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from tiny_decoders import save_decoder, write_byte_tokenizer
+from tiny_families import save_family
+
+from intaglio.bundle.bundle import Bundle, LayerCache
+from intaglio.bundle.model_file import load
+from intaglio.errors import SourceError, UsageError
+from intaglio.exporters import export
+from intaglio.validation import validate
+
+WINDOW = 40  # longer than the sentences of the check
+LONGROPE = {
+    "rope_type": "longrope", "rope_theta": 10000.0, "original_max_position_embeddings": 32, "factor": 2.0,
+    "short_factor": [1.0, 1.1, 1.2, 1.3], "long_factor": [2.0, 3.0, 4.0, 5.0],
+}  # fmt: skip
+DYNAMIC = {"rope_type": "dynamic", "rope_theta": 10000.0, "factor": 4.0}
+
+
+@pytest.fixture(scope="module")
+def windowed(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Path]:
+    """A Gemma 3 with a window, and its bundle."""
+    folder = tmp_path_factory.mktemp("windowed")
+    checkpoint = save_family(folder / "checkpoint", "gemma3_text", sliding_window=WINDOW, tie_word_embeddings=True)
+    assert export(str(checkpoint), folder / "bundle").passed
+    return checkpoint, folder / "bundle"
+
+
+def test_lost_window_fails_the_check(
+    windowed: tuple[Path, Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from intaglio.exporters.decoders.traced.step import Step
+
+    monkeypatch.setattr(Step, "mask", lambda step, rule: step._mask)
+    assert not export(str(windowed[0]), tmp_path / "bundle").passed
+
+
+def test_manifest_has_the_window_of_each_layer(windowed: tuple[Path, Path]) -> None:
+    decoder = Bundle.open(windowed[1]).manifest.decoder
+    assert decoder is not None and decoder.sliding_window is None
+    assert decoder.caches == (LayerCache(2, 8, 8, WINDOW), LayerCache(2, 8, 8))
+
+
+def test_weights_have_the_names_of_the_checkpoint_and_tied_ones_are_stored_once(windowed: tuple[Path, Path]) -> None:
+    from safetensors import safe_open
+
+    with safe_open(windowed[0] / "model.safetensors", "np") as file:
+        named = {name: list(file.get_slice(name).get_shape()) for name in file.keys()}  # noqa: SIM118
+    graph = load(Bundle.open(windowed[1]).model_path).graph
+    matrices = {
+        name.removesuffix("_transposed") for name, value in graph.initializers.items() if value.shape.rank() == 2
+    }
+    assert matrices == {name for name, shape in named.items() if len(shape) == 2}
+
+
+def test_norms_rotations_and_activations_are_single_nodes(windowed: tuple[Path, Path]) -> None:
+    operators = [node.op_type for node in load(Bundle.open(windowed[1]).model_path).graph]
+    # Four norms and two of queries and keys in each of two layers, and one behind them.
+    assert operators.count("RMSNormalization") == 13 and "ReduceMean" not in operators and "Pow" not in operators
+    assert operators.count("RotaryEmbedding") == 4 and "Neg" not in operators
+    assert operators.count("Gelu") == 2 and "Tanh" not in operators
+
+
+def test_bisection_compares_the_blocks_with_the_modules_of_the_source(windowed: tuple[Path, Path]) -> None:
+    found = validate(windowed[1], bisect=True)
+    assert found.passed and found.first_layer_beyond is None
+    written = json.loads(Path(found.report).with_suffix(".json").read_text())
+    compared = {layer["layer"] for layer in written["layers"]}
+    assert compared >= {"model.layers.0", "model.layers.1", "lm_head"}
+
+
+def test_frequencies_of_a_context_are_exact(tmp_path: Path) -> None:
+    checkpoint = save_family(
+        tmp_path / "checkpoint", "phi3", rope_parameters=LONGROPE, original_max_position_embeddings=32
+    )
+    with pytest.raises(SourceError, match=r"more than 32 tokens.*--context short or --context long"):
+        export(str(checkpoint), tmp_path / "bundle")
+    for context, positions in (("short", 32), ("long", 64)):
+        assert export(str(checkpoint), tmp_path / context, context=context).passed
+        decoder = Bundle.open(tmp_path / context).manifest.decoder
+        assert decoder is not None and decoder.context == context and decoder.max_positions == positions
+        assert validate(tmp_path / context).passed
+
+
+def test_written_family_with_dynamic_frequencies_is_traced(tmp_path: Path) -> None:
+    checkpoint = save_decoder(tmp_path / "checkpoint", "llama", rope_parameters=DYNAMIC)
+    assert export(str(checkpoint), tmp_path / "bundle", context="short").passed
+    with pytest.raises(SourceError, match="change with each token"):
+        export(str(checkpoint), tmp_path / "long", context="long")
+
+
+def test_context_without_effect_is_refused(windowed: tuple[Path, Path], tmp_path: Path) -> None:
+    with pytest.raises(UsageError, match="this has another"):
+        export(str(windowed[0]), tmp_path / "bundle", context="short")
+
+
+@pytest.mark.parametrize(
+    ("model_type", "reason"),
+    [("mamba", "keeps a recurrent state"), ("bloom", "computes its attention itself"), ("jamba", "recurrent state")],
+)
+def test_models_of_other_state_or_attention_are_refused_by_name(tmp_path: Path, model_type: str, reason: str) -> None:
+    (tmp_path / "config.json").write_text(json.dumps({"model_type": model_type}))
+    write_byte_tokenizer(tmp_path)
+    (tmp_path / "model.safetensors").write_bytes((2).to_bytes(8, "little") + b"{}")
+    with pytest.raises(SourceError, match=reason):
+        export(str(tmp_path), tmp_path / "bundle")
+    assert not (tmp_path / "bundle").exists()
+
+
+def test_missing_expert_is_named(tmp_path: Path) -> None:
+    from safetensors.numpy import load_file, save_file
+
+    checkpoint = save_family(tmp_path / "checkpoint", "mixtral")
+    path = checkpoint / "model.safetensors"
+    tensors: dict[str, Any] = load_file(path)
+    lost = next(name for name in tensors if "experts.3" in name)
+    save_file({name: array for name, array in tensors.items() if name != lost}, path, {"format": "pt"})
+    with pytest.raises(SourceError, match=r"3 of 4 experts for model.*experts\.\*\.w"):
+        export(str(checkpoint), tmp_path / "bundle")
+    tensors[lost] = np.zeros((3, 3), np.float32)
+    save_file(tensors, path, {"format": "pt"})
+    with pytest.raises(SourceError, match="experts of 2 shapes"):
+        export(str(checkpoint), tmp_path / "bundle")
