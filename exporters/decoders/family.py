@@ -9,7 +9,6 @@ from typing import Any
 from intaglio.bundle.bundle import Decoder
 from intaglio.exporters.checkpoints.family import Family
 from intaglio.exporters.decoders.graph import DecoderGraph
-from intaglio.exporters.writing.rotary import KINDS
 
 
 @dataclass(frozen=True)
@@ -30,11 +29,14 @@ class DecoderFamily(Family):
     build: Callable[[DecoderGraph, dict[str, Any]], None]
 
     def takes(self, config: Mapping[str, Any]) -> bool:
-        """Whether all layers are alike, and turn whole heads at frequencies that do not depend on the length."""
+        """Whether all layers have the same window or none, and rotary frequencies that do not depend on the length."""
         rope = config.get("rope_parameters") or config.get("rope_scaling") or {}
         if not isinstance(rope, dict):
             return True  # and refused later
         kind = rope.get("rope_type", rope.get("type", "default"))
         kinds = config.get("layer_types")
-        alike = not isinstance(kinds, list) or len(set(map(str, kinds))) < 2
-        return alike and kind in KINDS and rope.get("partial_rotary_factor", 1.0) == 1.0
+        if isinstance(kinds, list):
+            some = len(set(map(str, kinds))) > 1 and config.get("sliding_window") is not None
+        else:
+            some = bool(config.get("use_sliding_window"))  # from the layer max_window_layers on
+        return not some and not (kind == "longrope" or "dynamic" in str(kind))

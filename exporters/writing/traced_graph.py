@@ -36,15 +36,17 @@ def fake_parameters(module: torch.nn.Module, dtype: torch.dtype, fake: FakeTenso
 @contextlib.contextmanager
 def quiet() -> Iterator[None]:
     """Keep the tracer's progress and warnings off the terminal; errors are raised."""
-    log = logging.getLogger("torch.onnx")
-    level = log.level
-    log.setLevel(logging.ERROR)
+    levels = {"torch.onnx": logging.ERROR, "torch._subclasses.fake_tensor": logging.CRITICAL}
+    before = {name: logging.getLogger(name).level for name in levels}
+    for name, level in levels.items():
+        logging.getLogger(name).setLevel(level)
     try:
         with warnings.catch_warnings(), contextlib.redirect_stdout(io.StringIO()):
             warnings.simplefilter("ignore")
             yield
     finally:
-        log.setLevel(level)
+        for name, level in before.items():
+            logging.getLogger(name).setLevel(level)
 
 
 def scopes(node: ir.Node) -> list[str]:

@@ -10,7 +10,7 @@ from intaglio.accuracy.default_bounds import Bounds
 from intaglio.bundle.bundle import Decoder, Draft, LayerCache
 from intaglio.bundle.model_file import save
 from intaglio.display.progress import step
-from intaglio.errors import SourceError, one_line
+from intaglio.errors import SourceError, UsageError, one_line
 from intaglio.exporters.checkpoints.checkpoint import Checkpoint
 from intaglio.exporters.checkpoints.config import integer
 from intaglio.exporters.checkpoints.tokenizer_files import write_decoder_tokenizer
@@ -48,7 +48,7 @@ def export_traced_decoder(
 
     `context`: "short" or "long", for rotary embeddings with other frequencies for long texts.
 
-    Raises `SourceError` for a checkpoint that is inconsistent or not supported.
+    Raises `SourceError` for a checkpoint that is inconsistent or not supported, `UsageError` without `bounds`.
     """
     with step("loading the libraries"):
         torch = load("torch")
@@ -60,6 +60,11 @@ def export_traced_decoder(
         model = deferred_model(checkpoint, family.architecture, blocks_of)
         config, blocks = model.config, blocks_of(model)
         check_context(config.get_text_config(), context, str(checkpoint.folder))
+        if bounds is None:
+            raise UsageError(
+                f"--no-check: the graph of a {family.architecture} is traced, which can go wrong without an error. "
+                "Leave it out; the check has the weights of one layer in memory at a time."
+            )
         fix_frequencies(model, context)
         vocabulary = int(model.get_output_embeddings().weight.shape[0])
         with _tracing_errors(checkpoint, family):
@@ -69,9 +74,6 @@ def export_traced_decoder(
         describe(config.get_text_config(), graph.caches, vocabulary, context), checkpoint, config.to_dict()
     )
     write_decoder_tokenizer(checkpoint, draft.path, decoder.vocab_size)
-    if bounds is None:
-        _write(graph, checkpoint, family, decoder, dtype, draft)
-        return {}
     batches = token_batches(draft.path, decoder)
     with step("running the source model"):
         past = _past(decoder)

@@ -32,13 +32,17 @@ class TracedFamily(Family):
 
 
 def find_traced(config: Mapping[str, Any]) -> TracedFamily | None:
-    """The family of a config.json of a causal language model of `transformers`; None for another model."""
+    """The family of a config.json of a causal language model of `transformers`; None for another model.
+
+    Encoders may serve as decoders, and then say so.
+    """
     model_type, listed = config.get("model_type"), listed_architecture(config)
     if not isinstance(model_type, str) or not model_type:
         return None
     load("transformers")
-    names = importlib.import_module("transformers.models.auto.modeling_auto").MODEL_FOR_CAUSAL_LM_MAPPING_NAMES
-    architecture = names.get(model_type)
-    if not architecture or listed not in ("", architecture) or config.get("is_encoder_decoder"):
+    known = importlib.import_module("transformers.models.auto.modeling_auto")
+    architecture = known.MODEL_FOR_CAUSAL_LM_MAPPING_NAMES.get(model_type)
+    encodes = model_type in known.MODEL_FOR_MASKED_LM_MAPPING_NAMES and not config.get("is_decoder")
+    if not architecture or listed not in ("", architecture) or config.get("is_encoder_decoder") or encodes:
         return None
     return TracedFamily(model_type, architecture)

@@ -172,12 +172,12 @@ BAD: dict[str, tuple[str, dict[str, Any], str]] = {
     "windows": (
         "qwen2",
         {"use_sliding_window": True, "layer_types": ["full_attention", "sliding_attention"]},
-        "windows in only some layers are not supported",
+        "sliding_window is None, expected an integer of at least 1",
     ),
     "normalised heads, windows": (
         "qwen3",
         {"use_sliding_window": True, "layer_types": ["full_attention", "sliding_attention"]},
-        "windows in only some layers are not supported",
+        "sliding_window is None, expected an integer of at least 1",
     ),
     "windows of no length": (
         "qwen2",

@@ -342,7 +342,7 @@ FOREIGN = {
     ),
     "its numbers do not matter": Case(
         {"config.json": {"model_type": "mamba", "architectures": ["MambaForCausalLM"], "intermediate_size": [1]}},
-        ("MambaForCausalLM is not supported", "ForCausalLM ("),
+        ("MambaForCausalLM is not supported", "keeps a recurrent state"),
     ),
     "another head": Case(
         {"config.json": {**LLAMA, "architectures": ["LlamaForTokenClassification"]}, "model.safetensors": WHOLE},

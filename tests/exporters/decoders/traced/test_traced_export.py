@@ -129,3 +129,15 @@ def test_missing_expert_is_named(tmp_path: Path) -> None:
     save_file(tensors, path, {"format": "pt"})
     with pytest.raises(SourceError, match="experts of 2 shapes"):
         export(str(checkpoint), tmp_path / "bundle")
+
+
+def test_windows_from_some_layer_on_are_traced(tmp_path: Path) -> None:
+    """Older files of Qwen2 have no kinds of layers, but say from which layer on there are windows."""
+    options = {"use_sliding_window": True, "sliding_window": 8, "max_window_layers": 1}
+    checkpoint = save_decoder(tmp_path / "checkpoint", "qwen2", **options)
+    stated = json.loads((checkpoint / "config.json").read_text())
+    del stated["layer_types"]
+    (checkpoint / "config.json").write_text(json.dumps(stated))
+    assert export(str(checkpoint), tmp_path / "bundle").passed
+    decoder = Bundle.open(tmp_path / "bundle").manifest.decoder
+    assert decoder is not None and [cache.window for cache in decoder.caches] == [None, 8]
