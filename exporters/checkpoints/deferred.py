@@ -38,8 +38,8 @@ class DeferredTensor(torch.Tensor):
 
     @staticmethod
     def __new__(cls, like: torch.Tensor, made: Any) -> DeferredTensor:  # noqa: D102
-        return torch.Tensor._make_wrapper_subclass(  # type: ignore[attr-defined, no-any-return]
-            cls, like.shape, strides=like.stride(), storage_offset=like.storage_offset(), dtype=like.dtype, device="cpu"
+        return torch.Tensor._make_wrapper_subclass(
+            cls, like.shape, like.stride(), like.storage_offset(), dtype=like.dtype, device=torch.device("cpu")
         )
 
     def __init__(self, like: torch.Tensor, made: Any):
@@ -51,7 +51,7 @@ class DeferredTensor(torch.Tensor):
         return cls(torch.empty(mapped.tensor.shape, dtype=mapped.tensor.dtype, device="meta"), (name, mapped))
 
     @classmethod
-    def __torch_dispatch__(
+    def __torch_dispatch__(  # type: ignore[override]
         cls, operation: Any, types: Any, arguments: tuple[Any, ...] = (), named: Mapping[str, Any] | None = None
     ) -> Any:
         options = {name: value for name, value in (named or {}).items() if name not in ("device", "pin_memory")}

@@ -70,8 +70,15 @@ def expert_products(x: Tensor, experts: Tensor, counts: Tensor, weight: Tensor, 
         matrices = weight[experts]
         return (x[:, None] @ (matrices if transposed else matrices.transpose(1, 2)))[:, 0]
     outputs = weight.shape[2 if transposed else 1]
-    shape, attributes = (x.shape[0], outputs), {"transposed": int(transposed)}
-    return symbolic(f"{DOMAIN}::{PRODUCTS}", [x, counts, weight], attributes, dtype=x.dtype, shape=shape, version=1)
+    shape = (x.shape[0], outputs)
+    return symbolic(
+        f"{DOMAIN}::{PRODUCTS}",
+        [x, counts, weight],
+        {"transposed": int(transposed)},
+        dtype=x.dtype,
+        shape=shape,
+        version=1,
+    )
 
 
 def expand(model: ir.Model, weight_of: Callable[[ir.Value, int, bool], ir.Value]) -> None:

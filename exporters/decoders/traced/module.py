@@ -20,7 +20,7 @@ class TracedDecoder(nn.Module):
         super().__init__()
         for name, child in model.named_children():
             self.add_module(name, child)
-        object.__setattr__(self, "_model", model)  # not a module of this one, or each would have two paths
+        self._model: tuple[Any] = (model,)  # not a module of this one, or each would have two paths
         take_over(model)
         self.cached: list[int] = []  # the layers of which `forward` takes caches
 
@@ -43,12 +43,13 @@ class TracedDecoder(nn.Module):
         self, input_ids: Tensor, positions: Tensor, mask: Tensor, start: Tensor, indices: Tensor, cache: Any
     ) -> Tensor:
         """The logits of the tokens at `indices`; `cache` takes the place of the model's own."""
-        head = self._model.get_output_embeddings()
+        (model,) = self._model
+        head = model.get_output_embeddings()
         # Before the head, so that what comes behind it (caps, scales) is part of the model.
         hook = head.register_forward_pre_hook(lambda module, inputs: (rows_at(inputs[0], indices), *inputs[1:]))
         try:
             with running(Step(mask, positions, start)):
-                logits: Tensor = self._model(
+                logits: Tensor = model(
                     input_ids=input_ids, position_ids=positions, past_key_values=cache, use_cache=True
                 ).logits
         finally:

@@ -74,8 +74,7 @@ def blocks_of(model: Any) -> str:
     import torch
 
     depth = model.config.get_text_config().num_hidden_layers
-    lists = [name for name, each in model.named_modules() if isinstance(each, torch.nn.ModuleList)]
-    found = next((name for name in lists if len(model.get_submodule(name)) == depth), None)
-    if found is None:
-        raise SourceError(f"{type(model).__name__} has no list of {depth} blocks, so it is not supported.")
-    return found
+    for name, each in model.named_modules():
+        if isinstance(each, torch.nn.ModuleList) and len(each) == depth:
+            return str(name)
+    raise SourceError(f"{type(model).__name__} has no list of {depth} blocks, so it is not supported.")

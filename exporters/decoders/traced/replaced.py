@@ -28,9 +28,9 @@ def replace_modules(model: nn.Module) -> None:
         if "Norm" in type(module).__name__ and not isinstance(module, nn.LayerNorm):
             norm = _norm_of(module)
             if norm is not None:
-                module.forward = partial(norm, module)  # type: ignore[method-assign]
+                module.forward = partial(norm, module)
         elif not any(module.children()) and not any(True for _ in module.parameters()) and (found := _gelu_of(module)):
-            module.forward = partial(nn.functional.gelu, approximate=found)  # type: ignore[method-assign]
+            module.forward = partial(nn.functional.gelu, approximate=found)
 
 
 @dataclass(frozen=True)

@@ -82,9 +82,7 @@ def _returns(module: TracedDecoder) -> Iterator[Counter[str]]:
     """
     returned = Counter[str]()
     hooks = [
-        each.register_forward_hook(
-            lambda _, inputs, output, path=path: returned.update({path: len(_tensors(output))})  # type: ignore[misc]
-        )
+        each.register_forward_hook(lambda _, inputs, output, path=path: returned.update({path: len(_tensors(output))}))
         for path, each in module.named_modules()
     ]
     try:
@@ -112,13 +110,13 @@ def _export(module: TracedDecoder, caches: Shapes, dtype: torch.dtype, fake: Fak
     names = cache_names(len(caches))
     with fake:
         example = [
-            torch.zeros([EXAMPLE[axis] for axis in spec.shape], dtype=getattr(torch, spec.dtype)) for spec in STEP
+            torch.zeros([EXAMPLE[str(axis)] for axis in spec.shape], dtype=getattr(torch, spec.dtype)) for spec in STEP
         ]
         batch, capacity = EXAMPLE[BATCH], EXAMPLE[CAPACITY]
         for layer in module.cached:
             heads, *widths = caches[layer]
             example += [torch.zeros(batch, heads, capacity, width, dtype=dtype) for width in widths]
-    shapes = [{index: sizes[axis] for index, axis in enumerate(spec.shape)} for spec in STEP]
+    shapes = [{index: sizes[str(axis)] for index, axis in enumerate(spec.shape)} for spec in STEP]
     past = tuple({0: sizes[BATCH], 2: sizes[CAPACITY]} for _ in names)
     program = torch.onnx.export(
         module,

@@ -65,7 +65,8 @@ class TracedWeights:
 
     def _fill(self, value: ir.Value, weight: DeferredTensor, name: str, transposed: bool) -> None:
         value.const_value = self._tensor(weight, name, transposed)
-        value.name, value.type, value.shape = name, ir.TensorType(self._dtype), value.const_value.shape
+        shape = weight.shape[::-1] if transposed else weight.shape
+        value.name, value.type, value.shape = name, ir.TensorType(self._dtype), ir.Shape(shape)
 
     def _tensor(self, weight: DeferredTensor, name: str, transposed: bool) -> ir.TensorProtocol:
         if (found := weight.unchanged()) is not None:
