@@ -7,7 +7,7 @@ from pathlib import Path
 import click
 
 from intaglio.cli.options.bounds import bound_options
-from intaglio.cli.options.choices import DTYPE
+from intaglio.cli.options.choices import DTYPE, OneOf
 from intaglio.cli.printing.results import force_option, json_option, print_json, print_table, say
 from intaglio.cli.printing.rows import summed_up
 from intaglio.cli.running.command import verb
@@ -35,7 +35,7 @@ Examples:
 @click.option("--features", is_flag=True, help="Speech: leave out the front end; the graph takes log-mel features.")
 @click.option(
     "--context",
-    type=click.Choice(["short", "long"]),
+    type=OneOf(("short", "long")),
     help="Texts that a rotary embedding of type longrope or dynamic is exported for.",
 )
 @bound_options

@@ -83,7 +83,7 @@ def test_only_tokenizer_models_and_safetensors_are_downloaded(hub: LocalHub, tmp
     ("files", "message"),
     [
         (QUANTISED["gptq"].files, "GPTQ, 4 bits"),
-        ({"config.json": {"model_type": "mamba"}, "model.safetensors": WHOLE}, "mamba is not supported"),
+        ({"config.json": {"model_type": "mamba"}, "model.safetensors": WHOLE}, "MambaForCausalLM is not supported"),
         ({"config.json": LLAMA, "pytorch_model.bin": b"x"}, "intaglio convert org/model -o CHECKPOINT"),
         ({"config.json": LLAMA, "tf_model.h5": b"x"}, "TensorFlow"),
         ({"llama-Q4_K_M.gguf": b"GGUF"}, "llama.cpp"),

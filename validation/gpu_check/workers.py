@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Iterator, Sequence
-from concurrent.futures import ThreadPoolExecutor, as_completed
+from concurrent.futures import Future, ThreadPoolExecutor, as_completed
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any, TypeVar
@@ -91,8 +91,10 @@ class Workers:
     def in_parallel(self, work: Callable[[Item], Result], items: Sequence[Item], most: int) -> list[Result]:
         """The results of `work`, which may start children, for each of `items`, in order; `most` at once."""
         with ThreadPoolExecutor(most) as pool:
-            results = [pool.submit(work, item) for item in items]
+            results = list[Future[Result]]()
             try:
+                for item in items:  # an interrupt may come while the first of them run already
+                    results.append(pool.submit(work, item))
                 for _ in track(as_completed(results), "gpu-check", len(results)):
                     pass
             except BaseException:

@@ -161,3 +161,6 @@ def _write(
         )
         save(graph.model, draft.model_path, consume=True)
     draft.notes += graph.rounding.notes()
+    if graph.unused:
+        parts = sorted({".".join(path.split(".")[:2]) for path in graph.unused})
+        draft.notes.append(f"text does not use {len(graph.unused)} weights, which are left out: of {', '.join(parts)}")

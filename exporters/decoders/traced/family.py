@@ -34,14 +34,16 @@ class TracedFamily(Family):
 def find_traced(config: Mapping[str, Any]) -> TracedFamily | None:
     """The family of a config.json of a causal language model of `transformers`; None for another model.
 
-    Encoders may serve as decoders, and then say so.
+    Encoders may serve as decoders, and then say so. Of a model that also reads images, only the text is exported.
     """
     model_type, listed = config.get("model_type"), listed_architecture(config)
     if not isinstance(model_type, str) or not model_type:
         return None
     load("transformers")
     known = importlib.import_module("transformers.models.auto.modeling_auto")
+    with_images = known.MODEL_FOR_IMAGE_TEXT_TO_TEXT_MAPPING_NAMES.get(model_type)
     architecture = known.MODEL_FOR_CAUSAL_LM_MAPPING_NAMES.get(model_type)
+    architecture = with_images if listed == with_images else architecture
     encodes = model_type in known.MODEL_FOR_MASKED_LM_MAPPING_NAMES and not config.get("is_decoder")
     if not architecture or listed not in ("", architecture) or config.get("is_encoder_decoder") or encodes:
         return None

@@ -74,7 +74,9 @@ def blocks_of(model: Any) -> str:
     import torch
 
     depth = model.config.get_text_config().num_hidden_layers
+    base = model.get_decoder() if hasattr(model, "get_decoder") else model  # beside it there may be blocks for images
+    inside = {id(each) for each in base.modules()}
     for name, each in model.named_modules():
-        if isinstance(each, torch.nn.ModuleList) and len(each) == depth:
+        if isinstance(each, torch.nn.ModuleList) and len(each) == depth and id(each) in inside:
             return str(name)
     raise SourceError(f"{type(model).__name__} has no list of {depth} blocks, so it is not supported.")

@@ -19,12 +19,19 @@ NAME = "intaglio"  # of this attention among those of transformers
 WITHOUT_EFFECT = {"dropout", "sliding_window", "is_causal", "position_ids", "use_cache", "layer_idx", "return_dict"}
 
 
+class _NoOtherState(list[Any]):
+    """The layers of a cache of transformers, in which a model may keep more than keys and values."""
+
+    def __getitem__(self, layer: Any) -> Any:
+        raise NotImplementedError("it keeps a state in its cache that is no keys or values")
+
+
 class StepCache(Cache):  # type: ignore[misc]
     """Buffers [batch, heads, capacity, dim], which a step writes from the slots `start` [batch] on."""
 
     def __init__(self, past: Mapping[int, tuple[Tensor, Tensor]], start: Tensor):
         """`past`: the keys and values of each layer that has a cache."""
-        super().__init__(layers=[])
+        super().__init__(layers=_NoOtherState())
         self._past, self._start = past, start
         self.present: dict[int, tuple[Tensor, Tensor]] = {}  # the same with the step's tokens
 
@@ -58,7 +65,7 @@ class ShapeCache(Cache):  # type: ignore[misc]
     """A cache that holds nothing, and notes which layers write keys and values of which shapes."""
 
     def __init__(self) -> None:
-        super().__init__(layers=[])
+        super().__init__(layers=_NoOtherState())
         self.shapes: dict[int, tuple[int, int, int]] = {}  # by layer: heads, dim of a key, dim of a value
 
     def get_seq_length(self, layer_idx: int = 0) -> int:

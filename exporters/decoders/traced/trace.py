@@ -47,6 +47,7 @@ class TracedGraph:
     layers: dict[str, str]
     caches: Shapes
     rounding: Rounding  # of the weights, complete once they are written
+    unused: list[str]  # paths of parameters that the graph does not read
 
 
 def trace(module: TracedDecoder, dtype: torch.dtype) -> TracedGraph:
@@ -71,7 +72,7 @@ def trace(module: TracedDecoder, dtype: torch.dtype) -> TracedGraph:
     name_nodes(model, GRAPH)
     layers = {path: value for path, value in module_outputs(model, module).items() if returned[path] == 1}
     ClearMetadataAndDocStringPass()(model)  # stack traces: longer than the graph, and full of this machine's paths
-    return TracedGraph(model, layers, caches, weights.rounding)
+    return TracedGraph(model, layers, caches, weights.rounding, weights.unused)
 
 
 @contextmanager

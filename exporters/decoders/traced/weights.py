@@ -34,6 +34,9 @@ class TracedWeights:
                 del self._graph.initializers[name]
             else:
                 self._weights[value] = weight
+        used = set(first)
+        # Parameters that nothing in the graph reads, such as those for images.
+        self.unused = [name for name, weight in parameters.items() if id(weight) not in used]
 
     def expert(self, value: ir.Value, index: int, transposed: bool) -> ir.Value:
         """The weight [inputs, outputs] of an expert, as a new initializer.

@@ -39,16 +39,46 @@ WINDOW_THEN_FULL = {"layer_types": ["sliding_attention", "full_attention"]}
 ALL_HEADS = {"num_key_value_heads": 4}  # of latent attention
 # What a type needs beside.
 OPTIONS: dict[str, dict[str, Any]] = {
+    "axk1": ALL_HEADS,
     "cohere2": WINDOW_THEN_FULL,
+    "cohere_compass_text": WINDOW_THEN_FULL,
     "cwm": {"bos_token_id": 1, "pad_token_id": 0},
     "deepseek_v2": ALL_HEADS | {"topk_method": "greedy"},
     "deepseek_v3": ALL_HEADS,
     "exaone4": WINDOW_THEN_FULL,
     "gemma3_text": WINDOW_THEN_FULL,
+    "gemma3n_text": WINDOW_THEN_FULL
+    | {
+        "vocab_size_per_layer_input": VOCABULARY,
+        "hidden_size_per_layer_input": 8,
+        "num_kv_shared_layers": 0,
+        "laurel_rank": 4,
+        "activation_sparsity_pattern": [0.0] * LAYERS,
+        "intermediate_size": [48] * LAYERS,
+    },
+    "gemma4_text": {
+        "num_hidden_layers": 4,
+        "layer_types": ["sliding_attention", "full_attention"] * 2,
+        "num_kv_shared_layers": 2,
+        "head_dim": 8,
+        "global_head_dim": 12,
+        "vocab_size_per_layer_input": VOCABULARY,
+        "hidden_size_per_layer_input": 8,
+    },
+    "glm4_moe_lite": ALL_HEADS,
     "gpt_oss": WINDOW_THEN_FULL,
     "llama4_text": {"no_rope_layers": [1, 0], "interleave_moe_layer_step": 2, "intermediate_size_mlp": 48},
+    "minicpm3": ALL_HEADS,
+    "modernbert-decoder": {
+        "pad_token_id": 0,
+        "bos_token_id": 1,
+        "cls_token_id": 3,
+        "sep_token_id": 4,
+        "local_attention": 8,
+    },
     "olmo3": WINDOW_THEN_FULL,
     "smollm3": {"no_rope_layer_interval": 2},
+    "youtu": ALL_HEADS,
 }
 
 
@@ -58,8 +88,15 @@ def make_config(model_type: str, **options: Any) -> Any:
 
     kind = CONFIG_MAPPING[model_type]
     default = kind()
-    sizes = {name: value for name, value in SIZES.items() if hasattr(default, name)}
+    sizes = {name: value for name, value in SIZES.items() if _has(default, name)}
     return kind(**{**sizes, **OPTIONS.get(model_type, {}), **options})
+
+
+def _has(config: Any, name: str) -> bool:
+    try:
+        return hasattr(config, name)
+    except Exception:  # an attribute that layers have, and the whole has not
+        return False
 
 
 def save_family(folder: Path, model_type: str, **options: Any) -> Path:

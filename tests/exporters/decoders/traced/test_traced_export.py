@@ -8,8 +8,8 @@ from typing import Any
 
 import numpy as np
 import pytest
-from tiny_decoders import save_decoder, write_byte_tokenizer
-from tiny_families import save_family
+from tiny_decoders import END, save_decoder, write_byte_tokenizer
+from tiny_families import make_config, save_family
 
 from intaglio.bundle.bundle import Bundle, LayerCache
 from intaglio.bundle.model_file import load
@@ -34,13 +34,13 @@ def windowed(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Path]:
     return checkpoint, folder / "bundle"
 
 
-def test_lost_window_fails_the_check(
-    windowed: tuple[Path, Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_lost_window_fails_the_check(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     from intaglio.exporters.decoders.traced.step import Step
 
+    # Of another length: equal models are traced once in the tests.
+    checkpoint = save_family(tmp_path / "checkpoint", "gemma3_text", sliding_window=WINDOW + 1)
     monkeypatch.setattr(Step, "mask", lambda step, rule: step._mask)
-    assert not export(str(windowed[0]), tmp_path / "bundle").passed
+    assert not export(str(checkpoint), tmp_path / "bundle").passed
 
 
 def test_manifest_has_the_window_of_each_layer(windowed: tuple[Path, Path]) -> None:
@@ -141,3 +141,27 @@ def test_windows_from_some_layer_on_are_traced(tmp_path: Path) -> None:
     assert export(str(checkpoint), tmp_path / "bundle").passed
     decoder = Bundle.open(tmp_path / "bundle").manifest.decoder
     assert decoder is not None and [cache.window for cache in decoder.caches] == [None, 8]
+
+
+def test_text_of_a_model_that_reads_images(tmp_path: Path) -> None:
+    import torch
+    import transformers
+
+    text = make_config("gemma3_text").to_dict()
+    vision = {"hidden_size": 16, "intermediate_size": 16, "num_hidden_layers": 2, "num_attention_heads": 2,
+              "image_size": 28, "patch_size": 14}  # fmt: skip
+    config = transformers.Gemma3Config(
+        text_config=text, vision_config=vision, mm_tokens_per_image=4, image_token_index=5, eos_token_id=END
+    )
+    torch.manual_seed(0)
+    transformers.Gemma3ForConditionalGeneration(config).eval().float().save_pretrained(tmp_path / "checkpoint")
+    write_byte_tokenizer(tmp_path / "checkpoint")
+    result = export(str(tmp_path / "checkpoint"), tmp_path / "bundle")
+    assert result.passed
+    (note,) = result.notes
+    assert note.startswith("text does not use") and "vision_tower" in note
+    manifest = Bundle.open(tmp_path / "bundle").manifest
+    assert manifest.architecture == "Gemma3ForConditionalGeneration" and manifest.decoder is not None
+    assert list(manifest.layers) and not any(
+        "vision" in name for name in load(tmp_path / "bundle/model.onnx").graph.initializers
+    )

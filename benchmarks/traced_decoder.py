@@ -1,0 +1,119 @@
+"""What does it cost to trace a decoder, relative to writing its graph?
+
+    python benchmarks/traced_decoder.py [--billions 0.25] [--stored bfloat16] [--tokens 64] [--json]
+
+A LLaMA of random weights is exported twice with the check, each in a process of its own: once by the family that writes
+the graph, once by tracing it. Time and the peak of the resident memory are those of the whole command, children
+included; see export_memory.py. Then both bundles write the same text, in turn, in one process. The limits: twice the
+time, 1.3 times the memory, 0.98 times the speed; and the same tokens.
+"""
+
+from __future__ import annotations
+
+import statistics
+import subprocess
+import sys
+import tempfile
+import time
+from pathlib import Path
+
+import click
+import msgspec
+import random_llama
+from export_cost import tree_memory
+from export_memory import SHAPES
+
+from intaglio.bundle.bundle import Bundle
+from intaglio.bundle.model_file import load
+from intaglio.display.progress import step
+from intaglio.runtime import TextGenerator
+
+WAYS = ("written", "traced")
+ROUNDS = 7
+# Exports by tracing where no written family takes a model.
+TRACED = (
+    "from intaglio.exporters.decoders.family import DecoderFamily; DecoderFamily.takes = lambda family, config: False; "
+    "from intaglio.cli import main; main()"
+)
+
+
+class Result(msgspec.Struct):
+    """Both ways, each in the order of `WAYS`; ratios are of the traced one to the written one."""
+
+    parameters: int
+    nodes: list[int]
+    seconds: list[float]
+    peak: list[int]  # bytes
+    tokens_per_second: list[float]
+    time_ratio: float
+    memory_ratio: float
+    speed_ratio: float
+    same_tokens: bool
+
+
+@click.command(help=(__doc__ or "").split("\n\n")[0])
+@click.option("--billions", type=click.Choice(list(SHAPES)), default="0.25", show_default=True)
+@click.option("--stored", type=click.Choice(list(random_llama.STORED)), default="bfloat16", show_default=True)
+@click.option("--tokens", default=64, show_default=True, help="Tokens of each text.")
+@click.option("--json", "as_json", is_flag=True, help="Print one JSON object on one line.")
+def main(billions: str, stored: str, tokens: int, as_json: bool) -> None:
+    """Measure and print."""
+    with tempfile.TemporaryDirectory() as folder:
+        checkpoint = random_llama.checkpoint(Path(folder) / "checkpoint", SHAPES[billions], stored)
+        bundles = [Path(folder) / way for way in WAYS]
+        costs = []
+        for way, bundle in zip(WAYS, bundles, strict=True):
+            with step(f"exporting, {way}"):
+                costs.append(export(checkpoint, bundle, way))
+        with step("writing texts"):
+            speeds, texts = speed(bundles, tokens)
+        nodes = [len(load(Bundle.open(bundle).model_path).graph) for bundle in bundles]
+    (first, low), (second, high) = costs
+    result = Result(
+        SHAPES[billions].parameters(), nodes, [first, second], [low, high], speeds,
+        second / first, high / low, speeds[1] / speeds[0], texts[0] == texts[1],
+    )  # fmt: skip
+    if as_json:
+        click.echo(msgspec.json.encode(result).decode())
+        return
+    click.echo(f"LLaMA of {result.parameters / 1e9:.2f} B parameters, {stored}: written, traced, ratio, limit")
+    click.echo(f"  nodes              {nodes[0]:8d} {nodes[1]:8d}")
+    click.echo(f"  export, s          {first:8.1f} {second:8.1f} {result.time_ratio:6.2f}   <= 2")
+    click.echo(f"  peak memory, GB    {low / 1e9:8.2f} {high / 1e9:8.2f} {result.memory_ratio:6.2f}   <= 1.3")
+    click.echo(f"  tokens a second    {speeds[0]:8.1f} {speeds[1]:8.1f} {result.speed_ratio:6.3f}   >= 0.98")
+    click.echo(f"  same tokens        {result.same_tokens}")
+
+
+def export(checkpoint: Path, output: Path, way: str) -> tuple[float, int]:
+    """Seconds and peak bytes of an export in a process of its own."""
+    program = ["-c", TRACED] if way == "traced" else ["-m", "intaglio"]
+    command = [sys.executable, *program, "export", str(checkpoint), "-o", str(output)]
+    start, peak = time.perf_counter(), 0
+    with subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True) as process:
+        while process.poll() is None:
+            peak = max(peak, tree_memory(process.pid))
+            time.sleep(0.02)
+        _, errors = process.communicate()
+    if process.returncode != 0:
+        sys.exit(f"exit code {process.returncode}: {errors}")
+    return time.perf_counter() - start, peak
+
+
+def speed(bundles: list[Path], tokens: int) -> tuple[list[float], list[list[int]]]:
+    """Tokens a second, the median of `ROUNDS` in turn, and the tokens of each bundle."""
+    generators = [TextGenerator(bundle, max_new_tokens=tokens, ignore_eos=True) for bundle in bundles]
+    found: list[list[float]] = [[] for _ in bundles]
+    texts: list[list[int]] = [[] for _ in bundles]
+    for _ in range(ROUNDS):
+        for index, generator in enumerate(generators):
+            (run,) = generator.generate_many(["Once upon a time"])
+            result = run.result()
+            found[index].append(result.tokens_per_second)
+            texts[index] = result.tokens
+    for generator in generators:
+        generator.close()
+    return [statistics.median(each) for each in found], texts
+
+
+if __name__ == "__main__":
+    main()
