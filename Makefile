@@ -2,6 +2,7 @@
 # make test         lint, types, tests; the environment is made if it is missing
 # make test-changed   the tests that reach the files changed since BASE, by the imports (default: since main)
 # make proofs       the tests that `make test` leaves out, as faster ones guard the same risks in the small
+# make families     every type of causal language models that is known to be traced (minutes)
 # make sanitize     the CPU library's tests with AddressSanitizer and UBSan
 # make benchmarks   every benchmark, each printing a ratio against a peer
 # make kernels      the CPU kernels, compiled again where a source changed (the environment's installation has them too)
@@ -22,7 +23,7 @@ export PIP_DISABLE_PIP_VERSION_CHECK := 1
 unexport PYTHONDONTWRITEBYTECODE
 PIP := PYTHONWARNINGS=ignore $(BIN)/pip install --quiet --no-compile --constraint constraints.txt
 
-.PHONY: quickstart test test-changed lint types collected tests proofs sanitize benchmarks kernels language-models clean
+.PHONY: quickstart test test-changed lint types collected tests proofs families sanitize benchmarks kernels language-models clean
 
 quickstart: $(VENV)/run
 	PATH="$(CURDIR)/$(BIN):$$PATH" bash examples/quickstart.sh build/quickstart
@@ -59,6 +60,10 @@ test-changed: $(VENV)/dev kernels
 
 proofs: $(VENV)/dev kernels
 	$(BIN)/pytest -n 2 --dist loadfile -m proof
+
+# One line for each type of causal language models that is known to export.
+families: $(VENV)/dev kernels
+	$(BIN)/pytest -n 2 -v -m "" tests/exporters/decoders/traced/test_traced_families.py
 
 # The sanitizers' libraries have to be loaded before Python. Leaks are not searched: Python itself reports many.
 SANITIZED := build/sanitize/_kernels.so

@@ -16,6 +16,7 @@ LENGTHS = (
     "intermediate_size", "n_inner", "hidden_dim", "ffn_dim", "d_ff", "head_dim", "d_kv", "num_attention_heads",
     "num_key_value_heads", "n_head", "n_heads", "num_heads", "relative_attention_num_buckets", "n_positions",
 )  # fmt: skip
+BY_LAYER = ("intermediate_size",)  # of these, some models have one for each layer
 POSITIONS = ("max_position_embeddings", "relative_attention_max_distance", "sliding_window")
 MOST_POSITIONS = 1 << 30  # rotary and relative positions have no weight to compare with
 
@@ -37,6 +38,8 @@ def check_config(checkpoint: Checkpoint, learned_positions: bool) -> None:
 def _check(config: Mapping[str, Any], keys: Iterable[str], most: int, what: str) -> None:
     for key in keys:
         value = config.get(key)
+        if key in BY_LAYER and isinstance(value, list) and value and all(isinstance(each, int) for each in value):
+            value = max(value)
         if not isinstance(value, int | float | None):
             raise SourceError(f"config.json: {key} is {str(value)[:40]!r}, expected a number. Fix it.")
         if value is not None and value > most:

@@ -31,7 +31,8 @@ if TYPE_CHECKING:
     from intaglio.exporters.decoders.traced.trace import TracedGraph
 
 NUMBERS = ("num_hidden_layers", "num_attention_heads", "max_position_embeddings")
-BEYOND = 16  # tokens beyond a window in the check
+BORDERS = ("sliding_window", "attention_chunk_size", "floor_scale")  # numbers of tokens after which a layer may change
+BEYOND = 16  # tokens beyond them in the check
 PAST_BYTES = 1 << 30  # of a random cache in the check
 SLIDING = "sliding_attention"  # a kind of layers, as transformers names it
 
@@ -76,7 +77,7 @@ def export_traced_decoder(
     write_decoder_tokenizer(checkpoint, draft.path, decoder.vocab_size)
     batches = token_batches(draft.path, decoder)
     with step("running the source model"):
-        past = _past(decoder)
+        past = _past(config.get_text_config(), decoder)
         expected = source_logits(checkpoint, family, decoder, batches, sorted(graph.caches), past, context)
     _write(graph, checkpoint, family, decoder, dtype, draft)
     with step("checking against the source model"):
@@ -129,12 +130,11 @@ def _window(config: Any, layer: int) -> int | None:
     return window if isinstance(window, int) and (not kinds or kinds[layer] == SLIDING) else None
 
 
-def _past(decoder: Decoder) -> int:
+def _past(config: Any, decoder: Decoder) -> int:
     """Tokens in the cache when the check crosses windows: more than the longest, if their cache is not too large."""
-    caches = decoder.layer_caches
-    token = sum(4 * cache.heads * (cache.key_dim + cache.value_dim) for cache in caches)  # bytes
-    wanted = max(BEYOND, *(cache.window + BEYOND for cache in caches if cache.window is not None), 0)
-    return min(wanted, decoder.max_positions - len(AFTER_PAST), PAST_BYTES // token)
+    token = sum(4 * cache.heads * (cache.key_dim + cache.value_dim) for cache in decoder.layer_caches)  # bytes
+    borders = [border for name in BORDERS if isinstance(border := getattr(config, name, None), int)]
+    return min(max([0, *borders]) + BEYOND, decoder.max_positions - len(AFTER_PAST), PAST_BYTES // token)
 
 
 def _check_alone(checkpoint: Checkpoint) -> None:

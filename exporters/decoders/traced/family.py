@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib
+import inspect
 import sys
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -25,6 +26,8 @@ class TracedFamily(Family):
             reason = "keeps a recurrent state beside its KV cache"
         elif not hasattr(sys.modules[model.__module__], "ALL_ATTENTION_FUNCTIONS"):
             reason = "computes its attention itself, and not by the attention interface of transformers"
+        elif "position_ids" not in inspect.signature(model.forward).parameters:
+            reason = "counts the tokens of its cache, and takes no positions"
         if reason:
             raise SourceError(
                 f"{where}: architecture {self.architecture} is not supported: it {reason}. Export another model."

@@ -54,7 +54,7 @@ def source_logits(
     import torch
     import transformers
 
-    with source_errors(checkpoint, family.architecture, RuntimeError, IndexError), torch.inference_mode():
+    with source_errors(checkpoint, family.architecture, Exception), torch.inference_mode():
         model = source_model(checkpoint, family, context, streamed=True)
         texts = [torch.tensor([text]) for batch in batches for text in batch]
         found = [model(input_ids=text, use_cache=False).logits[0].float().numpy() for text in texts]
@@ -76,7 +76,12 @@ def blocks_of(model: Any) -> str:
     depth = model.config.get_text_config().num_hidden_layers
     base = model.get_decoder() if hasattr(model, "get_decoder") else model  # beside it there may be blocks for images
     inside = {id(each) for each in base.modules()}
-    for name, each in model.named_modules():
-        if isinstance(each, torch.nn.ModuleList) and len(each) == depth and id(each) in inside:
-            return str(name)
-    raise SourceError(f"{type(model).__name__} has no list of {depth} blocks, so it is not supported.")
+    found = [
+        (id(each) not in inside, str(name))
+        for name, each in model.named_modules()
+        if isinstance(each, torch.nn.ModuleList) and len(each) == depth
+    ]
+    if not found:
+        raise SourceError(f"{type(model).__name__} has no list of {depth} blocks, so it is not supported.")
+    _, path = min(found, key=lambda each: each[0])
+    return path

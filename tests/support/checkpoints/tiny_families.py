@@ -41,7 +41,6 @@ ALL_HEADS = {"num_key_value_heads": 4}  # of latent attention
 OPTIONS: dict[str, dict[str, Any]] = {
     "axk1": ALL_HEADS,
     "cohere2": WINDOW_THEN_FULL,
-    "cohere_compass_text": WINDOW_THEN_FULL,
     "cwm": {"bos_token_id": 1, "pad_token_id": 0},
     "deepseek_v2": ALL_HEADS | {"topk_method": "greedy"},
     "deepseek_v3": ALL_HEADS,
@@ -79,6 +78,22 @@ OPTIONS: dict[str, dict[str, Any]] = {
     "olmo3": WINDOW_THEN_FULL,
     "smollm3": {"no_rope_layer_interval": 2},
     "youtu": ALL_HEADS,
+    **{
+        name: {"is_decoder": True}
+        for name in ("bert", "bert-generation", "electra", "ernie", "megatron-bert", "rembert")
+    },
+    **{
+        name: {"is_decoder": True, "pad_token_id": 1}
+        for name in (
+            "camembert",
+            "data2vec-text",
+            "roberta",
+            "roberta-prelayernorm",
+            "xlm-roberta",
+            "xlm-roberta-xl",
+            "xmod",
+        )
+    },
 }
 
 

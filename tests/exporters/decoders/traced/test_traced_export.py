@@ -15,6 +15,7 @@ from intaglio.bundle.bundle import Bundle, LayerCache
 from intaglio.bundle.model_file import load
 from intaglio.errors import SourceError, UsageError
 from intaglio.exporters import export
+from intaglio.runtime import generate
 from intaglio.validation import validate
 
 WINDOW = 40  # longer than the sentences of the check
@@ -41,6 +42,23 @@ def test_lost_window_fails_the_check(tmp_path: Path, monkeypatch: pytest.MonkeyP
     checkpoint = save_family(tmp_path / "checkpoint", "gemma3_text", sliding_window=WINDOW + 1)
     monkeypatch.setattr(Step, "mask", lambda step, rule: step._mask)
     assert not export(str(checkpoint), tmp_path / "bundle").passed
+
+
+@pytest.mark.parametrize("options", [{"strategy": "speculative", "draft": True}, {"strategy": "ngram"}], ids=str)
+def test_drafts_do_not_change_the_text_across_a_window(windowed: tuple[Path, Path], options: dict[str, Any]) -> None:
+    bundle = windowed[1]
+    options = {**options, **({"draft": bundle} if options.get("draft") else {})}
+    prompts = ["ab ab ab ab", "A"]
+    greedy, drafted = (
+        [text.tokens for text in generate(bundle, prompts, max_new_tokens=50, batch=2, ignore_eos=True, **each)]
+        for each in ({}, options)
+    )
+    assert greedy == drafted and len(greedy[0]) > WINDOW
+
+
+def test_float16_stays_within_its_bound(tmp_path: Path) -> None:
+    checkpoint = save_family(tmp_path / "checkpoint", "gemma3_text")
+    assert export(str(checkpoint), tmp_path / "bundle", dtype="float16").passed
 
 
 def test_manifest_has_the_window_of_each_layer(windowed: tuple[Path, Path]) -> None:
