@@ -78,22 +78,7 @@ OPTIONS: dict[str, dict[str, Any]] = {
     "olmo3": WINDOW_THEN_FULL,
     "smollm3": {"no_rope_layer_interval": 2},
     "youtu": ALL_HEADS,
-    **{
-        name: {"is_decoder": True}
-        for name in ("bert", "bert-generation", "electra", "ernie", "megatron-bert", "rembert")
-    },
-    **{
-        name: {"is_decoder": True, "pad_token_id": 1}
-        for name in (
-            "camembert",
-            "data2vec-text",
-            "roberta",
-            "roberta-prelayernorm",
-            "xlm-roberta",
-            "xlm-roberta-xl",
-            "xmod",
-        )
-    },
+    **{name: {"is_decoder": True} for name in ("bert", "bert-generation", "electra", "ernie", "roc_bert")},
 }
 
 
