@@ -284,5 +284,6 @@ def _check(nodes: list[ir.Node]) -> None:
                 )
             raise GraphError(
                 f"{name} {node.name or node.outputs[0].name}: its gradient is not implemented. "
-                "Compute sensitivities on the exported bundle, before its weights are compressed."
+                "Compute sensitivities on the exported bundle, before its weights are compressed; a traced decoder has "
+                "none yet: take a recipe without, such as rtn or gptq, or set unweighted: true."
             )

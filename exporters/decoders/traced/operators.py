@@ -124,10 +124,10 @@ def attention_with_sinks(queries: Tensor, keys: Tensor, values: Tensor, mask: Te
 
     The operator has no such score, so this is computed from products, which do not copy the cache either.
     """
-    scores = grouped_product(queries, keys.transpose(-1, -2))
+    scores = grouped_product(queries, keys.transpose(-1, -2)).float()
     scores = torch.where(mask, scores, torch.finfo(scores.dtype).min)
     sink = sinks.reshape(1, -1, 1, 1).to(scores.dtype).expand(*scores.shape[:3], 1)
-    return grouped_product(torch.cat((scores, sink), -1).softmax(-1)[..., :-1], values)
+    return grouped_product(torch.cat((scores, sink), -1).softmax(-1)[..., :-1].to(values.dtype), values)
 
 
 def grouped_product(x: Tensor, y: Tensor) -> Tensor:

@@ -66,6 +66,12 @@ OPTIONS: dict[str, dict[str, Any]] = {
     },
     "glm4_moe_lite": ALL_HEADS,
     "gpt_oss": WINDOW_THEN_FULL,
+    "granite": {
+        "embedding_multiplier": 3.0,
+        "logits_scaling": 2.0,
+        "residual_multiplier": 0.5,
+        "attention_multiplier": 0.25,
+    },
     "llama4_text": {"no_rope_layers": [1, 0], "interleave_moe_layer_step": 2, "intermediate_size_mlp": 48},
     "minicpm3": ALL_HEADS,
     "modernbert-decoder": {
