@@ -25,8 +25,8 @@ KINDS = (
     Kind(SENTENCE_ENCODERS, export_encoder, load_encoder, any_architecture=True, in_sentence_folders=True),
     Kind(DECODERS, export_decoder, load_decoder),
     Kind(ENCODER_DECODERS, export_encoder_decoder, load=None),
-    Kind((), export_traced_decoder, load_traced_decoder, ("context",), other=find_traced),
     Kind(SPEECH, export_speech, load_speech, ("features",), checked_as, any_architecture=True),
+    Kind((), export_traced_decoder, load_traced_decoder, ("context",), other=find_traced),  # last: loads transformers
 )
 
 

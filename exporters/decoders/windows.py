@@ -7,6 +7,7 @@ from typing import Any
 import msgspec
 
 from intaglio.bundle.bundle import Decoder
+from intaglio.errors import SourceError
 from intaglio.exporters.checkpoints.config import integer
 
 FULL, SLIDING = "full_attention", "sliding_attention"  # the kinds of layers, as transformers names them
@@ -22,6 +23,9 @@ def with_window(decoder: Decoder, config: dict[str, Any]) -> Decoder:
     kinds = set(config.get("layer_types") or [SLIDING if windowed else FULL])
     if kinds == {FULL}:
         return decoder
-    assert kinds == {SLIDING} or config.get("sliding_window") is None, kinds
     window = integer(config, "sliding_window", 1)
+    if kinds != {SLIDING}:
+        raise SourceError(
+            f"config.json: layer_types are {', '.join(sorted(kinds))}, expected {FULL} or {SLIDING}. Fix layer_types."
+        )
     return decoder if window >= decoder.max_positions else msgspec.structs.replace(decoder, sliding_window=window)

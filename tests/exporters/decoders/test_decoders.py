@@ -179,6 +179,11 @@ BAD: dict[str, tuple[str, dict[str, Any], str]] = {
         {"use_sliding_window": True, "layer_types": ["full_attention", "sliding_attention"]},
         "sliding_window is None, expected an integer of at least 1",
     ),
+    "chunks": (
+        "qwen2",
+        {"use_sliding_window": True, "layer_types": ["chunked_attention"] * 2, "sliding_window": 8},
+        "layer_types are chunked_attention, expected full_attention or sliding_attention",
+    ),
     "windows of no length": (
         "qwen2",
         {"layer_types": ["sliding_attention"] * 2},
