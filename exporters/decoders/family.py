@@ -9,6 +9,7 @@ from typing import Any
 from intaglio.bundle.bundle import Decoder
 from intaglio.exporters.checkpoints.family import Family
 from intaglio.exporters.decoders.graph import DecoderGraph
+from intaglio.exporters.decoders.traced.context import switches
 
 
 @dataclass(frozen=True)
@@ -39,4 +40,4 @@ class DecoderFamily(Family):
             some = len(set(map(str, kinds))) > 1 and config.get("sliding_window") is not None
         else:
             some = bool(config.get("use_sliding_window"))  # from the layer max_window_layers on
-        return not some and not (kind == "longrope" or "dynamic" in str(kind))
+        return not some and not switches(str(kind))

@@ -7,8 +7,9 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
-from transformers import Cache
 
+from intaglio.exporters.decoders.caches import StepCache
+from intaglio.exporters.decoders.traced.operators import rows_at
 from intaglio.networks.draft_network import medusa_states, transferred_states
 from intaglio.networks.drafts import MEDUSA, Drafts, matrix_path
 from intaglio.networks.early_exit import NEVER
@@ -39,7 +40,7 @@ class DecoderModule(nn.Module):
         """Return logits [batch, positions wanted, vocab], then the caches with the tokens' keys and values written."""
         cache = _cache(past, write_start)
         states = self._states(input_ids, positions, attention_mask, cache)
-        return (self._head(_rows_at(states, logit_indices)), *cache.tensors)
+        return (self._head(rows_at(states, logit_indices)), *cache.tensors())
 
     def logits(self, input_ids: Tensor) -> Tensor:
         """The logits [batch, tokens, vocab] of whole sequences [batch, tokens], without a cache."""
@@ -47,11 +48,13 @@ class DecoderModule(nn.Module):
         logits: Tensor = self._head(states)
         return logits
 
-    def _states(self, input_ids: Tensor, positions: Tensor, attention_mask: Tensor, cache: Cache) -> Tensor:
+    def _states(self, input_ids: Tensor, positions: Tensor, attention_mask: Tensor, cache: StepCache) -> Tensor:
         states: Tensor = self._run(input_ids, positions, attention_mask, cache).last_hidden_state
         return states
 
-    def _run(self, input_ids: Tensor, positions: Tensor, attention_mask: Tensor, cache: Cache, **options: bool) -> Any:
+    def _run(
+        self, input_ids: Tensor, positions: Tensor, attention_mask: Tensor, cache: StepCache, **options: bool
+    ) -> Any:
         masked = torch.where(attention_mask, 0.0, torch.finfo(torch.float32).min)
         return self.get_submodule(self._base)(
             input_ids=input_ids,
@@ -92,7 +95,7 @@ class DraftedModule(DecoderModule):
         if self._record.kind == MEDUSA:
             cache = _cache(more, write_start)
             states = self._states(input_ids, positions, attention_mask, cache)
-            origins = _rows_at(states, draft_indices)
+            origins = rows_at(states, draft_indices)
             drafted = torch.stack([medusa_states(matrix, origins) for matrix in self.drafts], 2)
         else:
             draft_positions, draft_mask, *past = more
@@ -104,7 +107,7 @@ class DraftedModule(DecoderModule):
             batch, drafting = draft_indices.shape
             by_step = states[:, input_ids.shape[1] :].reshape(batch, len(self.drafts), drafting, -1)
             drafted = by_step.transpose(1, 2)
-        return (self._head(_rows_at(states, logit_indices)), self._head(drafted), *cache.tensors)
+        return (self._head(rows_at(states, logit_indices)), self._head(drafted), *cache.tensors())
 
 
 class EarlyExitModule(DecoderModule):
@@ -126,8 +129,8 @@ class EarlyExitModule(DecoderModule):
         """Return logits and those of the exit, both [batch, positions wanted, vocab], and the caches."""
         cache = _cache(past, write_start)
         found = self._run(input_ids, positions, attention_mask, cache, output_hidden_states=True)
-        early = before_head(self.get_submodule(self._base), _rows_at(found.hidden_states[self._layer], logit_indices))
-        return (self._head(_rows_at(found.last_hidden_state, logit_indices)), self._head(early), *cache.tensors)
+        early = before_head(self.get_submodule(self._base), rows_at(found.hidden_states[self._layer], logit_indices))
+        return (self._head(rows_at(found.last_hidden_state, logit_indices)), self._head(early), *cache.tensors())
 
     def exit_logits(self, input_ids: Tensor) -> Tensor:
         """Like `logits`, for the early exit."""
@@ -168,9 +171,9 @@ class SaturationModule(DecoderModule):
         states = self._states(input_ids, positions, attention_mask, cache)
         self._thresholds = torch.full([1, 1], NEVER)
         return (
-            self._head(_rows_at(states, logit_indices)),
+            self._head(rows_at(states, logit_indices)),
             self._blocks_run.gather(1, logit_indices),
-            *cache.tensors,
+            *cache.tensors(),
         )
 
     def _begin(self, block: nn.Module, inputs: tuple[Tensor, ...]) -> None:
@@ -186,33 +189,7 @@ class SaturationModule(DecoderModule):
         return states
 
 
-def _cache(past: Sequence[Tensor], write_start: Tensor) -> ScatteredCache:
-    return ScatteredCache([tensor.float() for tensor in past], write_start)
-
-
-def _rows_at(states: Tensor, indices: Tensor) -> Tensor:
-    return states.gather(1, indices[..., None].expand(-1, -1, states.shape[-1]))
-
-
-class ScatteredCache(Cache):  # type: ignore[misc]
-    """Buffers [batch, kv_heads, capacity, head_dim], keys and values in turn, written from `start` [batch] on."""
-
-    def __init__(self, tensors: list[Tensor], start: Tensor):
-        super().__init__(layers=[])
-        self.tensors = [tensor.clone() for tensor in tensors]
-        self.start = start
-
-    def get_seq_length(self, layer_idx: int = 0) -> int:
-        """Return 0: positions and mask are passed in, so nothing depends on it."""
-        return 0
-
-    def update(
-        self, key_states: Tensor, value_states: Tensor, layer_idx: int, *args: Any, **kwargs: Any
-    ) -> tuple[Tensor, Tensor]:
-        """Write the new keys and values; return the whole buffers."""
-        slots = self.start[:, None] + torch.arange(key_states.shape[2])
-        rows = torch.arange(len(slots))[:, None]
-        keys, values = self.tensors[2 * layer_idx : 2 * layer_idx + 2]
-        for buffer, new in ((keys, key_states), (values, value_states)):
-            buffer[rows, :, slots] = new.transpose(1, 2)
-        return keys, values
+def _cache(past: Sequence[Tensor], write_start: Tensor) -> StepCache:
+    """The caches `past`, keys and values of each layer in turn, in float32."""
+    wide = [tensor.float() for tensor in past]
+    return StepCache(dict(enumerate(zip(wide[::2], wide[1::2], strict=True))), write_start)

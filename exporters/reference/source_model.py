@@ -54,9 +54,7 @@ def deferred_model(checkpoint: Checkpoint, architecture: str, blocks: Callable[[
 
     tensors = {name: DeferredTensor.of(name, mapped) for name, mapped in checkpoint.tensors().items()}
     _check_experts(checkpoint, tensors)
-    with source_errors(checkpoint, architecture, Exception):
-        model, report = load_state(checkpoint.folder, architecture, tensors, load("torch").float32)
-    _check_complete(checkpoint, architecture, blocks(model), report)
+    model = _load_complete(checkpoint, tensors, architecture, blocks, {})
     for module in model.modules():
         for name, buffer in module._buffers.items():
             if isinstance(buffer, DeferredTensor):

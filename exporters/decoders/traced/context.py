@@ -17,7 +17,12 @@ ORIGINAL = "original_max_position_embeddings"
 
 def switching_kind(config: Any) -> str:
     """The kind of rotary embedding of a text model that has two sets of frequencies; "" if it has one."""
-    return next((kind for kind in _kinds(config) if kind == "longrope" or "dynamic" in kind), "")
+    return next((kind for each in _settings(config) if switches(kind := str(each.get("rope_type", "")))), "")
+
+
+def switches(kind: str) -> bool:
+    """Whether rotary embeddings of a kind have other frequencies for long texts."""
+    return kind == "longrope" or "dynamic" in kind
 
 
 def check_context(config: Any, context: str | None, where: str) -> None:
@@ -57,14 +62,10 @@ def fix_frequencies(model: Any, context: str | None) -> None:
         if isinstance(kinds, str):
             if context == LONG and kinds == "longrope":
                 module.inv_freq, _ = ROPE_INIT_FUNCTIONS[kinds](module.config, seq_len=border(module.config) + 1)
-            module.rope_type = "default"  # which transformers leaves as it is
+            module.rope_type = "default"  # which transformers does not change
 
 
 def _settings(config: Any) -> list[dict[str, Any]]:
     """The settings of the rotary embedding: one, or one for each kind of layers."""
     rope = getattr(config, "rope_parameters", None) or {}
     return [rope] if "rope_type" in rope else [each for each in rope.values() if isinstance(each, dict)]
-
-
-def _kinds(config: Any) -> list[str]:
-    return [str(each.get("rope_type", "")) for each in _settings(config)]

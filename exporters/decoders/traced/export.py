@@ -19,6 +19,7 @@ from intaglio.exporters.decoders.export import step_axes, with_ends
 from intaglio.exporters.decoders.traced.context import SHORT, border, check_context, fix_frequencies
 from intaglio.exporters.decoders.traced.family import TracedFamily
 from intaglio.exporters.decoders.traced.reference import blocks_of, source_logits
+from intaglio.exporters.decoders.windows import SLIDING
 from intaglio.exporters.reference.check import Checked, block_outputs
 from intaglio.exporters.reference.source_model import deferred_model
 from intaglio.exporters.writing.manifest import new_manifest
@@ -34,7 +35,6 @@ NUMBERS = ("num_hidden_layers", "num_attention_heads", "max_position_embeddings"
 BORDERS = ("sliding_window", "attention_chunk_size", "floor_scale")  # numbers of tokens after which a layer may change
 BEYOND = 16  # tokens beyond them in the check
 PAST_BYTES = 1 << 30  # of a random cache in the check
-SLIDING = "sliding_attention"  # a kind of layers, as transformers names it
 
 
 def export_traced_decoder(

@@ -6,8 +6,9 @@ from typing import Any
 
 from torch import Tensor, nn
 
+from intaglio.exporters.decoders.caches import StepCache
 from intaglio.exporters.decoders.traced.operators import rows_at
-from intaglio.exporters.decoders.traced.step import Step, StepCache, running, take_over
+from intaglio.exporters.decoders.traced.step import Step, running, take_over
 
 
 class TracedDecoder(nn.Module):
@@ -37,7 +38,7 @@ class TracedDecoder(nn.Module):
         pairs = dict(zip(self.cached, zip(past[::2], past[1::2], strict=True), strict=True))
         cache = StepCache(pairs, write_start)
         logits = self.logits_at(input_ids, positions, attention_mask, write_start, logit_indices, cache)
-        return (logits.float(), *(each for layer in self.cached for each in cache.present[layer]))
+        return (logits.float(), *cache.tensors())
 
     def logits_at(
         self, input_ids: Tensor, positions: Tensor, mask: Tensor, start: Tensor, indices: Tensor, cache: Any
@@ -45,7 +46,7 @@ class TracedDecoder(nn.Module):
         """The logits of the tokens at `indices`; `cache` takes the place of the model's own."""
         (model,) = self._model
         head = model.get_output_embeddings()
-        # Before the head, so that what comes behind it (caps, scales) is part of the model.
+        # Before the head, so that caps and scales behind it are part of the model.
         hook = head.register_forward_pre_hook(lambda module, inputs: (rows_at(inputs[0], indices), *inputs[1:]))
         try:
             with running(Step(mask, positions, start)):

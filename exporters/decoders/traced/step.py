@@ -1,91 +1,22 @@
-"""What `transformers` asks for while a decoder computes a step: a cache, masks, attention."""
+"""What `transformers` asks for while a decoder computes a step: masks, and attention."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any
 
 import torch
 from torch import Tensor, nn
-from transformers import AttentionInterface, AttentionMaskInterface, Cache
+from transformers import AttentionInterface, AttentionMaskInterface
 from transformers.masking_utils import causal_mask_function
 
 from intaglio.exporters.decoders.traced import experts
-from intaglio.exporters.decoders.traced.operators import attention, attention_with_sinks, tensor_scatter
+from intaglio.exporters.decoders.traced.operators import attention, attention_with_sinks
 
 NAME = "intaglio"  # of this attention among those of transformers
 # What models tell the attention beside its inputs, and what does not change its result here: windows are in the mask.
 WITHOUT_EFFECT = {"dropout", "sliding_window", "is_causal", "position_ids", "use_cache", "layer_idx", "return_dict"}
-
-
-class _NoOtherState(list[Any]):
-    """The layers of a cache of transformers, in which a model may keep more than keys and values."""
-
-    def __getitem__(self, layer: Any) -> Any:
-        raise NotImplementedError("it keeps a state in its cache that is no keys or values")
-
-
-class StepCache(Cache):  # type: ignore[misc]
-    """Buffers [batch, heads, capacity, dim], which a step writes from the slots `start` [batch] on."""
-
-    def __init__(self, past: Mapping[int, tuple[Tensor, Tensor]], start: Tensor):
-        """`past`: the keys and values of each layer that has a cache."""
-        super().__init__(layers=_NoOtherState())
-        self._past, self._start = past, start
-        self.present: dict[int, tuple[Tensor, Tensor]] = {}  # the same with the step's tokens
-
-    def get_seq_length(self, layer_idx: int = 0) -> int:
-        """Return 0: positions and masks are inputs of the step, so nothing depends on it."""
-        return 0
-
-    def get_query_offset(self, layer_idx: int = 0) -> int:
-        """Return 0, likewise."""
-        return 0
-
-    def get_mask_sizes(self, query_length: int, layer_idx: int = 0) -> tuple[int, int]:
-        """Return the number of slots, and the first."""
-        keys, _ = next(iter(self._past.values()))
-        return keys.shape[2], 0
-
-    def update(
-        self, key_states: Tensor, value_states: Tensor, layer_idx: int, *args: Any, **kwargs: Any
-    ) -> tuple[Tensor, Tensor]:
-        """Write the new keys and values of a layer; return its whole buffers."""
-        keys, values = self._past[layer_idx]
-        written = (
-            tensor_scatter(keys, key_states, self._start),
-            tensor_scatter(values, value_states, self._start),
-        )
-        self.present[layer_idx] = written
-        return written
-
-
-class ShapeCache(Cache):  # type: ignore[misc]
-    """A cache that holds nothing, and notes which layers write keys and values of which shapes."""
-
-    def __init__(self) -> None:
-        super().__init__(layers=_NoOtherState())
-        self.shapes: dict[int, tuple[int, int, int]] = {}  # by layer: heads, dim of a key, dim of a value
-
-    def get_seq_length(self, layer_idx: int = 0) -> int:
-        """Return 0."""
-        return 0
-
-    def get_query_offset(self, layer_idx: int = 0) -> int:
-        """Return 0."""
-        return 0
-
-    def get_mask_sizes(self, query_length: int, layer_idx: int = 0) -> tuple[int, int]:
-        """Return the number of tokens: there are no others."""
-        return query_length, 0
-
-    def update(
-        self, key_states: Tensor, value_states: Tensor, layer_idx: int, *args: Any, **kwargs: Any
-    ) -> tuple[Tensor, Tensor]:
-        """Note the shapes."""
-        self.shapes[layer_idx] = (int(key_states.shape[1]), int(key_states.shape[3]), int(value_states.shape[3]))
-        return key_states, value_states
 
 
 class Step:

@@ -20,12 +20,12 @@ from onnxscript import optimizer
 from torch._subclasses.fake_tensor import FakeTensorMode
 from torch.utils._pytree import tree_leaves
 
+from intaglio.exporters.decoders.caches import ShapeCache
 from intaglio.exporters.decoders.traced.experts import expand
 from intaglio.exporters.decoders.traced.module import TracedDecoder
 from intaglio.exporters.decoders.traced.operators import as_nodes
 from intaglio.exporters.decoders.traced.replaced import replace_modules
 from intaglio.exporters.decoders.traced.rotations import Rotations
-from intaglio.exporters.decoders.traced.step import ShapeCache
 from intaglio.exporters.decoders.traced.weights import TracedWeights
 from intaglio.exporters.writing.graph_writer import OPSET
 from intaglio.exporters.writing.traced_graph import fake_parameters, module_outputs, name_nodes, quiet

@@ -1,0 +1,80 @@
+"""The caches that a decoder of `transformers` gets in place of its own: positions and masks are inputs of a step."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from torch import Tensor
+from transformers import Cache
+
+from intaglio.exporters.decoders.traced.operators import tensor_scatter
+
+
+class _NoOtherState(list[Any]):
+    """The layers of a cache of transformers, in which a model may keep more than keys and values."""
+
+    def __getitem__(self, layer: Any) -> Any:
+        raise NotImplementedError("it keeps a state in its cache that is no keys or values")
+
+
+class _WithoutLength(Cache):  # type: ignore[misc]
+    """A cache on whose length nothing depends, as positions and masks are given."""
+
+    def __init__(self) -> None:
+        super().__init__(layers=_NoOtherState())
+
+    def get_seq_length(self, layer_idx: int = 0) -> int:
+        """Return 0."""
+        return 0
+
+    def get_query_offset(self, layer_idx: int = 0) -> int:
+        """Return 0."""
+        return 0
+
+
+class StepCache(_WithoutLength):
+    """Buffers [batch, heads, capacity, dim], which a step writes from the slots `start` [batch] on."""
+
+    def __init__(self, past: Mapping[int, tuple[Tensor, Tensor]], start: Tensor):
+        """`past`: the keys and values of each layer that has a cache."""
+        super().__init__()
+        self.present = dict(past)  # the same with the step's tokens, once a layer has written them
+        self._start = start
+
+    def get_mask_sizes(self, query_length: int, layer_idx: int = 0) -> tuple[int, int]:
+        """Return the number of slots, and the first."""
+        keys, _ = next(iter(self.present.values()))
+        return keys.shape[2], 0
+
+    def update(
+        self, key_states: Tensor, value_states: Tensor, layer_idx: int, *args: Any, **kwargs: Any
+    ) -> tuple[Tensor, Tensor]:
+        """Write the new keys and values of a layer; return its whole buffers."""
+        keys, values = self.present[layer_idx]
+        written = tensor_scatter(keys, key_states, self._start), tensor_scatter(values, value_states, self._start)
+        self.present[layer_idx] = written
+        return written
+
+    def tensors(self) -> list[Tensor]:
+        """Keys and values of the layers in turn, in the order of the graph's outputs."""
+        return [tensor for pair in self.present.values() for tensor in pair]
+
+
+class ShapeCache(_WithoutLength):
+    """A cache that holds nothing, and notes which layers write keys and values of which shapes."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.shapes: dict[int, tuple[int, int, int]] = {}  # by layer: heads, dim of a key, dim of a value
+
+    def get_mask_sizes(self, query_length: int, layer_idx: int = 0) -> tuple[int, int]:
+        """Return the number of tokens: there are no others."""
+        return query_length, 0
+
+    def update(
+        self, key_states: Tensor, value_states: Tensor, layer_idx: int, *args: Any, **kwargs: Any
+    ) -> tuple[Tensor, Tensor]:
+        """Note the shapes."""
+        self.shapes[layer_idx] = (int(key_states.shape[1]), int(key_states.shape[3]), int(value_states.shape[3]))
+        return key_states, value_states
