@@ -77,6 +77,17 @@ def measure(checkpoint: Path, output: Path, stored: str, dtype: str, checked: bo
     """Export in a process of its own."""
     command = [sys.executable, "-m", "intaglio", "export", str(checkpoint), "-o", str(output), "--force"]
     command += ["--dtype", dtype, *([] if checked else ["--no-check"])]
+    seconds, peak = cost(command)
+    size = (checkpoint / WEIGHTS).stat().st_size
+    exported = sum(path.stat().st_size for path in output.glob("model.onnx*"))
+    with contextlib.suppress(OSError):
+        for path in output.glob("model.onnx*"):
+            path.unlink()  # 8 GB each
+    return Row(shape.parameters(), stored, dtype, size, exported, checked, seconds, peak, peak / size)
+
+
+def cost(command: list[str]) -> tuple[float, int]:
+    """Seconds of a command, and the peak in bytes of its resident memory and its children's."""
     start, peak = time.perf_counter(), 0
     with subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True) as program:
         while program.poll() is None:
@@ -85,13 +96,7 @@ def measure(checkpoint: Path, output: Path, stored: str, dtype: str, checked: bo
         _, errors = program.communicate()
     if program.returncode != 0:
         sys.exit(f"exit code {program.returncode}: {errors}")
-    seconds = time.perf_counter() - start
-    size = (checkpoint / WEIGHTS).stat().st_size
-    exported = sum(path.stat().st_size for path in output.glob("model.onnx*"))
-    with contextlib.suppress(OSError):
-        for path in output.glob("model.onnx*"):
-            path.unlink()  # 8 GB each
-    return Row(shape.parameters(), stored, dtype, size, exported, checked, seconds, peak, peak / size)
+    return time.perf_counter() - start, peak
 
 
 def line(row: Row) -> str:

@@ -3,25 +3,22 @@
     python benchmarks/traced_decoder.py [--billions 0.25] [--stored bfloat16] [--tokens 64] [--json]
 
 A LLaMA of random weights is exported twice with the check, each in a process of its own: once by the family that writes
-the graph, once by tracing it. Time and the peak of the resident memory are those of the whole command, children
-included; see export_memory.py. Then both bundles write the same text, in turn, in one process. The limits: twice the
+the graph, once by tracing it. Time and the peak of the resident memory include the whole command and its children; see
+export_memory.py. Then both bundles write the same text, in turn, in one process. The limits: twice the
 time, 1.3 times the memory, 0.98 times the speed; and the same tokens.
 """
 
 from __future__ import annotations
 
 import statistics
-import subprocess
 import sys
 import tempfile
-import time
 from pathlib import Path
 
 import click
 import msgspec
 import random_llama
-from export_cost import tree_memory
-from export_memory import SHAPES
+from export_memory import SHAPES, cost
 
 from intaglio.bundle.bundle import Bundle
 from intaglio.bundle.model_file import load
@@ -87,16 +84,7 @@ def main(billions: str, stored: str, tokens: int, as_json: bool) -> None:
 def export(checkpoint: Path, output: Path, way: str) -> tuple[float, int]:
     """Seconds and peak bytes of an export in a process of its own."""
     program = ["-c", TRACED] if way == "traced" else ["-m", "intaglio"]
-    command = [sys.executable, *program, "export", str(checkpoint), "-o", str(output)]
-    start, peak = time.perf_counter(), 0
-    with subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True) as process:
-        while process.poll() is None:
-            peak = max(peak, tree_memory(process.pid))
-            time.sleep(0.02)
-        _, errors = process.communicate()
-    if process.returncode != 0:
-        sys.exit(f"exit code {process.returncode}: {errors}")
-    return time.perf_counter() - start, peak
+    return cost([sys.executable, *program, "export", str(checkpoint), "-o", str(output)])
 
 
 def speed(bundles: list[Path], tokens: int) -> tuple[list[float], list[list[int]]]:

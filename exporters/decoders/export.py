@@ -15,6 +15,7 @@ from intaglio.display.progress import step
 from intaglio.errors import SourceError
 from intaglio.exporters.checkpoints.checkpoint import Checkpoint
 from intaglio.exporters.checkpoints.config import read_json
+from intaglio.exporters.checkpoints.family import Family
 from intaglio.exporters.checkpoints.tokenizer_files import write_decoder_tokenizer
 from intaglio.exporters.decoders.check import check_decoder, token_batches
 from intaglio.exporters.decoders.draft_graph import decoder_graph
@@ -25,6 +26,7 @@ from intaglio.exporters.reference.check import Checked, block_outputs
 from intaglio.exporters.reference.source_model import source_errors
 from intaglio.exporters.writing.checkpoint_weights import DecoderWeights
 from intaglio.exporters.writing.manifest import new_manifest
+from intaglio.exporters.writing.weights import Rounding
 from intaglio.extras import load
 from intaglio.networks.drafts import HIDDEN_TRANSFER, Drafts
 from intaglio.networks.early_exit import EVERY, EarlyExit
@@ -119,9 +121,17 @@ def _graph(
     return graph
 
 
-def _write(graph: DecoderGraph, checkpoint: Checkpoint, family: DecoderFamily, dtype: str, draft: Draft) -> None:
-    """Write the graph and the manifest into the draft."""
-    decoder, model = graph.decoder, graph.model
+def write_decoder(
+    model: ir.Model,
+    layers: dict[str, str],
+    rounding: Rounding,
+    checkpoint: Checkpoint,
+    family: Family,
+    decoder: Decoder,
+    dtype: str,
+    draft: Draft,
+) -> None:
+    """Write a graph and its manifest into the draft; `layers`: the values that its modules return."""
     with step("writing"):
         draft.manifest = new_manifest(
             model,
@@ -134,8 +144,12 @@ def _write(graph: DecoderGraph, checkpoint: Checkpoint, family: DecoderFamily, d
                 **({"drafting": Axis()} if decoder.drafts else {}),
                 **({"drafted": Axis(decoder.drafts)} if decoder.draft_kind == HIDDEN_TRANSFER else {}),
             },
-            layers=graph.layers,
+            layers=layers,
             decoder=decoder,
         )
         save(model, draft.model_path, consume=True)
-    draft.notes += graph.weights.rounding.notes()
+    draft.notes += rounding.notes()
+
+
+def _write(graph: DecoderGraph, checkpoint: Checkpoint, family: DecoderFamily, dtype: str, draft: Draft) -> None:
+    write_decoder(graph.model, graph.layers, graph.weights.rounding, checkpoint, family, graph.decoder, dtype, draft)

@@ -8,21 +8,19 @@ from typing import TYPE_CHECKING, Any
 
 from intaglio.accuracy.default_bounds import Bounds
 from intaglio.bundle.bundle import Decoder, Draft, LayerCache
-from intaglio.bundle.model_file import save
 from intaglio.display.progress import step
 from intaglio.errors import SourceError, UsageError, one_line
 from intaglio.exporters.checkpoints.checkpoint import Checkpoint
 from intaglio.exporters.checkpoints.config import integer
 from intaglio.exporters.checkpoints.tokenizer_files import write_decoder_tokenizer
 from intaglio.exporters.decoders.check import AFTER_PAST, check_decoder, token_batches
-from intaglio.exporters.decoders.export import step_axes, with_ends
+from intaglio.exporters.decoders.export import with_ends, write_decoder
 from intaglio.exporters.decoders.traced.context import SHORT, border, check_context, fix_frequencies
 from intaglio.exporters.decoders.traced.family import TracedFamily
 from intaglio.exporters.decoders.traced.reference import blocks_of, source_logits
 from intaglio.exporters.decoders.windows import SLIDING
 from intaglio.exporters.reference.check import Checked, block_outputs
 from intaglio.exporters.reference.source_model import deferred_model
-from intaglio.exporters.writing.manifest import new_manifest
 from intaglio.extras import load
 from intaglio.networks import early_exit
 from intaglio.networks.drafts import RECORD
@@ -147,20 +145,8 @@ def _check_alone(checkpoint: Checkpoint) -> None:
 def _write(
     graph: TracedGraph, checkpoint: Checkpoint, family: TracedFamily, decoder: Decoder, dtype: str, draft: Draft
 ) -> None:
-    """Write the graph and the manifest into the draft."""
-    with step("writing"):
-        draft.manifest = new_manifest(
-            graph.model,
-            checkpoint.source(),
-            family,
-            "generate",
-            dtype,
-            axes=step_axes(decoder),
-            layers=graph.layers,
-            decoder=decoder,
-        )
-        save(graph.model, draft.model_path, consume=True)
-    draft.notes += graph.rounding.notes()
+    """Write the graph and the manifest into the draft, and note the weights that the graph leaves out."""
+    write_decoder(graph.model, graph.layers, graph.rounding, checkpoint, family, decoder, dtype, draft)
     if graph.unused:
         parts = sorted({".".join(path.split(".")[:2]) for path in graph.unused})
         draft.notes.append(f"text does not use {len(graph.unused)} weights, which are left out: of {', '.join(parts)}")

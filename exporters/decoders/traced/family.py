@@ -16,7 +16,7 @@ from intaglio.extras import load
 
 @dataclass(frozen=True)
 class TracedFamily(Family):
-    """A family that is not described here: its configuration, code and graph are those of `transformers`."""
+    """A family that is not described here: `transformers` has its configuration and code."""
 
     def check(self, config: Mapping[str, Any], where: str) -> None:
         """Raise `SourceError` for an architecture whose attention or state is of a kind of its own."""
