@@ -8,7 +8,7 @@ from typing import Any
 from torch import Tensor
 from transformers import Cache
 
-from intaglio.exporters.decoders.traced.operators import tensor_scatter
+from intaglio.exporters.decoders.operators import tensor_scatter
 
 
 class _NoOtherState(list[Any]):

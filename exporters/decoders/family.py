@@ -8,8 +8,8 @@ from typing import Any
 
 from intaglio.bundle.bundle import Decoder
 from intaglio.exporters.checkpoints.family import Family
+from intaglio.exporters.decoders.context import switches
 from intaglio.exporters.decoders.graph import DecoderGraph
-from intaglio.exporters.decoders.traced.context import switches
 
 
 @dataclass(frozen=True)

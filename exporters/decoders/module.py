@@ -9,7 +9,7 @@ import torch
 from torch import Tensor, nn
 
 from intaglio.exporters.decoders.caches import StepCache
-from intaglio.exporters.decoders.traced.operators import rows_at
+from intaglio.exporters.decoders.operators import rows_at
 from intaglio.networks.draft_network import medusa_states, transferred_states
 from intaglio.networks.drafts import MEDUSA, Drafts, matrix_path
 from intaglio.networks.early_exit import NEVER

@@ -16,7 +16,7 @@ from torch import Tensor, nn
 from torch.onnx.ops import symbolic
 from transformers.integrations.moe import ALL_EXPERTS_FUNCTIONS
 
-from intaglio.exporters.decoders.traced import operators
+from intaglio.exporters.decoders import operators
 
 NAME = "intaglio"  # of this way to compute experts among those of transformers
 PRODUCTS = "ExpertProducts"  # the node of all products, between tracing and `expand`

@@ -14,8 +14,8 @@ from intaglio.exporters.checkpoints.checkpoint import Checkpoint
 from intaglio.exporters.checkpoints.config import integer
 from intaglio.exporters.checkpoints.tokenizer_files import write_decoder_tokenizer
 from intaglio.exporters.decoders.check import AFTER_PAST, check_decoder, token_batches
+from intaglio.exporters.decoders.context import SHORT, border, check_context, fix_frequencies
 from intaglio.exporters.decoders.export import with_ends, write_decoder
-from intaglio.exporters.decoders.traced.context import SHORT, border, check_context, fix_frequencies
 from intaglio.exporters.decoders.traced.family import TracedFamily
 from intaglio.exporters.decoders.traced.reference import blocks_of, source_logits
 from intaglio.exporters.decoders.windows import SLIDING

@@ -7,7 +7,7 @@ from typing import Any
 from torch import Tensor, nn
 
 from intaglio.exporters.decoders.caches import StepCache
-from intaglio.exporters.decoders.traced.operators import rows_at
+from intaglio.exporters.decoders.operators import rows_at
 from intaglio.exporters.decoders.traced.step import Step, running, take_over
 
 

@@ -10,7 +10,7 @@ from intaglio.bundle.bundle import Decoder
 from intaglio.errors import SourceError
 from intaglio.exporters.checkpoints.checkpoint import Checkpoint
 from intaglio.exporters.decoders.check import AFTER_PAST, Batch, random_past
-from intaglio.exporters.decoders.traced.context import fix_frequencies
+from intaglio.exporters.decoders.context import fix_frequencies
 from intaglio.exporters.decoders.traced.family import TracedFamily
 from intaglio.exporters.reference.check import Floats
 from intaglio.exporters.reference.source_model import build_model, check_finite, source_errors

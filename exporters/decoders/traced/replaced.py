@@ -16,7 +16,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from intaglio.exporters.decoders.traced.operators import rms_norm
+from intaglio.exporters.decoders.operators import rms_norm
 
 EPSILONS = ("variance_epsilon", "eps", "epsilon", "norm_eps")  # the names of a norm's epsilon
 TOLERANCE = 1e-5  # of numbers around 1: those of two orders of summation in float32

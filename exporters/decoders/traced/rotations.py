@@ -19,7 +19,7 @@ from unittest import mock
 import torch
 from torch import Tensor, nn
 
-from intaglio.exporters.decoders.traced.operators import rotary
+from intaglio.exporters.decoders.operators import rotary
 from intaglio.exporters.decoders.traced.replaced import agree
 
 ROTATION = "apply_rotary_pos_emb"  # the name of most families' function, of these arguments:

@@ -11,8 +11,8 @@ from torch import Tensor, nn
 from transformers import AttentionInterface, AttentionMaskInterface
 from transformers.masking_utils import causal_mask_function
 
+from intaglio.exporters.decoders.operators import attention, attention_with_sinks
 from intaglio.exporters.decoders.traced import experts
-from intaglio.exporters.decoders.traced.operators import attention, attention_with_sinks
 
 NAME = "intaglio"  # of this attention among those of transformers
 # What models tell the attention beside its inputs, and what does not change its result here: windows are in the mask.

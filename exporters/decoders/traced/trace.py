@@ -21,9 +21,9 @@ from torch._subclasses.fake_tensor import FakeTensorMode
 from torch.utils._pytree import tree_leaves
 
 from intaglio.exporters.decoders.caches import ShapeCache
+from intaglio.exporters.decoders.operators import as_nodes
 from intaglio.exporters.decoders.traced.experts import expand
 from intaglio.exporters.decoders.traced.module import TracedDecoder
-from intaglio.exporters.decoders.traced.operators import as_nodes
 from intaglio.exporters.decoders.traced.replaced import replace_modules
 from intaglio.exporters.decoders.traced.rotations import Rotations
 from intaglio.exporters.decoders.traced.weights import TracedWeights

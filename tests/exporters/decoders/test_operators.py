@@ -17,7 +17,8 @@ def test_nodes_equal_the_computation_in_torch(tmp_path: Path) -> None:
     import onnx_ir as ir
     import torch
 
-    from intaglio.exporters.decoders.traced import experts, operators
+    from intaglio.exporters.decoders import operators
+    from intaglio.exporters.decoders.traced import experts
     from intaglio.exporters.writing.traced_graph import quiet
 
     class All(torch.nn.Module):
@@ -97,7 +98,7 @@ def _sliced(model: Any) -> Any:
 def test_grouped_product_gives_each_query_head_its_own(heads: int) -> None:
     import torch
 
-    from intaglio.exporters.decoders.traced.operators import grouped_product
+    from intaglio.exporters.decoders.operators import grouped_product
 
     x, y = torch.randn(2, 4, 3, 5), torch.randn(2, heads, 5, 6)
     expected = x @ y.repeat_interleave(4 // heads, 1)
