@@ -29,7 +29,8 @@ WAYS = ("written", "traced")
 ROUNDS = 7
 # Exports by tracing where no written family takes a model.
 TRACED = (
-    "from intaglio.exporters.decoders.family import DecoderFamily; DecoderFamily.takes = lambda family, config: False; "
+    "from intaglio.exporters.decoders.written.family import DecoderFamily; "
+    "DecoderFamily.takes = lambda family, config: False; "
     "from intaglio.cli import main; main()"
 )
 

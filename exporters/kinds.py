@@ -6,11 +6,10 @@ from collections.abc import Mapping
 from typing import Any
 
 from intaglio.exporters.checkpoints.family import Family
-from intaglio.exporters.decoders.export import export_decoder
 from intaglio.exporters.decoders.reference import load_decoder
 from intaglio.exporters.decoders.traced.export import export_traced_decoder
 from intaglio.exporters.decoders.traced.family import find_traced
-from intaglio.exporters.decoders.traced.reference import load_traced_decoder
+from intaglio.exporters.decoders.written.export import export_decoder
 from intaglio.exporters.encoder_decoders.export import export_encoder_decoder
 from intaglio.exporters.encoders.export import export_encoder
 from intaglio.exporters.encoders.reference import load_encoder
@@ -26,7 +25,7 @@ KINDS = (
     Kind(DECODERS, export_decoder, load_decoder),
     Kind(ENCODER_DECODERS, export_encoder_decoder, load=None),
     Kind(SPEECH, export_speech, load_speech, ("features",), checked_as, any_architecture=True),
-    Kind((), export_traced_decoder, load_traced_decoder, ("context",), other=find_traced),  # last: loads transformers
+    Kind((), export_traced_decoder, load_decoder, ("context",), other=find_traced),  # last: loads transformers
 )
 
 

@@ -9,7 +9,7 @@ from typing import Any
 from intaglio.display.nearest import nearest
 from intaglio.errors import SourceError
 from intaglio.exporters.checkpoints.family import Family, listed_architecture
-from intaglio.exporters.decoders import llama
+from intaglio.exporters.decoders.written import llama
 from intaglio.exporters.families import SPEECH
 
 PAGE = "docs/reference.md, section 'What can be exported'"

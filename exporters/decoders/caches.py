@@ -10,6 +10,8 @@ from transformers import Cache
 
 from intaglio.exporters.decoders.operators import tensor_scatter
 
+Shapes = dict[int, tuple[int, int, int]]  # of the layers with a cache: heads, dim of a key, dim of a value
+
 
 class _NoOtherState(list[Any]):
     """The layers of a cache of transformers, in which a model may keep more than keys and values."""
@@ -34,7 +36,10 @@ class _WithoutLength(Cache):  # type: ignore[misc]
 
 
 class StepCache(_WithoutLength):
-    """Buffers [batch, heads, capacity, dim], which a step writes from the slots `start` [batch] on."""
+    """Buffers [batch, heads, capacity, dim], which a step writes from the slots `start` [batch] on.
+
+    Buffers of another dtype than the model's, as those of a float16 bundle, are converted.
+    """
 
     def __init__(self, past: Mapping[int, tuple[Tensor, Tensor]], start: Tensor):
         """`past`: the keys and values of each layer that has a cache."""
@@ -51,7 +56,7 @@ class StepCache(_WithoutLength):
         self, key_states: Tensor, value_states: Tensor, layer_idx: int, *args: Any, **kwargs: Any
     ) -> tuple[Tensor, Tensor]:
         """Write the new keys and values of a layer; return its whole buffers."""
-        keys, values = self.present[layer_idx]
+        keys, values = (past.to(key_states.dtype) for past in self.present[layer_idx])
         written = tensor_scatter(keys, key_states, self._start), tensor_scatter(values, value_states, self._start)
         self.present[layer_idx] = written
         return written
@@ -66,7 +71,7 @@ class ShapeCache(_WithoutLength):
 
     def __init__(self) -> None:
         super().__init__()
-        self.shapes: dict[int, tuple[int, int, int]] = {}  # by layer: heads, dim of a key, dim of a value
+        self.shapes: Shapes = {}
 
     def get_mask_sizes(self, query_length: int, layer_idx: int = 0) -> tuple[int, int]:
         """Return the number of tokens: there are no others."""

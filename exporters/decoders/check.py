@@ -19,7 +19,16 @@ from intaglio.bundle.bundle import Decoder
 from intaglio.exporters.reference.check import Checked, Floats, answer, check_sequences, open_checked
 from intaglio.runtime.sessions.decoder import DecoderSession
 from intaglio.runtime.sessions.early_exit import EarlyExitSession
-from intaglio.runtime.sessions.step import DRAFT_LOGITS, KINDS, LOGITS, PAST, exit_outputs, step_feeds, whole_outputs
+from intaglio.runtime.sessions.step import (
+    ATTENTION_MASK,
+    DRAFT_LOGITS,
+    KINDS,
+    LOGITS,
+    PAST,
+    exit_outputs,
+    step_feeds,
+    whole_outputs,
+)
 from intaglio.runtime.text.tokenizer import TOKENIZER, Tokenizer
 from intaglio.samples.sentences import sentences
 
@@ -99,11 +108,12 @@ def after_past(model: Path, decoder: Decoder, past: int, cuts: Sequence[str] = (
     """
     with open_checked(model, cuts, whole_outputs(decoder)) as engine:
         feeds = step_feeds(decoder, np.array([AFTER_PAST]), [past])
+        capacity = feeds[ATTENTION_MASK.name].shape[2]
         dtypes = {spec.name: spec.dtype for spec in engine.inputs}
         for index, pair in enumerate(random_past(decoder, past)):
             for kind, array in zip(KINDS, pair, strict=True):
                 name = f"{PAST}{kind}_{index}"
-                room = np.zeros((*array.shape[:2], past + len(AFTER_PAST), array.shape[3]), dtypes[name])
+                room = np.zeros((*array.shape[:2], capacity, array.shape[3]), dtypes[name])
                 room[:, :, :past] = array
                 feeds[name] = room
         logits: Floats = engine.run(feeds)[LOGITS][0]

@@ -10,6 +10,9 @@ import torch
 from torch import Tensor
 from torch.onnx.ops import symbolic
 
+DOMAIN = "intaglio.traced"  # of nodes that the graph has between tracing and the surgery behind it
+MARK, BRANCH = "Mark", "Branch"
+EXIT, LAST = "exit", "last"  # names of marks: the states after the blocks before an early exit, and after all
 _tracing = False
 
 
@@ -41,6 +44,20 @@ def _node(
     if not _tracing:
         return compute()
     return symbolic(op_type, inputs, dict(attributes), dtype=like.dtype, shape=shape, version=version)
+
+
+def marked(x: Tensor, name: str) -> Tensor:
+    """`x`, to be found by this name in the traced graph."""
+    return _node(f"{DOMAIN}::{MARK}", [x], {"name": name}, x, x.shape, 1, lambda: x)
+
+
+def branch(staying: Tensor, new: Tensor, old: Tensor) -> Tensor:
+    """`new` [batch, tokens, width] for the tokens that are `staying`, bool [batch, tokens, 1], `old` for the others.
+
+    The graph computes `new` only if some token of the step is staying.
+    """
+    inputs = [staying, new, old]
+    return _node(f"{DOMAIN}::{BRANCH}", inputs, {}, new, new.shape, 1, lambda: torch.where(staying, new, old))
 
 
 def tensor_scatter(buffer: Tensor, new: Tensor, start: Tensor) -> Tensor:

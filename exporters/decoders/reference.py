@@ -2,78 +2,102 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from intaglio.bundle.bundle import Decoder
 from intaglio.exporters.checkpoints.checkpoint import Checkpoint
-from intaglio.exporters.decoders.check import Batch
-from intaglio.exporters.decoders.family import DecoderFamily
+from intaglio.exporters.checkpoints.family import Family
+from intaglio.exporters.decoders.check import AFTER_PAST, Batch, random_past
+from intaglio.exporters.decoders.context import fix_frequencies
 from intaglio.exporters.reference.check import Floats
 from intaglio.exporters.reference.source_model import build_model, check_finite, source_errors
 from intaglio.extras import load
-from intaglio.networks.early_exit import EVERY
-from intaglio.runtime.sessions.step import ATTENTION_MASK, DRAFT_LOGITS, EXIT_LOGITS, LOGITS, step_feeds
+from intaglio.runtime.sessions.step import ATTENTION_MASK, LOGITS, step_feeds
 
 if TYPE_CHECKING:
     from intaglio.exporters.decoders.module import DecoderModule
 
 
-def load_decoder(checkpoint: Checkpoint, family: DecoderFamily, streamed: bool = False) -> DecoderModule:
+def load_decoder(
+    checkpoint: Checkpoint, family: Family, context: str | None = None, streamed: bool = False
+) -> DecoderModule:
     """The checkpoint as a float32 `DecoderModule` in eval mode, with its drafts or early exit if any.
 
     `streamed`: as in `build_model`.
     """
     load("torch")
-    from intaglio.exporters.decoders.module import DecoderModule, DraftedModule, EarlyExitModule, SaturationModule
+    from intaglio.exporters.decoders.module import trained_module
 
-    model = build_model(checkpoint, checkpoint.tensors(), family.architecture, family.blocks, streamed)
-    drafts = checkpoint.drafts(model.config.num_hidden_layers)
-    matrices = {name: mapped.tensor for name, mapped in checkpoint.draft_tensors().items()}
-    early_exit = checkpoint.early_exit(model.config.num_hidden_layers)
-    if drafts:
-        module: DecoderModule = DraftedModule(model, drafts, matrices)
-    elif early_exit is None:
-        module = DecoderModule(model)
-    elif early_exit.layer == EVERY:
-        module = SaturationModule(model, model.get_submodule(family.blocks))
-    else:
-        module = EarlyExitModule(model, early_exit.layer)
-    return module.eval().requires_grad_(False)
+    model = source_model(checkpoint, family.architecture, context, streamed)
+    module = trained_module(checkpoint, model).eval().requires_grad_(False)
+    module.cached = sorted(module.cache_shapes())
+    return module
+
+
+def source_model(checkpoint: Checkpoint, architecture: str, context: str | None = None, streamed: bool = False) -> Any:
+    """The checkpoint as a float32 model of `transformers`; `streamed`: as in `build_model`."""
+    from intaglio.networks.blocks import blocks_path
+
+    model = build_model(checkpoint, checkpoint.tensors(), architecture, blocks_path, streamed).eval()
+    fix_frequencies(model, context)
+    return model
 
 
 def source_outputs(
-    checkpoint: Checkpoint, family: DecoderFamily, decoder: Decoder, batches: list[Batch]
-) -> dict[str, list[np.ndarray[Any, Any]]]:
+    checkpoint: Checkpoint,
+    architecture: str,
+    decoder: Decoder,
+    batches: list[Batch],
+    cached: Sequence[int],
+    past: int = 0,
+    context: str | None = None,
+) -> dict[str, list[Floats]]:
     """The source model's outputs by name, for each sequence of each batch, each run alone and in one pass.
 
-    Logits are [tokens, vocab], also those of an early exit; those of drafts, if any, are [tokens, drafts, vocab].
+    Logits are [tokens, vocab], also those of an early exit; those of drafts, if any, are [tokens, drafts, vocab]. The
+    logits are those of `transformers` alone, without a cache. With `past`, the logits of `after_past` come last, by its
+    own cache for the layers `cached`.
     """
     import torch
+    import transformers
 
-    from intaglio.exporters.decoders.module import EarlyExitModule
+    from intaglio.exporters.decoders.module import trained_module
 
     texts = [text for batch in batches for text in batch]
-    with source_errors(checkpoint, family.architecture, RuntimeError, IndexError), torch.inference_mode():
-        module = load_decoder(checkpoint, family, streamed=True)
-        expected = {LOGITS: [module.logits(torch.tensor([text]))[0].numpy() for text in texts]}
-        if decoder.drafts:
-            expected[DRAFT_LOGITS] = [_drafts(module, decoder, text) for text in texts]
-        if isinstance(module, EarlyExitModule):
-            expected[EXIT_LOGITS] = [module.exit_logits(torch.tensor([text]))[0].numpy() for text in texts]
+    with source_errors(checkpoint, architecture, Exception), torch.inference_mode():
+        model = source_model(checkpoint, architecture, context, streamed=True)
+        logits = [model(input_ids=torch.tensor([text]), use_cache=False).logits[0].float().numpy() for text in texts]
+        if past:
+            cache = transformers.DynamicCache()
+            for layer, (keys, values) in zip(cached, random_past(decoder, past), strict=True):
+                cache.update(torch.from_numpy(keys), torch.from_numpy(values), layer)
+            ids = torch.tensor([AFTER_PAST])
+            positions = past + torch.arange(ids.shape[1])[None]
+            after = model(input_ids=ids, position_ids=positions, past_key_values=cache, use_cache=True)
+            logits.append(after.logits[0].float().numpy())
+        expected = {LOGITS: logits}
+        if decoder.drafts or decoder.exit_layer:
+            module = trained_module(checkpoint, model)
+            module.cached = list(cached)
+            further = [_further(module, decoder, text) for text in texts]
+            expected[module.outputs[1]] = further
     check_finite(checkpoint, (array for arrays in expected.values() for array in arrays))
     return expected
 
 
-def _drafts(module: DecoderModule, decoder: Decoder, text: list[int]) -> Floats:
-    """The drafts [tokens, drafts, vocab] of the source model for a sequence that is run in one pass."""
+def _further(module: DecoderModule, decoder: Decoder, text: list[int]) -> Floats:
+    """The output [tokens, ..., vocab] of drafts or an early exit for a sequence that is run in one pass."""
     import torch
 
-    ids = np.array([text])
-    feeds = step_feeds(decoder, ids)
-    shape = (1, decoder.kv_heads, feeds[ATTENTION_MASK.name].shape[2], decoder.head_dim)
-    caches = [np.zeros(shape, np.float32)] * (2 * decoder.layers)
-    outputs = module(*map(torch.from_numpy, [*feeds.values(), *caches]))
-    drafts: Floats = outputs[1][0].numpy()
-    return drafts
+    feeds = step_feeds(decoder, np.array([text]))
+    capacity = feeds[ATTENTION_MASK.name].shape[2]
+    caches = [
+        np.zeros((1, cache.heads, capacity, dim), np.float32)
+        for cache in decoder.layer_caches
+        for dim in (cache.key_dim, cache.value_dim)
+    ]
+    found: Floats = module(*map(torch.from_numpy, [*feeds.values(), *caches]))[1][0].numpy()
+    return found

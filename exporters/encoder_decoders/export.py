@@ -15,7 +15,8 @@ from intaglio.errors import SourceError
 from intaglio.exporters.checkpoints.checkpoint import Checkpoint
 from intaglio.exporters.checkpoints.config import read_json
 from intaglio.exporters.checkpoints.tokenizer_files import write_decoder_tokenizer
-from intaglio.exporters.decoders.export import GENERATION, full_config, step_axes, with_ends
+from intaglio.exporters.decoders.writing import GENERATION, step_axes, with_ends
+from intaglio.exporters.decoders.written.export import full_config
 from intaglio.exporters.encoder_decoders.check import Pair, check_encoder_decoder, pair_batches
 from intaglio.exporters.encoder_decoders.family import EncoderDecoderFamily
 from intaglio.exporters.encoder_decoders.graph import CrossAttentionDecoderGraph, EncoderGraph

@@ -1,12 +1,11 @@
-"""Drafts in torch, on a `transformers` model: used by training, and as the reference of an export. Imports torch.
+"""Drafts in torch, on a `transformers` model: for training, tracing, and the reference of an export. Imports torch.
 
-The model's own blocks compute everything. A hook before each of them appends the pseudo hidden states to those of the
-tokens, and extends the block's mask and rotations; no family needs special code.
+The model's own blocks compute everything. Its input has a row for each pseudo hidden state, so that masks and rotations
+have one, too; hooks leave out those rows until the block where their states enter. No family needs special code.
 """
 
 from __future__ import annotations
 
-import inspect
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any
@@ -14,7 +13,10 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-Enter = Callable[[int, Tensor], Tensor]  # (index of a block, states) -> states
+from intaglio.networks.blocks import blocks, states_of
+
+RowsAt = Callable[[Tensor, Tensor], Tensor]
+Hook = Callable[[nn.Module, tuple[Any, ...], dict[str, Any]], tuple[tuple[Any, ...], Any]]
 
 
 def matrices(steps: int, width: int) -> nn.ModuleList:
@@ -31,94 +33,77 @@ def medusa_states(matrix: nn.Module, states: Tensor) -> Tensor:
     return drafted
 
 
-def transferred_states(
-    base: Any,
-    projections: Sequence[nn.Module],
-    layers: Sequence[int],
-    input_ids: Tensor,
-    positions: Tensor,
-    attention_mask: Tensor,
-    draft_indices: Tensor,
-    draft_positions: Tensor,
-    draft_mask: Tensor,
-    cache: Any = None,
-) -> Tensor:
-    """The last states [batch, tokens + drafted, width] of the model `base`: the tokens', then the pseudo states'.
+def rows_of(states: Tensor, indices: Tensor) -> Tensor:
+    """The rows [batch, wanted, width] of `states` [batch, tokens, width] at `indices` [batch, wanted]."""
+    return states.gather(1, indices[..., None].expand(-1, -1, states.shape[-1]))
 
-    projections      one linear layer per step; before the step's block in `layers`, the pseudo states x + x·W are
-                     computed from the states x of a token
-    input_ids        int64 [batch, tokens]; `positions` likewise
-    attention_mask   bool [batch, tokens, keys], True where a token attends. The keys come from a `cache`; without
-                     one they are the tokens, and the pseudo states in their order
-    draft_indices    int64 [batch, drafting], the tokens whose states are transferred
-    draft_positions  int64 [batch, drafted], drafted = steps · drafting: row s · drafting + j is of step s from
-                     draft_indices[j]
-    draft_mask       bool [batch, drafted, keys]
+
+def with_pseudo_rows(input_ids: Tensor, draft_indices: Tensor, steps: int) -> Tensor:
+    """`input_ids` [batch, tokens], then for each of the steps the ids of the tokens at `draft_indices`.
+
+    The ids are for models that look up more for a row than its first states.
     """
-    tokens, drafting = input_ids.shape[1], draft_indices.shape[1]
-    rows = draft_indices[..., None]
-    lowest = torch.finfo(torch.float32).min
-    mask = torch.where(torch.cat([attention_mask, draft_mask], 1), 0.0, lowest)[:, None]
-    places = torch.cat([positions, draft_positions], 1)
-
-    def enter(index: int, states: Tensor) -> Tensor:
-        origins = states.gather(1, rows.expand(-1, -1, states.shape[-1]))
-        entering = [projection for projection, layer in zip(projections, layers, strict=True) if layer == index]
-        return torch.cat([states, *(origins + projection(origins) for projection in entering)], 1)
-
-    assert draft_positions.shape[1] == len(projections) * drafting, "drafted is steps · drafting"
-    with _entered(base, enter, mask, places, tokens, cached=cache is not None):
-        states: Tensor = base(
-            input_ids=input_ids,
-            position_ids=positions,
-            attention_mask=mask[:, :, :tokens],
-            past_key_values=cache,
-            use_cache=cache is not None,
-        ).last_hidden_state
-    return states.reshape(len(input_ids), -1, states.shape[-1])[:, : places.shape[1]]
-
-
-def blocks(base: Any) -> nn.ModuleList:
-    """The Transformer blocks of a model without its head, in order."""
-    depth = base.config.num_hidden_layers
-    lists = (module for module in base.modules() if isinstance(module, nn.ModuleList) and len(module) == depth)
-    return next(lists)
+    return torch.cat([input_ids, *[input_ids.gather(1, draft_indices)] * steps], 1)
 
 
 @contextmanager
-def _entered(base: Any, enter: Enter, mask: Tensor, places: Tensor, tokens: int, cached: bool) -> Iterator[None]:
-    """While this context is active, `enter` changes the input of each of the model's blocks.
+def transferring(
+    model: Any,
+    projections: Sequence[nn.Module],
+    layers: Sequence[int],
+    draft_indices: Tensor,
+    tokens: int,
+    cached: bool,
+    rows_at: RowsAt = rows_of,
+) -> Iterator[None]:
+    """While this context is active, pseudo hidden states enter `model`, whose input has a row for each.
 
-    mask    [batch, 1, rows, keys]; a block uses as many rows as there are states, and without cache as many keys
-    places  int64 [batch, rows], for the rotations
-
-    The last block's states are padded with zero rows to a multiple of `tokens`: GPT-2 reshapes the last states like its
-    input, so that additional rows come out as additional sequences.
+    projections    one linear layer per step; before the step's block in `layers`, the pseudo states x + x·W are
+                   computed from the states x of a token
+    draft_indices  int64 [batch, drafting], the tokens whose states are transferred; row tokens + s · drafting + j is
+                   that of step s from draft_indices[j]
+    cached         whether the keys of a mask are the slots of a cache, and not the rows
     """
-    rotary = getattr(base, "rotary_emb", None)
-    handles = []
+    drafting = draft_indices.shape[1]
+    rows = tokens + len(layers) * drafting
 
-    def hook(index: int) -> Callable[[nn.Module, tuple[Any, ...], dict[str, Any]], tuple[tuple[Any, ...], Any]]:
-        def before(block: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[tuple[Any, ...], Any]:
-            given = inspect.signature(block.forward).bind(*args, **kwargs)
-            states = given.arguments["hidden_states"] = enter(index, given.arguments["hidden_states"])
-            rows = states.shape[1]
-            given.arguments["attention_mask"] = mask[:, :, :rows, : mask.shape[-1] if cached else rows]
-            if "position_embeddings" in given.arguments:
-                assert rotary is not None
-                given.arguments["position_embeddings"] = rotary(states, places[:, :rows])
-            return given.args, given.kwargs
+    def before_block(index: int) -> Hook:
+        absent = tokens + sum(layer < index for layer in layers) * drafting
+        present = tokens + sum(layer <= index for layer in layers) * drafting
 
-        return before
+        def hook(block: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[tuple[Any, ...], Any]:
+            states = states_of(block, args, kwargs)[:, :absent]
+            if entering := [matrix for matrix, layer in zip(projections, layers, strict=True) if layer == index]:
+                origins = rows_at(states, draft_indices)
+                states = torch.cat([states, *(origins + matrix(origins) for matrix in entering)], 1)
+            args, kwargs = _of_rows((args, kwargs), rows, present, cached)
+            return ((states, *args[1:]), kwargs) if args else (args, {**kwargs, "hidden_states": states})
 
-    def fill(block: nn.Module, args: Any, states: Tensor) -> Tensor:
-        return nn.functional.pad(states, (0, 0, 0, -states.shape[1] % tokens))
+        return hook
 
+    handles = [
+        block.register_forward_pre_hook(before_block(index), with_kwargs=True)
+        for index, block in enumerate(blocks(model)[: layers[-1] + 1])
+    ]
     try:
-        for index, block in enumerate(blocks(base)):
-            handles.append(block.register_forward_pre_hook(hook(index), with_kwargs=True))
-        handles.append(blocks(base)[-1].register_forward_hook(fill))
         yield
     finally:
         for handle in handles:
             handle.remove()
+
+
+def _of_rows(value: Any, rows: int, present: int, cached: bool) -> Any:
+    """`value`, or the tensors in it, with the first `present` of the `rows`.
+
+    Tensors are [batch, rows, ...], and masks [batch, 1, rows, keys].
+    """
+    if isinstance(value, Tensor) and value.ndim > 1:
+        if value.shape[1] == rows:
+            return value[:, :present]
+        if value.ndim == 4 and value.shape[2] == rows:
+            return value[:, :, :present] if cached else value[:, :, :present, :present]
+    if isinstance(value, dict):
+        return {name: _of_rows(each, rows, present, cached) for name, each in value.items()}
+    if type(value) in (tuple, list):
+        return type(value)(_of_rows(each, rows, present, cached) for each in value)
+    return value

@@ -35,7 +35,8 @@ class EarlyExitSession(DecoderSession):
     def __init__(self, engine: Engine, whole: DecoderSession):
         """`engine`: with only the `exit_outputs`."""
         self._whole = whole
-        decoder = msgspec.structs.replace(whole.decoder, layers=whole.decoder.exit_layer)
+        blocks, caches = whole.decoder.exit_layer, whole.decoder.caches
+        decoder = msgspec.structs.replace(whole.decoder, layers=blocks, caches=caches[:blocks])
         super().__init__(engine, decoder, whole.batch, whole.limit)
         self.cache = whole.cache
         self.vocabulary = whole.vocabulary

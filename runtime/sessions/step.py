@@ -84,7 +84,8 @@ def whole_outputs(decoder: Decoder) -> list[str] | None:
 
 def exit_outputs(decoder: Decoder) -> list[str]:
     """The outputs that a session of the blocks before the early exit uses."""
-    return [EXIT_LOGITS, *present_names(decoder.exit_layer)]
+    caches = min(decoder.exit_layer, len(decoder.layer_caches))  # later blocks may share those of earlier ones
+    return [EXIT_LOGITS, *present_names(caches)]
 
 
 def present_names(layers: int) -> list[str]:

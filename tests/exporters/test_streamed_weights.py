@@ -15,8 +15,8 @@ from tiny_encoder_decoders import save_encoder_decoder
 from intaglio.bundle.bundle import Bundle
 from intaglio.exporters.checkpoints.checkpoint import Checkpoint
 from intaglio.exporters.decoders.check import stepwise_outputs
-from intaglio.exporters.decoders.family import DecoderFamily
-from intaglio.exporters.decoders.reference import load_decoder
+from intaglio.exporters.decoders.reference import source_model
+from intaglio.exporters.decoders.written.family import DecoderFamily
 from intaglio.exporters.encoder_decoders.check import Pair, outputs_of
 from intaglio.exporters.kinds import find_kind
 from intaglio.exporters.reference import check, streamed_weights
@@ -47,10 +47,11 @@ def test_streamed_weights_give_the_same_outputs(
     monkeypatch.setattr(streamed_weights, "READ_ABOVE", 1000)
     monkeypatch.setattr(streamed_weights, "CHUNK", 1000)
     with torch.inference_mode():
-        expected = load_decoder(checkpoint, found).logits(torch.tensor([IDS]))
-        module = load_decoder(checkpoint, found, streamed=True)
+        ids = torch.tensor([IDS])
+        expected = source_model(checkpoint, found.architecture)(input_ids=ids).logits
+        module = source_model(checkpoint, found.architecture, streamed=True)
         for _ in range(2):
-            assert torch.equal(module.logits(torch.tensor([IDS])), expected)
+            assert torch.equal(module(input_ids=ids).logits, expected)
     numbers = {each.untyped_storage().nbytes() // 4 for each in module.parameters() if each.numel() > 250}
     assert numbers == {len([each for each in checkpoint.tensors().values() if each.tensor.numel() > 250])}
 

@@ -13,7 +13,8 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from intaglio.networks.draft_network import matrices, medusa_states, transferred_states
+from intaglio.networks.blocks import before
+from intaglio.networks.draft_network import matrices, medusa_states, transferring, with_pseudo_rows
 from intaglio.networks.drafts import HIDDEN_TRANSFER, Drafts
 from intaglio.runtime.sessions.draft_inputs import draft_mask
 from intaglio.runtime.sessions.masks import fill_mask, seen_among
@@ -26,7 +27,7 @@ class Drafter(ABC):
     """
 
     def __init__(self, network: Any, drafts: Drafts, width: int, precision: str):
-        self._base, self._head = network.base_model, network.get_output_embeddings()
+        self._network = network
         self._drafts, self._precision = drafts, getattr(torch, precision)
         self.matrices = matrices(drafts.steps, width)
         network.eval().requires_grad_(False)
@@ -37,14 +38,16 @@ class Drafter(ABC):
         windows  int64 [batch, tokens], with more than step + 1 tokens
         """
         with torch.autocast("cpu", self._precision, enabled=self._precision != torch.float32):
-            states, drafted = self._states(windows, step)
-            with torch.no_grad():
-                own = self._head(states[:, step + 1 :])
-            return own.float(), self._head(drafted[:, : -step - 1]).float()
+            own, drafted = self._logits(windows, step).float().chunk(2, 1)
+            return own.detach(), drafted
 
     @abstractmethod
-    def _states(self, windows: Tensor, step: int) -> tuple[Tensor, Tensor]:
-        """The last states of the tokens and those of `step` from each of them, both [batch, tokens, width]."""
+    def _logits(self, windows: Tensor, step: int) -> Tensor:
+        """The logits of the tokens from the `step + 1`-th on; then those of `step` from all but the last as many."""
+
+    def _at_head(self, own: Tensor, drafted: Tensor, step: int) -> Tensor:
+        """The head's input for the last states of the tokens, and those of `step`, both [batch, tokens, width]."""
+        return torch.cat([own[:, step + 1 :], drafted[:, : -step - 1]], 1)
 
 
 class MedusaDrafter(Drafter):
@@ -53,29 +56,47 @@ class MedusaDrafter(Drafter):
     def __init__(self, network: Any, drafts: Drafts, precision: str):
         super().__init__(network, drafts, network.get_output_embeddings().in_features, precision)
 
-    def _states(self, windows: Tensor, step: int) -> tuple[Tensor, Tensor]:
-        with torch.no_grad():
-            states = self._base(input_ids=windows, use_cache=False).last_hidden_state
-        return states, medusa_states(self.matrices[step], states)
+    def _logits(self, windows: Tensor, step: int) -> Tensor:
+        def head_input(states: Tensor) -> Tensor:
+            return self._at_head(states, medusa_states(self.matrices[step], states), step)
+
+        with before(self._network.get_output_embeddings(), head_input):
+            logits: Tensor = self._network(input_ids=windows, use_cache=False).logits
+        return logits
 
 
 class TransferDrafter(Drafter):
     """Hidden transfer; it starts with the tokens' own states as pseudo states."""
 
     def __init__(self, network: Any, drafts: Drafts, precision: str):
-        super().__init__(network, drafts, network.config.hidden_size, precision)
-        self._window = getattr(network.config, "sliding_window", None)
+        super().__init__(network, drafts, network.config.get_text_config().hidden_size, precision)
+        self._window = getattr(network.config.get_text_config(), "sliding_window", None)
 
-    def _states(self, windows: Tensor, step: int) -> tuple[Tensor, Tensor]:
+    def _logits(self, windows: Tensor, step: int) -> Tensor:
         tokens, steps = windows.shape[1], step + 1  # later steps are not seen by this one
-        inputs = [each.expand(len(windows), *each.shape[1:]) for each in self._inputs(tokens, steps)]
-        states = transferred_states(
-            self._base, list(self.matrices)[:steps], self._drafts.layers[:steps], windows, *inputs
+        places, mask, draft_indices, draft_positions, draft_mask = (
+            each.expand(len(windows), *each.shape[1:]) for each in self._inputs(tokens, steps)
         )
-        return states[:, :tokens], states[:, tokens * steps :]
+        allowed = torch.cat([mask, draft_mask], 1)[:, None]
+
+        def head_input(states: Tensor) -> Tensor:
+            by_row = states.reshape(len(windows), tokens * (steps + 1), -1)
+            return self._at_head(by_row[:, :tokens], by_row[:, tokens * steps :], step)
+
+        head = self._network.get_output_embeddings()
+        projections, layers = list(self.matrices)[:steps], self._drafts.layers[:steps]
+        transfer = transferring(self._network, projections, layers, draft_indices, tokens, cached=False)
+        with transfer, before(head, head_input):
+            logits: Tensor = self._network(
+                input_ids=with_pseudo_rows(windows, draft_indices, steps),
+                position_ids=torch.cat([places, draft_positions], 1),
+                attention_mask=torch.where(allowed, 0.0, torch.finfo(torch.float32).min),
+                use_cache=False,
+            ).logits
+        return logits
 
     def _inputs(self, tokens: int, steps: int) -> list[Tensor]:
-        """The other arguments of `transferred_states` to draft after every token of a window."""
+        """Positions, mask and inputs of drafts, to draft after every token of a window; see `runtime.sessions.step`."""
         places = np.arange(tokens)[None]
         mask = np.zeros((1, tokens, tokens * (steps + 1)), np.bool_)
         fill_mask(mask, places, np.arange(mask.shape[-1]), self._window)

@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 from torch.nn.functional import cross_entropy
 
-from intaglio.networks.exit_network import before_head
+from intaglio.networks.exit_network import exits
 from intaglio.training.language_models.checkpoint import Windows
 from intaglio.training.language_models.fine_tuner import follow, optimiser_of, risen
 
@@ -68,12 +68,10 @@ class ExitTuner:
 
     def _logits(self, tokens: Tensor) -> Iterator[Tensor]:
         """The logits of each exit for each token but the first, [batch, tokens - 1, vocab], earliest exit first."""
-        base, head = self._network.base_model, self._network.get_output_embeddings()
-        found = base(input_ids=tokens, use_cache=False, output_hidden_states=True)
         *early, _ = self._weights
-        for layer in early:
-            yield head(before_head(base, found.hidden_states[layer][:, :-1]))
-        yield head(found.last_hidden_state[:, :-1])
+        with exits(self._network, early):
+            logits = self._network(input_ids=tokens, use_cache=False).logits
+        yield from logits.reshape(len(tokens), len(self._weights), tokens.shape[1], -1)[:, :, :-1].unbind(1)
 
 
 def _losses(logits: Tensor, tokens: Tensor) -> Tensor:

@@ -135,12 +135,15 @@ def _train(
 
     with shown("reading"):
         network, _ = open_network(source)
-        length = min(options.max_tokens, network.config.max_position_embeddings)
+        config = network.config.get_text_config()
+        length = min(options.max_tokens, config.max_position_embeddings)
         if length < options.steps_ahead + 2:
             raise UsageError(
                 f"windows of {length} tokens: too short for {options.steps_ahead} steps ahead. Enlarge them."
             )
-        drafts = _record(kind, options.steps_ahead, layers, network.config.num_hidden_layers)
+        if kind == HIDDEN_TRANSFER:
+            _check_windows(config, length + options.steps_ahead)
+        drafts = _record(kind, options.steps_ahead, layers, config.num_hidden_layers)
         training, held_out = read_windows(source, data, OPTION, length)
         drafter = drafter_of(network, drafts, options.precision)
     made: list[DraftStep] = []
@@ -167,6 +170,18 @@ def _train(
         held_out=held_out.size,
         seconds=time.monotonic() - started,
     )
+
+
+def _check_windows(config: Any, length: int) -> None:
+    """Raise `UsageError` if windows in some of the layers are shorter than `length` tokens: all get the same mask."""
+    kinds = set(getattr(config, "layer_types", None) or ())
+    lengths = [getattr(config, name, None) for name in ("sliding_window", "attention_chunk_size")]
+    shortest = min((each for each in lengths if isinstance(each, int)), default=length)
+    if len(kinds) > 1 and shortest < length:
+        raise UsageError(
+            f"windows of {length} tokens with the drafts: some layers of this {config.model_type} see only {shortest}. "
+            "Reduce --max-tokens."
+        )
 
 
 def _record(kind: Any, steps: int, layers: Sequence[int] | None, depth: int) -> Drafts:

@@ -11,7 +11,7 @@ import numpy as np
 
 from intaglio import interrupts
 from intaglio.display.progress import step, track
-from intaglio.errors import SourceError, UsageError
+from intaglio.errors import UsageError
 from intaglio.extras import load as load_library
 from intaglio.networks.early_exit import EVERY, RECORD, EarlyExit, default_layer, layer_error
 from intaglio.training.language_models.checkpoint import (
@@ -70,8 +70,8 @@ def train_early_exit(
     exits changes, too.
 
     `output` becomes a folder with config.json, safetensors in the checkpoint's dtype, the files of the tokenizer, and
-    early_exit.json. Raises `SourceError` if the folder is not a causal language model with a tokenizer and a known
-    final norm, `UsageError`, `GraphError` if training diverges, `StorageError`; nothing is left at `output` then.
+    early_exit.json. Raises `SourceError` if the folder is not a causal language model with a tokenizer,
+    `UsageError`, `GraphError` if training diverges, `StorageError`; nothing is left at `output` then.
     """
     counts = {"steps": steps, "batch size": batch_size, "max tokens": max_tokens}
     check_numbers(counts, learning_rate, seed)
@@ -81,18 +81,11 @@ def train_early_exit(
     check_output(source, output, force)
     started = time.monotonic()
     torch = load_library("torch")
-    from intaglio.networks.exit_network import LAST_MODULES, last_modules
     from intaglio.training.language_models.exit_tuner import ExitTuner, both, every
 
     with step("reading"):
         network, stored = open_network(source)
-        config = network.config
-        if last_modules(network.base_model) is None:
-            expected = ", ".join(paths[0] for paths in LAST_MODULES)
-            raise SourceError(
-                f"source {source}: unknown final norm of {config.model_type}, expected one of {expected}. "
-                "Give a decoder of a family that can be exported."
-            )
+        config = network.config.get_text_config()
         depth = config.num_hidden_layers
         chosen = default_layer(depth) if layer is None else layer
         record = EarlyExit(EVERY if every_layer else chosen)

@@ -15,16 +15,13 @@ from intaglio.exporters.checkpoints.config import integer
 from intaglio.exporters.checkpoints.tokenizer_files import write_decoder_tokenizer
 from intaglio.exporters.decoders.check import AFTER_PAST, check_decoder, token_batches
 from intaglio.exporters.decoders.context import SHORT, border, check_context, fix_frequencies
-from intaglio.exporters.decoders.export import with_ends, write_decoder
+from intaglio.exporters.decoders.reference import source_outputs
 from intaglio.exporters.decoders.traced.family import TracedFamily
-from intaglio.exporters.decoders.traced.reference import blocks_of, source_logits
 from intaglio.exporters.decoders.windows import SLIDING
+from intaglio.exporters.decoders.writing import with_ends, with_trained, write_decoder
 from intaglio.exporters.reference.check import Checked, block_outputs
 from intaglio.exporters.reference.source_model import deferred_model
 from intaglio.extras import load
-from intaglio.networks import early_exit
-from intaglio.networks.drafts import RECORD
-from intaglio.runtime.sessions.step import LOGITS
 
 if TYPE_CHECKING:
     from intaglio.exporters.decoders.traced.trace import TracedGraph
@@ -52,12 +49,13 @@ def export_traced_decoder(
     with step("loading the libraries"):
         torch = load("torch")
         load("transformers")
-        from intaglio.exporters.decoders.traced.module import TracedDecoder
+        from intaglio.exporters.checkpoints.deferred import DeferredTensor
+        from intaglio.exporters.decoders.module import trained_module
         from intaglio.exporters.decoders.traced.trace import trace
-    _check_alone(checkpoint)
+        from intaglio.networks.blocks import blocks_path
     with step("tracing"):
-        model = deferred_model(checkpoint, family.architecture, blocks_of)
-        config, blocks = model.config, blocks_of(model)
+        model = deferred_model(checkpoint, family.architecture, blocks_path)
+        config, blocks = model.config, blocks_path(model)
         check_context(config.get_text_config(), context, str(checkpoint.folder))
         if bounds is None:
             raise UsageError(
@@ -67,20 +65,23 @@ def export_traced_decoder(
         fix_frequencies(model, context)
         vocabulary = int(model.get_output_embeddings().weight.shape[0])
         with _tracing_errors(checkpoint, family):
-            graph = trace(TracedDecoder(model), getattr(torch, dtype))
+            graph = trace(trained_module(checkpoint, model, DeferredTensor.of), getattr(torch, dtype))
         del model
     decoder = with_ends(
         describe(config.get_text_config(), graph.caches, vocabulary, context), checkpoint, config.to_dict()
     )
+    drafts, exits = checkpoint.drafts(decoder.layers), checkpoint.early_exit(decoder.layers)
+    decoder = with_trained(decoder, drafts, exits)
     write_decoder_tokenizer(checkpoint, draft.path, decoder.vocab_size)
     batches = token_batches(draft.path, decoder)
     with step("running the source model"):
         past = _past(config.get_text_config(), decoder)
-        expected = source_logits(checkpoint, family, decoder, batches, sorted(graph.caches), past, context)
+        cached = sorted(graph.caches)
+        expected = source_outputs(checkpoint, family.architecture, decoder, batches, cached, past, context)
     _write(graph, checkpoint, family, decoder, dtype, draft)
     with step("checking against the source model"):
         cuts = block_outputs(graph.layers, [blocks])
-        return check_decoder(draft.model_path, decoder, bounds, batches, {LOGITS: expected}, cuts, past)
+        return check_decoder(draft.model_path, decoder, bounds, batches, expected, cuts, past)
 
 
 @contextmanager
@@ -133,13 +134,6 @@ def _past(config: Any, decoder: Decoder) -> int:
     token = sum(4 * cache.heads * (cache.key_dim + cache.value_dim) for cache in decoder.layer_caches)  # bytes
     borders = [border for name in BORDERS if isinstance(border := getattr(config, name, None), int)]
     return min(max([0, *borders]) + BEYOND, decoder.max_positions - len(AFTER_PAST), PAST_BYTES // token)
-
-
-def _check_alone(checkpoint: Checkpoint) -> None:
-    """Raise `SourceError` for drafts and early exits, which need a graph that is written."""
-    for name in (RECORD, early_exit.RECORD):
-        if (checkpoint.folder / name).is_file():
-            raise SourceError(f"{checkpoint.folder / name}: is not supported for this architecture. Remove the file.")
 
 
 def _write(

@@ -6,6 +6,7 @@ from collections import Counter
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
+from typing import Any
 
 import onnx_ir as ir
 import torch
@@ -20,23 +21,33 @@ from onnxscript import optimizer
 from torch._subclasses.fake_tensor import FakeTensorMode
 from torch.utils._pytree import tree_leaves
 
-from intaglio.exporters.decoders.caches import ShapeCache
+from intaglio.exporters.decoders.caches import Shapes
+from intaglio.exporters.decoders.experts import expand
+from intaglio.exporters.decoders.module import DecoderModule, DraftedModule, EarlyExitModule
 from intaglio.exporters.decoders.operators import as_nodes
-from intaglio.exporters.decoders.traced.experts import expand
-from intaglio.exporters.decoders.traced.module import TracedDecoder
+from intaglio.exporters.decoders.traced.exits import add_branches, add_exit
 from intaglio.exporters.decoders.traced.replaced import replace_modules
 from intaglio.exporters.decoders.traced.rotations import Rotations
 from intaglio.exporters.decoders.traced.weights import TracedWeights
 from intaglio.exporters.writing.graph_writer import OPSET
 from intaglio.exporters.writing.traced_graph import fake_parameters, module_outputs, name_nodes, quiet
 from intaglio.exporters.writing.weights import Rounding
-from intaglio.runtime.sessions.step import BATCH, CAPACITY, LOGITS, PAST, PRESENT, STEP, TOKENS, WANTED, cache_names
+from intaglio.runtime.sessions.step import (
+    BATCH,
+    CAPACITY,
+    DRAFTED,
+    DRAFTING,
+    PAST,
+    PRESENT,
+    STEP,
+    TOKENS,
+    WANTED,
+    cache_names,
+)
 
 GRAPH = "decoder"  # the graph's name
 FOLDED = 1024  # elements of a constant; weights are not folded
-EXAMPLE = {BATCH: 2, TOKENS: 3, CAPACITY: 16, WANTED: 2}  # a size of 1 would be taken as a constant
-
-Shapes = dict[int, tuple[int, int, int]]  # of the layers with a cache: heads, dim of a key, dim of a value
+EXAMPLE = {BATCH: 2, TOKENS: 3, CAPACITY: 16, WANTED: 2, DRAFTING: 2}  # a size of 1 would be taken as a constant
 
 
 @dataclass
@@ -50,14 +61,14 @@ class TracedGraph:
     unused: list[str]  # paths of parameters that the graph does not read
 
 
-def trace(module: TracedDecoder, dtype: torch.dtype) -> TracedGraph:
+def trace(module: DecoderModule, dtype: torch.dtype) -> TracedGraph:
     """Trace `module`, whose parameters are `DeferredTensor`s and are consumed."""
     with quiet():
         fake = FakeTensorMode(allow_non_fake_inputs=True)  # buffers, such as frequencies, keep their values
         parameters = fake_parameters(module, dtype, fake)
         rotations = Rotations(module)
         with rotations.watched(), fake, _returns(module) as returned:
-            caches = cache_shapes(module)
+            caches = module.cache_shapes()
         module.cached = sorted(caches)
         replace_modules(module)
         with as_nodes(), rotations.replaced():
@@ -67,6 +78,8 @@ def trace(module: TracedDecoder, dtype: torch.dtype) -> TracedGraph:
     weights.attach()
     optimizer.optimize(model, output_size_limit=FOLDED)
     CommonSubexpressionEliminationPass()(model)
+    add_exit(model)
+    add_branches(model)
     RemoveUnusedNodesPass()(model)
     ShapeInferencePass()(model)
     name_nodes(model, GRAPH)
@@ -76,7 +89,7 @@ def trace(module: TracedDecoder, dtype: torch.dtype) -> TracedGraph:
 
 
 @contextmanager
-def _returns(module: TracedDecoder) -> Iterator[Counter[str]]:
+def _returns(module: DecoderModule) -> Iterator[Counter[str]]:
     """The tensors that each module returns inside this block, by its path.
 
     Of one that returns several, such as cosines and sines, the graph does not tell which value is computed last.
@@ -97,38 +110,37 @@ def _tensors(output: object) -> list[torch.Tensor]:
     return [each for each in tree_leaves(output) if isinstance(each, torch.Tensor)]
 
 
-def cache_shapes(module: TracedDecoder) -> Shapes:
-    """The caches that `module` writes, seen by running it on two sequences of three tokens."""
-    cache = ShapeCache()
-    ids = torch.zeros(2, 3, dtype=torch.int64)
-    with torch.no_grad():
-        module.logits_at(ids, ids, torch.ones(2, 3, 3, dtype=torch.bool), ids[:, 0], ids[:, :2], cache)
-    return cache.shapes
-
-
-def _export(module: TracedDecoder, caches: Shapes, dtype: torch.dtype, fake: FakeTensorMode) -> ir.Model:
-    sizes = {name: torch.export.Dim(name) for name in EXAMPLE}
+def _export(module: DecoderModule, caches: Shapes, dtype: torch.dtype, fake: FakeTensorMode) -> ir.Model:
+    sizes: dict[str, Any] = {name: torch.export.Dim(name) for name in EXAMPLE}
+    lengths = dict(EXAMPLE)
+    if isinstance(module, DraftedModule):
+        sizes[DRAFTED] = len(module.drafts) * sizes[DRAFTING]
+        lengths[DRAFTED] = len(module.drafts) * lengths[DRAFTING]
     names = cache_names(len(caches))
+    inputs = [*STEP, *module.inputs]
     with fake:
         example = [
-            torch.zeros([EXAMPLE[str(axis)] for axis in spec.shape], dtype=getattr(torch, spec.dtype)) for spec in STEP
+            torch.zeros([lengths[str(axis)] for axis in spec.shape], dtype=getattr(torch, spec.dtype))
+            for spec in inputs
         ]
-        batch, capacity = EXAMPLE[BATCH], EXAMPLE[CAPACITY]
         for layer in module.cached:
             heads, *widths = caches[layer]
-            example += [torch.zeros(batch, heads, capacity, width, dtype=dtype) for width in widths]
-    shapes = [{index: sizes[str(axis)] for index, axis in enumerate(spec.shape)} for spec in STEP]
+            example += [torch.zeros(lengths[BATCH], heads, lengths[CAPACITY], width, dtype=dtype) for width in widths]
+    shapes = [{index: sizes[str(axis)] for index, axis in enumerate(spec.shape)} for spec in inputs]
     past = tuple({0: sizes[BATCH], 2: sizes[CAPACITY]} for _ in names)
+    outputs = module.outputs if not isinstance(module, EarlyExitModule) else module.outputs[:1]
     program = torch.onnx.export(
         module,
         tuple(example),
         dynamo=True,
         opset_version=OPSET,
-        input_names=[*(spec.name for spec in STEP), *(PAST + name for name in names)],
-        output_names=[LOGITS, *(PRESENT + name for name in names)],
-        dynamic_shapes=(*shapes, past),
+        input_names=[*(spec.name for spec in inputs), *(PAST + name for name in names)],
+        output_names=[*outputs, *(PRESENT + name for name in names)],
+        dynamic_shapes=(*shapes[: len(STEP)], (*shapes[len(STEP) :], *past)),
         optimize=False,  # done later, once the weights are attached
         verbose=False,
     )
     assert program is not None
+    for value, spec in zip(program.model.graph.inputs, inputs, strict=False):
+        value.shape = ir.Shape(spec.shape)  # of axes that follow from others, too
     return program.model

@@ -17,8 +17,7 @@ def test_nodes_equal_the_computation_in_torch(tmp_path: Path) -> None:
     import onnx_ir as ir
     import torch
 
-    from intaglio.exporters.decoders import operators
-    from intaglio.exporters.decoders.traced import experts
+    from intaglio.exporters.decoders import experts, operators
     from intaglio.exporters.writing.traced_graph import quiet
 
     class All(torch.nn.Module):

@@ -33,7 +33,7 @@ def save_drafts(checkpoint: Path, folder: Path, kind: Any, layers: tuple[int, ..
 def expected_drafts(folder: Path, text: list[int], origin: int) -> Any:
     """Logits [steps, vocab] after the token at `origin` of `text`, by transformers' own causal attention.
 
-    Hidden transfer: the text ends at the origin and is followed by arbitrary tokens. Before the transfer layers their
+    Hidden transfer: the text ends at the origin, whose token follows again. Before the transfer layers their
     states are replaced by the pseudo states; attention is causal, so earlier tokens never depend on them.
     """
     import torch
@@ -65,5 +65,5 @@ def expected_drafts(folder: Path, text: list[int], origin: int) -> Any:
 
         for index, block in enumerate(blocks):
             block.register_forward_pre_hook(replace(index))
-        ids = torch.tensor([text[: origin + 1] + [7] * record.steps])
+        ids = torch.tensor([text[: origin + 1] + [text[origin]] * record.steps])  # for embeddings of each layer
         return model(ids, use_cache=False).logits[0, origin + 1 :].numpy()

@@ -12,12 +12,15 @@ import pytest
 from drafts import LAYERS, expected_drafts, save_drafts
 from safetensors.numpy import load_file
 from tiny_decoders import FAMILIES, save_decoder
+from tiny_families import save_family
 
 from intaglio.errors import SourceError, UsageError
 from intaglio.exporters import export
-from intaglio.networks.drafts import MATRICES, RECORD, Drafts
+from intaglio.networks.drafts import HIDDEN_TRANSFER, MATRICES, MEDUSA, RECORD, Drafts
 from intaglio.samples.sentences import sentences
 from intaglio.training import train_hidden_transfer, train_medusa
+from intaglio.training.language_models.checkpoint import open_network
+from intaglio.training.language_models.drafter import drafter_of
 
 SHORT: dict[str, Any] = {"steps_ahead": 2, "steps": 3, "batch_size": 2, "max_tokens": 24}
 TRAININGS = [train_hidden_transfer, train_medusa]
@@ -63,6 +66,28 @@ def test_bfloat16_products_train_nearly_the_same(train: Any, checkpoint: Path, t
     np.testing.assert_allclose(rounded, exact, rtol=0.02)
     tensors = load_file(tmp_path / "bfloat16" / MATRICES)
     assert all(tensor.dtype == np.float32 and np.abs(tensor).max() > 0 for tensor in tensors.values())
+
+
+def test_windows_of_some_layers_limit_the_text_of_hidden_transfer(text: Path, tmp_path: Path) -> None:
+    source = save_family(tmp_path / "source", "gemma3_text", sliding_window=20)
+    with pytest.raises(UsageError, match=r"windows of 26 tokens with the drafts: .* see only 20\. Reduce --max-tokens"):
+        train_hidden_transfer(source, tmp_path / "made", text, **SHORT)
+    assert train_hidden_transfer(source, tmp_path / "made", text, **SHORT | {"max_tokens": 18}).parameters
+
+
+def test_drafts_are_compared_with_capped_logits(tmp_path: Path) -> None:
+    import torch
+
+    network, _ = open_network(
+        save_family(tmp_path / "source", "gemma2", final_logit_softcapping=0.3, sliding_window=64)
+    )
+    windows = torch.arange(24).reshape(2, 12) + 40
+    with torch.no_grad():
+        expected = network(windows).logits
+        for drafts in (Drafts(MEDUSA, 1), Drafts(HIDDEN_TRANSFER, 1, (1,))):
+            own, drafted = drafter_of(network, drafts).logits(windows, 0)
+            np.testing.assert_allclose(own, expected[:, 1:], atol=1e-6)
+            assert drafted.shape == own.shape and 0.1 < drafted.abs().max() <= 0.3
 
 
 def test_generated_tokens_are_trained_on_like_their_text(checkpoint: Path, text: Path, tmp_path: Path) -> None:

@@ -10,10 +10,11 @@ from typing import Any
 import numpy as np
 import pytest
 from drafts import save_drafts
-from early_exits import shortened
+from early_exits import exit_logits, shortened
 from hypothesis import given
 from hypothesis import strategies as st
-from tiny_decoders import FAMILIES, save_decoder, write_byte_tokenizer
+from tiny_decoders import FAMILIES, save_decoder
+from tiny_families import save_family
 
 from intaglio.bundle.bundle import Bundle
 from intaglio.errors import SourceError, UsageError
@@ -21,6 +22,7 @@ from intaglio.exporters import export
 from intaglio.networks.early_exit import RECORD, default_layer
 from intaglio.samples.sentences import sentences
 from intaglio.training import prune, train_early_exit
+from intaglio.training.language_models.checkpoint import read_windows
 
 SHORT: dict[str, Any] = {"steps": 3, "batch_size": 2, "max_tokens": 24}
 
@@ -116,16 +118,23 @@ def test_training_every_layer_lowers_the_loss_after_each_layer(text: Path, tmp_p
     assert decoder is not None and decoder.saturation_exits and not decoder.exit_layer
 
 
-def test_model_with_unknown_last_norm_is_refused(text: Path, tmp_path: Path) -> None:
-    import transformers
+@pytest.mark.parametrize("model_type", ["gpt_neox", "gemma2"])
+def test_exits_of_traced_families_have_the_loss_of_a_shorter_model(model_type: str, text: Path, tmp_path: Path) -> None:
+    source = save_family(tmp_path / "source", model_type)
+    result = train_early_exit(source, tmp_path / "made", text, **SHORT)
+    _, held_out = read_windows(source, text, "--data", SHORT["max_tokens"])
+    expected = [
+        float(np.mean([cross_entropy(logits[:-1], row[1:]) for logits, row in zip(found, held_out, strict=True)]))
+        for layer in (1, 2)
+        for found in [exit_logits(source, layer, held_out.tolist())]
+    ]
+    np.testing.assert_allclose([each.loss_before for each in result.exits], expected, rtol=1e-4)
 
-    sizes = {"hidden_size": 16, "num_hidden_layers": 2, "num_attention_heads": 2, "intermediate_size": 32}
-    network = transformers.GPTNeoXForCausalLM(transformers.GPTNeoXConfig(vocab_size=300, **sizes))
-    network.save_pretrained(tmp_path / "source")
-    write_byte_tokenizer(tmp_path / "source")
-    with pytest.raises(SourceError, match=r"unknown final norm of gpt_neox, expected one of ln_f, .*, norm\."):
-        train_early_exit(tmp_path / "source", tmp_path / "made", text, **SHORT)
-    assert not (tmp_path / "made").exists()
+
+def cross_entropy(logits: Any, tokens: Any) -> float:
+    """Nats per token, of logits [tokens, vocab]."""
+    shifted = logits.astype(np.float64) - logits.max(-1, keepdims=True)
+    return float(np.mean(np.log(np.exp(shifted).sum(-1)) - shifted[np.arange(len(tokens)), tokens]))
 
 
 def test_folder_equals_the_source_with_a_record(checkpoint: Path, text: Path, tmp_path: Path) -> None:

@@ -11,6 +11,7 @@ from pathlib import Path
 import msgspec
 import numpy as np
 import pytest
+from covering import few
 
 from intaglio.plugins import OPS
 from intaglio.plugins.cuda.compiler import entry_points
@@ -106,27 +107,32 @@ def test_products_are_compared_with_cublas(gpu, intaglio: Run, tmp_path: Path, m
     assert all(each["of_cublas"] > 0 for each in part["speeds"])
 
 
+FAULTS = [
+    ("wrong bits", "values are wrong, the first at [0, 0", "wrong bits"),
+    ("not run", "values are wrong, the first at [0, 0", "wrong bits"),
+    (
+        "load failed",
+        "cuModuleLoadData failed: CUDA_ERROR_UNSUPPORTED_PTX_VERSION. Update the driver",
+        "load failed",
+    ),
+    ("launch failed", "cuLaunchKernel failed: CUDA_ERROR_INVALID_VALUE", "launch failed"),
+    (
+        "illegal address",
+        "cuCtxSynchronize failed: CUDA_ERROR_ILLEGAL_ADDRESS. A kernel is wrong",
+        "illegal address",
+    ),
+    ("overrun", "requantize_16: writes outside of output 0", "illegal address"),
+    ("timeout", "no answer within 4 s", "timeout"),
+    ("crashed", "the process ended with exit code -6", "crashed"),
+    ("missing library", "pip install nvidia-cuda-nvrtc", "missing library"),
+]
+
+
 @pytest.mark.parametrize(
     ("fault", "message", "kind"),
-    [
-        ("wrong bits", "values are wrong, the first at [0, 0", "wrong bits"),
-        ("not run", "values are wrong, the first at [0, 0", "wrong bits"),
-        (
-            "load failed",
-            "cuModuleLoadData failed: CUDA_ERROR_UNSUPPORTED_PTX_VERSION. Update the driver",
-            "load failed",
-        ),
-        ("launch failed", "cuLaunchKernel failed: CUDA_ERROR_INVALID_VALUE", "launch failed"),
-        (
-            "illegal address",
-            "cuCtxSynchronize failed: CUDA_ERROR_ILLEGAL_ADDRESS. A kernel is wrong",
-            "illegal address",
-        ),
-        ("overrun", "requantize_16: writes outside of output 0", "illegal address"),
-        ("timeout", "no answer within 4 s", "timeout"),
-        ("crashed", "the process ended with exit code -6", "crashed"),
-        ("missing library", "pip install nvidia-cuda-nvrtc", "missing library"),
-    ],
+    few(
+        FAULTS, [each for each in FAULTS if each[0] in ("wrong bits", "illegal address", "timeout", "missing library")]
+    ),
 )
 def test_a_fault_costs_one_row(gpu, intaglio: Run, monkeypatch, fault: str, message: str, kind: str) -> None:
     gpu("requantize", fault=f"{fault}:requantize_16")
@@ -147,15 +153,18 @@ def test_a_fault_costs_one_row(gpu, intaglio: Run, monkeypatch, fault: str, mess
         assert part["kernels"][0] == "requantize_8" and 0 < part["cases"] < 18  # what ran before is kept
 
 
+ONNXRUNTIME_FAULTS = [
+    ("wrong bits", "values are wrong, the first at [0, 0", "wrong bits"),
+    ("illegal address", "Requantize: cuLaunchKernel of requantize_16 failed: CUDA_ERROR_ILLEGAL_ADDRESS", "error"),
+    ("crashed", "the process ended with exit code -6", "crashed"),
+    ("no provider", "needs CUDAExecutionProvider", "missing library"),
+    ("no CUDA", "CUDAExecutionProvider did not start: ", "error"),
+]
+
+
 @pytest.mark.parametrize(
     ("fault", "message", "kind"),
-    [
-        ("wrong bits", "values are wrong, the first at [0, 0", "wrong bits"),
-        ("illegal address", "Requantize: cuLaunchKernel of requantize_16 failed: CUDA_ERROR_ILLEGAL_ADDRESS", "error"),
-        ("crashed", "the process ended with exit code -6", "crashed"),
-        ("no provider", "needs CUDAExecutionProvider", "missing library"),
-        ("no CUDA", "CUDAExecutionProvider did not start: ", "error"),
-    ],
+    few(ONNXRUNTIME_FAULTS, [each for each in ONNXRUNTIME_FAULTS if each[0] in ("wrong bits", "no provider")]),
 )
 def test_a_fault_in_onnx_runtime_costs_one_row(gpu, intaglio: Run, fault: str, message: str, kind: str) -> None:
     gpu("requantize", fault=f"{fault}:requantize_16", forms=("ptx", "onnxruntime"))
@@ -176,18 +185,21 @@ def test_sanitizer_is_a_form_where_it_is_on_the_path(tmp_path: Path, monkeypatch
     assert gpu_check.forms(120) == ("ptx", "onnxruntime", "sanitizer")
 
 
+SANITIZER_FAULTS = [
+    (":", set(), ""),
+    (
+        "invalid read",
+        {"memory error"},
+        "Invalid __global__ read of size 4 bytes; at requantize_16+0x1a0; by thread",
+    ),
+    ("illegal address", {"memory error"}, "Invalid __global__ read of size 4 bytes; at requantize_16+0x1a0"),
+    ("timeout", {"timeout"}, "no answer within 4 s"),
+]
+
+
 @pytest.mark.parametrize(
     ("fault", "kinds", "message"),
-    [
-        (":", set(), ""),
-        (
-            "invalid read",
-            {"memory error"},
-            "Invalid __global__ read of size 4 bytes; at requantize_16+0x1a0; by thread",
-        ),
-        ("illegal address", {"memory error"}, "Invalid __global__ read of size 4 bytes; at requantize_16+0x1a0"),
-        ("timeout", {"timeout"}, "no answer within 4 s"),
-    ],
+    few(SANITIZER_FAULTS, [each for each in SANITIZER_FAULTS if each[0] in (":", "invalid read")]),
 )
 def test_sanitizer_finds_memory_errors(gpu, intaglio: Run, monkeypatch, fault: str, kinds, message: str) -> None:
     gpu("requantize", fault=fault if fault == ":" else f"{fault}:requantize_16", forms=("sanitizer",))
@@ -213,6 +225,7 @@ def test_gpu_that_the_sanitizer_does_not_support_is_named(gpu, intaglio: Run, mo
     assert "; compute-sanitizer: Error: Device not supported." in failure["message"]
 
 
+@pytest.mark.proof
 def test_fault_while_measuring_keeps_what_was_checked(gpu, intaglio: Run) -> None:
     gpu("requantize", "csr_matmul", fault="not measured:requantize_16")
     code, printed, _ = intaglio("gpu-check", "--json")

@@ -8,6 +8,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from covering import few
 from tiny_decoders import END, save_decoder, write_byte_tokenizer
 from tiny_families import make_config, save_family
 
@@ -36,11 +37,11 @@ def windowed(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Path]:
 
 
 def test_lost_window_fails_the_check(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    from intaglio.exporters.decoders.traced.step import Step
+    from intaglio.exporters.decoders.step import Step
 
     # Of another length: equal models are traced once in the tests.
     checkpoint = save_family(tmp_path / "checkpoint", "gemma3_text", sliding_window=WINDOW + 1)
-    monkeypatch.setattr(Step, "mask", lambda step, rule: step._mask)
+    monkeypatch.setattr(Step, "mask", lambda step, rule: step._mask[:, None])
     assert not export(str(checkpoint), tmp_path / "bundle").passed
 
 
@@ -56,6 +57,7 @@ def test_drafts_do_not_change_the_text_across_a_window(windowed: tuple[Path, Pat
     assert greedy == drafted and len(greedy[0]) > WINDOW
 
 
+@pytest.mark.proof
 def test_float16_stays_within_its_bound(tmp_path: Path) -> None:
     checkpoint = save_family(tmp_path / "checkpoint", "gemma3_text")
     assert export(str(checkpoint), tmp_path / "bundle", dtype="float16").passed
@@ -95,19 +97,20 @@ def test_bisection_compares_the_blocks_with_the_modules_of_the_source(windowed: 
     assert compared >= {"model.layers.0", "model.layers.1", "lm_head"}
 
 
-def test_frequencies_of_a_context_are_exact(tmp_path: Path) -> None:
+@pytest.mark.parametrize(("context", "positions"), few([("short", 32), ("long", 64)], [("long", 64)]))
+def test_frequencies_of_a_context_are_exact(tmp_path: Path, context: str, positions: int) -> None:
     checkpoint = save_family(
         tmp_path / "checkpoint", "phi3", rope_parameters=LONGROPE, original_max_position_embeddings=32
     )
     with pytest.raises(SourceError, match=r"more than 32 tokens.*--context short or --context long"):
         export(str(checkpoint), tmp_path / "bundle")
-    for context, positions in (("short", 32), ("long", 64)):
-        assert export(str(checkpoint), tmp_path / context, context=context).passed
-        decoder = Bundle.open(tmp_path / context).manifest.decoder
-        assert decoder is not None and decoder.context == context and decoder.max_positions == positions
-        assert validate(tmp_path / context).passed
+    assert export(str(checkpoint), tmp_path / context, context=context).passed
+    decoder = Bundle.open(tmp_path / context).manifest.decoder
+    assert decoder is not None and decoder.context == context and decoder.max_positions == positions
+    assert validate(tmp_path / context).passed
 
 
+@pytest.mark.proof
 def test_written_family_with_dynamic_frequencies_is_traced(tmp_path: Path) -> None:
     checkpoint = save_decoder(tmp_path / "checkpoint", "llama", rope_parameters=DYNAMIC)
     assert export(str(checkpoint), tmp_path / "bundle", context="short").passed
@@ -161,6 +164,7 @@ def test_windows_from_some_layer_on_are_traced(tmp_path: Path) -> None:
     assert decoder is not None and [cache.window for cache in decoder.caches] == [None, 8]
 
 
+@pytest.mark.proof
 def test_text_of_a_model_that_reads_images(tmp_path: Path) -> None:
     import torch
     import transformers

@@ -12,9 +12,9 @@ from abc import abstractmethod
 import onnx_ir as ir
 
 from intaglio.bundle.bundle import Decoder
-from intaglio.exporters.decoders.early_exit_graph import EarlyExitGraph
-from intaglio.exporters.decoders.graph import DecoderGraph, Frequencies
-from intaglio.exporters.decoders.saturation_graph import SaturationGraph
+from intaglio.exporters.decoders.written.early_exit_graph import EarlyExitGraph
+from intaglio.exporters.decoders.written.graph import DecoderGraph, Frequencies
+from intaglio.exporters.decoders.written.saturation_graph import SaturationGraph
 from intaglio.exporters.writing.checkpoint_weights import CheckpointWeights
 from intaglio.exporters.writing.graph_writer import graph_input, named
 from intaglio.networks.drafts import HEAD_ROWS, HIDDEN_TRANSFER, Drafts, matrix_path, rows_after

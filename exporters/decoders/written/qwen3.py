@@ -8,9 +8,9 @@ from typing import Any
 import onnx_ir as ir
 
 from intaglio.bundle.bundle import Decoder
-from intaglio.exporters.decoders import llama
-from intaglio.exporters.decoders.graph import DecoderGraph
 from intaglio.exporters.decoders.windows import with_window
+from intaglio.exporters.decoders.written import llama
+from intaglio.exporters.decoders.written.graph import DecoderGraph
 
 
 def describe(config: dict[str, Any]) -> Decoder:

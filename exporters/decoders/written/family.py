@@ -9,7 +9,7 @@ from typing import Any
 from intaglio.bundle.bundle import Decoder
 from intaglio.exporters.checkpoints.family import Family
 from intaglio.exporters.decoders.context import switches
-from intaglio.exporters.decoders.graph import DecoderGraph
+from intaglio.exporters.decoders.written.graph import DecoderGraph
 
 
 @dataclass(frozen=True)

@@ -11,8 +11,8 @@ from torch import Tensor, nn
 from transformers import AttentionInterface, AttentionMaskInterface
 from transformers.masking_utils import causal_mask_function
 
+from intaglio.exporters.decoders import experts
 from intaglio.exporters.decoders.operators import attention, attention_with_sinks
-from intaglio.exporters.decoders.traced import experts
 
 NAME = "intaglio"  # of this attention among those of transformers
 # What models tell the attention beside its inputs, and what does not change its result here: windows are in the mask.
@@ -28,7 +28,12 @@ class Step:
     """
 
     def __init__(self, mask: Tensor, positions: Tensor, start: Tensor):
-        self._mask, self._positions, self._start = mask[:, None], positions, start
+        self._mask, self.positions, self._start = mask, positions, start
+
+    def with_rows(self, positions: Tensor, mask: Tensor) -> Step:
+        """The step with further rows after its tokens, at `positions` [batch, rows], with their `mask`."""
+        every = torch.cat([self._mask, mask], 1), torch.cat([self.positions, positions], 1)
+        return Step(*every, self._start)
 
     def mask(self, rule: Callable[..., Tensor]) -> Tensor:
         """The mask [batch, 1, tokens, capacity] of a layer whose tokens attend by `rule`, such as a window.
@@ -36,15 +41,16 @@ class Step:
         `rule` is a mask function of transformers. A slot that this step writes is at the position of its token, which
         is not the slot's number in a branch of drafts; every other slot is at its number.
         """
+        allowed = self._mask[:, None]
         if rule is causal_mask_function:
-            return self._mask
-        numbers = torch.arange(self._mask.shape[3])[None]
+            return allowed
+        numbers = torch.arange(allowed.shape[3])[None]
         token = numbers - self._start[:, None]  # of this step, that a slot is for
-        tokens = self._positions.shape[1]
-        found = self._positions.gather(1, token.clamp(0, tokens - 1))
+        tokens = self.positions.shape[1]
+        found = self.positions.gather(1, token.clamp(0, tokens - 1))
         slots = torch.where((token >= 0) & (token < tokens), found, numbers)
-        rows = torch.arange(self._mask.shape[0])[:, None, None, None]
-        return self._mask & rule(rows, rows[:1] * 0, self._positions[:, None, :, None], slots[:, None, None, :])
+        rows = torch.arange(allowed.shape[0])[:, None, None, None]
+        return allowed & rule(rows, rows[:1] * 0, self.positions[:, None, :, None], slots[:, None, None, :])
 
 
 _running: list[Step] = []

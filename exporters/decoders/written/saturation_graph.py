@@ -16,7 +16,7 @@ from __future__ import annotations
 import onnx_ir as ir
 
 from intaglio.bundle.bundle import Decoder
-from intaglio.exporters.decoders.graph import DecoderGraph
+from intaglio.exporters.decoders.written.graph import DecoderGraph
 from intaglio.exporters.writing.checkpoint_weights import CheckpointWeights
 from intaglio.exporters.writing.graph_writer import graph_input, named
 from intaglio.runtime.sessions.step import BLOCKS_RUN, EXIT_THRESHOLDS

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import onnx_ir as ir
 
-from intaglio.exporters.decoders.graph import BeforeHead, DecoderGraph
+from intaglio.exporters.decoders.written.graph import BeforeHead, DecoderGraph
 from intaglio.exporters.writing.graph_writer import named
 from intaglio.runtime.sessions.step import EXIT_LOGITS, logits_spec
 

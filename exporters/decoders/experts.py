@@ -17,10 +17,10 @@ from torch.onnx.ops import symbolic
 from transformers.integrations.moe import ALL_EXPERTS_FUNCTIONS
 
 from intaglio.exporters.decoders import operators
+from intaglio.exporters.decoders.operators import DOMAIN
 
 NAME = "intaglio"  # of this way to compute experts among those of transformers
 PRODUCTS = "ExpertProducts"  # the node of all products, between tracing and `expand`
-DOMAIN = "intaglio.traced"
 
 
 def _experts(module: nn.Module, hidden_states: Tensor, top_k_index: Tensor, top_k_weights: Tensor) -> Tensor:
@@ -106,4 +106,3 @@ def expand(model: ir.Model, weight_of: Callable[[ir.Value, int, bool], ir.Value]
         result.type, result.shape = node.outputs[0].type, node.outputs[0].shape
         node.outputs[0].replace_all_uses_with(result)
         model.graph.remove(node, safe=True)
-    model.graph.opset_imports.pop(DOMAIN, None)

@@ -6,8 +6,8 @@ from dataclasses import replace
 from typing import Any
 
 from intaglio.bundle.bundle import Decoder
-from intaglio.exporters.decoders import llama
 from intaglio.exporters.decoders.windows import with_window
+from intaglio.exporters.decoders.written import llama
 
 
 def describe(config: dict[str, Any]) -> Decoder:

@@ -1,0 +1,83 @@
+"""What both ways to export a decoder write: its entry in the manifest, and the bundle."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import msgspec
+import onnx_ir as ir
+
+from intaglio.bundle.bundle import Axis, Decoder, Draft
+from intaglio.bundle.model_file import save
+from intaglio.display.progress import step
+from intaglio.errors import SourceError
+from intaglio.exporters.checkpoints.checkpoint import Checkpoint
+from intaglio.exporters.checkpoints.config import read_json
+from intaglio.exporters.checkpoints.family import Family
+from intaglio.exporters.writing.manifest import new_manifest
+from intaglio.exporters.writing.weights import Rounding
+from intaglio.networks.drafts import HIDDEN_TRANSFER, Drafts
+from intaglio.networks.early_exit import EVERY, EarlyExit
+
+GENERATION = "generation_config.json"
+
+
+def step_axes(decoder: Decoder) -> dict[str, Axis]:
+    """The axes of every decoder, as manifests list them."""
+    return {"batch": Axis(), "tokens": Axis(1, decoder.max_positions), "capacity": Axis(), "positions_wanted": Axis()}
+
+
+def with_ends(decoder: Decoder, checkpoint: Checkpoint, config: dict[str, Any]) -> Decoder:
+    """`decoder` with its BOS and EOS ids: those of generation_config.json, else those of config.json."""
+    path = checkpoint.folder / GENERATION
+    named = {key: value for key, value in (read_json(path) if path.is_file() else {}).items() if value is not None}
+    begin, end = (named.get(key, config.get(key)) for key in ("bos_token_id", "eos_token_id"))
+    ends = end if isinstance(end, list) else [end] if end is not None else []
+    for number in [*ends, *([begin] if begin is not None else [])]:
+        if not isinstance(number, int) or isinstance(number, bool) or not 0 <= number < decoder.vocab_size:
+            raise SourceError(
+                f"{checkpoint.folder}: a BOS or EOS id is {number!r}, the vocabulary has "
+                f"{decoder.vocab_size} tokens. Fix bos_token_id or eos_token_id in config.json and {GENERATION}."
+            )
+    return msgspec.structs.replace(decoder, bos_token_id=begin, eos_token_ids=tuple(ends))
+
+
+def with_trained(decoder: Decoder, drafts: Drafts | None, exits: EarlyExit | None) -> Decoder:
+    """`decoder` with the drafts or the early exits that were trained for it, if any."""
+    if drafts:
+        return msgspec.structs.replace(decoder, drafts=drafts.steps, draft_kind=drafts.kind)
+    if exits is None:
+        return decoder
+    if exits.layer == EVERY:
+        return msgspec.structs.replace(decoder, saturation_exits=True)
+    return msgspec.structs.replace(decoder, exit_layer=exits.layer)
+
+
+def write_decoder(
+    model: ir.Model,
+    layers: dict[str, str],
+    rounding: Rounding,
+    checkpoint: Checkpoint,
+    family: Family,
+    decoder: Decoder,
+    dtype: str,
+    draft: Draft,
+) -> None:
+    """Write a graph and its manifest into the draft; `layers`: the values that its modules return."""
+    with step("writing"):
+        draft.manifest = new_manifest(
+            model,
+            checkpoint.source(),
+            family,
+            "generate",
+            dtype,
+            axes={
+                **step_axes(decoder),
+                **({"drafting": Axis()} if decoder.drafts else {}),
+                **({"drafted": Axis(decoder.drafts)} if decoder.draft_kind == HIDDEN_TRANSFER else {}),
+            },
+            layers=layers,
+            decoder=decoder,
+        )
+        save(model, draft.model_path, consume=True)
+    draft.notes += rounding.notes()
