@@ -240,7 +240,7 @@ def _factors(nodes: list[ir.Node]) -> set[ir.Value]:
         value = node.inputs[1]
         while value is not None and (producer := value.producer()) and producer.op_type in _SAME:
             value = producer.inputs[0]
-        if value is not None and value.is_initializer() and _only_factor(value):
+        if value is not None and value.is_initializer() and len(value.shape or ()) == 2 and _only_factor(value):
             found.add(value)
     return found
 
@@ -284,6 +284,6 @@ def _check(nodes: list[ir.Node]) -> None:
                 )
             raise GraphError(
                 f"{name} {node.name or node.outputs[0].name}: its gradient is not implemented. "
-                "Compute sensitivities on the exported bundle, before its weights are compressed; a traced decoder has "
-                "none yet: take a recipe without, such as rtn or gptq, or set unweighted: true."
+                "Compute sensitivities on the exported bundle, before its weights are compressed, or take a recipe "
+                "that needs none: rtn, gptq, or lut with unweighted: true."
             )

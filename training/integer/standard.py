@@ -49,7 +49,7 @@ def _gather(node: ir.Node, data: Tensor, indices: Tensor) -> Tensor:
     axis = node.attributes.get_int("axis", 0) % data.ndim
     wrapped = torch.where(indices < 0, indices + data.shape[axis], indices)
     rows = data.index_select(axis, wrapped.reshape(-1))
-    return rows.reshape(*data.shape[:axis], *indices.shape, *data.shape[axis + 1 :])
+    return rows.reshape((*data.shape[:axis], *indices.shape, *data.shape[axis + 1 :]))
 
 
 def _slice(
@@ -75,8 +75,9 @@ def _shape(node: ir.Node, x: Tensor) -> Tensor:
 
 
 def _reshape(node: ir.Node, x: Tensor, shape: Tensor) -> Tensor:
-    only(node, allowzero=0)
-    return x.reshape([x.shape[axis] if length == 0 else length for axis, length in enumerate(shape.tolist())])
+    copies = not node.attributes.get_int("allowzero", 0)
+    wanted = enumerate(shape.tolist())
+    return torch.reshape(x, tuple(x.shape[axis] if copies and not length else length for axis, length in wanted))
 
 
 def _unsqueeze(node: ir.Node, x: Tensor, axes: Tensor) -> Tensor:

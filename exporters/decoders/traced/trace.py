@@ -26,6 +26,7 @@ from intaglio.exporters.decoders.experts import expand
 from intaglio.exporters.decoders.module import DecoderModule, DraftedModule, EarlyExitModule
 from intaglio.exporters.decoders.operators import as_nodes
 from intaglio.exporters.decoders.traced.exits import add_branches, add_exit
+from intaglio.exporters.decoders.traced.products import split_gemm
 from intaglio.exporters.decoders.traced.replaced import replace_modules
 from intaglio.exporters.decoders.traced.rotations import Rotations
 from intaglio.exporters.decoders.traced.weights import TracedWeights
@@ -75,6 +76,7 @@ def trace(module: DecoderModule, dtype: torch.dtype) -> TracedGraph:
             model = _export(module, caches, dtype, fake)
     weights = TracedWeights(model, parameters, from_torch_dtype(dtype))
     expand(model, weights.expert)
+    split_gemm(model)
     weights.attach()
     optimizer.optimize(model, output_size_limit=FOLDED)
     CommonSubexpressionEliminationPass()(model)

@@ -1,19 +1,27 @@
-"""Decoders of all kinds, exported by tracing, write what `transformers` writes."""
+"""Decoders of all kinds, exported by tracing, write what `transformers` writes, and have its gradients."""
 
 from __future__ import annotations
 
+from collections import defaultdict
 from pathlib import Path
 
+import numpy as np
 import pytest
 from covering import few
 from tiny_families import save_family
 
 from intaglio.bundle.bundle import Bundle
+from intaglio.bundle.model_file import load
 from intaglio.exporters import export
 from intaglio.runtime import generate
+from intaglio.runtime.sessions.decoder import DecoderSession
+from intaglio.sensitivity_file import Sensitivities
+from intaglio.training import sensitivity
 
 PROMPTS = ["Hello wo", "The", "A cat sat on"]
 TOKENS = 40
+CALIBRATION = "The quick brown fox jumps over the lazy dog; pack my box with five dozen liquor jugs. " * 2
+LENGTH = 48  # tokens per piece of it
 # What each adds to the ones before it.
 KINDS = {
     "gemma2": "caps of scores and logits, windows in every other layer, scaled embeddings",
@@ -43,11 +51,73 @@ OTHERS = (  # noqa: SIM905
 
 
 @pytest.mark.parametrize("model_type", few([*KINDS, *OTHERS], list(KINDS)))
-def test_text_equals_that_of_transformers(model_type: str, tmp_path: Path) -> None:
+def test_traced_family_equals_transformers(model_type: str, tmp_path: Path) -> None:
+    """Logits in the check of the export; text, logits after a rollback, and the sensitivity of each weight."""
     checkpoint = save_family(tmp_path / "checkpoint", model_type)
     assert export(str(checkpoint), tmp_path / "bundle").passed
+    assert_rollback_leaves_no_trace(tmp_path / "bundle")
+    assert_sensitivities_are_squared_gradients(checkpoint, tmp_path / "bundle")
     written = [text.tokens for text in generate(tmp_path / "bundle", PROMPTS, max_new_tokens=TOKENS, batch=3)]
     assert written == [continued(checkpoint, tmp_path / "bundle", prompt) for prompt in PROMPTS]
+
+
+def assert_rollback_leaves_no_trace(bundle: Path) -> None:
+    """Tokens after a rollback get the logits that they get without the tokens that were there before."""
+    first, dropped, second = [[5, 6, 7], [8, 9]], [[21, 22, 23, 24], [25]], [[11, 12], [13, 14, 15]]
+    logits = []
+    for between in (None, dropped):
+        with DecoderSession.open(bundle, batch=2) as session:
+            session.append(first, [1, 1])
+            if between is not None:
+                session.append(between, [1, 1])
+                session.rollback([3, 2])
+            logits.append(session.append(second, [2, 3]))
+    for without, after in zip(*logits, strict=True):
+        np.testing.assert_allclose(after, without, atol=1e-5 * np.abs(without).max(), rtol=0)
+
+
+def assert_sensitivities_are_squared_gradients(checkpoint: Path, bundle: Path) -> None:
+    """Each equals the mean squared gradient of a matrix, or of an expert's, by autograd in `transformers`.
+
+    Names are compared elsewhere: those of joined or renamed weights are the checkpoint's in one and the module's in the
+    other.
+    """
+    (bundle.parent / "text.txt").write_text(CALIBRATION)
+    result = sensitivity(bundle, bundle.parent / "sensitivity", bundle.parent / "text.txt", samples=2, tokens=LENGTH)
+    found = Sensitivities.open(bundle.parent / "sensitivity")
+    expected = defaultdict[tuple[int, ...], list[np.ndarray]](list)
+    for gradient in gradients(checkpoint, result.samples):
+        for turned in (gradient, gradient.T):
+            expected[turned.shape].append(turned)
+    graph = load(Bundle.open(bundle).model_path).graph
+    seen = [name for name in graph.initializers if name in found]
+    assert len(seen) == result.weights > 7
+    for name in seen:
+        shape = tuple(int(length) for length in graph.initializers[name].shape)
+        actual = found.read(name, shape)
+        assert any(np.allclose(actual, each, rtol=2e-3, atol=1e-4 * each.max()) for each in expected[shape]), name
+
+
+def gradients(checkpoint: Path, pieces: int) -> list[np.ndarray]:
+    """The mean squared gradient of each matrix; those of several experts in one tensor apart."""
+    import torch
+    import transformers
+    from tokenizers import Tokenizer
+
+    model = transformers.AutoModelForCausalLM.from_pretrained(
+        checkpoint, dtype=torch.float32, attn_implementation="eager"
+    ).eval()
+    ids = torch.tensor(Tokenizer.from_file(str(checkpoint / "tokenizer.json")).encode(CALIBRATION).ids)
+    total: dict[str, torch.Tensor] = {}
+    for piece in range(pieces):
+        model.zero_grad()
+        part = ids[None, piece * LENGTH : (piece + 1) * LENGTH]
+        model(part, labels=part).loss.backward()
+        for name, parameter in model.named_parameters():
+            if parameter.grad is not None:
+                total[name] = total.get(name, torch.zeros(())) + parameter.grad**2 / pieces
+    arrays = [value.numpy() for value in total.values()]
+    return [each for array in arrays if array.ndim in (2, 3) for each in (array if array.ndim == 3 else [array])]
 
 
 def continued(checkpoint: Path, bundle: Path, prompt: str) -> list[int]:
