@@ -106,6 +106,7 @@ setup(
     package_data={
         "intaglio": ["py.typed"],
         "intaglio.samples": ["recordings/*", "sentences.txt"],
+        "intaglio.exporters": ["known_models.json"],
         "intaglio.plugins.micro_kernels": ["machines/*.json"],
         "intaglio.runtime.agents.reports": ["timeline.html"],
         "intaglio.validation.reports": ["report.html"],

@@ -27,6 +27,7 @@ STAGES = {
     "Make a bundle from a checkpoint": {
         "convert": "Convert another toolkit's speech recogniser to a checkpoint.",
         "export": "Trace a checkpoint to an ONNX bundle, and check it.",
+        "models": "List the types of models that are known to work.",
     },
     "Make it smaller and faster": {
         "recipes": "List the recipes of compress, and what each is for.",

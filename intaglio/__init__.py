@@ -40,6 +40,7 @@ if TYPE_CHECKING:
     from intaglio.exporters.checkpoints.converted import Converted
     from intaglio.exporters.convert_checkpoint import convert
     from intaglio.exporters.export_model import Exported, export
+    from intaglio.exporters.known_models import KnownModels, models
     from intaglio.files.atomic import atomic_directory, check_output_directory
     from intaglio.graph_passes.recipes.listing import ListedRecipes, recipes
     from intaglio.plugins.micro_kernels.tune import Tuning, tune
@@ -100,6 +101,7 @@ __all__ = [
     "GraphError",
     "Inspected",
     "IntaglioError",
+    "KnownModels",
     "ListedRecipes",
     "Manifest",
     "Message",
@@ -136,6 +138,7 @@ __all__ = [
     "generate",
     "gpu_check",
     "inspect",
+    "models",
     "open_agent",
     "open_engine",
     "open_tools",
@@ -165,6 +168,7 @@ _MODULES = {
         "intaglio.exporters.checkpoints.converted": "Converted",
         "intaglio.exporters.convert_checkpoint": "convert",
         "intaglio.exporters.export_model": "Exported export",
+        "intaglio.exporters.known_models": "KnownModels models",
         "intaglio.files.atomic": "atomic_directory check_output_directory",
         "intaglio.graph_passes.recipes.listing": "ListedRecipes recipes",
         "intaglio.plugins.micro_kernels.tune": "Tuning tune",

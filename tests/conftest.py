@@ -38,8 +38,9 @@ Once = Callable[[str, Callable[[Path], object]], Path]
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
-    """`--kernels`: the library of CPU kernels to test, such as one with sanitizers."""
+    """`--kernels`: the library of CPU kernels to test, such as one with sanitizers. `--known-models`: see there."""
     parser.addoption("--kernels", type=Path, help="library of CPU kernels to test")
+    parser.addoption("--known-models", type=Path, help="file to write, with what the tests proved of types of models")
 
 
 def pytest_configure(config: pytest.Config) -> None:
@@ -51,6 +52,8 @@ def pytest_configure(config: pytest.Config) -> None:
     gc.set_threshold(200_000, 20, 100)
     if kernels := config.getoption("--kernels"):
         ort.library = kernels.resolve  # type: ignore[assignment]
+    if (path := config.getoption("--known-models")) and "PYTEST_XDIST_WORKER" not in os.environ:
+        config.pluginmanager.register(KnownModelsWriter(path))
     _pin_worker()
 
 
@@ -67,6 +70,52 @@ def pytest_collection_finish() -> None:
     """
     gc.collect()
     gc.freeze()
+
+
+PROVED = "proved"
+Proved = Callable[..., None]
+
+
+@pytest.fixture
+def proved(request: pytest.FixtureRequest) -> Proved:
+    """A function for what a test has proved of a type of models: (model_type, task, graph=..., recipes=[...], ...).
+
+    It counts if the test passes; the names are those of `KnownModel`.
+    """
+
+    def record(model_type: str, task: str, graph: str, **facts: list[str]) -> None:
+        request.node.user_properties.append((PROVED, {"model_type": model_type, "task": task, "graph": graph, **facts}))
+
+    return record
+
+
+class KnownModelsWriter:
+    """Writes what all tests proved to a file, if all passed."""
+
+    def __init__(self, path: Path):
+        self._path, self._facts = path, list[dict[str, Any]]()
+
+    def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
+        if report.when == "call" and report.passed:
+            self._facts += [facts for name, facts in report.user_properties if name == PROVED]
+
+    def pytest_sessionfinish(self, exitstatus: int) -> None:
+        if exitstatus == 0:
+            self._path.write_text(known_models_text(self._facts), encoding="utf-8")
+
+
+def known_models_text(facts: list[dict[str, Any]]) -> str:
+    """The records of `known_models.json`, one on a line: the facts of each type joined and sorted."""
+    lines = []
+    for model_type, task, graph in sorted({(each["model_type"], each["task"], each["graph"]) for each in facts}):
+        same = {"model_type": model_type, "task": task, "graph": graph}
+        mine = [each for each in facts if same.items() <= each.items()]
+        listed = {
+            name: sorted({item for each in mine for item in each.get(name, [])})
+            for name in ("tested", "recipes", "strategies", "targets")
+        }
+        lines.append(json.dumps({**same, **listed}))
+    return "[\n" + ",\n".join(lines) + "\n]\n"
 
 
 def _pin_worker() -> None:

@@ -20,6 +20,7 @@ from intaglio.plugins import DOMAIN
 from intaglio.plugins.nodes import lengths
 from intaglio.plugins.registry import VERSION
 
+PRODUCTS = {"MatMul", "Gemm", "Attention", "Conv", "Shape"}  # beyond which a layer's outputs are other values
 FLOATS = {ir.DataType.FLOAT, ir.DataType.FLOAT16}
 
 
@@ -119,8 +120,8 @@ def linear_layers(
     1. MatMul(x, W), Gemm(x, W, bias) with alpha = beta = 1; W an initializer of two axes, float32 or float16,
        directly or behind a Transpose, a Cast to another of the two, or an Identity.
     2. Left: layers whose name matches a pattern of `skip` (`lm_head`, `*.mlp.*`), layers with K not a multiple of
-       `multiple_of`, without `tied` layers whose weight is an embedding table too, and without `branches` those in
-       the bodies of If and Loop, whose inputs cannot be observed.
+       `multiple_of`, without `tied` layers whose weight is an embedding table too, without `branches` those in
+       the bodies of If and Loop, whose inputs cannot be observed, and routers, which choose experts.
 
     Raises `GraphError` for a pattern that matches no layer's name.
     """
@@ -138,6 +139,8 @@ def linear_layers(
             counts.leave(f"{layer.name}: {inputs} inputs are not a multiple of {multiple_of}")
         elif layer.tied and not tied:
             counts.leave(f"{layer.name}: its weight is an embedding table too, left without tied: true")
+        elif chooses_experts(layer.node):
+            counts.leave(f"{layer.name}: chooses experts, and with few bits would choose others")
         elif not branches and layer.node.graph is not model.graph:
             counts.leave(f"{layer.name}: is in a branch, where this pass cannot observe its inputs")
         else:
@@ -145,6 +148,20 @@ def linear_layers(
     if not found:
         counts.leave("no MatMul or Gemm with a constant matrix")
     return layers
+
+
+def chooses_experts(layer: ir.Node) -> bool:
+    """Whether the outputs of a layer are scores of which the largest are chosen, before any other product."""
+    waiting, seen = [layer], {layer}
+    while waiting:
+        for value in waiting.pop().outputs:
+            for user, _ in value.uses():
+                if user.op_type in ("TopK", "ArgMax"):
+                    return True
+                if user.domain == "" and user.op_type not in PRODUCTS and user not in seen:
+                    seen.add(user)
+                    waiting.append(user)
+    return False
 
 
 def by_weight(layers: Sequence[LinearLayer]) -> list[list[LinearLayer]]:

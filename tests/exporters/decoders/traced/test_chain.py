@@ -15,7 +15,7 @@ from intaglio.runtime import build, generate
 from intaglio.samples.sentences import sentences
 from intaglio.validation import validate
 
-RECIPES = {"rtn": False, "gptq": True, "int8-weights": False, "int8-qdq": True}  # which need a text
+RECIPES = {"rtn": False, "gptq": True, "lut-sparse": True, "int8-weights": False, "int8-qdq": True}  # which need a text
 
 # Random weights amplify the errors of few bits, and experts that are chosen by a hair's breadth even more.
 LEAST_COSINE = {("int8-weights", model_type): 0.5 for model_type in ("gemma3_text", "phi3", "granite")}

@@ -2,19 +2,27 @@
 
 from __future__ import annotations
 
+import json
 from collections import defaultdict
+from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
-from covering import few
 from tiny_families import save_family
 
 from intaglio.bundle.bundle import Bundle
 from intaglio.bundle.model_file import load
+from intaglio.errors import BuildError
 from intaglio.exporters import export
-from intaglio.runtime import generate
+from intaglio.exporters.decoders.written.family import DecoderFamily
+from intaglio.exporters.kinds import find_kind
+from intaglio.graph_passes import compress
+from intaglio.runtime import build, generate, open_engine
 from intaglio.runtime.sessions.decoder import DecoderSession
+from intaglio.runtime.text.chunks import chunk_feeds
+from intaglio.samples.sentences import sentences
 from intaglio.sensitivity_file import Sensitivities
 from intaglio.training import sensitivity
 
@@ -50,8 +58,21 @@ OTHERS = (  # noqa: SIM905
 ).split()
 
 
-@pytest.mark.parametrize("model_type", few([*KINDS, *OTHERS], list(KINDS)))
-def test_traced_family_equals_transformers(model_type: str, tmp_path: Path) -> None:
+def in_groups(model_types: list[str], kept: list[str]) -> list[Any]:
+    """As `few`; with `--dist loadgroup`, all tests of a type run in one process, which traces it once."""
+    proof = pytest.mark.proof
+    return [
+        pytest.param(each, marks=[pytest.mark.xdist_group(each), *([] if each in kept else [proof])])
+        for each in model_types
+    ]
+
+
+NOT_BUILT: set[str] = set()
+RECIPES = {"rtn": 0.6, "gptq": 0.6, "lut-sparse": 0.6, "int8-weights": 0.9}  # least cosine, for random weights
+
+
+@pytest.mark.parametrize("model_type", in_groups([*KINDS, *OTHERS], list(KINDS)))
+def test_traced_family_equals_transformers(model_type: str, tmp_path: Path, proved: Callable[..., None]) -> None:
     """Logits in the check of the export; text, logits after a rollback, and the sensitivity of each weight."""
     checkpoint = save_family(tmp_path / "checkpoint", model_type)
     assert export(str(checkpoint), tmp_path / "bundle").passed
@@ -59,6 +80,60 @@ def test_traced_family_equals_transformers(model_type: str, tmp_path: Path) -> N
     assert_sensitivities_are_squared_gradients(checkpoint, tmp_path / "bundle")
     written = [text.tokens for text in generate(tmp_path / "bundle", PROMPTS, max_new_tokens=TOKENS, batch=3)]
     assert written == [continued(checkpoint, tmp_path / "bundle", prompt) for prompt in PROMPTS]
+    tested = ["logits", "rollback", "sensitivities", "text"]
+    proved(model_type, "generate", graph_of(checkpoint), tested=tested, strategies=["greedy"])
+
+
+@pytest.mark.proof
+@pytest.mark.parametrize("model_type", in_groups([*KINDS, *OTHERS], [*KINDS, *OTHERS]))
+def test_traced_family_is_compressed_drafted_for_and_built(
+    model_type: str, tmp_path: Path, proved: Callable[..., None]
+) -> None:
+    checkpoint = save_family(tmp_path / "checkpoint", model_type)
+    bundle = tmp_path / "bundle"
+    assert export(str(checkpoint), bundle).passed
+    facts = {"model_type": model_type, "task": "generate", "graph": graph_of(checkpoint)}
+    text = tmp_path / "text.txt"
+    text.write_text("\n".join(sentences()))
+    (tmp_path / "eight-bits.yaml").write_text("passes: [{rtn: {bits: 8}}]")
+    assert cosine(bundle, compress(bundle, tmp_path / "eight", recipe=tmp_path / "eight-bits.yaml").bundle) > 0.99
+    for recipe, least in RECIPES.items():
+        calibration = None if recipe in ("rtn", "int8-weights") else text
+        result = compress(bundle, tmp_path / recipe, recipe=recipe, calibration=calibration)
+        assert result.bytes_after < result.bytes_before
+        assert cosine(bundle, tmp_path / recipe) > least, recipe
+    proved(**facts, recipes=list(RECIPES))
+
+    greedy, *drafted = (
+        [each.tokens for each in generate(bundle, PROMPTS, max_new_tokens=TOKENS, batch=3, **options)]
+        for options in ({}, {"strategy": "ngram"}, {"strategy": "speculative", "draft": bundle})
+    )
+    assert drafted == [greedy, greedy]
+    proved(**facts, strategies=["ngram", "speculative"])
+
+    pytest.importorskip("tensorrt_rtx")
+    if model_type in NOT_BUILT:
+        with pytest.raises(BuildError):
+            build(bundle, "tensorrt-rtx", ["a100"])
+    else:
+        assert build(bundle, "tensorrt-rtx", ["a100"]).engines
+        proved(**facts, targets=["ort-cpu", "tensorrt-rtx a100"])
+
+
+def cosine(*bundles: Path | str) -> float:
+    """Of the logits of two bundles, all together: a token whose experts change has logits of its own."""
+    ids = np.random.default_rng(0).integers(0, 250, (4, 24))
+    logits = []
+    for bundle in bundles:
+        with open_engine(bundle) as engine:
+            logits.append(engine.run(chunk_feeds(Bundle.open(bundle), ids))["logits"].ravel())
+    return float(logits[0] @ logits[1] / np.prod([np.linalg.norm(each) for each in logits]))
+
+
+def graph_of(checkpoint: Path) -> str:
+    """How the graph of a checkpoint is made: "traced" or "written"."""
+    _, family = find_kind(json.loads((checkpoint / "config.json").read_text()), str(checkpoint))
+    return "written" if isinstance(family, DecoderFamily) else "traced"
 
 
 def assert_rollback_leaves_no_trace(bundle: Path) -> None:
