@@ -1,14 +1,19 @@
-"""The caches that a decoder of `transformers` gets in place of its own: positions and masks are inputs of a step."""
+"""The caches that a decoder of `transformers` gets in place of its own: positions and masks are inputs of a step.
+
+A short convolution over the last tokens needs its inputs for them. Its layer keeps these for all tokens, in the slots of
+keys and values, half of the components in each: so a rollback lowers a length there, too.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 from typing import Any
 
+import torch
 from torch import Tensor
 from transformers import Cache
 
-from intaglio.exporters.decoders.operators import tensor_scatter
+from intaglio.exporters.decoders.operators import rows_at, tensor_scatter
 
 Shapes = dict[int, tuple[int, int, int]]  # of the layers with a cache: heads, dim of a key, dim of a value
 
@@ -33,6 +38,9 @@ class _WithoutLength(Cache):  # type: ignore[misc]
     def get_query_offset(self, layer_idx: int = 0) -> int:
         """Return 0."""
         return 0
+
+    def get_conv_state(self, layer_idx: int, state_idx: int = 0) -> None:
+        """Return None: a convolution takes the state of `update_conv_state`."""
 
 
 class StepCache(_WithoutLength):
@@ -61,6 +69,17 @@ class StepCache(_WithoutLength):
         self.present[layer_idx] = written
         return written
 
+    def update_conv_state(
+        self, conv_states: Tensor, layer_idx: int, state_idx: int = 0, conv_kernel_size: int = 1, **kwargs: Any
+    ) -> Tensor:
+        """Write the inputs [batch, width, tokens] of a convolution; return them behind those of the tokens before."""
+        count = conv_kernel_size - 1
+        halves = self.update(*_halves(conv_states), layer_idx)
+        slots = self._start[:, None] + torch.arange(-count, 0)
+        before = [rows_at(half[:, 0], slots.clamp(min=0)) for half in halves]
+        past = torch.cat(before, -1) * (slots >= 0)[..., None].to(conv_states.dtype)
+        return torch.cat([past.transpose(1, 2), conv_states], 2)
+
     def tensors(self) -> list[Tensor]:
         """Keys and values of the layers in turn, in the order of the graph's outputs."""
         return [tensor for pair in self.present.values() for tensor in pair]
@@ -83,3 +102,16 @@ class ShapeCache(_WithoutLength):
         """Note the shapes."""
         self.shapes[layer_idx] = (int(key_states.shape[1]), int(key_states.shape[3]), int(value_states.shape[3]))
         return key_states, value_states
+
+    def update_conv_state(
+        self, conv_states: Tensor, layer_idx: int, state_idx: int = 0, conv_kernel_size: int = 1, **kwargs: Any
+    ) -> Tensor:
+        """Note the shapes."""
+        self.update(*_halves(conv_states), layer_idx)
+        return conv_states
+
+
+def _halves(states: Tensor) -> tuple[Tensor, Tensor]:
+    """The inputs [batch, width, tokens] of a convolution as keys and values [batch, 1, tokens, width / 2]."""
+    first, second = states.transpose(1, 2)[:, None].chunk(2, -1)
+    return first, second

@@ -12,6 +12,7 @@ from intaglio.exporters.checkpoints.checkpoint import Checkpoint
 from intaglio.exporters.checkpoints.family import Family
 from intaglio.exporters.decoders.check import AFTER_PAST, Batch, random_past
 from intaglio.exporters.decoders.context import fix_frequencies
+from intaglio.exporters.decoders.windows import CONVOLUTION
 from intaglio.exporters.reference.check import Floats
 from intaglio.exporters.reference.source_model import build_model, check_finite, source_errors
 from intaglio.extras import load
@@ -71,9 +72,15 @@ def source_outputs(
         model = source_model(checkpoint, architecture, context, streamed=True)
         logits = [model(input_ids=torch.tensor([text]), use_cache=False).logits[0].float().numpy() for text in texts]
         if past:
-            cache = transformers.DynamicCache()
-            for layer, (keys, values) in zip(cached, random_past(decoder, past), strict=True):
-                cache.update(torch.from_numpy(keys), torch.from_numpy(values), layer)
+            convolves = CONVOLUTION in (getattr(model.config, "layer_types", None) or ())
+            cache = transformers.DynamicCache(config=model.config if convolves else None)
+            for layer, pair in zip(cached, random_past(decoder, past), strict=True):
+                keys, values = map(torch.from_numpy, pair)
+                if layer < len(cache.layers) and hasattr(cache.layers[layer], "update_conv_state"):
+                    inputs = torch.cat([keys, values], -1)[:, 0].transpose(1, 2)
+                    cache.update_conv_state(inputs, layer, conv_kernel_size=model.config.conv_L_cache)
+                else:
+                    cache.update(keys, values, layer)
             ids = torch.tensor([AFTER_PAST])
             positions = past + torch.arange(ids.shape[1])[None]
             after = model(input_ids=ids, position_ids=positions, past_key_values=cache, use_cache=True)

@@ -10,7 +10,11 @@ from intaglio.bundle.bundle import Decoder
 from intaglio.errors import SourceError
 from intaglio.exporters.checkpoints.config import integer
 
-FULL, SLIDING = "full_attention", "sliding_attention"  # the kinds of layers, as transformers names them
+FULL, SLIDING, CONVOLUTION = (
+    "full_attention",
+    "sliding_attention",
+    "conv",
+)  # kinds of layers, as transformers names them
 
 
 def with_window(decoder: Decoder, config: dict[str, Any]) -> Decoder:

@@ -77,6 +77,15 @@ def _arg_max(node: ir.Node, x: Tensor) -> Tensor:
     return x.argmax(node.attributes.get_int("axis", 0), bool(node.attributes.get_int("keepdims", 1)))
 
 
+def _convolve(node: ir.Node, x: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:
+    """Of [batch, channels, tokens]."""
+    pads = list(node.attributes.get_ints("pads", [0, 0]))
+    assert len(pads) == 2, "a convolution over tokens"
+    strides, dilations = (list(node.attributes.get_ints(name, [1])) for name in ("strides", "dilations"))
+    groups = node.attributes.get_int("group", 1)
+    return functional.conv1d(functional.pad(x, pads), weight, bias, strides, 0, dilations, groups)
+
+
 def _filled(node: ir.Node, shape: Tensor) -> Tensor:
     value = node.attributes.get_tensor("value")
     filling = torch.zeros(1) if value is None else torch.from_numpy(np.array(value.numpy()))
@@ -138,6 +147,7 @@ DECODER_FUNCTIONS: dict[str, Function] = {
     "Attention": _attention,
     "Cast": _cast,
     "ConstantOfShape": _filled,
+    "Conv": _convolve,
     "Cos": lambda node, x: torch.cos(x),
     "Exp": lambda node, x: torch.exp(x),
     "Floor": lambda node, x: torch.floor(x),

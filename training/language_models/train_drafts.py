@@ -141,6 +141,11 @@ def _train(
             raise UsageError(
                 f"windows of {length} tokens: too short for {options.steps_ahead} steps ahead. Enlarge them."
             )
+        if "conv" in (getattr(config, "layer_types", None) or ()):
+            raise UsageError(
+                f"source {source}: {config.model_type} has layers of convolutions, which cannot follow the paths of a "
+                "draft tree. Use speculative decoding with a smaller model, or n-grams, which need no training."
+            )
         if kind == HIDDEN_TRANSFER:
             _check_windows(config, length + options.steps_ahead)
         drafts = _record(kind, options.steps_ahead, layers, config.num_hidden_layers)

@@ -17,11 +17,12 @@ from intaglio.exporters.decoders.check import AFTER_PAST, check_decoder, token_b
 from intaglio.exporters.decoders.context import SHORT, border, check_context, fix_frequencies
 from intaglio.exporters.decoders.reference import source_outputs
 from intaglio.exporters.decoders.traced.family import TracedFamily
-from intaglio.exporters.decoders.windows import SLIDING
+from intaglio.exporters.decoders.windows import CONVOLUTION, SLIDING
 from intaglio.exporters.decoders.writing import with_ends, with_trained, write_decoder
 from intaglio.exporters.reference.check import Checked, block_outputs
 from intaglio.exporters.reference.source_model import deferred_model
 from intaglio.extras import load
+from intaglio.networks.drafts import MATRICES, RECORD
 
 if TYPE_CHECKING:
     from intaglio.exporters.decoders.traced.trace import TracedGraph
@@ -71,6 +72,11 @@ def export_traced_decoder(
         describe(config.get_text_config(), graph.caches, vocabulary, context), checkpoint, config.to_dict()
     )
     drafts, exits = checkpoint.drafts(decoder.layers), checkpoint.early_exit(decoder.layers)
+    if drafts and CONVOLUTION in (getattr(config.get_text_config(), "layer_types", None) or ()):
+        raise SourceError(
+            f"{checkpoint.folder}: has drafts, but layers of convolutions, which cannot follow the paths of a draft tree. "
+            f"Remove {RECORD} and {MATRICES}; speculative decoding with another model works."
+        )
     decoder = with_trained(decoder, drafts, exits)
     write_decoder_tokenizer(checkpoint, draft.path, decoder.vocab_size)
     batches = token_batches(draft.path, decoder)

@@ -11,6 +11,7 @@ from typing import Any
 
 from intaglio.errors import SourceError
 from intaglio.exporters.checkpoints.family import Family, listed_architecture
+from intaglio.exporters.decoders.windows import CONVOLUTION, FULL, SLIDING
 from intaglio.extras import load
 
 
@@ -22,7 +23,7 @@ class TracedFamily(Family):
         """Raise `SourceError` for an architecture whose attention or state is of a kind of its own."""
         model = getattr(load("transformers"), self.architecture)
         reason = ""
-        if getattr(model, "_is_stateful", False):
+        if getattr(model, "_is_stateful", False) and not _convolves(config):
             reason = "keeps a recurrent state beside its KV cache"
         elif not hasattr(sys.modules[model.__module__], "ALL_ATTENTION_FUNCTIONS"):
             reason = "computes its attention itself, and not by the attention interface of transformers"
@@ -32,6 +33,12 @@ class TracedFamily(Family):
             raise SourceError(
                 f"{where}: architecture {self.architecture} is not supported: it {reason}. Export another model."
             )
+
+
+def _convolves(config: Mapping[str, Any]) -> bool:
+    """Whether the only layers with a state of their own are short convolutions over the last tokens."""
+    kinds = config.get("layer_types")
+    return isinstance(kinds, list) and CONVOLUTION in kinds and set(kinds) <= {CONVOLUTION, FULL, SLIDING}
 
 
 def find_traced(config: Mapping[str, Any]) -> TracedFamily | None:

@@ -72,6 +72,11 @@ OPTIONS: dict[str, dict[str, Any]] = {
         "residual_multiplier": 0.5,
         "attention_multiplier": 0.25,
     },
+    **dict.fromkeys(
+        ("lfm2", "lfm2_moe"),
+        {"num_hidden_layers": 3, "layer_types": ["conv", "full_attention", "conv"], "block_auto_adjust_ff_dim": False}
+        | {"num_dense_layers": 1},
+    ),
     "llama4_text": {"no_rope_layers": [1, 0], "interleave_moe_layer_step": 2, "intermediate_size_mlp": 48},
     "minicpm3": ALL_HEADS,
     "modernbert-decoder": {
