@@ -1,7 +1,7 @@
 """The caches that a decoder of `transformers` gets in place of its own: positions and masks are inputs of a step.
 
-A short convolution over the last tokens needs its inputs for them. Its layer keeps these for all tokens, in the slots of
-keys and values, half of the components in each: so a rollback lowers a length there, too.
+A short convolution over the last tokens needs its inputs for them. Its layer keeps these for all tokens, in the slots
+of keys and values, half of the components in each: so a rollback lowers a length there, too.
 """
 
 from __future__ import annotations

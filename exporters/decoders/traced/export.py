@@ -58,6 +58,7 @@ def export_traced_decoder(
         model = deferred_model(checkpoint, family.architecture, blocks_path)
         config, blocks = model.config, blocks_path(model)
         check_context(config.get_text_config(), context, str(checkpoint.folder))
+        _check_drafts(checkpoint, config.get_text_config())
         if bounds is None:
             raise UsageError(
                 f"--no-check: the graph of a {family.architecture} is traced, which can go wrong without an error. "
@@ -72,11 +73,6 @@ def export_traced_decoder(
         describe(config.get_text_config(), graph.caches, vocabulary, context), checkpoint, config.to_dict()
     )
     drafts, exits = checkpoint.drafts(decoder.layers), checkpoint.early_exit(decoder.layers)
-    if drafts and CONVOLUTION in (getattr(config.get_text_config(), "layer_types", None) or ()):
-        raise SourceError(
-            f"{checkpoint.folder}: has drafts, but layers of convolutions, which cannot follow the paths of a draft tree. "
-            f"Remove {RECORD} and {MATRICES}; speculative decoding with another model works."
-        )
     decoder = with_trained(decoder, drafts, exits)
     write_decoder_tokenizer(checkpoint, draft.path, decoder.vocab_size)
     batches = token_batches(draft.path, decoder)
@@ -103,6 +99,15 @@ def _tracing_errors(checkpoint: Checkpoint, family: TracedFamily) -> Iterator[No
             f"{checkpoint.folder}: architecture {family.architecture} could not be traced, so it is not supported with "
             f"this configuration: {type(cause).__name__}: {one_line(cause, 200)}. Export a similar model."
         ) from error
+
+
+def _check_drafts(checkpoint: Checkpoint, config: Any) -> None:
+    """Raise `SourceError` for drafts of a model with convolutions, which see the tokens in the order of a step."""
+    if checkpoint.drafts(config.num_hidden_layers) and CONVOLUTION in (getattr(config, "layer_types", None) or ()):
+        raise SourceError(
+            f"{checkpoint.folder}: has drafts, but layers of convolutions, which cannot follow a path of a draft tree. "
+            f"Remove {RECORD} and {MATRICES}; speculative decoding with another model works."
+        )
 
 
 def describe(config: Any, caches: dict[int, tuple[int, int, int]], vocab_size: int, context: str | None) -> Decoder:

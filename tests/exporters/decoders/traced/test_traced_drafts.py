@@ -13,6 +13,7 @@ from tiny_families import save_family
 
 from intaglio.bundle.bundle import Bundle
 from intaglio.bundle.model_file import load
+from intaglio.errors import SourceError, UsageError
 from intaglio.exporters import export
 from intaglio.exporters.decoders.check import stepwise_outputs
 from intaglio.exporters.source import load_module
@@ -20,6 +21,7 @@ from intaglio.networks.drafts import HIDDEN_TRANSFER, MEDUSA
 from intaglio.runtime import generate, open_engine
 from intaglio.runtime.sessions.step import decoder_of
 from intaglio.runtime.text.chunks import chunk_feeds
+from intaglio.training import train_medusa
 
 TEXTS = [
     [72, 101, 108, 108, 111, 32, 119, 111],
@@ -47,6 +49,15 @@ def test_hidden_transfer_equals_the_reference_and_keeps_the_text(model_type: str
         found = generate(tmp_path / "bundle", PROMPTS, max_new_tokens=30, strategy=strategy, batch=2, ignore_eos=True)
         tokens[strategy] = [text.tokens for text in found]
     assert tokens["greedy"] == tokens["hidden-transfer"]
+
+
+def test_drafts_of_convolutions_are_refused(tmp_path: Path) -> None:
+    folder = save_drafts(save_family(tmp_path / "checkpoint", "lfm2"), tmp_path / "drafting", MEDUSA, (0, 1))
+    with pytest.raises(SourceError, match=r"cannot follow a path of a draft tree\. Remove drafts\.json"):
+        export(str(folder), tmp_path / "bundle")
+    (tmp_path / "text.txt").write_text("Some text. " * 20)
+    with pytest.raises(UsageError, match="lfm2 has layers of convolutions"):
+        train_medusa(tmp_path / "checkpoint", tmp_path / "trained", tmp_path / "text.txt")
 
 
 @pytest.mark.proof
