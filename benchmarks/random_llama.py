@@ -7,7 +7,7 @@ the same file.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from math import prod
 from pathlib import Path
@@ -102,34 +102,35 @@ def checkpoint(folder: Path, shape: Shape = BILLION, stored: str = "float16") ->
     if not (folder / CONFIG_FILE).exists():
         folder.mkdir(parents=True, exist_ok=True)
         with step("writing a tokenizer"):
-            _write_tokenizer(folder / TOKENIZER)
-        _write_weights(shape, folder / WEIGHTS, stored)
+            write_tokenizer(folder / TOKENIZER)
+        write_weights(shape.weights(), folder / WEIGHTS, stored)
         config = shape.config() | {"dtype": stored}
         (folder / CONFIG_FILE).write_bytes(msgspec.json.format(msgspec.json.encode(config), indent=2))
     return folder
 
 
-def _write_weights(shape: Shape, path: Path, stored: str) -> None:
+def write_weights(weights: Mapping[str, tuple[int, ...]], path: Path, stored: str) -> None:
+    """A safetensors file with random `weights`, by the shape of each; one is in memory at a time."""
     header, end = {}, 0
     name_in_file, kind = STORED[stored]
-    for name, lengths in shape.weights().items():
+    for name, lengths in weights.items():
         size = np.dtype(kind).itemsize * prod(lengths)
         header[name] = {"dtype": name_in_file, "shape": lengths, "data_offsets": (end, end := end + size)}
     encoded = msgspec.json.encode(header)
     encoded += b" " * (-len(encoded) % 8)  # the format aligns the data to 8 bytes
     with path.open("wb") as file:
         file.write(len(encoded).to_bytes(8, "little") + encoded)
-        for array in track(_arrays(shape), "writing random weights", total=len(header)):
+        for array in track(_arrays(weights.values()), "writing random weights", total=len(header)):
             if stored == "bfloat16":
                 (array.view(np.uint32) >> 16).astype(kind).tofile(file)  # its upper half
             else:
                 array.astype(kind).tofile(file)
 
 
-def _arrays(shape: Shape) -> Iterator[npt.NDArray[np.float32]]:
+def _arrays(shapes: Iterable[tuple[int, ...]]) -> Iterator[npt.NDArray[np.float32]]:
     """The weights in their order: normal as LLaMA starts its training, norms one."""
     generator = np.random.default_rng(0)
-    for lengths in shape.weights().values():
+    for lengths in shapes:
         if len(lengths) == 1:
             yield np.ones(lengths, np.float32)
         else:
@@ -138,7 +139,7 @@ def _arrays(shape: Shape) -> Iterator[npt.NDArray[np.float32]]:
             yield values
 
 
-def _write_tokenizer(path: Path) -> None:
+def write_tokenizer(path: Path) -> None:
     """A byte-level BPE learnt from Python's manual, which is too short for all of the vocabulary; then filled up."""
     from tokenizers import Tokenizer, decoders, models, pre_tokenizers, trainers
 

@@ -129,7 +129,7 @@ def source_errors(checkpoint: Checkpoint, architecture: str, *kinds: type[Except
         raise
     except kinds as error:
         cause = error.__cause__ or error
-        reason = one_line(cause, 300)
+        reason = one_line(cause, 300).rstrip(".")
         if isinstance(error, MemoryError) or "not enough memory" in reason:
             raise MemoryError from error
         raise SourceError(

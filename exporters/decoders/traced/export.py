@@ -59,6 +59,7 @@ def export_traced_decoder(
         config, blocks = model.config, blocks_path(model)
         check_context(config.get_text_config(), context, str(checkpoint.folder))
         _check_drafts(checkpoint, config.get_text_config())
+        _check_windows(checkpoint, config.get_text_config())
         if bounds is None:
             raise UsageError(
                 f"--no-check: the graph of a {family.architecture} is traced, which can go wrong without an error. "
@@ -108,6 +109,18 @@ def _check_drafts(checkpoint: Checkpoint, config: Any) -> None:
             f"{checkpoint.folder}: has drafts, but layers of convolutions, which cannot follow a path of a draft tree. "
             f"Remove {RECORD} and {MATRICES}; speculative decoding with another model works."
         )
+
+
+def _check_windows(checkpoint: Checkpoint, config: Any) -> None:
+    """Raise `SourceError` for windows in which no token is, not even the one that attends."""
+    kinds = getattr(config, "layer_types", None) or (SLIDING,)
+    for name, kind in (("sliding_window", SLIDING), ("attention_chunk_size", "chunked_attention")):
+        length = getattr(config, name, None)
+        if isinstance(length, int) and length < 1 and kind in kinds:
+            raise SourceError(
+                f"{checkpoint.folder}: {name} is {length} in config.json, expected 1 or more tokens, or null for layers "
+                "without a window. Fix it."
+            )
 
 
 def describe(config: Any, caches: dict[int, tuple[int, int, int]], vocab_size: int, context: str | None) -> Decoder:
