@@ -118,8 +118,8 @@ def _check_windows(checkpoint: Checkpoint, config: Any) -> None:
         length = getattr(config, name, None)
         if isinstance(length, int) and length < 1 and kind in kinds:
             raise SourceError(
-                f"{checkpoint.folder}: {name} is {length} in config.json, expected 1 or more tokens, or null for layers "
-                "without a window. Fix it."
+                f"{checkpoint.folder}: {name} is {length} in config.json, expected 1 or more tokens, or null for "
+                "layers without a window. Fix it."
             )
 
 

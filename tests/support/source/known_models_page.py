@@ -1,4 +1,4 @@
-"""docs/models.md: what `intaglio models` lists, as a table. `python tests/support/source/known_models_page.py` writes it."""
+"""What `intaglio models` lists, as the table docs/models.md, which this file writes when it is run."""
 
 from __future__ import annotations
 
@@ -9,13 +9,13 @@ from intaglio.exporters.known_models import KnownModel, models
 PAGE = Path(__file__).parents[3] / "docs" / "models.md"
 HEAD = """# Models that are known to work
 
-`intaglio models` prints this list. It is written by `make families`, from tests that passed: each exports a small random
-checkpoint of a type of models, and compares the bundle with transformers. A type that is not listed may work as well:
-every causal language model of transformers can be tried, and an export is checked against its source model.
+`intaglio models` prints this list. It is written by `make families`, from tests that passed: each exports a small
+random checkpoint of a type of models, and compares the bundle with transformers. A type that is not listed may work as
+well: every causal language model of transformers can be tried, and an export is checked against its source model.
 
-*Tested*: logits (prefill, steps of several tokens, rows of different length, beyond windows), the text over 40 tokens of
-a batch, logits after a rollback, and the sensitivity of each weight. *Recipes*: of `compress`. *Strategies*: of
-`generate`, whose text equals the greedy one. *Engines*: TensorRT-RTX builds one for this GPU; T4 has no float32.
+*Tested*: logits (prefill, steps of several tokens, rows of different length, beyond windows), the text over 40 tokens
+of a batch, logits after a rollback, and the sensitivity of each weight. *Recipes*: of `compress`. *Strategies*: of
+`generate`, whose text equals the greedy one. *Targets*: `a100` is an engine of TensorRT-RTX, built in float32.
 """
 
 
