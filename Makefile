@@ -62,7 +62,7 @@ proofs: $(VENV)/dev kernels
 	$(BIN)/pytest -n 2 --dist loadfile -m proof
 
 # Each type of causal language models that is known to work; if all do, the list of `intaglio models` and its page are
-# written anew.
+# written again.
 FAMILY_TESTS := tests/exporters/decoders/traced
 families: $(VENV)/dev kernels
 	$(BIN)/pytest -n 2 -v --dist loadgroup -m "" --known-models exporters/known_models.json $(FAMILY_TESTS)

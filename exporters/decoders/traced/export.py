@@ -157,7 +157,7 @@ def _past(config: Any, decoder: Decoder) -> int:
     """Tokens in the cache when the check crosses windows: more than the longest, if their cache is not too large."""
     token = sum(4 * cache.heads * (cache.key_dim + cache.value_dim) for cache in decoder.layer_caches)  # bytes
     borders = [border for name in BORDERS if isinstance(border := getattr(config, name, None), int)]
-    return min(max([0, *borders]) + BEYOND, decoder.max_positions - len(AFTER_PAST), PAST_BYTES // token)
+    return max(min(max([0, *borders]) + BEYOND, decoder.max_positions - len(AFTER_PAST), PAST_BYTES // token), 0)
 
 
 def _write(
