@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from pathlib import Path
 
 import numpy as np
@@ -25,7 +26,7 @@ ROUNDED = {"gpt_oss": {"relative": 0.01}}  # for the same reason
 
 @pytest.mark.proof
 @pytest.mark.parametrize("model_type", ["gemma3_text", "phi3", "granite", "gpt_oss"])
-def test_every_step_works(model_type: str, tmp_path: Path) -> None:
+def test_every_step_works(model_type: str, tmp_path: Path, proved: Callable[..., None]) -> None:
     bundles = {}
     for name, width in (("large", 48), ("small", 32)):
         checkpoint = save_family(tmp_path / f"{name}-checkpoint", model_type, intermediate_size=width)
@@ -55,3 +56,5 @@ def test_every_step_works(model_type: str, tmp_path: Path) -> None:
     assert export(str(tmp_path / "large-checkpoint"), half, dtype="float16", bound=ROUNDED.get(model_type)).passed
     engines = build(half, "tensorrt-rtx", ["t4", "a100"]).engines
     assert [engine.gpu for engine in engines] == ["t4", "a100"]
+    targets = ["ort-cpu", "tensorrt-rtx t4", "tensorrt-rtx a100"]
+    proved(model_type, "generate", "traced", recipes=list(RECIPES), strategies=["speculative"], targets=targets)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from pathlib import Path
 
 import numpy as np
@@ -23,6 +24,7 @@ from intaglio.runtime.sessions.step import decoder_of
 from intaglio.runtime.text.chunks import chunk_feeds
 from intaglio.training import train_medusa
 
+Proved = Callable[..., None]
 TEXTS = [
     [72, 101, 108, 108, 111, 32, 119, 111],
     [84, 104, 101],
@@ -39,7 +41,9 @@ TRANSFERRING = {  # what tells rows of pseudo states from those of tokens
 
 
 @pytest.mark.parametrize("model_type", few(TRANSFERRING, ["gemma3_text"]))
-def test_hidden_transfer_equals_the_reference_and_keeps_the_text(model_type: str, tmp_path: Path) -> None:
+def test_hidden_transfer_equals_the_reference_and_keeps_the_text(
+    model_type: str, tmp_path: Path, proved: Proved
+) -> None:
     checkpoint = save_family(tmp_path / "checkpoint", model_type)
     folder = save_drafts(checkpoint, tmp_path / "drafting", HIDDEN_TRANSFER, (0, 1, 1))
     assert export(str(folder), tmp_path / "bundle").outputs.keys() == {"logits", "draft_logits"}
@@ -49,6 +53,7 @@ def test_hidden_transfer_equals_the_reference_and_keeps_the_text(model_type: str
         found = generate(tmp_path / "bundle", PROMPTS, max_new_tokens=30, strategy=strategy, batch=2, ignore_eos=True)
         tokens[strategy] = [text.tokens for text in found]
     assert tokens["greedy"] == tokens["hidden-transfer"]
+    proved(model_type, "generate", "traced", strategies=["hidden-transfer"])
 
 
 def test_drafts_of_convolutions_are_refused(tmp_path: Path) -> None:
@@ -61,10 +66,11 @@ def test_drafts_of_convolutions_are_refused(tmp_path: Path) -> None:
 
 
 @pytest.mark.proof
-def test_medusa_heads_equal_the_reference(tmp_path: Path) -> None:
+def test_medusa_heads_equal_the_reference(tmp_path: Path, proved: Proved) -> None:
     folder = save_drafts(save_family(tmp_path / "checkpoint", "phi3"), tmp_path / "drafting", MEDUSA, (0, 1))
     assert export(str(folder), tmp_path / "bundle").passed
     assert_expected_drafts(folder, tmp_path / "bundle")
+    proved("phi3", "generate", "traced", strategies=["medusa"])
 
 
 def assert_expected_drafts(folder: Path, path: Path) -> None:
@@ -77,7 +83,7 @@ def assert_expected_drafts(folder: Path, path: Path) -> None:
 
 
 @pytest.mark.parametrize("model_type", few(["cohere2", "gemma4_text", "phi3"], []))
-def test_early_exit_equals_a_model_of_fewer_blocks(model_type: str, tmp_path: Path) -> None:
+def test_early_exit_equals_a_model_of_fewer_blocks(model_type: str, tmp_path: Path, proved: Proved) -> None:
     layer = 2 if model_type == "gemma4_text" else 1  # whose other layers share the caches of these
     checkpoint = save_family(tmp_path / "checkpoint", model_type)
     assert export(str(save_early_exit(checkpoint, tmp_path / "exiting", layer)), tmp_path / "bundle").passed
@@ -91,10 +97,11 @@ def test_early_exit_equals_a_model_of_fewer_blocks(model_type: str, tmp_path: Pa
         bundle.path, PROMPTS, max_new_tokens=20, ignore_eos=True, strategy="speculative", early_exit=True
     )
     assert [text.tokens for text in whole] == [text.tokens for text in drafted]
+    proved(model_type, "generate", "traced", strategies=["speculative, early exit"])
 
 
 @pytest.mark.parametrize("model_type", few(["granite", "mixtral", "gemma2"], ["granite"]))
-def test_saturated_tokens_skip_blocks_as_in_torch(model_type: str, tmp_path: Path) -> None:
+def test_saturated_tokens_skip_blocks_as_in_torch(model_type: str, tmp_path: Path, proved: Proved) -> None:
     checkpoint = save_family(tmp_path / "checkpoint", model_type, num_hidden_layers=3)
     assert export(str(save_early_exit(checkpoint, tmp_path / "exiting", "every")), tmp_path / "bundle").passed
     bundle = Bundle.open(tmp_path / "bundle")
@@ -115,3 +122,4 @@ def test_saturated_tokens_skip_blocks_as_in_torch(model_type: str, tmp_path: Pat
     assert found["blocks_run"].tolist() == blocks.tolist()
     assert set(blocks[0]) == {1} and set(blocks[2]) == {3}
     np.testing.assert_allclose(found["logits"], logits, atol=1e-4 * np.abs(logits).max(), rtol=0)
+    proved(model_type, "generate", "traced", strategies=["calm"])
