@@ -69,21 +69,10 @@ def in_groups(model_types: list[str], kept: list[str]) -> list[Any]:
 
 
 # Attention with a cap of the scores, or with keys and values of different widths; DiffLLaMA ends the library itself.
-NOT_BUILT = set(
-    [
-        "axk1",
-        "deepseek_v2",
-        "deepseek_v3",
-        "diffllama",
-        "gemma2",
-        "glm4_moe_lite",
-        "lfm2",
-        "lfm2_moe",
-        "mimo_v2_flash",
-        "minicpm3",
-        "vaultgemma",
-    ]
-)
+NOT_BUILT = {
+    *("axk1", "deepseek_v2", "deepseek_v3", "diffllama", "gemma2", "glm4_moe_lite", "lfm2", "lfm2_moe"),
+    *("mimo_v2_flash", "minicpm3", "vaultgemma"),
+}
 RECIPES = {"rtn": 0.6, "gptq": 0.6, "lut-sparse": 0.6, "int8-weights": 0.9}  # least cosine, for random weights
 
 
