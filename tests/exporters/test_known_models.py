@@ -5,13 +5,13 @@ from __future__ import annotations
 import importlib.util
 import json
 import re
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 from known_models_page import PAGE, page
 
-import intaglio
-from intaglio.cli import main
+from intaglio import models, recipes
 from intaglio.errors import UsageError
 
 ROOT = Path(__file__).parents[2]
@@ -28,32 +28,37 @@ def families() -> set[str]:
 
 
 def test_every_exported_family_is_listed_and_no_other() -> None:
-    listed = {each.model_type for each in intaglio.models().models if each.task == "generate"}
+    listed = {each.model_type for each in models().models if each.task == "generate"}
     assert listed == families() and len(listed) >= 90
 
 
 def test_names_of_recipes_and_strategies_exist() -> None:
-    recipes = {each.name for each in intaglio.recipes().recipes}
-    for each in intaglio.models().models:
+    names = {each.name for each in recipes().recipes}
+    for each in models().models:
         assert {"logits", "text", "rollback", "sensitivities"} == set(each.tested)
-        assert set(each.recipes) <= recipes and "rtn" in each.recipes
+        assert set(each.recipes) <= names and "rtn" in each.recipes
         assert "ort-cpu" in each.targets
 
 
 def test_page_and_readme_show_the_list() -> None:
-    known = intaglio.models().models
+    known = models().models
     assert PAGE.read_text(encoding="utf-8") == page(known), "run: python tests/support/source/known_models_page.py"
     counts = re.findall(r"(\d+) types of decoders", (ROOT / "README.md").read_text(encoding="utf-8"))
     assert counts == [str(len(known))]
 
 
-def test_pattern_selects_types(capsys: pytest.CaptureFixture[str]) -> None:
-    found = intaglio.models("QWEN").models
+def test_pattern_selects_types() -> None:
+    found = models("QWEN").models
     assert {"qwen2", "qwen3", "qwen3_moe"} <= {each.model_type for each in found}
     with pytest.raises(UsageError, match=r"pattern nothing: no known type of models has it in its name"):
-        intaglio.models("nothing")
-    with pytest.raises(SystemExit) as ended:
-        main(["models", "gemma", "--json"])
-    assert ended.value.code == 0
-    (line,) = capsys.readouterr().out.splitlines()
-    assert all("gemma" in each["model_type"] for each in json.loads(line)["models"])
+        models("nothing")
+
+
+def test_command_line_prints_one_object_or_a_table(intaglio: Callable[..., tuple[int, str, str]]) -> None:
+    code, printed, _ = intaglio("models", "gemma", "--json")
+    (line,) = printed.splitlines()
+    found = json.loads(line)["models"]
+    assert code == 0 and len(found) > 3 and all("gemma" in each["model_type"] for each in found)
+    code, printed, _ = intaglio("models", "phi3")
+    assert code == 0 and "gptq" in printed and printed.endswith("1 type of models\n")
+    assert intaglio("models", "nothing")[0] == 2
