@@ -14,7 +14,7 @@ from operator_cases import MAKERS, longest
 from intaglio.errors import EngineError, MissingExtraError
 from intaglio.plugins.cuda import __main__ as program
 from intaglio.plugins.cuda import compiler, driver
-from intaglio.plugins.cuda.compiler import compile_kernel, entry_points, parameters, resources
+from intaglio.plugins.cuda.compiler import SMS, compile_kernel, entry_points, parameters, resources
 from intaglio.plugins.cuda.launching.launches import operators
 from intaglio.plugins.cuda.packed_weights.geometry import LIMIT, THREADS, many_bytes
 from intaglio.plugins.kernel_check.case import folder_of, launch_of, outputs_of
@@ -22,7 +22,7 @@ from intaglio.processes.threads import limited
 
 pytest.importorskip("cuda.bindings.nvrtc")
 
-FEW = few(GPUS, GPUS[:1])  # compiling all kernels for one takes a minute
+FEW = few(SMS, SMS[:1])  # compiling all kernels for one takes a minute
 
 # Attributes of the records in a cubin's .nv.info: (symbol, value), four bytes each.
 REGISTER_COUNT, FRAME_SIZE = 0x2F, 0x11
