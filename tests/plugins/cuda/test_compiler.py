@@ -22,7 +22,7 @@ from intaglio.processes.threads import limited
 
 pytest.importorskip("cuda.bindings.nvrtc")
 
-FEW = few(SMS, SMS[:1])  # compiling all kernels for one takes a minute
+FEW = few(SMS, list(SMS)[:1])  # compiling all kernels for one takes a minute
 
 # Attributes of the records in a cubin's .nv.info: (symbol, value), four bytes each.
 REGISTER_COUNT, FRAME_SIZE = 0x2F, 0x11
