@@ -146,6 +146,11 @@ def _train(
                 f"source {source}: {config.model_type} has layers of convolutions, which cannot follow the paths of a "
                 "draft tree. Use speculative decoding with a smaller model, or n-grams, which need no training."
             )
+        if kind == HIDDEN_TRANSFER and getattr(config, "num_kv_shared_layers", 0):
+            raise UsageError(
+                f"source {source}: {config.model_type} has layers that share the caches of earlier ones, which pseudo "
+                "states cannot enter between. Train Medusa heads."
+            )
         if kind == HIDDEN_TRANSFER:
             _check_windows(config, length + options.steps_ahead)
         drafts = _record(kind, options.steps_ahead, layers, config.num_hidden_layers)

@@ -22,7 +22,7 @@ from intaglio.exporters.decoders.writing import with_ends, with_trained, write_d
 from intaglio.exporters.reference.check import Checked, block_outputs
 from intaglio.exporters.reference.source_model import deferred_model
 from intaglio.extras import load
-from intaglio.networks.drafts import MATRICES, RECORD
+from intaglio.networks.drafts import HIDDEN_TRANSFER, MATRICES, RECORD
 
 if TYPE_CHECKING:
     from intaglio.exporters.decoders.traced.trace import TracedGraph
@@ -103,8 +103,18 @@ def _tracing_errors(checkpoint: Checkpoint, family: TracedFamily) -> Iterator[No
 
 
 def _check_drafts(checkpoint: Checkpoint, config: Any) -> None:
-    """Raise `SourceError` for drafts of a model with convolutions, which see the tokens in the order of a step."""
-    if checkpoint.drafts(config.num_hidden_layers) and CONVOLUTION in (getattr(config, "layer_types", None) or ()):
+    """Raise `SourceError` for drafts that a model's layers cannot compute.
+
+    Convolutions see the tokens in the order of a step. A layer that reads the cache of an earlier one would find
+    nothing of a pseudo state that entered between them.
+    """
+    drafts = checkpoint.drafts(config.num_hidden_layers)
+    if drafts and drafts.kind == HIDDEN_TRANSFER and getattr(config, "num_kv_shared_layers", 0):
+        raise SourceError(
+            f"{checkpoint.folder}: has drafts by hidden transfer, but layers that share the caches of earlier ones. "
+            f"Remove {RECORD} and {MATRICES}, or train Medusa heads."
+        )
+    if drafts and CONVOLUTION in (getattr(config, "layer_types", None) or ()):
         raise SourceError(
             f"{checkpoint.folder}: has drafts, but layers of convolutions, which cannot follow a path of a draft tree. "
             f"Remove {RECORD} and {MATRICES}; speculative decoding with another model works."

@@ -22,7 +22,7 @@ from intaglio.networks.drafts import HIDDEN_TRANSFER, MEDUSA
 from intaglio.runtime import generate, open_engine
 from intaglio.runtime.sessions.step import decoder_of
 from intaglio.runtime.text.chunks import chunk_feeds
-from intaglio.training import train_medusa
+from intaglio.training import train_hidden_transfer, train_medusa
 
 Proved = Callable[..., None]
 TEXTS = [
@@ -34,7 +34,6 @@ PROMPTS = ["Hello wo", "The"]
 TRANSFERRING = {  # what tells rows of pseudo states from those of tokens
     "gemma3_text": "two kinds of rotations and of masks",
     "mixtral": "experts see each row",
-    "gemma4_text": "embeddings of each layer, shared caches",
     "deepseek_v2": "rotations by complex numbers, latent attention",
     "gpt_neox": "parallel residuals",
 }
@@ -63,6 +62,17 @@ def test_drafts_of_convolutions_are_refused(tmp_path: Path) -> None:
     (tmp_path / "text.txt").write_text("Some text. " * 20)
     with pytest.raises(UsageError, match="lfm2 has layers of convolutions"):
         train_medusa(tmp_path / "checkpoint", tmp_path / "trained", tmp_path / "text.txt")
+
+
+def test_hidden_transfer_between_shared_caches_is_refused(tmp_path: Path) -> None:
+    folder = save_drafts(
+        save_family(tmp_path / "checkpoint", "gemma4_text"), tmp_path / "drafting", HIDDEN_TRANSFER, (0, 1)
+    )
+    with pytest.raises(SourceError, match="layers that share the caches of earlier ones"):
+        export(str(folder), tmp_path / "bundle")
+    (tmp_path / "text.txt").write_text("Some text. " * 20)
+    with pytest.raises(UsageError, match=r"share the caches of earlier ones.*Train Medusa heads"):
+        train_hidden_transfer(tmp_path / "checkpoint", tmp_path / "trained", tmp_path / "text.txt", max_tokens=16)
 
 
 @pytest.mark.proof
