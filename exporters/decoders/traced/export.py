@@ -109,7 +109,8 @@ def _check_drafts(checkpoint: Checkpoint, config: Any) -> None:
     nothing of a pseudo state that entered between them.
     """
     drafts = checkpoint.drafts(config.num_hidden_layers)
-    if drafts and drafts.kind == HIDDEN_TRANSFER and getattr(config, "num_kv_shared_layers", 0):
+    shares = bool(getattr(config, "num_kv_shared_layers", 0))
+    if drafts and drafts.kind == HIDDEN_TRANSFER and shares:
         raise SourceError(
             f"{checkpoint.folder}: has drafts by hidden transfer, but layers that share the caches of earlier ones. "
             f"Remove {RECORD} and {MATRICES}, or train Medusa heads."
