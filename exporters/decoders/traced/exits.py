@@ -16,7 +16,9 @@ def add_exit(model: ir.Model) -> None:
     graph = model.graph
     copies = {marks[LAST].outputs[0]: marks[EXIT].outputs[0]}
     logits = next(value for value in graph.outputs if value.name == LOGITS)
-    for node in _between(graph, marks[LAST].outputs[0], logits):
+    for node in list(graph):  # copies that the exit does not need are removed later, as all unused nodes
+        if copies.keys().isdisjoint(node.inputs):
+            continue
         copy = ir.Node(
             node.domain,
             node.op_type,
@@ -38,21 +40,6 @@ def add_exit(model: ir.Model) -> None:
         assert value is not None
         node.outputs[0].replace_all_uses_with(value)
         graph.remove(node, safe=True)
-
-
-def _between(graph: ir.Graph, start: ir.Value, end: ir.Value) -> list[ir.Node]:
-    """The nodes that `end` depends on and that depend on `start`, in order."""
-    behind, found = {start}, []
-    for node in graph:
-        if not behind.isdisjoint(node.inputs):
-            behind.update(node.outputs)
-            found.append(node)
-    wanted, kept = {end}, []
-    for node in reversed(found):
-        if not wanted.isdisjoint(node.outputs):
-            wanted.update(value for value in node.inputs if value is not None)
-            kept.append(node)
-    return kept[::-1]
 
 
 def add_branches(model: ir.Model) -> None:

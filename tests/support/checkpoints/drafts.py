@@ -9,7 +9,10 @@ from typing import Any
 import msgspec
 import numpy as np
 
+from intaglio.bundle.bundle import Bundle
+from intaglio.exporters.decoders.check import stepwise_outputs
 from intaglio.networks.drafts import HIDDEN_TRANSFER, MATRICES, RECORD, Drafts
+from intaglio.runtime.sessions.step import decoder_of
 
 LAYERS = (0, 1, 1)  # of the two blocks of small decoders
 
@@ -67,3 +70,23 @@ def expected_drafts(folder: Path, text: list[int], origin: int) -> Any:
             block.register_forward_pre_hook(replace(index))
         ids = torch.tensor([text[: origin + 1] + [text[origin]] * record.steps])  # for embeddings of each layer
         return model(ids, use_cache=False).logits[0, origin + 1 :].numpy()
+
+
+TEXTS = [
+    [72, 101, 108, 108, 111, 32, 119, 111],
+    [84, 104, 101],
+    [65, 32, 99, 97, 116, 32, 115, 97, 116, 32, 111, 110, 46],
+]
+
+
+def assert_expected_drafts(folder: Path, bundle: Path, relative: float) -> None:
+    """Drafts of a padded batch, in decode steps, equal the source for first, middle and last tokens.
+
+    `relative`: the largest error, to the largest logit.
+    """
+    opened = Bundle.open(bundle)
+    found = stepwise_outputs(opened.model_path, decoder_of(opened), TEXTS)["draft_logits"]
+    for text, drafts in zip(TEXTS, found, strict=True):
+        for origin in {0, len(text) // 2, len(text) - 1}:
+            expected = expected_drafts(folder, text, origin)
+            np.testing.assert_allclose(drafts[origin], expected, atol=relative * np.abs(expected).max(), rtol=0)

@@ -8,7 +8,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 from covering import few
-from drafts import expected_drafts, save_drafts
+from drafts import TEXTS, assert_expected_drafts, save_drafts
 from early_exits import exit_logits, save_early_exit
 from tiny_families import save_family
 
@@ -25,11 +25,6 @@ from intaglio.runtime.text.chunks import chunk_feeds
 from intaglio.training import train_hidden_transfer, train_medusa
 
 Proved = Callable[..., None]
-TEXTS = [
-    [72, 101, 108, 108, 111, 32, 119, 111],
-    [84, 104, 101],
-    [65, 32, 99, 97, 116, 32, 115, 97, 116, 32, 111, 110, 46],
-]
 PROMPTS = ["Hello wo", "The"]
 TRANSFERRING = {  # what tells rows of pseudo states from those of tokens
     "gemma3_text": "two kinds of rotations and of masks",
@@ -46,7 +41,7 @@ def test_hidden_transfer_equals_the_reference_and_keeps_the_text(
     checkpoint = save_family(tmp_path / "checkpoint", model_type)
     folder = save_drafts(checkpoint, tmp_path / "drafting", HIDDEN_TRANSFER, (0, 1, 1))
     assert export(str(folder), tmp_path / "bundle").outputs.keys() == {"logits", "draft_logits"}
-    assert_expected_drafts(folder, tmp_path / "bundle")
+    assert_expected_drafts(folder, tmp_path / "bundle", relative=2e-5)
     tokens = {}
     for strategy in ("greedy", "hidden-transfer"):
         found = generate(tmp_path / "bundle", PROMPTS, max_new_tokens=30, strategy=strategy, batch=2, ignore_eos=True)
@@ -79,17 +74,8 @@ def test_hidden_transfer_between_shared_caches_is_refused(tmp_path: Path) -> Non
 def test_medusa_heads_equal_the_reference(tmp_path: Path, proved: Proved) -> None:
     folder = save_drafts(save_family(tmp_path / "checkpoint", "phi3"), tmp_path / "drafting", MEDUSA, (0, 1))
     assert export(str(folder), tmp_path / "bundle").passed
-    assert_expected_drafts(folder, tmp_path / "bundle")
+    assert_expected_drafts(folder, tmp_path / "bundle", relative=2e-5)
     proved("phi3", "generate", "traced", strategies=["medusa"])
-
-
-def assert_expected_drafts(folder: Path, path: Path) -> None:
-    bundle = Bundle.open(path)
-    found = stepwise_outputs(bundle.model_path, decoder_of(bundle), TEXTS)["draft_logits"]
-    for text, drafts in zip(TEXTS, found, strict=True):
-        for origin in {0, len(text) // 2, len(text) - 1}:
-            expected = expected_drafts(folder, text, origin)
-            np.testing.assert_allclose(drafts[origin], expected, atol=2e-5 * np.abs(expected).max(), rtol=0)
 
 
 @pytest.mark.parametrize("model_type", few(["cohere2", "gemma4_text", "phi3"], []))
