@@ -12,6 +12,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from squared_gradients import squared_gradients
 from tiny_families import save_family
 
 from intaglio.bundle.bundle import Bundle
@@ -179,23 +180,7 @@ def assert_sensitivities_are_squared_gradients(checkpoint: Path, bundle: Path) -
 
 def gradients(checkpoint: Path, pieces: int) -> list[np.ndarray]:
     """The mean squared gradient of each matrix; those of several experts in one tensor apart."""
-    import torch
-    import transformers
-    from tokenizers import Tokenizer
-
-    model = transformers.AutoModelForCausalLM.from_pretrained(
-        checkpoint, dtype=torch.float32, attn_implementation="eager"
-    ).eval()
-    ids = torch.tensor(Tokenizer.from_file(str(checkpoint / "tokenizer.json")).encode(CALIBRATION).ids)
-    total: dict[str, torch.Tensor] = {}
-    for piece in range(pieces):
-        model.zero_grad()
-        part = ids[None, piece * LENGTH : (piece + 1) * LENGTH]
-        model(part, labels=part).loss.backward()
-        for name, parameter in model.named_parameters():
-            if parameter.grad is not None:
-                total[name] = total.get(name, torch.zeros(())) + parameter.grad**2 / pieces
-    arrays = [value.numpy() for value in total.values()]
+    arrays = squared_gradients(checkpoint, CALIBRATION, pieces, LENGTH).values()
     return [each for array in arrays if array.ndim in (2, 3) for each in (array if array.ndim == 3 else [array])]
 
 
