@@ -89,13 +89,13 @@ def measure(checkpoint: Path, output: Path, stored: str, dtype: str, checked: bo
 def cost(command: list[str]) -> tuple[float, int]:
     """Seconds of a command, and the peak in bytes of its resident memory and its children's."""
     start, peak = time.perf_counter(), 0
-    with subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True) as program:
+    with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True) as program:
         while program.poll() is None:
             peak = max(peak, tree_memory(program.pid))
             time.sleep(0.02)
-        _, errors = program.communicate()
+        printed, _ = program.communicate()
     if program.returncode != 0:
-        sys.exit(f"exit code {program.returncode}: {errors}")
+        sys.exit(f"exit code {program.returncode}: {printed}")
     return time.perf_counter() - start, peak
 
 

@@ -16,6 +16,7 @@ from torch.utils._pytree import tree_map_only
 from intaglio.exporters.checkpoints.safetensors_file import MappedTensor
 
 aten = torch.ops.aten
+VALUES = (aten.equal.default, aten._local_scalar_dense.default)  # operations whose result depends on the numbers
 # Operations that return the numbers of their argument in its order and shape.
 SAME_NUMBERS = (aten.alias.default, aten.detach.default, aten.clone.default, aten._to_copy.default)
 
@@ -54,6 +55,8 @@ class DeferredTensor(torch.Tensor):
     def __torch_dispatch__(  # type: ignore[override]
         cls, operation: Any, types: Any, arguments: tuple[Any, ...] = (), named: Mapping[str, Any] | None = None
     ) -> Any:
+        if operation in VALUES:
+            return operation(*_mapped(DeferredTensor.compute, arguments))
         options = {name: value for name, value in (named or {}).items() if name not in ("device", "pin_memory")}
         found = operation(*_mapped(lambda each: each.like, arguments), **_mapped(lambda each: each.like, options))
         if isinstance(found, torch.Tensor):

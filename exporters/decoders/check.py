@@ -1,15 +1,16 @@
 """Check an exported decoder against the source model, in a separate process; see `check`.
 
-The source model runs each sequence alone and in one pass, without a cache. The graph runs the sequences in batches of
-mixed lengths, through the cache: first a prefill, then the rest in steps of one, two and three tokens. So the check
-finds bugs in positions, masks, padding and the cache, as well as in the weights.
+The source model runs each sequence alone and in one pass, without a cache. The graph runs the sequences in one batch
+of mixed lengths, through the cache: first a prefill, then steps of one, two and three tokens, then the rest in a step.
+So the check finds bugs in positions, masks, padding and the cache, as well as in the weights, and reads the weights of
+a large model seldom.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack
-from itertools import pairwise
+from itertools import accumulate, pairwise
 from pathlib import Path
 
 import numpy as np
@@ -33,36 +34,35 @@ from intaglio.runtime.text.tokenizer import TOKENIZER, Tokenizer
 from intaglio.samples.sentences import sentences
 
 Batch = list[list[int]]  # token ids of each sequence
-TEXTS, TOGETHER, LONGEST = 8, 4, 24  # sequences in total, per batch, and tokens per sequence
+TEXTS, LENGTHS, LONGEST = 8, 4, 24  # sequences, their different lengths, and tokens of the longest
 AFTER_PAST = (1, 2, 3, 4)  # token ids
-STEPS = (1, 2, 3)  # tokens per step, repeated, after the first half of the shortest sequence
+STEPS = (1, 2, 3)  # tokens per step, after the first half of the shortest sequence and before the rest
 
 
-def token_batches(folder: Path, decoder: Decoder) -> list[Batch]:
-    """Real sentences as token ids, from the tokenizer in `folder`, in batches of mixed lengths."""
+def token_batch(folder: Path, decoder: Decoder) -> Batch:
+    """Real sentences as token ids, from the tokenizer in `folder`, of mixed lengths."""
     tokenizer = Tokenizer(folder / TOKENIZER, ["input_ids"], None).backend
     longest = min(LONGEST, decoder.max_positions)
     encoded = (tokenizer.encode(text).ids for text in sentences())
     texts = [ids for ids in encoded if len(ids) > 1][:TEXTS]
-    cut = [ids[: max(longest - 3 * (index % TOGETHER), 2)] for index, ids in enumerate(texts)]
-    return [cut[start : start + TOGETHER] for start in range(0, len(cut), TOGETHER)]
+    return [ids[: max(longest - 3 * (index % LENGTHS), 2)] for index, ids in enumerate(texts)]
 
 
 def check_decoder(
     model: Path,
     decoder: Decoder,
     bounds: Bounds,
-    batches: list[Batch],
+    batch: Batch,
     expected: Mapping[str, list[Floats]],
     cuts: Sequence[str],
     past: int = 0,
 ) -> dict[str, Checked]:
-    """Run the ONNX file `model` on `batches` and compare its outputs with `expected`; `cuts` as in `open_checked`.
+    """Run the ONNX file `model` on `batch` and compare its outputs with `expected`; `cuts` as in `open_checked`.
 
-    `expected` maps the name of each output to float32 [tokens, ..., vocab] for each sequence of each batch in order.
+    `expected` maps the name of each output to float32 [tokens, ..., vocab] for each sequence in order.
     With `past`, the logits of `after_past` come last.
     """
-    return check_sequences("decoders.check", model, (decoder, batches, cuts, past), expected, bounds)
+    return check_sequences("decoders.check", model, (decoder, batch, cuts, past), expected, bounds)
 
 
 def stepwise_outputs(
@@ -132,21 +132,18 @@ def random_past(decoder: Decoder, past: int) -> Iterator[tuple[Floats, Floats]]:
 
 
 def pieces(lengths: Sequence[int]) -> list[slice]:
-    """The pieces into which sequences of `lengths` tokens are cut: half of the shortest, then by `STEPS`."""
-    cuts = [0, (min(lengths) + 1) // 2]
-    while cuts[-1] < max(lengths):
-        cuts.append(cuts[-1] + STEPS[len(cuts) % len(STEPS)])
-    return [slice(start, stop) for start, stop in pairwise(cuts)]
+    """The pieces into which sequences of `lengths` tokens are cut: half of the shortest, `STEPS`, the rest."""
+    cuts = [0, *accumulate(STEPS, initial=(min(lengths) + 1) // 2), max(lengths)]
+    return [slice(start, stop) for start, stop in pairwise(cuts) if start < min(stop, max(lengths))]
 
 
-def _run(model: Path, request: tuple[Decoder, list[Batch], list[str], int]) -> Iterator[dict[str, list[Floats]]]:
-    decoder, batches, cuts, past = request
-    for batch in batches:
-        for early in (False, True) if decoder.exit_layer else (False,):
-            yield stepwise_outputs(model, decoder, batch, cuts, early)
+def _run(model: Path, request: tuple[Decoder, Batch, list[str], int]) -> Iterator[dict[str, list[Floats]]]:
+    decoder, batch, cuts, past = request
+    for early in (False, True) if decoder.exit_layer else (False,):
+        yield stepwise_outputs(model, decoder, batch, cuts, early)
     if past:
         yield {LOGITS: [after_past(model, decoder, past, cuts)]}
 
 
 if __name__ == "__main__":
-    answer(tuple[Decoder, list[Batch], list[str], int], _run)
+    answer(tuple[Decoder, Batch, list[str], int], _run)

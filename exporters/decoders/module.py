@@ -23,6 +23,7 @@ from intaglio.networks.draft_network import medusa_states, transferring, with_ps
 from intaglio.networks.drafts import MEDUSA, Drafts, matrix_path
 from intaglio.networks.early_exit import EVERY
 from intaglio.networks.exit_network import Saturation, exits
+from intaglio.networks.positions import first_position
 from intaglio.runtime.sessions.step import (
     BLOCKS_RUN,
     DRAFT_INDICES,
@@ -51,6 +52,7 @@ class DecoderModule(nn.Module):
         for name, child in model.named_children():
             self.add_module(name, child)
         self._held: tuple[Any] = (model,)  # not a module of this one, or each would have two paths
+        self._first = first_position(model)
         take_over(model)
         self.cached: list[int] = []  # the layers of which `forward` takes caches, once they are known
 
@@ -98,7 +100,7 @@ class DecoderModule(nn.Module):
         """
         with running(step), before(self._network.get_output_embeddings(), head_input):
             logits: Tensor = self._network(
-                input_ids=input_ids, position_ids=step.positions, past_key_values=cache, use_cache=True
+                input_ids=input_ids, position_ids=step.positions + self._first, past_key_values=cache, use_cache=True
             ).logits
         return logits.float()
 

@@ -16,6 +16,7 @@ from intaglio.exporters.decoders.windows import CONVOLUTION
 from intaglio.exporters.reference.check import Floats
 from intaglio.exporters.reference.source_model import build_model, check_finite, source_errors
 from intaglio.extras import load
+from intaglio.networks.positions import first_position
 from intaglio.runtime.sessions.step import ATTENTION_MASK, LOGITS, step_feeds
 
 if TYPE_CHECKING:
@@ -51,12 +52,12 @@ def source_outputs(
     checkpoint: Checkpoint,
     architecture: str,
     decoder: Decoder,
-    batches: list[Batch],
+    batch: Batch,
     cached: Sequence[int],
     past: int = 0,
     context: str | None = None,
 ) -> dict[str, list[Floats]]:
-    """The source model's outputs by name, for each sequence of each batch, each run alone and in one pass.
+    """The source model's outputs by name, for each sequence, each run alone and in one pass.
 
     Logits are [tokens, vocab], also those of an early exit; those of drafts, if any, are [tokens, drafts, vocab]. The
     logits are those of `transformers` alone, without a cache. With `past`, the logits of `after_past` come last, by its
@@ -67,10 +68,9 @@ def source_outputs(
 
     from intaglio.exporters.decoders.module import trained_module
 
-    texts = [text for batch in batches for text in batch]
     with source_errors(checkpoint, architecture, Exception), torch.inference_mode():
         model = source_model(checkpoint, architecture, context, streamed=True)
-        logits = [model(input_ids=torch.tensor([text]), use_cache=False).logits[0].float().numpy() for text in texts]
+        logits = [model(input_ids=torch.tensor([text]), use_cache=False).logits[0].float().numpy() for text in batch]
         if past:
             convolves = CONVOLUTION in (getattr(model.config, "layer_types", None) or ())
             cache = transformers.DynamicCache(config=model.config if convolves else None)
@@ -82,14 +82,14 @@ def source_outputs(
                 else:
                     cache.update(keys, values, layer)
             ids = torch.tensor([AFTER_PAST])
-            positions = past + torch.arange(ids.shape[1])[None]
+            positions = first_position(model) + past + torch.arange(ids.shape[1])[None]
             after = model(input_ids=ids, position_ids=positions, past_key_values=cache, use_cache=True)
             logits.append(after.logits[0].float().numpy())
         expected = {LOGITS: logits}
         if decoder.drafts or decoder.exit_layer:
             module = trained_module(checkpoint, model)
             module.cached = list(cached)
-            further = [_further(module, decoder, text) for text in texts]
+            further = [_further(module, decoder, text) for text in batch]
             expected[module.outputs[1]] = further
     check_finite(checkpoint, (array for arrays in expected.values() for array in arrays))
     return expected

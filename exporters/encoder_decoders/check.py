@@ -1,7 +1,7 @@
 """Check an exported encoder-decoder against the source model, in a separate process; see `check`.
 
 The source model reads each sequence alone, and its decoder runs in one pass, without a cache. The graphs run the
-sequences in batches of mixed lengths on both sides, and the decoder in steps through the cache, as in
+sequences in one batch of mixed lengths on both sides, and the decoder in steps through the cache, as in
 `decoders.check`. So the check finds bugs in position biases, masks, padding and the cache, as well as in the weights.
 """
 
@@ -16,7 +16,7 @@ import numpy as np
 
 from intaglio.accuracy.default_bounds import Bounds
 from intaglio.bundle.bundle import MODEL, Decoder, Encoder
-from intaglio.exporters.decoders.check import LONGEST, TEXTS, TOGETHER, run_in_pieces
+from intaglio.exporters.decoders.check import LENGTHS, LONGEST, TEXTS, run_in_pieces
 from intaglio.exporters.reference.check import Checked, Floats, answer, check_sequences, open_checked
 from intaglio.runtime.sessions.encoder_decoder import EncoderDecoderSession
 from intaglio.runtime.sessions.step import CROSS, KINDS
@@ -31,16 +31,16 @@ class Pair(msgspec.Struct):
     written: list[int]
 
 
-def pair_batches(folder: Path, encoder: Encoder) -> list[list[Pair]]:
-    """Real sentences, from the tokenizer in `folder`, in batches of mixed lengths on both sides."""
+def pair_batch(folder: Path, encoder: Encoder) -> list[Pair]:
+    """Real sentences, from the tokenizer in `folder`, of mixed lengths on both sides."""
     tokenizer = Tokenizer(folder / TOKENIZER, ["input_ids"], None).backend
     texts = [ids for ids in (tokenizer.encode(text).ids for text in sentences()) if len(ids) > 1][: TEXTS + 1]
     pairs = []
     for index, (source, written) in enumerate(pairwise(texts)):
-        place = index % TOGETHER
-        source, written = source[: max(LONGEST - 5 * place, 2)], written[: max(LONGEST - 3 * (TOGETHER - place), 2)]
+        place = index % LENGTHS
+        source, written = source[: max(LONGEST - 5 * place, 2)], written[: max(LONGEST - 3 * (LENGTHS - place), 2)]
         pairs.append(Pair(source, [encoder.decoder_start_token_id, *written]))
-    return [pairs[start : start + TOGETHER] for start in range(0, len(pairs), TOGETHER)]
+    return pairs
 
 
 def check_encoder_decoder(
@@ -48,15 +48,15 @@ def check_encoder_decoder(
     decoder: Decoder,
     encoder: Encoder,
     bounds: Bounds,
-    batches: list[list[Pair]],
+    batch: list[Pair],
     expected: Mapping[str, list[Floats]],
     cuts: Sequence[str],
 ) -> dict[str, Checked]:
-    """Run the two ONNX files in `folder` on `batches`; compare with `expected`; `cuts` as in `open_checked`.
+    """Run the two ONNX files in `folder` on `batch`; compare with `expected`; `cuts` as in `open_checked`.
 
     `expected` holds the outputs of `outputs_of` for every pair, in order.
     """
-    return check_sequences("encoder_decoders.check", folder, (decoder, encoder, batches, cuts), expected, bounds)
+    return check_sequences("encoder_decoders.check", folder, (decoder, encoder, batch, cuts), expected, bounds)
 
 
 def outputs_of(
@@ -78,12 +78,10 @@ def outputs_of(
         return outputs
 
 
-def _run(
-    folder: Path, request: tuple[Decoder, Encoder, list[list[Pair]], list[str]]
-) -> Iterator[dict[str, list[Floats]]]:
-    decoder, encoder, batches, cuts = request
-    return (outputs_of(folder, decoder, encoder, batch, cuts) for batch in batches)
+def _run(folder: Path, request: tuple[Decoder, Encoder, list[Pair], list[str]]) -> Iterator[dict[str, list[Floats]]]:
+    decoder, encoder, batch, cuts = request
+    yield outputs_of(folder, decoder, encoder, batch, cuts)
 
 
 if __name__ == "__main__":
-    answer(tuple[Decoder, Encoder, list[list[Pair]], list[str]], _run)
+    answer(tuple[Decoder, Encoder, list[Pair], list[str]], _run)

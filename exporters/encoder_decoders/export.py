@@ -17,7 +17,7 @@ from intaglio.exporters.checkpoints.config import read_json
 from intaglio.exporters.checkpoints.tokenizer_files import write_decoder_tokenizer
 from intaglio.exporters.decoders.writing import GENERATION, step_axes, with_ends
 from intaglio.exporters.decoders.written.export import full_config
-from intaglio.exporters.encoder_decoders.check import Pair, check_encoder_decoder, pair_batches
+from intaglio.exporters.encoder_decoders.check import Pair, check_encoder_decoder, pair_batch
 from intaglio.exporters.encoder_decoders.family import EncoderDecoderFamily
 from intaglio.exporters.encoder_decoders.graph import CrossAttentionDecoderGraph, EncoderGraph
 from intaglio.exporters.reference.check import Checked, Floats, block_outputs
@@ -48,13 +48,13 @@ def export_encoder_decoder(
     if bounds is None:
         _write(graphs, encoder, checkpoint, family, dtype, draft)
         return {}
-    batches = pair_batches(draft.path, encoder)
+    batch = pair_batch(draft.path, encoder)
     with step("running the source model"):
-        expected = _source_outputs(checkpoint, family, batches)
+        expected = _source_outputs(checkpoint, family, batch)
     _write(graphs, encoder, checkpoint, family, dtype, draft)
     with step("checking against the source model"):
         cuts = block_outputs({**encoder.layers, **graphs.decoder.layers}, family.blocks)
-        return check_encoder_decoder(draft.path, decoder, encoder, bounds, batches, expected, cuts)
+        return check_encoder_decoder(draft.path, decoder, encoder, bounds, batch, expected, cuts)
 
 
 class _Graphs(NamedTuple):
@@ -101,16 +101,14 @@ def _record(checkpoint: Checkpoint, config: dict[str, Any], graph: EncoderGraph)
     )
 
 
-def _source_outputs(
-    checkpoint: Checkpoint, family: EncoderDecoderFamily, batches: list[list[Pair]]
-) -> dict[str, list[Floats]]:
+def _source_outputs(checkpoint: Checkpoint, family: EncoderDecoderFamily, batch: list[Pair]) -> dict[str, list[Floats]]:
     """The outputs of the source model for every pair, as in `outputs_of`, each run alone and in one pass."""
     import torch
 
     expected: dict[str, list[Floats]] = {"cross_key": [], "cross_value": [], LOGITS: []}
     with source_errors(checkpoint, family.architecture, RuntimeError, IndexError), torch.inference_mode():
         model = build_model(checkpoint, checkpoint.tensors(), family.architecture, "block", streamed=True).eval()
-        for pair in (pair for batch in batches for pair in batch):
+        for pair in batch:
             states = model.encoder(input_ids=torch.tensor([pair.source]))[0]
             layers = [block.layer[1].EncDecAttention for block in model.decoder.block]
             keys, values = (

@@ -10,7 +10,7 @@ import numpy.typing as npt
 import onnx_ir as ir
 from onnx_ir.tensor_adapters import TorchTensor, from_torch_dtype
 
-from intaglio.bundle.half_precision import OutOfRange, convert, count
+from intaglio.bundle.half_precision import OutOfRange, convert
 from intaglio.errors import SourceError
 from intaglio.exporters.checkpoints.safetensors_file import MappedTensor
 
@@ -29,10 +29,8 @@ class Rounding:
     def cast(self, array: Array, name: str, dtype: ir.DataType) -> Array:
         """`array` in `dtype`; finite numbers stay finite. Raises `SourceError` where that is impossible."""
         if dtype == ir.DataType.FLOAT16:
-            array = array if array.dtype == np.float64 else array.astype(np.float32)
             self._found[name] = OutOfRange()
-            count(array, self._found[name])
-            return convert(array)
+            return convert(array, self._found[name])
         with np.errstate(over="ignore"):
             result = array.astype(dtype.numpy())
         if array.dtype == np.float64 and np.isinf(result).sum() > np.isinf(array).sum():

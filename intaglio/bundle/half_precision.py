@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -10,6 +11,7 @@ import onnx_ir as ir
 
 LARGEST = np.float16(65504)
 SMALLEST = np.float16(2**-24)  # 5.96e-8, the smallest subnormal
+BLOCK = 1 << 16  # numbers converted at a time: all intermediate results stay in the cache of a core
 LAZY_ABOVE = 4096  # bytes; larger tensors are converted when they are written
 
 
@@ -34,20 +36,42 @@ def _numbers(count: int) -> str:
     return "1 number" if count == 1 else f"{count} numbers"
 
 
-def convert(array: npt.NDArray[np.float32]) -> npt.NDArray[np.float16]:
-    """Convert to float16; finite numbers stay finite, nonzero numbers stay nonzero; infinities and NaN stay."""
-    with np.errstate(over="ignore", under="ignore"):
-        result = array.astype(np.float16)
-    for wrong, bound in ((np.isinf(result) & np.isfinite(array), LARGEST), ((result == 0) & (array != 0), SMALLEST)):
-        np.copyto(result, np.where(np.signbit(result), -bound, bound), where=wrong, casting="same_kind")
+def convert(array: npt.NDArray[Any], found: OutOfRange | None = None) -> npt.NDArray[np.float16]:
+    """Convert float32, float64 or bfloat16 to float16: finite numbers stay finite, nonzero ones stay nonzero.
+
+    Infinities and NaN stay. Numbers beyond the range are added to `found`.
+    """
+    result = np.empty(array.shape, np.float16)
+    given, written = np.ascontiguousarray(array).reshape(-1), result.reshape(-1)
+    for start in range(0, given.size, BLOCK):
+        block = given[start : start + BLOCK]
+        block = block if block.dtype.kind == "f" else block.astype(np.float32)  # bfloat16
+        rounded = written[start : start + BLOCK]
+        with np.errstate(over="ignore", under="ignore"):
+            rounded[...] = block
+        magnitude = rounded.view(np.uint16) & 0x7FFF
+        # As an unsigned number, 0 becomes the largest: one comparison finds both ends of the range, which are rare.
+        ends = np.flatnonzero(magnitude - np.uint16(2) >= _bits(LARGEST) - 2)
+        if ends.size:
+            rounded[ends] = _clamped(block[ends], rounded[ends], found)
     return result
 
 
-def count(array: npt.NDArray[np.float32], found: OutOfRange) -> None:
-    """Add the numbers that `convert` clamps or raises to `found`."""
-    too_large = ((array > LARGEST) | (array < -LARGEST)) & np.isfinite(array)
-    found.clamped += int(np.count_nonzero(too_large))
-    found.raised += int(np.count_nonzero((array > -SMALLEST) & (array < SMALLEST) & (array != 0)))
+def _clamped(
+    exact: npt.NDArray[Any], rounded: npt.NDArray[np.float16], found: OutOfRange | None
+) -> npt.NDArray[np.float16]:
+    """`rounded` with its infinities and zeros moved to the bounds where `exact` is finite or not zero."""
+    size = np.abs(exact)
+    if found:
+        found.clamped += int(np.count_nonzero((size > LARGEST) & np.isfinite(exact)))
+        found.raised += int(np.count_nonzero((size < SMALLEST) & (exact != 0)))
+    bounds = np.where(size > 1, LARGEST, SMALLEST)
+    wrong = (np.isinf(rounded) & np.isfinite(exact)) | ((rounded == 0) & (exact != 0))
+    return np.where(wrong, np.copysign(bounds, rounded), rounded)
+
+
+def _bits(number: np.float16) -> int:
+    return int(number.view(np.uint16))
 
 
 def half(tensor: ir.TensorProtocol, found: OutOfRange) -> ir.TensorProtocol:
@@ -56,9 +80,9 @@ def half(tensor: ir.TensorProtocol, found: OutOfRange) -> ir.TensorProtocol:
     A large one is converted on every access and not cached, so the weights of a large model, which are memory-mapped,
     are never in memory all at once.
     """
-    count(tensor.numpy(), found)
+    converted = convert(tensor.numpy(), found)
     if tensor.nbytes <= LAZY_ABOVE:
-        return ir.tensor(convert(tensor.numpy()), name=tensor.name)
+        return ir.tensor(converted, name=tensor.name)
     return ir.LazyTensor(
         lambda: ir.tensor(convert(tensor.numpy()), name=tensor.name),
         ir.DataType.FLOAT16,

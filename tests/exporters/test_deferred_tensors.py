@@ -52,6 +52,15 @@ def test_any_steps_compute_the_same(names: list[str], part: int) -> None:
     assert found.part(part).compute().equal(wanted[part])
 
 
+def test_comparison_reads_the_numbers() -> None:
+    torch = _torch()
+    array = torch.randn(SHAPE)
+    first, same, other = deferred(array, array.clone(), array + 1)
+    assert torch.equal(first, same)
+    assert not torch.equal(first, other)
+    assert float(first[0, 0, 0]) == float(array[0, 0, 0])
+
+
 def test_part_of_stacked_experts_reads_only_its_own() -> None:
     torch = _torch()
     arrays = [torch.randn(4, 6) for _ in range(6)]

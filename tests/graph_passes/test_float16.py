@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
+import ml_dtypes
 import numpy as np
 import onnx
 import onnx_ir as ir
@@ -12,7 +13,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from hypothesis.extra import numpy as hnp
 
-from intaglio.bundle.half_precision import convert
+from intaglio.bundle.half_precision import BLOCK, OutOfRange, convert
 from intaglio.errors import GraphError
 from intaglio.graph_passes.float16 import Float16
 
@@ -38,6 +39,24 @@ def test_conversion_introduces_no_infinities_and_no_zeros(array: Any) -> None:
     np.testing.assert_array_equal(np.signbit(half[finite]), np.signbit(array[finite]))
     ordinary = finite & (np.abs(array) <= 65504) & (np.abs(array) >= 6.2e-5)
     np.testing.assert_allclose(half[ordinary], array[ordinary], rtol=2**-11)
+
+
+@pytest.mark.parametrize("blocks", [0, 1, 2])
+def test_every_bfloat16_is_converted_and_those_out_of_range_counted(blocks: int) -> None:
+    numbers = np.roll(np.arange(1 << 16, dtype=np.uint16), 7).view(ml_dtypes.bfloat16)
+    array = np.concatenate([np.ones(blocks * BLOCK - 5 * bool(blocks), ml_dtypes.bfloat16), numbers])
+    found, exact = OutOfRange(), array.astype(np.float32)
+    half = convert(array, found)
+    with np.errstate(over="ignore", under="ignore", invalid="ignore"):
+        rounded = exact.astype(np.float16)
+    clamped = (np.abs(exact) > 65504) & np.isfinite(exact)
+    raised = (np.abs(exact) < 2.0**-24) & (exact != 0)
+    bounds = np.where(clamped, 65504, np.where(rounded == 0, 2.0**-24, np.abs(rounded)))
+    expected = np.where(clamped | raised, np.copysign(bounds, exact), rounded).astype(np.float16)
+    np.testing.assert_array_equal(half, expected)
+    np.testing.assert_array_equal(np.signbit(half), np.signbit(expected))
+    assert (found.clamped, found.raised) == (np.count_nonzero(clamped), np.count_nonzero(raised))
+    assert found.clamped > 10_000 < found.raised
 
 
 def test_complete_graph_becomes_float16(parse: Any, compute: Any, operators: Any) -> None:

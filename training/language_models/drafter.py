@@ -16,6 +16,7 @@ from torch import Tensor
 from intaglio.networks.blocks import before
 from intaglio.networks.draft_network import matrices, medusa_states, transferring, with_pseudo_rows
 from intaglio.networks.drafts import HIDDEN_TRANSFER, Drafts
+from intaglio.networks.positions import first_position
 from intaglio.runtime.sessions.draft_inputs import draft_mask
 from intaglio.runtime.sessions.masks import fill_mask, seen_among
 
@@ -89,7 +90,7 @@ class TransferDrafter(Drafter):
         with transfer, before(head, head_input):
             logits: Tensor = self._network(
                 input_ids=with_pseudo_rows(windows, draft_indices, steps),
-                position_ids=torch.cat([places, draft_positions], 1),
+                position_ids=torch.cat([places, draft_positions], 1) + first_position(self._network),
                 attention_mask=torch.where(allowed, 0.0, torch.finfo(torch.float32).min),
                 use_cache=False,
             ).logits

@@ -13,7 +13,7 @@ from intaglio.errors import SourceError, UsageError, one_line
 from intaglio.exporters.checkpoints.checkpoint import Checkpoint
 from intaglio.exporters.checkpoints.config import integer
 from intaglio.exporters.checkpoints.tokenizer_files import write_decoder_tokenizer
-from intaglio.exporters.decoders.check import AFTER_PAST, check_decoder, token_batches
+from intaglio.exporters.decoders.check import AFTER_PAST, check_decoder, token_batch
 from intaglio.exporters.decoders.context import SHORT, border, check_context, fix_frequencies
 from intaglio.exporters.decoders.reference import source_outputs
 from intaglio.exporters.decoders.traced.family import TracedFamily
@@ -23,6 +23,7 @@ from intaglio.exporters.reference.check import Checked, block_outputs
 from intaglio.exporters.reference.source_model import deferred_model
 from intaglio.extras import load
 from intaglio.networks.drafts import HIDDEN_TRANSFER, MATRICES, RECORD
+from intaglio.networks.positions import first_position
 
 if TYPE_CHECKING:
     from intaglio.exporters.decoders.traced.trace import TracedGraph
@@ -69,22 +70,23 @@ def export_traced_decoder(
         vocabulary = int(model.get_output_embeddings().weight.shape[0])
         with _tracing_errors(checkpoint, family):
             graph = trace(trained_module(checkpoint, model, DeferredTensor.of), getattr(torch, dtype))
+        start = first_position(model)
         del model
     decoder = with_ends(
-        describe(config.get_text_config(), graph.caches, vocabulary, context), checkpoint, config.to_dict()
+        describe(config.get_text_config(), graph.caches, vocabulary, start, context), checkpoint, config.to_dict()
     )
     drafts, exits = checkpoint.drafts(decoder.layers), checkpoint.early_exit(decoder.layers)
     decoder = with_trained(decoder, drafts, exits)
     write_decoder_tokenizer(checkpoint, draft.path, decoder.vocab_size)
-    batches = token_batches(draft.path, decoder)
+    batch = token_batch(draft.path, decoder)
     with step("running the source model"):
         past = _past(config.get_text_config(), decoder)
         cached = sorted(graph.caches)
-        expected = source_outputs(checkpoint, family.architecture, decoder, batches, cached, past, context)
+        expected = source_outputs(checkpoint, family.architecture, decoder, batch, cached, past, context)
     _write(graph, checkpoint, family, decoder, dtype, draft)
     with step("checking against the source model"):
         cuts = block_outputs(graph.layers, [blocks])
-        return check_decoder(draft.model_path, decoder, bounds, batches, expected, cuts, past)
+        return check_decoder(draft.model_path, decoder, bounds, batch, expected, cuts, past)
 
 
 @contextmanager
@@ -134,10 +136,13 @@ def _check_windows(checkpoint: Checkpoint, config: Any) -> None:
             )
 
 
-def describe(config: Any, caches: dict[int, tuple[int, int, int]], vocab_size: int, context: str | None) -> Decoder:
+def describe(
+    config: Any, caches: dict[int, tuple[int, int, int]], vocab_size: int, start: int, context: str | None
+) -> Decoder:
     """The manifest's entry, from the configuration of the text model and the caches that it was seen to write.
 
-    The configuration knows its numbers by the same names in all families, and in a file by those of its own.
+    The configuration knows its numbers by the same names in all families, and in a file by those of its own. `start` is
+    the position at which a text begins.
     """
     numbers = {name: getattr(config, name, None) for name in NUMBERS}
     layers = [
@@ -145,6 +150,7 @@ def describe(config: Any, caches: dict[int, tuple[int, int, int]], vocab_size: i
         for index, (heads, key_dim, value_dim) in sorted(caches.items())
     ]
     first, depth = layers[0], integer(numbers, "num_hidden_layers", 1)
+    positions = integer(numbers, "max_position_embeddings", start + 2)
     alike = len(layers) == depth and set(layers) == {LayerCache(first.heads, first.key_dim, first.key_dim)}
     return Decoder(
         layers=depth,
@@ -152,7 +158,7 @@ def describe(config: Any, caches: dict[int, tuple[int, int, int]], vocab_size: i
         kv_heads=first.heads,
         head_dim=first.key_dim,
         vocab_size=vocab_size,
-        max_positions=border(config) if context == SHORT else integer(numbers, "max_position_embeddings", 1),
+        max_positions=border(config) if context == SHORT else positions - start,
         context=context or "",
         caches=() if alike else tuple(layers),
     )

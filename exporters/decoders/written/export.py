@@ -12,7 +12,7 @@ from intaglio.bundle.bundle import Decoder, Draft
 from intaglio.display.progress import step
 from intaglio.exporters.checkpoints.checkpoint import Checkpoint
 from intaglio.exporters.checkpoints.tokenizer_files import write_decoder_tokenizer
-from intaglio.exporters.decoders.check import check_decoder, token_batches
+from intaglio.exporters.decoders.check import check_decoder, token_batch
 from intaglio.exporters.decoders.reference import source_outputs
 from intaglio.exporters.decoders.writing import with_ends, with_trained, write_decoder
 from intaglio.exporters.decoders.written.draft_graph import decoder_graph
@@ -45,13 +45,13 @@ def export_decoder(
     if bounds is None:
         _write(graph, checkpoint, family, dtype, draft)
         return {}
-    batches = token_batches(draft.path, decoder)
+    batch = token_batch(draft.path, decoder)
     with step("running the source model"):
-        expected = source_outputs(checkpoint, family.architecture, decoder, batches, range(decoder.layers))
+        expected = source_outputs(checkpoint, family.architecture, decoder, batch, range(decoder.layers))
     _write(graph, checkpoint, family, dtype, draft)
     with step("checking against the source model"):
         return check_decoder(
-            draft.model_path, decoder, bounds, batches, expected, block_outputs(graph.layers, [family.blocks])
+            draft.model_path, decoder, bounds, batch, expected, block_outputs(graph.layers, [family.blocks])
         )
 
 

@@ -26,7 +26,7 @@ def describe(config: dict[str, Any]) -> Decoder:
         kv_heads=heads,
         head_dim=width // heads,
         vocab_size=integer(config, "vocab_size", 1),
-        max_positions=integer(config, "n_positions", 1),
+        max_positions=integer(config, "n_positions", 2),
     )
 
 

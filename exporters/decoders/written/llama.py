@@ -35,7 +35,7 @@ def describe(config: dict[str, Any]) -> Decoder:
         kv_heads=kv_heads,
         head_dim=integer(config, "head_dim", 2, default=width // heads),
         vocab_size=integer(config, "vocab_size", 1),
-        max_positions=integer(config, "max_position_embeddings", 1),
+        max_positions=integer(config, "max_position_embeddings", 2),
     )
 
 

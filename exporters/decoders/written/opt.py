@@ -27,7 +27,7 @@ def describe(config: dict[str, Any]) -> Decoder:
         kv_heads=heads,
         head_dim=width // heads,
         vocab_size=integer(config, "vocab_size", 1),
-        max_positions=integer(config, "max_position_embeddings", 1),
+        max_positions=integer(config, "max_position_embeddings", 2),
     )
 
 

@@ -90,6 +90,10 @@ OPTIONS: dict[str, dict[str, Any]] = {
     "smollm3": {"no_rope_layer_interval": 2},
     "youtu": ALL_HEADS,
     **{name: {"is_decoder": True} for name in ("bert", "bert-generation", "electra", "ernie", "roc_bert")},
+    **{
+        name: {"is_decoder": True, "pad_token_id": 1, "max_position_embeddings": 66}  # the first token is at position 2
+        for name in ("camembert", "data2vec-text", "roberta", "roberta-prelayernorm", "xlm-roberta", "xlm-roberta-xl")
+    },
 }
 
 

@@ -50,13 +50,14 @@ KINDS = {
 
 # All others that are known to export, for `make families`. Written families are traced where a setting needs it.
 OTHERS = (  # noqa: SIM905
-    "afmoe apertus arcee aria_text axk1 beam bert bert-generation biogpt bitnet cohere cohere2_moe ctrl cwm diffllama "
-    "dots1 electra ernie ernie4_5 ernie4_5_moe exaone4 exaone_moe flex_olmo flint gemma gemma3n_text gemma4_text "
-    "gemma4_unified_text glm glm4 glm4_moe glm4_moe_lite gpt-sw3 gpt2 gpt_bigcode granite_swa granitemoe "
-    "granitemoe_swa granitemoeshared helium hunyuan_v1_dense hunyuan_v1_moe hy_v3 hyperclovax internlm3 iquestcoder "
-    "jais2 kolibri1 laguna lfm2_moe llama mellum mimo_v2_flash minicpm3 minimax_m2 minimax_m3_vl_text ministral "
-    "ministral3 mistral modernbert-decoder nanochat nemotron olmo olmo2 olmo3 olmoe opt persimmon phi phimoe qwen2 "
-    "qwen2_moe qwen3 qwen3_moe roc_bert seed_oss smollm3 solar_open stablelm starcoder2 vaultgemma youtu"
+    "afmoe apertus arcee aria_text axk1 beam bert bert-generation biogpt bitnet camembert cohere cohere2_moe ctrl cwm "
+    "data2vec-text diffllama dots1 electra ernie ernie4_5 ernie4_5_moe exaone4 exaone_moe flex_olmo flint gemma "
+    "gemma3n_text gemma4_text gemma4_unified_text glm glm4 glm4_moe glm4_moe_lite gpt-sw3 gpt2 gpt_bigcode "
+    "granite_swa granitemoe granitemoe_swa granitemoeshared helium hunyuan_v1_dense hunyuan_v1_moe hy_v3 hyperclovax "
+    "internlm3 iquestcoder jais2 kolibri1 laguna lfm2_moe llama mellum mimo_v2_flash minicpm3 minimax_m2 "
+    "minimax_m3_vl_text ministral ministral3 mistral modernbert-decoder nanochat nemotron olmo olmo2 olmo3 olmoe opt "
+    "persimmon phi phimoe qwen2 qwen2_moe qwen3 qwen3_moe roberta roberta-prelayernorm roc_bert seed_oss smollm3 "
+    "solar_open stablelm starcoder2 vaultgemma xlm-roberta xlm-roberta-xl youtu"
 ).split()
 
 
