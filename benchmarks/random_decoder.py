@@ -26,7 +26,8 @@ def random_decoder(folder: Path, model_type: str, stored: str = "bfloat16", **op
     shapes = {name: tuple(tensor.shape) for name, tensor in model.state_dict().items() if name not in tied}
     folder.mkdir(parents=True)
     random_llama.write_tokenizer(folder / TOKENIZER)
-    random_llama.write_weights(shapes, folder / WEIGHTS, stored)
+    norm = 0.0 if model_type.startswith("gemma") else 1.0  # Gemma adds one to the weights of its norms
+    random_llama.write_weights(shapes, folder / WEIGHTS, stored, norm)
     config.dtype, config.architectures = getattr(torch, stored), [type(model).__name__]
     (folder / CONFIG).write_bytes(msgspec.json.format(msgspec.json.encode(config.to_diff_dict()), indent=2))
     return folder

@@ -109,8 +109,8 @@ def checkpoint(folder: Path, shape: Shape = BILLION, stored: str = "float16") ->
     return folder
 
 
-def write_weights(weights: Mapping[str, tuple[int, ...]], path: Path, stored: str) -> None:
-    """A safetensors file with random `weights`, by the shape of each; one is in memory at a time."""
+def write_weights(weights: Mapping[str, tuple[int, ...]], path: Path, stored: str, norm: float = 1.0) -> None:
+    """A safetensors file with random `weights`, by the shape of each; one is in memory at a time. See `_arrays`."""
     header, end = {}, 0
     name_in_file, kind = STORED[stored]
     for name, lengths in weights.items():
@@ -120,19 +120,19 @@ def write_weights(weights: Mapping[str, tuple[int, ...]], path: Path, stored: st
     encoded += b" " * (-len(encoded) % 8)  # the format aligns the data to 8 bytes
     with path.open("wb") as file:
         file.write(len(encoded).to_bytes(8, "little") + encoded)
-        for array in track(_arrays(weights.values()), "writing random weights", total=len(header)):
+        for array in track(_arrays(weights.values(), norm), "writing random weights", total=len(header)):
             if stored == "bfloat16":
                 (array.view(np.uint32) >> 16).astype(kind).tofile(file)  # its upper half
             else:
                 array.astype(kind).tofile(file)
 
 
-def _arrays(shapes: Iterable[tuple[int, ...]]) -> Iterator[npt.NDArray[np.float32]]:
-    """The weights in their order: normal as LLaMA starts its training, norms one."""
+def _arrays(shapes: Iterable[tuple[int, ...]], norm: float) -> Iterator[npt.NDArray[np.float32]]:
+    """The weights in their order: normal as LLaMA starts its training, those of norms equal to `norm`."""
     generator = np.random.default_rng(0)
     for lengths in shapes:
         if len(lengths) == 1:
-            yield np.ones(lengths, np.float32)
+            yield np.full(lengths, norm, np.float32)
         else:
             values = generator.standard_normal(lengths, np.float32)
             values *= INITIALIZER_RANGE
