@@ -12,10 +12,10 @@ from intaglio.exporters.checkpoints.checkpoint import Checkpoint
 from intaglio.exporters.checkpoints.family import Family
 from intaglio.exporters.decoders.check import AFTER_PAST, Batch, random_past
 from intaglio.exporters.decoders.context import fix_frequencies
-from intaglio.exporters.decoders.windows import CONVOLUTION
 from intaglio.exporters.reference.check import Floats
 from intaglio.exporters.reference.source_model import build_model, check_finite, source_errors
 from intaglio.extras import load
+from intaglio.networks.layer_kinds import CONVOLUTION, layer_kinds
 from intaglio.networks.positions import first_position
 from intaglio.runtime.sessions.step import ATTENTION_MASK, LOGITS, step_feeds
 
@@ -72,7 +72,7 @@ def source_outputs(
         model = source_model(checkpoint, architecture, context, streamed=True)
         logits = [model(input_ids=torch.tensor([text]), use_cache=False).logits[0].float().numpy() for text in batch]
         if past:
-            convolves = CONVOLUTION in (getattr(model.config, "layer_types", None) or ())
+            convolves = CONVOLUTION in layer_kinds(model.config)
             cache = transformers.DynamicCache(config=model.config if convolves else None)
             for layer, pair in zip(cached, random_past(decoder, past), strict=True):
                 keys, values = map(torch.from_numpy, pair)

@@ -9,12 +9,7 @@ import msgspec
 from intaglio.bundle.bundle import Decoder
 from intaglio.errors import SourceError
 from intaglio.exporters.checkpoints.config import integer
-
-FULL, SLIDING, CONVOLUTION = (
-    "full_attention",
-    "sliding_attention",
-    "conv",
-)  # kinds of layers, as transformers names them
+from intaglio.networks.layer_kinds import FULL, SLIDING
 
 
 def with_window(decoder: Decoder, config: dict[str, Any]) -> Decoder:

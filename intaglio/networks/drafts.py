@@ -14,13 +14,14 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Literal
+from typing import Any, Literal
 
 import msgspec
 
 from intaglio.bundle.manifest import MAX_DRAFTS
 from intaglio.errors import SourceError, one_line
 from intaglio.files.input_files import read_text
+from intaglio.networks.layer_kinds import CONVOLUTION, layer_kinds
 
 RECORD = "drafts.json"
 MATRICES = "drafts.safetensors"
@@ -68,6 +69,18 @@ def layers_error(layers: Sequence[int], steps: int, depth: int) -> str | None:
         return f"{len(layers)} transfer layers {list(layers)} for {steps} steps ahead, expected one per step"
     if list(layers) != sorted(layers) or not 0 <= layers[0] <= layers[-1] < depth:
         return f"transfer layers {list(layers)}, expected 0 to {depth - 1} in ascending order"
+    return None
+
+
+def unsuited(kind: str, config: Any) -> str | None:
+    """Why the layers of a text model's configuration cannot compute drafts of `kind`, and what can; or None."""
+    if CONVOLUTION in layer_kinds(config):  # they see the tokens in the order of a step
+        return (
+            "layers of convolutions, which cannot follow the paths of a draft tree. Use speculative decoding with a "
+            "smaller model, or n-grams, which need no training."
+        )
+    if kind == HIDDEN_TRANSFER and getattr(config, "num_kv_shared_layers", 0):
+        return "layers that share the caches of earlier ones, where pseudo states cannot enter. Train Medusa heads."
     return None
 
 

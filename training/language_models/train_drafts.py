@@ -25,7 +25,9 @@ from intaglio.networks.drafts import (
     default_layers,
     layers_error,
     matrix_path,
+    unsuited,
 )
+from intaglio.networks.positions import first_position
 from intaglio.training.language_models.checkpoint import check_output, copy_files, open_network, read_windows, shuffled
 from intaglio.training.language_models.options import check_choices, check_numbers
 
@@ -136,21 +138,13 @@ def _train(
     with shown("reading"):
         network, _ = open_network(source)
         config = network.config.get_text_config()
-        length = min(options.max_tokens, config.max_position_embeddings)
+        length = min(options.max_tokens, config.max_position_embeddings - first_position(network))
         if length < options.steps_ahead + 2:
             raise UsageError(
                 f"windows of {length} tokens: too short for {options.steps_ahead} steps ahead. Enlarge them."
             )
-        if "conv" in (getattr(config, "layer_types", None) or ()):
-            raise UsageError(
-                f"source {source}: {config.model_type} has layers of convolutions, which cannot follow the paths of a "
-                "draft tree. Use speculative decoding with a smaller model, or n-grams, which need no training."
-            )
-        if kind == HIDDEN_TRANSFER and getattr(config, "num_kv_shared_layers", 0):
-            raise UsageError(
-                f"source {source}: {config.model_type} has layers that share the caches of earlier ones, which pseudo "
-                "states cannot enter between. Train Medusa heads."
-            )
+        if reason := unsuited(kind, config):
+            raise UsageError(f"source {source}: {config.model_type} has {reason}")
         if kind == HIDDEN_TRANSFER:
             _check_windows(config, length + options.steps_ahead)
         drafts = _record(kind, options.steps_ahead, layers, config.num_hidden_layers)

@@ -17,12 +17,12 @@ from intaglio.exporters.decoders.check import AFTER_PAST, check_decoder, token_b
 from intaglio.exporters.decoders.context import SHORT, border, check_context, fix_frequencies
 from intaglio.exporters.decoders.reference import source_outputs
 from intaglio.exporters.decoders.traced.family import TracedFamily
-from intaglio.exporters.decoders.windows import CONVOLUTION, SLIDING
 from intaglio.exporters.decoders.writing import with_ends, with_trained, write_decoder
 from intaglio.exporters.reference.check import Checked, block_outputs
 from intaglio.exporters.reference.source_model import deferred_model
 from intaglio.extras import load
-from intaglio.networks.drafts import HIDDEN_TRANSFER, MATRICES, RECORD
+from intaglio.networks.drafts import MATRICES, RECORD, unsuited
+from intaglio.networks.layer_kinds import CHUNKED, SLIDING, layer_kinds
 from intaglio.networks.positions import first_position
 
 if TYPE_CHECKING:
@@ -80,7 +80,7 @@ def export_traced_decoder(
     write_decoder_tokenizer(checkpoint, draft.path, decoder.vocab_size)
     batch = token_batch(draft.path, decoder)
     with step("running the source model"):
-        past = _past(config.get_text_config(), decoder)
+        past = _past(config.get_text_config(), decoder, draft.notes)
         cached = sorted(graph.caches)
         expected = source_outputs(checkpoint, family.architecture, decoder, batch, cached, past, context)
     _write(graph, checkpoint, family, decoder, dtype, draft)
@@ -105,29 +105,18 @@ def _tracing_errors(checkpoint: Checkpoint, family: TracedFamily) -> Iterator[No
 
 
 def _check_drafts(checkpoint: Checkpoint, config: Any) -> None:
-    """Raise `SourceError` for drafts that a model's layers cannot compute.
-
-    Convolutions see the tokens in the order of a step. A layer that reads the cache of an earlier one would find
-    nothing of a pseudo state that entered between them.
-    """
+    """Raise `SourceError` for drafts that a model's layers cannot compute."""
     drafts = checkpoint.drafts(config.num_hidden_layers)
-    shares = bool(getattr(config, "num_kv_shared_layers", 0))
-    if drafts and drafts.kind == HIDDEN_TRANSFER and shares:
+    if drafts and (reason := unsuited(drafts.kind, config)):
         raise SourceError(
-            f"{checkpoint.folder}: has drafts by hidden transfer, but layers that share the caches of earlier ones. "
-            f"Remove {RECORD} and {MATRICES}, or train Medusa heads."
-        )
-    if drafts and CONVOLUTION in (getattr(config, "layer_types", None) or ()):
-        raise SourceError(
-            f"{checkpoint.folder}: has drafts, but layers of convolutions, which cannot follow a path of a draft tree. "
-            f"Remove {RECORD} and {MATRICES}; speculative decoding with another model works."
+            f"{checkpoint.folder}: has {drafts.kind} drafts, but {reason} Or remove {RECORD} and {MATRICES}."
         )
 
 
 def _check_windows(checkpoint: Checkpoint, config: Any) -> None:
     """Raise `SourceError` for windows in which no token is, not even the one that attends."""
-    kinds = getattr(config, "layer_types", None) or (SLIDING,)
-    for name, kind in (("sliding_window", SLIDING), ("attention_chunk_size", "chunked_attention")):
+    kinds = layer_kinds(config) or (SLIDING,)
+    for name, kind in (("sliding_window", SLIDING), ("attention_chunk_size", CHUNKED)):
         length = getattr(config, name, None)
         if isinstance(length, int) and length < 1 and kind in kinds:
             raise SourceError(
@@ -166,15 +155,22 @@ def describe(
 
 def _window(config: Any, layer: int) -> int | None:
     """The window of a layer, which is in the graph."""
-    window, kinds = getattr(config, "sliding_window", None), getattr(config, "layer_types", None)
+    window, kinds = getattr(config, "sliding_window", None), layer_kinds(config)
     return window if isinstance(window, int) and (not kinds or kinds[layer] == SLIDING) else None
 
 
-def _past(config: Any, decoder: Decoder) -> int:
+def _past(config: Any, decoder: Decoder, notes: list[str]) -> int:
     """Tokens in the cache when the check crosses windows: more than the longest, if their cache is not too large."""
     token = sum(4 * cache.heads * (cache.key_dim + cache.value_dim) for cache in decoder.layer_caches)  # bytes
-    borders = [border for name in BORDERS if isinstance(border := getattr(config, name, None), int)]
-    return max(min(max([0, *borders]) + BEYOND, decoder.max_positions - len(AFTER_PAST), PAST_BYTES // token), 0)
+    borders = {name: border for name in BORDERS if isinstance(border := getattr(config, name, None), int)}
+    longest, room = max([0, *borders.values()]), max(decoder.max_positions - len(AFTER_PAST), 0)
+    past = min(longest + BEYOND, room, PAST_BYTES // token)
+    notes += [
+        f"the check has caches of {past} tokens, so it does not cross {name} = {border}"
+        for name, border in borders.items()
+        if past < min(border, room)
+    ]
+    return past
 
 
 def _write(

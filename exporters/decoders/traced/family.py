@@ -11,8 +11,8 @@ from typing import Any
 
 from intaglio.errors import SourceError
 from intaglio.exporters.checkpoints.family import Family, listed_architecture
-from intaglio.exporters.decoders.windows import CONVOLUTION, FULL, SLIDING
 from intaglio.extras import load
+from intaglio.networks.layer_kinds import CONVOLUTION, FULL, SLIDING
 
 
 @dataclass(frozen=True)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -12,10 +13,11 @@ from covering import few
 from tiny_decoders import END, save_decoder, write_byte_tokenizer
 from tiny_families import make_config, save_family
 
-from intaglio.bundle.bundle import Bundle, LayerCache
+from intaglio.bundle.bundle import Bundle, Decoder, LayerCache
 from intaglio.bundle.model_file import load
 from intaglio.errors import SourceError, UsageError
 from intaglio.exporters import export
+from intaglio.exporters.decoders.traced import export as traced_export
 from intaglio.runtime import generate
 from intaglio.validation import validate
 
@@ -61,6 +63,16 @@ def test_drafts_do_not_change_the_text_across_a_window(windowed: tuple[Path, Pat
 def test_float16_stays_within_its_bound(tmp_path: Path) -> None:
     checkpoint = save_family(tmp_path / "checkpoint", "gemma3_text")
     assert export(str(checkpoint), tmp_path / "bundle", dtype="float16").passed
+
+
+def test_windows_that_the_check_cannot_cross_are_named(monkeypatch: pytest.MonkeyPatch) -> None:
+    config, notes = SimpleNamespace(sliding_window=1000, attention_chunk_size=None), list[str]()
+    decoder = Decoder(layers=2, heads=4, kv_heads=2, head_dim=8, vocab_size=9, max_positions=4096)
+    assert traced_export._past(config, decoder, notes) == 1016
+    assert notes == []
+    monkeypatch.setattr(traced_export, "PAST_BYTES", 100 * 2 * 2 * (8 + 8) * 4)
+    assert traced_export._past(config, decoder, notes) == 100
+    assert notes == ["the check has caches of 100 tokens, so it does not cross sliding_window = 1000"]
 
 
 def test_manifest_has_the_window_of_each_layer(windowed: tuple[Path, Path]) -> None:
