@@ -84,6 +84,10 @@ class StepCache(_WithoutLength):
         """Keys and values of the layers in turn, in the order of the graph's outputs."""
         return [tensor for pair in self.present.values() for tensor in pair]
 
+    def holds(self, *tensors: Tensor) -> bool:
+        """Whether all of these are buffers themselves, and nothing computed from them."""
+        return all(any(tensor is each for each in self.tensors()) for tensor in tensors)
+
 
 class ShapeCache(_WithoutLength):
     """A cache that holds nothing, and notes which layers write keys and values of which shapes."""
@@ -102,6 +106,10 @@ class ShapeCache(_WithoutLength):
         """Note the shapes."""
         self.shapes[layer_idx] = (int(key_states.shape[1]), int(key_states.shape[3]), int(value_states.shape[3]))
         return key_states, value_states
+
+    def holds(self, *tensors: Tensor) -> bool:
+        """Return False: there are no buffers."""
+        return False
 
     def update_conv_state(
         self, conv_states: Tensor, layer_idx: int, state_idx: int = 0, conv_kernel_size: int = 1, **kwargs: Any

@@ -115,36 +115,42 @@ def rotary(x: Tensor, cosines: Tensor, sines: Tensor, interleaved: bool) -> Tens
     return _node("RotaryEmbedding", [x, cosines, sines], attributes, x, x.shape, 23, compute)
 
 
-def attention(queries: Tensor, keys: Tensor, values: Tensor, mask: Tensor, softcap: float | None) -> Tensor:
+def attention(
+    queries: Tensor,
+    keys: Tensor,
+    values: Tensor,
+    mask: Tensor,
+    direct: bool = True,
+    softcap: float | None = None,
+    sinks: Tensor | None = None,
+) -> Tensor:
     """Attention of scaled queries [batch, heads, tokens, key_dim] to keys and values [batch, kv_heads, slots, ...].
 
     mask     bool [batch, 1, tokens, slots], true where a token attends to a slot
+    direct   whether keys and values are the buffers of a cache, and not computed from them
     softcap  the scores become softcap · tanh(score / softcap)
+    sinks    [heads], one more score in each softmax, which is no slot's
 
-    Returns [batch, heads, tokens, value_dim]. The queries are scaled, not the scores: see `GraphWriter.attend`.
+    Returns [batch, heads, tokens, value_dim]. The queries are scaled, not the scores: see `GraphWriter.attend`. What
+    the operator lacks, in ONNX or in TensorRT (caps, sinks, keys and values of different widths or computed from those
+    of the cache, with which TensorRT crashes), is computed from products, which do not copy the cache either.
     """
 
     def compute() -> Tensor:
         scores = grouped_product(queries, keys.transpose(-1, -2)).float()
         if softcap:
             scores = softcap * torch.tanh(scores / softcap)
-        scores = scores.masked_fill(~mask, torch.finfo(scores.dtype).min)
-        return grouped_product(scores.softmax(-1).to(values.dtype), values)
+        scores = torch.where(mask, scores, torch.finfo(scores.dtype).min)
+        if sinks is not None:
+            sink = sinks.reshape(1, -1, 1, 1).to(scores.dtype).expand(*scores.shape[:3], 1)
+            scores = torch.cat((scores, sink), -1)
+        weights = scores.softmax(-1).to(values.dtype)
+        return grouped_product(weights if sinks is None else weights[..., :-1], values)
 
-    attributes = {"scale": 1.0, **({"softcap": softcap} if softcap else {})}
+    if softcap or sinks is not None or keys.shape[-1] != values.shape[-1] or not direct:
+        return compute()
     shape = (*queries.shape[:3], values.shape[-1])
-    return _node("Attention", [queries, keys, values, mask], attributes, queries, shape, 24, compute)
-
-
-def attention_with_sinks(queries: Tensor, keys: Tensor, values: Tensor, mask: Tensor, sinks: Tensor) -> Tensor:
-    """The same, with one more score in each softmax, of the head's sink [heads], which is no slot's.
-
-    The operator has no such score, so this is computed from products, which do not copy the cache either.
-    """
-    scores = grouped_product(queries, keys.transpose(-1, -2)).float()
-    scores = torch.where(mask, scores, torch.finfo(scores.dtype).min)
-    sink = sinks.reshape(1, -1, 1, 1).to(scores.dtype).expand(*scores.shape[:3], 1)
-    return grouped_product(torch.cat((scores, sink), -1).softmax(-1)[..., :-1].to(values.dtype), values)
+    return _node("Attention", [queries, keys, values, mask], {"scale": 1.0}, queries, shape, 24, compute)
 
 
 def grouped_product(x: Tensor, y: Tensor) -> Tensor:

@@ -12,7 +12,7 @@ from transformers import AttentionInterface, AttentionMaskInterface
 from transformers.masking_utils import causal_mask_function
 
 from intaglio.exporters.decoders import experts
-from intaglio.exporters.decoders.operators import attention, attention_with_sinks
+from intaglio.exporters.decoders.operators import attention
 
 NAME = "intaglio"  # of this attention among those of transformers
 # What models tell the attention beside its inputs, and what does not change its result here: windows are in the mask.
@@ -53,13 +53,13 @@ class Step:
         return allowed & rule(rows, rows[:1] * 0, self.positions[:, None, :, None], slots[:, None, None, :])
 
 
-_running: list[Step] = []
+_running: list[tuple[Step, Any]] = []
 
 
 @contextmanager
-def running(step: Step) -> Iterator[None]:
-    """Inside this block the masks are those of `step`."""
-    _running.append(step)
+def running(step: Step, cache: Any) -> Iterator[None]:
+    """Inside this block the masks are those of `step`, and the layers write their keys and values into `cache`."""
+    _running.append((step, cache))
     try:
         yield
     finally:
@@ -67,7 +67,7 @@ def running(step: Step) -> Iterator[None]:
 
 
 def _mask(*args: Any, mask_function: Callable[..., Tensor] = causal_mask_function, **options: Any) -> Tensor:
-    return _running[-1].mask(mask_function)
+    return _running[-1][0].mask(mask_function)
 
 
 def _attention(
@@ -87,12 +87,8 @@ def _attention(
             raise NotImplementedError(f"{type(module).__name__} passes {name} to its attention")
     scale = query.shape[-1] ** -0.5 if scaling is None else scaling
     query = query if scale == 1 else query * scale
-    if s_aux is None:
-        attended = attention(query, key, value, attention_mask, softcap)
-    elif softcap is None:
-        attended = attention_with_sinks(query, key, value, attention_mask, s_aux)
-    else:
-        raise NotImplementedError(f"{type(module).__name__} has sinks and a cap of its scores")
+    direct = _running[-1][1].holds(key, value)
+    attended = attention(query, key, value, attention_mask, direct, softcap, s_aux)
     return attended.transpose(1, 2).contiguous(), None
 
 

@@ -28,6 +28,7 @@ from intaglio.exporters.decoders.operators import as_nodes
 from intaglio.exporters.decoders.traced.exits import add_branches, add_exit
 from intaglio.exporters.decoders.traced.products import split_gemm
 from intaglio.exporters.decoders.traced.replaced import replace_modules
+from intaglio.exporters.decoders.traced.reshapes import state_lengths
 from intaglio.exporters.decoders.traced.rotations import Rotations
 from intaglio.exporters.decoders.traced.weights import TracedWeights
 from intaglio.exporters.writing.graph_writer import OPSET
@@ -82,8 +83,9 @@ def trace(module: DecoderModule, dtype: torch.dtype) -> TracedGraph:
     CommonSubexpressionEliminationPass()(model)
     add_exit(model)
     add_branches(model)
-    RemoveUnusedNodesPass()(model)
     ShapeInferencePass()(model)
+    state_lengths(model)
+    RemoveUnusedNodesPass()(model)
     name_nodes(model, GRAPH)
     layers = {path: value for path, value in module_outputs(model, module).items() if returned[path] == 1}
     ClearMetadataAndDocStringPass()(model)  # stack traces: longer than the graph, and full of this machine's paths

@@ -31,9 +31,11 @@ def test_nodes_equal_the_computation_in_torch(tmp_path: Path) -> None:
             flat = rows.reshape(-1, rows.shape[-1])[order]
             return (
                 keys,
-                operators.attention(q, keys, keys * 2, mask, None),
-                operators.attention(q, keys, keys * 2, mask, 3.0),
-                operators.attention_with_sinks(q, keys, keys * 2, mask, sinks),
+                operators.attention(q, keys, keys * 2, mask),
+                operators.attention(q, keys, keys * 2, mask, softcap=3.0),
+                operators.attention(q, keys, keys[..., 1:], mask),
+                operators.attention(q, keys, keys * 2, mask, direct=False),
+                operators.attention(q, keys, keys * 2, mask, softcap=3.0, sinks=sinks),
                 operators.rms_norm(q, weight, 1e-3),
                 operators.rotary(q, cos, sin, False),
                 operators.rotary(q, cos, sin, True),

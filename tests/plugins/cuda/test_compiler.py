@@ -6,7 +6,6 @@ import threading
 
 import numpy as np
 import pytest
-from covering import few
 from cuda_emulator import SHARED_BYTES
 from kernel_cases import GPUS, kernel_case
 from operator_cases import MAKERS, longest
@@ -14,15 +13,13 @@ from operator_cases import MAKERS, longest
 from intaglio.errors import EngineError, MissingExtraError
 from intaglio.plugins.cuda import __main__ as program
 from intaglio.plugins.cuda import compiler, driver
-from intaglio.plugins.cuda.compiler import SMS, compile_kernel, entry_points, parameters, resources
+from intaglio.plugins.cuda.compiler import compile_kernel, entry_points, parameters, resources
 from intaglio.plugins.cuda.launching.launches import operators
 from intaglio.plugins.cuda.packed_weights.geometry import LIMIT, THREADS, many_bytes
 from intaglio.plugins.kernel_check.case import folder_of, launch_of, outputs_of
 from intaglio.processes.threads import limited
 
 pytest.importorskip("cuda.bindings.nvrtc")
-
-FEW = few(SMS, list(SMS)[:1])  # compiling all kernels for one takes a minute
 
 # Attributes of the records in a cubin's .nv.info: (symbol, value), four bytes each.
 REGISTER_COUNT, FRAME_SIZE = 0x2F, 0x11
@@ -60,7 +57,7 @@ def test_every_operator_with_cases_has_a_kernel():
     assert operators() == sorted(folder_of(operator) for operator in MAKERS)
 
 
-@pytest.mark.parametrize("sm", FEW)
+@pytest.mark.parametrize("sm", GPUS)
 @pytest.mark.parametrize("folder", operators())
 def test_no_kernel_spills_or_exceeds_default_shared_memory(folder, sm):
     used = resources(folder, sm)
@@ -72,7 +69,7 @@ def test_no_kernel_spills_or_exceeds_default_shared_memory(folder, sm):
         assert 0 < one.registers <= 255, entry
 
 
-@pytest.mark.parametrize("sm", FEW)
+@pytest.mark.parametrize("sm", GPUS)
 @pytest.mark.parametrize("folder", operators())
 def test_resources_equal_the_cubin(folder, sm):
     used, cubin = resources(folder, sm), compile_kernel(folder, sm).cubin
@@ -80,7 +77,7 @@ def test_resources_equal_the_cubin(folder, sm):
     assert values_in_cubin(cubin, FRAME_SIZE) == {entry: one.stack_bytes for entry, one in used.items()}
 
 
-@pytest.mark.parametrize("sm", FEW)
+@pytest.mark.parametrize("sm", GPUS)
 def test_documented_table_has_every_kernel(sm, monkeypatch, capsys):
     monkeypatch.setattr(program, "SMS", [sm])
     program.main()
