@@ -21,6 +21,7 @@ from intaglio.exporters import export
 from intaglio.exporters.decoders.written.family import DecoderFamily
 from intaglio.exporters.kinds import find_kind
 from intaglio.graph_passes import compress
+from intaglio.networks.positions import first_position
 from intaglio.runtime import generate, open_engine
 from intaglio.runtime.sessions.decoder import DecoderSession
 from intaglio.runtime.text.chunks import chunk_feeds
@@ -190,6 +191,14 @@ def continued(checkpoint: Path, bundle: Path, prompt: str) -> list[int]:
     model = transformers.AutoModelForCausalLM.from_pretrained(checkpoint, dtype=torch.float32).eval()
     decoder = Bundle.open(bundle).manifest.decoder
     assert decoder is not None
+    start = len(ids)
+    if first := first_position(model):  # from which the model counts by itself, but not in `generate`
+        for _ in range(TOKENS):
+            positions = first + torch.arange(len(ids))[None]
+            ids.append(int(model(input_ids=torch.tensor([ids]), position_ids=positions).logits[0, -1].argmax()))
+            if ids[-1] in decoder.eos_token_ids:
+                break
+        return ids[start:]
     written = model.generate(
         torch.tensor([ids]), attention_mask=torch.ones(1, len(ids)), max_new_tokens=TOKENS, do_sample=False,
         eos_token_id=list(decoder.eos_token_ids), pad_token_id=0,
