@@ -16,7 +16,7 @@ from intaglio.errors import IntaglioError
 from intaglio.exporters import export
 
 MakeFamily = Callable[[str], Path]
-REMOVED = object()  # the field is not in the file
+REMOVED = "removed"  # the field is not in the file
 LONGEST = 500  # characters of a refusal that can be read at a glance, the folder included
 NO_MODEL = "do not form a"
 OTHER_SHAPES = "do not have the shape"
@@ -115,7 +115,7 @@ def change(checkpoint: Path, fields: dict[str, Any]) -> None:
     """Change fields of its configuration."""
     file = checkpoint / "config.json"
     config = {**json.loads(file.read_text()), **fields}
-    file.write_text(json.dumps({name: value for name, value in config.items() if value is not REMOVED}))
+    file.write_text(json.dumps({name: value for name, value in config.items() if value != REMOVED}))
 
 
 @pytest.mark.filterwarnings("ignore:Initializing zero-element tensors")
