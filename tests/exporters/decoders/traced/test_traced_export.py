@@ -164,6 +164,7 @@ def test_missing_expert_is_named(tmp_path: Path) -> None:
         export(str(checkpoint), tmp_path / "bundle")
 
 
+@pytest.mark.proof
 def test_windows_from_some_layer_on_are_traced(tmp_path: Path) -> None:
     """Older files of Qwen2 have no kinds of layers, but say from which layer on there are windows."""
     options = {"use_sliding_window": True, "sliding_window": 8, "max_window_layers": 1}
