@@ -15,7 +15,9 @@ from intaglio.exporters.checkpoints.adapters import adapter_alone, check_merged,
 from intaglio.exporters.checkpoints.config import read_json
 from intaglio.exporters.checkpoints.contents import refuse_file, refuse_folder
 from intaglio.exporters.checkpoints.pointers import check_downloaded, configurations
-from intaglio.exporters.checkpoints.quantized import check_configuration, check_tensors
+from intaglio.exporters.checkpoints.quantized.formats import format_of, joined
+from intaglio.exporters.checkpoints.quantized.grouped_weight import GroupedWeight
+from intaglio.exporters.checkpoints.quantized.methods import check_configuration, check_tensors
 from intaglio.exporters.checkpoints.safetensors_file import MappedTensor, map_tensors, read_header
 from intaglio.exporters.checkpoints.sentence_folder import module_files, read_modules, transformer_folder
 from intaglio.files.atomic import BUNDLE, restore
@@ -77,7 +79,8 @@ class Checkpoint:
         folder, config = read_config(root, given, check)
         weights = _weight_files(folder, given)
         check_downloaded(weights)
-        check_tensors(folder, weights)
+        if format_of(config) is None:
+            check_tensors(folder, weights)
         check_merged(folder, weights)
         for path in weights:
             read_header(path)
@@ -101,9 +104,9 @@ class Checkpoint:
         own = [path.relative_to(self.root).as_posix() for path in (*self.weights, *present)]
         return [*own, *module_files(self.root)]
 
-    def tensors(self) -> dict[str, MappedTensor]:
+    def tensors(self) -> dict[str, MappedTensor | GroupedWeight]:
         """Every weight, mapped into memory and not yet read."""
-        return {name: tensor for path in self.weights for name, tensor in map_tensors(path).items()}
+        return joined({name: tensor for path in self.weights for name, tensor in map_tensors(path).items()}, self.config)
 
     def drafts(self, depth: int) -> Drafts | None:
         """The drafts trained for this model of `depth` blocks, or None. Raises `SourceError`."""

@@ -13,9 +13,11 @@ from typing import Any
 import torch
 from torch.utils._pytree import tree_map_only
 
+from intaglio.exporters.checkpoints.quantized.grouped_weight import GroupedWeight
 from intaglio.exporters.checkpoints.safetensors_file import MappedTensor
 
 aten = torch.ops.aten
+Source = MappedTensor | GroupedWeight  # whose `tensor` has the numbers
 VALUES = (aten.equal.default, aten._local_scalar_dense.default)  # operations whose result depends on the numbers
 # Operations that return the numbers of their argument in its order and shape.
 SAME_NUMBERS = (aten.alias.default, aten.detach.default, aten.clone.default, aten._to_copy.default)
@@ -35,7 +37,7 @@ class DeferredTensor(torch.Tensor):
     """A tensor with a shape and a dtype; operations on it are recorded, and carried out by `compute`."""
 
     like: torch.Tensor  # on the meta device: shape, strides and dtype
-    made: tuple[str, MappedTensor] | _Call  # from a tensor of the checkpoint, with its name, or by a call
+    made: tuple[str, Source] | _Call  # from a tensor of the checkpoint, with its name, or by a call
 
     @staticmethod
     def __new__(cls, like: torch.Tensor, made: Any) -> DeferredTensor:  # noqa: D102
@@ -47,9 +49,9 @@ class DeferredTensor(torch.Tensor):
         self.like, self.made = like, made
 
     @classmethod
-    def of(cls, name: str, mapped: MappedTensor) -> DeferredTensor:
+    def of(cls, name: str, source: Source) -> DeferredTensor:
         """The tensor `name` of a checkpoint."""
-        return cls(torch.empty(mapped.tensor.shape, dtype=mapped.tensor.dtype, device="meta"), (name, mapped))
+        return cls(torch.empty(source.shape, dtype=source.dtype, device="meta"), (name, source))
 
     @classmethod
     def __torch_dispatch__(  # type: ignore[override]
@@ -75,7 +77,7 @@ class DeferredTensor(torch.Tensor):
         )
         return found if call.output is None else found[call.output]  # type: ignore[no-any-return]
 
-    def unchanged(self) -> tuple[str, MappedTensor] | None:
+    def unchanged(self) -> tuple[str, Source] | None:
         """The tensor of the checkpoint, with its name, whose numbers these are in the same order; of any dtype."""
         inner = self
         while isinstance(call := inner.made, _Call):

@@ -109,6 +109,16 @@ class MappedTensor:
     path: Path
     offset: int
 
+    @property
+    def shape(self) -> tuple[int, ...]:
+        """Of the tensor."""
+        return tuple(self.tensor.shape)
+
+    @property
+    def dtype(self) -> torch.dtype:
+        """Of the tensor."""
+        return self.tensor.dtype
+
 
 def map_tensors(path: Path) -> dict[str, MappedTensor]:
     """Map every tensor of the file privately: a page is read from disk on first access.

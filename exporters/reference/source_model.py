@@ -13,6 +13,8 @@ import numpy.typing as npt
 
 from intaglio.errors import SourceError, one_line
 from intaglio.exporters.checkpoints.checkpoint import Checkpoint
+from intaglio.exporters.checkpoints.quantized.formats import SECTION as QUANTIZATION
+from intaglio.exporters.checkpoints.quantized.grouped_weight import GroupedWeight
 from intaglio.exporters.checkpoints.safetensors_file import MappedTensor
 from intaglio.extras import load
 
@@ -22,7 +24,7 @@ if TYPE_CHECKING:
 
 def build_model(
     checkpoint: Checkpoint,
-    weights: Mapping[str, MappedTensor],
+    weights: Mapping[str, MappedTensor | GroupedWeight],
     architecture: str,
     blocks: str | Callable[[Any], str],
     streamed: bool = False,
@@ -99,6 +101,8 @@ def load_state(
     transformers.utils.logging.disable_progress_bar()
     transformers.utils.logging.set_verbosity_error()
     config = transformers.AutoConfig.from_pretrained(str(folder), attn_implementation="eager", trust_remote_code=False)
+    if hasattr(config, QUANTIZATION):  # the weights are given as they multiply
+        delattr(config, QUANTIZATION)
     model, report = getattr(transformers, architecture).from_pretrained(
         None,
         config=config,

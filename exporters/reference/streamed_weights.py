@@ -5,14 +5,17 @@ A model in memory takes 4 bytes for each of its parameters, twice the size of th
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 
+from intaglio.exporters.checkpoints.quantized.grouped_weight import GroupedWeight
 from intaglio.exporters.checkpoints.safetensors_file import MappedTensor
 
+Source = MappedTensor | GroupedWeight
 READ_ABOVE = 1 << 20  # bytes in float32; smaller weights are in memory as usual
 CHUNK = 1 << 20  # elements read and converted at a time
 
@@ -24,12 +27,12 @@ class StreamedWeights:
     none is taken for another's copy.
     """
 
-    def __init__(self, tensors: Mapping[str, MappedTensor]):
-        large = {name: each for name, each in tensors.items() if _is_large(each.tensor)}
+    def __init__(self, tensors: Mapping[str, Source]):
+        large = {name: each for name, each in tensors.items() if _is_large(each)}
         self._sources = list(large.values())
         self._numbers = torch.arange(1, len(large) + 1, dtype=torch.float32)
         stand_ins = {
-            name: self._numbers[index].expand(each.tensor.shape) for index, (name, each) in enumerate(large.items())
+            name: self._numbers[index].expand(each.shape) for index, (name, each) in enumerate(large.items())
         }
         self.state_dict = {name: stand_ins.get(name, each.tensor) for name, each in tensors.items()}
         self._free: list[Tensor] = []  # float32 buffers, flat
@@ -63,9 +66,9 @@ class StreamedWeights:
 
         def begin(module: nn.Module, inputs: Any) -> None:
             source = self._sources[index]
-            buffer = self._buffer(source.tensor.numel())
+            buffer = self._buffer(math.prod(source.shape))
             _read(source, buffer)
-            module._parameters["weight"] = buffer.view(source.tensor.shape)  # type: ignore[assignment]
+            module._parameters["weight"] = buffer.view(source.shape)  # type: ignore[assignment]
 
         def end(module: nn.Module, inputs: Any, output: Any) -> None:
             used = module._parameters["weight"]
@@ -86,8 +89,8 @@ class StreamedWeights:
         return torch.empty(elements, dtype=torch.float32)
 
 
-def _is_large(tensor: Tensor) -> bool:
-    return tensor.is_floating_point() and 4 * tensor.numel() > READ_ABOVE
+def _is_large(tensor: Source | Tensor) -> bool:
+    return tensor.dtype.is_floating_point and 4 * math.prod(tensor.shape) > READ_ABOVE
 
 
 def _only_multiplies(module: nn.Module) -> bool:
@@ -95,8 +98,11 @@ def _only_multiplies(module: nn.Module) -> bool:
     return isinstance(module, nn.Linear | nn.Embedding) or type(module).__name__ == "Conv1D"
 
 
-def _read(source: MappedTensor, target: Tensor) -> None:
+def _read(source: Source, target: Tensor) -> None:
     """Read a tensor from its file into the flat float32 `target`, without mapping it."""
+    if isinstance(source, GroupedWeight):
+        target.copy_(source.tensor.view(-1))
+        return
     elements, size = source.tensor.numel(), source.tensor.element_size()
     part = torch.empty(min(CHUNK, elements), dtype=source.tensor.dtype)
     raw = part.view(torch.uint8).numpy().data

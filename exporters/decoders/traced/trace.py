@@ -26,6 +26,7 @@ from intaglio.exporters.decoders.experts import expand
 from intaglio.exporters.decoders.module import DecoderModule, DraftedModule, EarlyExitModule
 from intaglio.exporters.decoders.operators import as_nodes
 from intaglio.exporters.decoders.traced.exits import add_branches, add_exit
+from intaglio.exporters.decoders.traced.grouped import group_products
 from intaglio.exporters.decoders.traced.products import split_gemm
 from intaglio.exporters.decoders.traced.replaced import replace_modules
 from intaglio.exporters.decoders.traced.reshapes import state_lengths
@@ -79,6 +80,7 @@ def trace(module: DecoderModule, dtype: torch.dtype) -> TracedGraph:
     expand(model, weights.expert)
     split_gemm(model)
     weights.attach()
+    group_products(model, weights.grouped)
     optimizer.optimize(model, output_size_limit=FOLDED)
     CommonSubexpressionEliminationPass()(model)
     add_exit(model)

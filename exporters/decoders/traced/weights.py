@@ -10,6 +10,8 @@ from onnx_ir.tensor_adapters import TorchTensor
 from torch import Tensor
 
 from intaglio.exporters.checkpoints.deferred import DeferredTensor
+from intaglio.exporters.checkpoints.quantized.grouped_weight import GroupedWeight
+from intaglio.exporters.checkpoints.safetensors_file import MappedTensor
 from intaglio.exporters.writing.weights import Rounding, mapped_weight
 
 
@@ -24,6 +26,7 @@ class TracedWeights:
         self._graph, self._dtype = model.graph, dtype
         self.rounding = Rounding()  # complete once the weights are written
         self._weights: dict[ir.Value, DeferredTensor] = {}
+        self.grouped: dict[ir.Value, GroupedWeight] = {}  # those that the checkpoint stores quantised
         first: dict[int, ir.Value] = {}
         for name, value in list(self._graph.initializers.items()):
             if (weight := parameters.get(name)) is None:
@@ -70,9 +73,11 @@ class TracedWeights:
         value.const_value = self._tensor(weight, name, transposed)
         shape = weight.shape[::-1] if transposed else weight.shape
         value.name, value.type, value.shape = name, ir.TensorType(self._dtype), ir.Shape(shape)
+        if (found := weight.unchanged()) is not None and isinstance(found[1], GroupedWeight):
+            self.grouped[value] = found[1]
 
     def _tensor(self, weight: DeferredTensor, name: str, transposed: bool) -> ir.TensorProtocol:
-        if (found := weight.unchanged()) is not None:
+        if (found := weight.unchanged()) is not None and isinstance(found[1], MappedTensor):
             return mapped_weight(found[1], name, self._dtype, transposed, self.rounding)
 
         def compute() -> ir.TensorProtocol:

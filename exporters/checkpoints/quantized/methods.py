@@ -9,6 +9,7 @@ from typing import Any, NamedTuple
 
 from intaglio.errors import SourceError
 from intaglio.exporters.checkpoints.config import read_json
+from intaglio.exporters.checkpoints.quantized.formats import format_of
 from intaglio.exporters.checkpoints.safetensors_file import Entry, read_entries
 
 SECTIONS = ("quantization_config", "compression_config", "quantization", "quant_config")  # of config.json
@@ -97,13 +98,13 @@ OF_DTYPE = {"F8_E4M3": FP8, "F8_E5M2": FP8, "F8_E8M0": Method("MXFP4", "lut"), "
 
 
 def check_configuration(folder: Path, config: Mapping[str, Any]) -> None:
-    """Raise `SourceError` if config.json, or a file beside it, says that the weights are quantised."""
+    """Raise `SourceError` if config.json, or a file beside it, says that the weights are quantised otherwise."""
     for section in (config, *(config[key] for key in NESTED if isinstance(config.get(key), dict))):
         for key in SECTIONS:
-            if (found := section.get(key)) and not _is_off(found):
+            if (found := section.get(key)) and not _is_off(found) and not (section is config and format_of(config)):
                 raise _error(folder, _method(found, key), f"{key} in config.json")
     for name, method in FILES.items():
-        if (folder / name).is_file():
+        if (folder / name).is_file() and format_of(config) is None:
             found = read_json(folder / name) if name.endswith(".json") else {}
             found = next((found[key] for key in SECTIONS if isinstance(found.get(key), dict)), found)
             named = _method(found, "") if any(found.get(key) for key in METHOD_KEYS[:2]) else METHODS.get(method)

@@ -1,0 +1,1 @@
+"""Checkpoints whose weights are quantised already: which are read, how, and which are refused."""

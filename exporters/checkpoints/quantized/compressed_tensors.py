@@ -1,0 +1,62 @@
+"""Weights as compressed-tensors stores them in the format "pack-quantized" (llm-compressor, vLLM).
+
+    weight_packed      int32 [N, K·bits/32], the codes of a row as a little-endian stream of bits, plus 2^(bits - 1)
+    weight_scale       [N, groups]
+    weight_zero_point  int32 [N·bits/32, groups], packed along the channels, plus 2^(bits - 1); of asymmetric weights
+    weight_g_idx       int32 [K], the group of each input, with `actorder: group`
+    weight_shape       int64 [2], N and K
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+
+from intaglio.errors import SourceError
+from intaglio.exporters.checkpoints.quantized.grouped_weight import (
+    GroupedWeight,
+    Groups,
+    sorted_inputs,
+    spread,
+    usable_group,
+)
+from intaglio.exporters.checkpoints.quantized.parts import Parts, array, described, unpacked
+from intaglio.plugins.bit_packing import WORD, pack
+
+BITS = (4, 8)
+NO_GROUP = -1  # in g_idx, of weights without an order
+
+
+def weight(name: str, parts: Parts, settings: Mapping[str, Any]) -> GroupedWeight:
+    """The weight `name` from its parts. Raises `SourceError` where they disagree or cannot be kept."""
+    channels, words = parts["weight_packed"].shape
+    rows, groups = parts["weight_scale"].shape
+    stored = [int(length) for length in array(parts["weight_shape"]).reshape(-1)] if "weight_shape" in parts else []
+    bits = words * WORD // stored[1] if len(stored) == 2 and stored[1] > 0 else 0
+    if bits not in BITS or stored != [channels, words * WORD // bits] or rows != channels or not groups:
+        raise SourceError(
+            f"{name}: {described(parts)} do not form a weight of compressed-tensors in {BITS} bits. Download it again."
+        )
+    inputs = stored[1]
+    size = -(-inputs // groups)
+    usable = usable_group(name, inputs, groups, size)
+    index = array(parts["weight_g_idx"]) if "weight_g_idx" in parts else None
+    order = sorted_inputs(name, None if index is None or (index == NO_GROUP).all() else index, inputs, size)
+    zeros = parts.get("weight_zero_point")
+    if zeros is not None and zeros.shape != (-(-channels * bits // WORD), groups):
+        raise SourceError(f"{name}: {described(parts)}: unexpected zero points. Download the checkpoint again.")
+
+    def read() -> Groups:
+        packed = array(parts["weight_packed"])
+        if order is not None:
+            packed = pack(unpacked(packed, bits)[:, order], bits)
+        zero_points = None
+        if zeros is not None:
+            numbers = unpacked(np.ascontiguousarray(array(zeros).T), bits)[:, :channels].T
+            zero_points = np.ascontiguousarray(spread(numbers, size, usable, inputs))
+        scales = spread(array(parts["weight_scale"]).astype(np.float32), size, usable, inputs)
+        return Groups(packed, scales, zero_points, order)
+
+    return GroupedWeight((channels, inputs), bits, usable, read)

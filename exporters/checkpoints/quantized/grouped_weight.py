@@ -1,0 +1,94 @@
+"""A weight that a checkpoint stores as small integers in groups, as GroupMatMul multiplies by it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from math import gcd
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+import numpy as np
+import numpy.typing as npt
+
+from intaglio.errors import SourceError
+from intaglio.plugins.bit_packing import WORD
+from intaglio.plugins.group_matmul.spec import group_weight
+
+if TYPE_CHECKING:
+    import torch
+
+BITS = (2, 3, 4, 8)
+
+
+class Groups(NamedTuple):
+    """What GroupMatMul gets: w[n, order[k]] = scales[n, g]·(codes[n, k] - zero_points[n, g]), g = k // group_size."""
+
+    packed: npt.NDArray[np.int32]  # [N, K·bits/32], the codes as `bit_packing` packs them
+    scales: npt.NDArray[np.float32]  # [N, K/group_size]
+    zero_points: npt.NDArray[np.uint8] | None  # [N, K/group_size]; None if all are 2^(bits - 1)
+    order: npt.NDArray[np.int64] | None  # [K], the input that each column is for; None if they are in order
+
+
+@dataclass(frozen=True)
+class GroupedWeight:
+    """A weight [N, K] whose codes stay in their files until `read` reads them; it takes the place of a float one."""
+
+    shape: tuple[int, int]
+    bits: int
+    group_size: int
+    read: Callable[[], Groups]
+
+    @property
+    def dtype(self) -> torch.dtype:
+        """Of `tensor`: float32, in which a float16 scale times an integer is exact."""
+        import torch
+
+        return torch.float32
+
+    @property
+    def tensor(self) -> torch.Tensor:
+        """The numbers that the codes stand for, float32 [N, K], computed now."""
+        import torch
+
+        groups = self.read()
+        weight = group_weight(groups.packed, groups.scales, groups.zero_points, self.bits, self.group_size)
+        result = np.empty(self.shape, np.float32)
+        result[:, slice(None) if groups.order is None else groups.order] = weight
+        return torch.from_numpy(result)
+
+
+def usable_group(name: str, inputs: int, groups: int, group_size: int) -> int:
+    """The group size to store `groups` groups of `group_size` (the last may be shorter) of a row of `inputs` weights.
+
+    A smaller one, of which each group has several with equal scales, where `group_size` does not divide the row.
+    Raises `SourceError` if none is a multiple of 32, or the groups do not fill the row.
+    """
+    if group_size < 1 or -(-inputs // group_size) != groups:
+        raise SourceError(f"{name}: {groups} groups of {group_size} for {inputs} inputs. Download the checkpoint again.")
+    usable = gcd(group_size, inputs) if inputs % group_size else group_size
+    if usable % WORD or inputs % WORD:
+        raise SourceError(
+            f"{name}: groups of {group_size} for {inputs} inputs are not kept: groups have to be multiples of {WORD}. "
+            "Export the checkpoint that it was made from."
+        )
+    return usable
+
+
+def spread(per_group: npt.NDArray[Any], group_size: int, usable: int, inputs: int) -> npt.NDArray[Any]:
+    """Values [N, groups] of groups of `group_size` for groups of `usable`: [N, inputs/usable]."""
+    return np.repeat(per_group, group_size // usable, 1)[:, : inputs // usable]
+
+
+def sorted_inputs(
+    name: str, index: npt.NDArray[Any] | None, inputs: int, group_size: int
+) -> npt.NDArray[np.int64] | None:
+    """The inputs sorted by their groups, from the group of each, `index` [K]; None if they are in order.
+
+    Raises `SourceError` if the groups are not of `group_size` inputs each.
+    """
+    ascending = np.arange(inputs) // group_size
+    if index is None or np.array_equal(index, ascending):
+        return None
+    if not np.array_equal(np.sort(index), ascending):
+        raise SourceError(f"{name}: g_idx does not put {group_size} inputs into each group. Download it again.")
+    return np.argsort(index, kind="stable")

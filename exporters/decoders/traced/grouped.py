@@ -1,0 +1,84 @@
+"""Products with weights that the checkpoint stores quantised: GroupMatMul, with the same codes."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+import numpy as np
+import onnx_ir as ir
+
+from intaglio.errors import SourceError
+from intaglio.exporters.checkpoints.quantized.grouped_weight import GroupedWeight
+from intaglio.plugins.bit_packing import WORD
+from intaglio.plugins.registry import DOMAIN, VERSION
+
+FLOATS, WORDS, BYTES = ir.DataType.FLOAT, ir.DataType.INT32, ir.DataType.UINT8
+ACTIVATION_BITS = 16  # as in the recipes
+
+
+def group_products(model: ir.Model, weights: Mapping[ir.Value, GroupedWeight]) -> None:
+    """Replace each MatMul by a weight of `weights`, stored [K, N], by GroupMatMul.
+
+    Raises `SourceError` for a weight that the graph also uses otherwise: it would be stored in floating point.
+    """
+    graph = model.graph
+    for value, weight in weights.items():
+        users = [node for node, _ in value.uses()]
+        products = [node for node in users if node.op_type == "MatMul" and node.inputs[1] is value]
+        if len(products) < len(users) or list(value.shape or ()) != list(weight.shape[::-1]):
+            raise SourceError(
+                f"{value.name}: the graph does not only multiply by this quantised weight, so it cannot be kept. "
+                "Export the checkpoint that it was made from."
+            )
+        constants = _constants(graph, str(value.name).removesuffix("_transposed"), weight)
+        for node in products:
+            _replace(graph, node, weight, constants)
+        del graph.initializers[str(value.name)]
+    if weights:
+        graph.opset_imports[DOMAIN] = VERSION
+
+
+def _replace(graph: ir.Graph, node: ir.Node, weight: GroupedWeight, constants: Mapping[str, ir.Value]) -> None:
+    x = node.inputs[0]
+    if order := constants.get("order"):
+        sorted_ = ir.node("Gather", [x, order], {"axis": -1})
+        sorted_.outputs[0].type, sorted_.outputs[0].shape = x.type, x.shape  # type: ignore[union-attr]
+        sorted_.metadata_props.update(node.metadata_props)
+        graph.insert_before(node, sorted_)
+        x = sorted_.outputs[0]
+    inputs = [x, constants["packed"], constants["scales"], *filter(None, [constants.get("zero_points")])]
+    attributes = {"bits": weight.bits, "K": weight.shape[1], "group_size": weight.group_size, "activation_bits": ACTIVATION_BITS}
+    product = ir.node("GroupMatMul", inputs, attributes, domain=DOMAIN)
+    product.metadata_props.update(node.metadata_props)
+    result = product.outputs[0]
+    result.type, result.shape = node.outputs[0].type, node.outputs[0].shape
+    graph.insert_before(node, product)
+    node.outputs[0].replace_all_uses_with(result, replace_graph_outputs=True)
+    graph.remove(node, safe=True)
+
+
+def _constants(graph: ir.Graph, name: str, weight: GroupedWeight) -> dict[str, ir.Value]:
+    """The inputs of GroupMatMul by their names, read from the checkpoint when the graph is written."""
+    channels, inputs = weight.shape
+    groups = inputs // weight.group_size
+    first = weight.read()
+    kinds = {"packed": (WORDS, [channels, inputs * weight.bits // WORD]), "scales": (FLOATS, [channels, groups])}
+    if first.zero_points is not None:
+        kinds["zero_points"] = (BYTES, [channels, groups])
+    made = {}
+    for kind, (dtype, shape) in kinds.items():
+
+        def tensor(kind: str = kind) -> ir.TensorProtocol:
+            return ir.Tensor(np.ascontiguousarray(getattr(weight.read(), kind)), name=f"{name}.{kind}")
+
+        made[kind] = _initializer(graph, ir.LazyTensor(tensor, dtype, ir.Shape(shape), name=f"{name}.{kind}"))
+    if first.order is not None:
+        made["order"] = _initializer(graph, ir.Tensor(first.order, name=f"{name}.order"))
+    return made
+
+
+def _initializer(graph: ir.Graph, tensor: ir.TensorProtocol) -> ir.Value:
+    value = ir.Value(name=tensor.name, type=ir.TensorType(tensor.dtype), shape=ir.Shape(tensor.shape.numpy()))
+    value.const_value = tensor
+    graph.register_initializer(value)
+    return value
