@@ -106,7 +106,9 @@ class Checkpoint:
 
     def tensors(self) -> dict[str, MappedTensor | GroupedWeight]:
         """Every weight, mapped into memory and not yet read."""
-        return joined({name: tensor for path in self.weights for name, tensor in map_tensors(path).items()}, self.config)
+        return joined(
+            {name: tensor for path in self.weights for name, tensor in map_tensors(path).items()}, self.config
+        )
 
     def drafts(self, depth: int) -> Drafts | None:
         """The drafts trained for this model of `depth` blocks, or None. Raises `SourceError`."""

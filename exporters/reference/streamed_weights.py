@@ -31,9 +31,7 @@ class StreamedWeights:
         large = {name: each for name, each in tensors.items() if _is_large(each)}
         self._sources = list(large.values())
         self._numbers = torch.arange(1, len(large) + 1, dtype=torch.float32)
-        stand_ins = {
-            name: self._numbers[index].expand(each.shape) for index, (name, each) in enumerate(large.items())
-        }
+        stand_ins = {name: self._numbers[index].expand(each.shape) for index, (name, each) in enumerate(large.items())}
         self.state_dict = {name: stand_ins.get(name, each.tensor) for name, each in tensors.items()}
         self._free: list[Tensor] = []  # float32 buffers, flat
 

@@ -1,8 +1,8 @@
 """Weights as AWQ's tools store them, in the layout "gemm" (AutoAWQ).
 
-    qweight  int32 [K, N/8], eight codes of a row in a word, in the order of `ORDER`
-    qzeros   int32 [groups, N/8], the zero points in the same way
-    scales   [groups, N]
+qweight  int32 [K, N/8], eight codes of a row in a word, in the order of `ORDER`
+qzeros   int32 [groups, N/8], the zero points in the same way
+scales   [groups, N]
 """
 
 from __future__ import annotations
@@ -26,7 +26,9 @@ ORDER = (0, 2, 4, 6, 1, 3, 5, 7)  # the channel of each four bits of a word, fro
 def weight(name: str, parts: Parts, settings: Mapping[str, Any]) -> GroupedWeight:
     """The weight `name` from its parts. Raises `SourceError` where they disagree or cannot be kept."""
     if (layout := str(settings.get("version", LAYOUT)).lower()) != LAYOUT:
-        raise SourceError(f"{name}: AWQ's layout {layout!r} is not read, {LAYOUT!r} is. Export the original checkpoint.")
+        raise SourceError(
+            f"{name}: AWQ's layout {layout!r} is not read, {LAYOUT!r} is. Export the original checkpoint."
+        )
     inputs, words = parts["qweight"].shape
     groups, channels = parts["scales"].shape
     if channels != words * len(ORDER) or parts["qzeros"].shape != (groups, words) or not groups:

@@ -1,10 +1,10 @@
 """Weights as compressed-tensors stores them in the format "pack-quantized" (llm-compressor, vLLM).
 
-    weight_packed      int32 [N, K·bits/32], the codes of a row as a little-endian stream of bits, plus 2^(bits - 1)
-    weight_scale       [N, groups]
-    weight_zero_point  int32 [N·bits/32, groups], packed along the channels, plus 2^(bits - 1); of asymmetric weights
-    weight_g_idx       int32 [K], the group of each input, with `actorder: group`
-    weight_shape       int64 [2], N and K
+weight_packed      int32 [N, K·bits/32], the codes of a row as a little-endian stream of bits, plus 2^(bits - 1)
+weight_scale       [N, groups]
+weight_zero_point  int32 [N·bits/32, groups], packed along the channels, plus 2^(bits - 1); of asymmetric weights
+weight_g_idx       int32 [K], the group of each input, with `actorder: group`
+weight_shape       int64 [2], N and K
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from intaglio.exporters.checkpoints.quantized.grouped_weight import (
 from intaglio.exporters.checkpoints.quantized.parts import Parts, array, described, unpacked
 from intaglio.plugins.bit_packing import WORD, pack
 
-BITS = (4, 8)
+BITS = (2, 3, 4, 8)
 NO_GROUP = -1  # in g_idx, of weights without an order
 
 

@@ -45,9 +45,7 @@ def format_of(config: Mapping[str, Any]) -> Format | None:
     return None if found and found.only and settings.get("format") != found.only else found
 
 
-def joined(
-    tensors: Mapping[str, MappedTensor], config: Mapping[str, Any]
-) -> dict[str, MappedTensor | GroupedWeight]:
+def joined(tensors: Mapping[str, MappedTensor], config: Mapping[str, Any]) -> dict[str, MappedTensor | GroupedWeight]:
     """The tensors of a checkpoint, with the parts of each quantised weight joined under its own name.
 
     Raises `SourceError` for parts that form no weight.

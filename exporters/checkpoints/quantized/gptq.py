@@ -16,7 +16,14 @@ from typing import Any
 import numpy as np
 
 from intaglio.errors import SourceError
-from intaglio.exporters.checkpoints.quantized.grouped_weight import BITS, GroupedWeight, Groups, sorted_inputs, spread, usable_group
+from intaglio.exporters.checkpoints.quantized.grouped_weight import (
+    BITS,
+    GroupedWeight,
+    Groups,
+    sorted_inputs,
+    spread,
+    usable_group,
+)
 from intaglio.exporters.checkpoints.quantized.parts import Parts, array, described, unpacked
 from intaglio.plugins.bit_packing import WORD, pack
 

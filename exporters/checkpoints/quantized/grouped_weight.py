@@ -64,7 +64,9 @@ def usable_group(name: str, inputs: int, groups: int, group_size: int) -> int:
     Raises `SourceError` if none is a multiple of 32, or the groups do not fill the row.
     """
     if group_size < 1 or -(-inputs // group_size) != groups:
-        raise SourceError(f"{name}: {groups} groups of {group_size} for {inputs} inputs. Download the checkpoint again.")
+        raise SourceError(
+            f"{name}: {groups} groups of {group_size} for {inputs} inputs. Download the checkpoint again."
+        )
     usable = gcd(group_size, inputs) if inputs % group_size else group_size
     if usable % WORD or inputs % WORD:
         raise SourceError(

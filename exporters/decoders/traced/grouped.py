@@ -47,7 +47,12 @@ def _replace(graph: ir.Graph, node: ir.Node, weight: GroupedWeight, constants: M
         graph.insert_before(node, sorted_)
         x = sorted_.outputs[0]
     inputs = [x, constants["packed"], constants["scales"], *filter(None, [constants.get("zero_points")])]
-    attributes = {"bits": weight.bits, "K": weight.shape[1], "group_size": weight.group_size, "activation_bits": ACTIVATION_BITS}
+    attributes = {
+        "bits": weight.bits,
+        "K": weight.shape[1],
+        "group_size": weight.group_size,
+        "activation_bits": ACTIVATION_BITS,
+    }
     product = ir.node("GroupMatMul", inputs, attributes, domain=DOMAIN)
     product.metadata_props.update(node.metadata_props)
     result = product.outputs[0]
