@@ -35,7 +35,13 @@ def weight(name: str, parts: Parts, settings: Mapping[str, Any]) -> GroupedWeigh
     words, channels = parts["qweight"].shape
     groups = parts["scales"].shape[0]
     bits = parts["qzeros"].shape[1] * WORD // channels if channels else 0
-    if bits not in BITS or parts["scales"].shape != (groups, channels) or words % bits or not groups:
+    if (
+        bits not in BITS
+        or parts["scales"].shape != (groups, channels)
+        or words % bits
+        or not groups
+        or len(parts["qzeros"].tensor) != groups
+    ):
         raise SourceError(f"{name}: {described(parts)} do not form a weight of GPTQ in {BITS} bits. Download it again.")
     inputs = words * WORD // bits
     index = array(parts["g_idx"]) if "g_idx" in parts else None
@@ -67,7 +73,7 @@ def _is_second_version(settings: Mapping[str, Any], parts: Parts, bits: int) -> 
 
     Of symmetric weights every zero point is the middle, so the numbers say it, even where the settings are wrong.
     """
-    stated = settings.get("checkpoint_format", settings.get("format")) == SECOND_VERSION
+    stated = bool(settings.get("checkpoint_format", settings.get("format")) == SECOND_VERSION)
     if settings.get("sym", True):
         stored = unpacked(array(parts["qzeros"]), bits)
         for is_second, middle in ((True, 2 ** (bits - 1)), (False, 2 ** (bits - 1) - 1)):

@@ -9,7 +9,7 @@ from typing import Any, NamedTuple
 
 from intaglio.errors import SourceError
 from intaglio.exporters.checkpoints.config import read_json
-from intaglio.exporters.checkpoints.quantized.formats import format_of
+from intaglio.exporters.checkpoints.quantized.formats import SECTION, format_of
 from intaglio.exporters.checkpoints.safetensors_file import Entry, read_entries
 
 SECTIONS = ("quantization_config", "compression_config", "quantization", "quant_config")  # of config.json
@@ -125,6 +125,12 @@ def check_tensors(folder: Path, paths: Iterable[Path]) -> None:
             found = OF_DTYPE.get(entry.dtype) or Method(f"numbers of type {entry.dtype}", "int8-weights")
             found = METHODS["mlx"] if f"{name.removesuffix('weight')}scales" in entries else found
             raise _error(folder, found, f"tensor {name} is {entry.dtype}")
+
+
+def not_a_decoder(folder: Path, config: Mapping[str, Any]) -> SourceError:
+    """The error for a checkpoint in a format that is read, of a model for which it is not."""
+    method = _method(config[SECTION], SECTION)
+    return _error(folder, method._replace(name=f"{method.name}, read in causal language models alone"), SECTION)
 
 
 def _is_off(section: Any) -> bool:
