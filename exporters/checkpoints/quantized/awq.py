@@ -38,12 +38,9 @@ def weight(name: str, parts: Parts, settings: Mapping[str, Any]) -> GroupedWeigh
     usable = usable_group(name, inputs, groups, size)
 
     def read() -> Groups:
-        return Groups(
-            pack(np.ascontiguousarray(_channels(array(parts["qweight"])).T), BITS),
-            spread(array(parts["scales"]).T.astype(np.float32), size, usable, inputs),
-            np.ascontiguousarray(spread(_channels(array(parts["qzeros"])).T, size, usable, inputs)),
-            None,
-        )
+        packed = pack(np.ascontiguousarray(_channels(array(parts["qweight"])).T), BITS)
+        scales = spread(array(parts["scales"]).T.astype(np.float32), size, usable, inputs)
+        return Groups(packed, scales, spread(_channels(array(parts["qzeros"])).T, size, usable, inputs))
 
     return GroupedWeight((channels, inputs), BITS, usable, read)
 

@@ -57,15 +57,10 @@ def weight(name: str, parts: Parts, settings: Mapping[str, Any]) -> GroupedWeigh
             packed = pack(unpacked(packed, bits)[:, order], bits)
         stored = unpacked(array(parts["qzeros"]), bits).T
         zeros = stored if second else (stored + np.uint8(1)) & np.uint8(2**bits - 1)
-        middle = bool((zeros == 2 ** (bits - 1)).all())
-        return Groups(
-            packed,
-            spread(array(parts["scales"]).T.astype(np.float32), size, usable, inputs),
-            None if middle else np.ascontiguousarray(spread(zeros, size, usable, inputs)),
-            order,
-        )
+        scales = spread(array(parts["scales"]).T.astype(np.float32), size, usable, inputs)
+        return Groups(packed, scales, spread(zeros, size, usable, inputs))
 
-    return GroupedWeight((channels, inputs), bits, usable, read)
+    return GroupedWeight((channels, inputs), bits, usable, read, order)
 
 
 def _is_second_version(settings: Mapping[str, Any], parts: Parts, bits: int) -> bool:

@@ -10,6 +10,7 @@ from typing import Any, NamedTuple
 import numpy as np
 from tiny_families import save_family
 
+LINEAR = ("_proj.weight", ".w1.weight", ".w2.weight", ".w3.weight")  # the last three of experts
 AWQ_ORDER = (0, 2, 4, 6, 1, 3, 5, 7)
 SIZES = {"hidden_size": 64, "intermediate_size": 128, "head_dim": 16}
 Tensors = dict[str, np.ndarray[Any, Any]]
@@ -133,8 +134,8 @@ def save_quantized(
     tensors = load_file(plain / "model.safetensors")
     stored: dict[str, Any] = {}
     for name, tensor in tensors.items():
-        if tensor.dim() == 2 and name.endswith("_proj.weight"):
-            each = quantized(tensor.float().numpy(), bits, group_size, symmetric, ordered)
+        if tensor.dim() == 2 and name.endswith(LINEAR):
+            each = quantized(tensor.float().numpy(), bits, group_size, symmetric, ordered, len(stored))
             named = {"version": version} if method == "gptq" else {}
             for part, array in PACKED[method](each, **named).items():
                 stored[f"{name.removesuffix('weight')}{part}"] = torch.from_numpy(array)
