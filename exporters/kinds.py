@@ -8,7 +8,7 @@ from typing import Any
 
 from intaglio.exporters.checkpoints.family import Family
 from intaglio.exporters.checkpoints.quantized.formats import format_of
-from intaglio.exporters.checkpoints.quantized.methods import not_a_decoder
+from intaglio.exporters.checkpoints.quantized.methods import not_read
 from intaglio.exporters.decoders.reference import load_decoder
 from intaglio.exporters.decoders.traced.export import export_traced_decoder
 from intaglio.exporters.decoders.traced.family import find_traced
@@ -45,7 +45,7 @@ def find_kind(config: Mapping[str, Any], where: str, in_sentence_folder: bool = 
             family.check(config, where)
             return kind, family
     if quantized and any(kind.find(config) for kind in kinds):
-        raise not_a_decoder(Path(where), config)
+        raise not_read(Path(where), config, "in causal language models")
     supported = {
         architecture: family.model_type
         for kind in KINDS

@@ -17,7 +17,7 @@ from intaglio.exporters.checkpoints.contents import refuse_file, refuse_folder
 from intaglio.exporters.checkpoints.pointers import check_downloaded, configurations
 from intaglio.exporters.checkpoints.quantized.formats import format_of, joined, with_settings
 from intaglio.exporters.checkpoints.quantized.grouped_weight import GroupedWeight
-from intaglio.exporters.checkpoints.quantized.methods import check_configuration, check_tensors
+from intaglio.exporters.checkpoints.quantized.methods import check_configuration, check_parts, check_tensors
 from intaglio.exporters.checkpoints.safetensors_file import MappedTensor, map_tensors, read_header
 from intaglio.exporters.checkpoints.sentence_folder import module_files, read_modules, transformer_folder
 from intaglio.files.atomic import BUNDLE, restore
@@ -79,7 +79,9 @@ class Checkpoint:
         folder, config = read_config(root, given, check)
         weights = _weight_files(folder, given)
         check_downloaded(weights)
-        if format_of(config) is None:
+        if format_of(config):
+            check_parts(folder, config, weights)
+        else:
             check_tensors(folder, weights)
         check_merged(folder, weights)
         for path in weights:
