@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from math import gcd
 from typing import TYPE_CHECKING, Any, NamedTuple
@@ -71,6 +71,14 @@ def below_each_other(weights: Sequence[GroupedWeight]) -> GroupedWeight | None:
 
     shape = sum(each.shape[0] for each in weights), weights[0].shape[1]
     return replace(weights[0], shape=shape, read=read)
+
+
+def stated_group_size(name: str, settings: Mapping[str, Any], keys: Sequence[str], inputs: int, groups: int) -> int:
+    """The group size under one of `keys` of the settings; a whole row if it is -1. Raises `SourceError`."""
+    given = next((settings[key] for key in keys if key in settings), -1)
+    if not isinstance(given, int) or isinstance(given, bool) or given == 0 or given < -1:
+        raise SourceError(f"{name}: {keys[0]} is {given!r}, expected a number of weights, or -1. Fix it.")
+    return inputs if given == -1 or groups == 1 else given
 
 
 def usable_group(name: str, inputs: int, groups: int, group_size: int) -> int:

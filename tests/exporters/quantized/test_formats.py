@@ -55,7 +55,7 @@ def random_weight(rows: int, inputs: int, seed: int = 0) -> np.ndarray[Any, Any]
 @given(st.data())
 def test_every_weight_is_read_to_the_bit(data: st.DataObject) -> None:
     method = data.draw(st.sampled_from(list(PACKED)))
-    bits, version = data.draw(st.sampled_from(BITS[method])), data.draw(st.sampled_from(["gptq", "gptq_v2"]))
+    bits, version = data.draw(st.sampled_from(BITS[method])), data.draw(st.sampled_from(["gptq", "gptq_v2", "gptq_p"]))
     group_size, symmetric = data.draw(st.sampled_from([32, 64, 96])), data.draw(st.booleans())
     inputs = data.draw(st.sampled_from([group_size, 2 * group_size, 192]))
     ordered = method == "awq" or inputs % group_size > 0 or data.draw(st.booleans())
@@ -77,17 +77,20 @@ def test_version_of_symmetric_weights_is_that_of_the_numbers(stored_as: str, sta
     assert (found.read().zero_points == 8).all()
 
 
-def test_zero_point_of_0_wraps_in_the_first_version() -> None:
-    each = quantized(random_weight(32, 64), 4, 32, symmetric=False)
-    each.zeros[0] = 0
+@pytest.mark.parametrize("bits", BITS["gptq"])
+def test_zero_point_of_0_wraps_in_the_first_version(bits: int) -> None:
+    each = quantized(random_weight(32, 64), bits, 32, symmetric=False)
+    each.zeros[::3] = 0
     found = read(PACKED["gptq"](each), "gptq", sym=False)
     np.testing.assert_array_equal(found.tensor.numpy(), each.weight)
 
 
 def test_zero_points_of_channels_that_fill_no_three_words_are_read() -> None:
-    each = quantized(random_weight(40, 64), 4, 32, symmetric=False)
-    for method in ("gptq", "awq", "compressed-tensors"):
-        np.testing.assert_array_equal(read(PACKED[method](each), method, sym=False).tensor.numpy(), each.weight)
+    for rows, methods in ((40, list(PACKED)), (20, ["gptq", "compressed-tensors"])):
+        each = quantized(random_weight(rows, 64), 4, 32, symmetric=False)
+        for method in methods:
+            found = read(PACKED[method](each), method, sym=False)
+            np.testing.assert_array_equal(found.tensor.numpy(), each.weight)
 
 
 def test_rows_of_zeros_stay_zeros() -> None:
@@ -164,6 +167,20 @@ def test_parts_that_form_no_weight_get_one_line(method: str, damage: Callable[[T
     with pytest.raises(SourceError) as error:
         read(parts, method, sym=False)
     assert "\n" not in str(error.value) and "layer" in str(error.value)
+
+
+@pytest.mark.parametrize("given", [0, -2, "128", None, 1.5, True, 1 << 70, 48])
+def test_group_size_that_does_not_fit_gets_one_line(given: object) -> None:
+    for method in ("gptq", "awq"):
+        with pytest.raises(SourceError, match="layer: "):
+            read(PACKED[method](quantized(random_weight(32, 128), 4, 32)), method, group_size=given)
+
+
+def test_layout_that_is_not_read_is_named() -> None:
+    parts = PACKED["gptq"](quantized(random_weight(32, 64), 4, 32))
+    for fields in ({"checkpoint_format": "marlin"}, {"is_marlin_format": True}):
+        with pytest.raises(SourceError, match="layer: the layout 'marlin' of GPTQ is not read"):
+            read(parts, "gptq", **fields)
 
 
 def test_groups_that_the_operator_lacks_are_refused() -> None:

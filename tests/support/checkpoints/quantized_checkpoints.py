@@ -75,12 +75,30 @@ def packed_along_rows(numbers: np.ndarray[Any, Any], bits: int) -> np.ndarray[An
     return words.astype(np.uint32).view(np.int32)
 
 
+def in_planes_along_rows(numbers: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
+    """[rows, columns] of 3 bits as words: of each 32 rows two words of their lower two bits, and one of the upper."""
+    words = []
+    for start in range(0, len(numbers), 32):
+        part = numbers[start : start + 32]
+        words += [packed_along_rows(part & 3, 2), packed_along_rows(part >> 2, 1)]
+    return np.concatenate(words)
+
+
 def gptq(each: Quantized, version: str = "gptq") -> Tensors:
     """The parts of a weight of GPTQ."""
-    stored = each.zeros if version == "gptq_v2" else (each.zeros - 1) % 2**each.bits
+    along_rows = lambda numbers: packed_along_rows(numbers, each.bits)  # noqa: E731
+    if version == "gptq_p" and each.bits == 3:
+        along_rows = in_planes_along_rows
+    if version != "gptq":
+        zeros = along_rows(each.zeros)
+    elif each.bits == 3:
+        zeros = along_rows((each.zeros - 1) % 8)
+    else:  # from whole words, with a borrow
+        ones = np.uint32(sum(1 << shift for shift in range(0, 32, each.bits)))
+        zeros = (along_rows(each.zeros).view(np.uint32) - ones).view(np.int32)
     return {
-        "qweight": packed_along_rows(each.codes.T, each.bits),
-        "qzeros": np.ascontiguousarray(packed_along_rows(stored, each.bits).T),
+        "qweight": along_rows(each.codes.T),
+        "qzeros": np.ascontiguousarray(zeros.T),
         "scales": np.ascontiguousarray(each.scales.T),
         "g_idx": each.index.astype(np.int32),
     }
