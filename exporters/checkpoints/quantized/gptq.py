@@ -101,4 +101,4 @@ def _of_planes(words: npt.NDArray[np.int32]) -> npt.NDArray[np.uint8]:
     blocks = words.reshape(rows, -1, 3)
     low = unpacked(np.ascontiguousarray(blocks[..., :2]).reshape(rows, -1), 2)
     high = unpacked(np.ascontiguousarray(blocks[..., 2:]).reshape(rows, -1), 1)
-    return low | high << 2
+    return low | high << np.uint8(2)
