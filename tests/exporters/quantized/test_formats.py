@@ -23,6 +23,7 @@ from intaglio.exporters.checkpoints.checkpoint import Checkpoint
 from intaglio.exporters.checkpoints.quantized.formats import joined
 from intaglio.exporters.decoders.check import stepwise_outputs
 from intaglio.exporters.reference import check
+from intaglio.exporters.reference.source_model import deferred_model
 from intaglio.runtime import generate
 
 BITS = {"gptq": (2, 3, 4, 8), "awq": (4,), "compressed-tensors": (2, 3, 4, 8)}
@@ -203,7 +204,7 @@ EXPORTED = [
 
 @pytest.mark.parametrize(("model_type", "method", "options"), few(EXPORTED, EXPORTED[:1]), ids=str)
 def test_bundle_multiplies_by_the_codes_and_writes_the_same_text(
-    model_type: str, method: str, options: dict[str, Any], tmp_path: Path
+    model_type: str, method: str, options: dict[str, Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     checkpoint = save_quantized(tmp_path, model_type, method, **options)
     result = export(str(checkpoint), tmp_path / "bundle")
@@ -219,25 +220,43 @@ def test_bundle_multiplies_by_the_codes_and_writes_the_same_text(
     texts = [each.tokens for each in generate(tmp_path / "bundle", prompts, max_new_tokens=30, batch=3)]
     assert export(str(tmp_path / "float"), tmp_path / "whole").passed
     assert texts == [each.tokens for each in generate(tmp_path / "whole", prompts, max_new_tokens=30, batch=3)]
+    assert_opened_by_layers_it_computes_the_same(Bundle.open(tmp_path / "bundle"), monkeypatch)
 
 
-def test_experts_that_cannot_be_joined_are_refused(tmp_path: Path) -> None:
-    checkpoint = save_quantized(tmp_path, "mixtral", "gptq", ordered=False)
-    with pytest.raises(SourceError, match=r"experts\.0\.w1\.weight: transformers changes this quantised weight"):
-        export(str(checkpoint), tmp_path / "bundle")
-
-
-def test_large_bundle_is_opened_layer_by_layer(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    checkpoint = save_quantized(tmp_path, "llama", "gptq", symmetric=False)
-    assert export(str(checkpoint), tmp_path / "bundle").passed
-    bundle = Bundle.open(tmp_path / "bundle")
+def assert_opened_by_layers_it_computes_the_same(bundle: Bundle, monkeypatch: pytest.MonkeyPatch) -> None:
+    """As the check of a large model opens it."""
     assert bundle.manifest.decoder is not None
-    batch, cuts = [[5, 6, 7, 8, 9], [11, 12]], list(bundle.manifest.layers.values())
-    whole = stepwise_outputs(bundle.model_path, bundle.manifest.decoder, batch, cuts)
+    given = (
+        bundle.model_path,
+        bundle.manifest.decoder,
+        [[5, 6, 7, 8, 9], [11, 12]],
+        list(bundle.manifest.layers.values()),
+    )
+    whole = stepwise_outputs(*given)
     monkeypatch.setattr(check, "WHOLE_UP_TO", 0)
-    in_parts = stepwise_outputs(bundle.model_path, bundle.manifest.decoder, batch, cuts)
-    for one, other in zip(whole["logits"], in_parts["logits"], strict=True):
+    for one, other in zip(whole["logits"], stepwise_outputs(*given)["logits"], strict=True):
         np.testing.assert_array_equal(one, other)
+
+
+def test_codes_of_weights_below_each_other_are_joined_and_of_others_refused() -> None:
+    import torch
+
+    from intaglio.exporters.checkpoints.deferred import DeferredTensor
+
+    def deferred(seed: int, ordered: bool = False) -> tuple[Any, Any]:
+        each = quantized(
+            random_weight(32, 64, seed), 4, 32, symmetric=bool(seed % 2), ordered=ordered, seed=7 - ordered
+        )
+        return DeferredTensor.of(f"w{seed}", read(PACKED["gptq"](each), "gptq", sym=False)), each.weight
+
+    (first, upper), (second, lower), (third, _) = deferred(0), deferred(1), deferred(2, ordered=True)
+    joined_weight = torch.cat([first, second]).to(torch.float64)
+    np.testing.assert_array_equal(joined_weight.grouped().tensor.numpy(), np.concatenate([upper, lower]))
+    np.testing.assert_array_equal(torch.stack([first, second]).part(1).grouped().tensor.numpy(), lower)
+    for changed in (torch.cat([first, third]), torch.cat([first, second], 1), first.flip(0), first * 2, first.T):
+        with pytest.raises(SourceError, match="w0: transformers changes this quantised weight"):
+            changed.grouped()
+    assert DeferredTensor.of("float", mapped({"w": upper})["layer.w"]).flip(0).grouped() is None
 
 
 def test_biases_of_zeros_for_layers_without_one_are_left_out(tmp_path: Path) -> None:
@@ -245,13 +264,13 @@ def test_biases_of_zeros_for_layers_without_one_are_left_out(tmp_path: Path) -> 
     from safetensors.torch import load_file, save_file
 
     checkpoint = save_quantized(tmp_path, "llama", "gptq")
-    file = checkpoint / "model.safetensors"
+    file, name = checkpoint / "model.safetensors", "model.layers.0.mlp.up_proj.bias"
     tensors = load_file(file)
-    save_file({**tensors, "model.layers.0.mlp.up_proj.bias": torch.zeros(128)}, file, {"format": "pt"})
-    assert export(str(checkpoint), tmp_path / "bundle").passed
-    save_file({**tensors, "model.layers.0.mlp.up_proj.bias": torch.ones(128)}, file, {"format": "pt"})
+    save_file({**tensors, name: torch.zeros(128)}, file, {"format": "pt"})
+    deferred_model(Checkpoint.open(str(checkpoint)), "LlamaForCausalLM", lambda model: "model.layers")
+    save_file({**tensors, name: torch.ones(128)}, file, {"format": "pt"})
     with pytest.raises(SourceError, match=r"mlp\.up_proj\.bias"):
-        export(str(checkpoint), tmp_path / "bundle", force=True)
+        deferred_model(Checkpoint.open(str(checkpoint)), "LlamaForCausalLM", lambda model: "model.layers")
 
 
 def test_quantised_encoder_is_refused_by_name(tiny_checkpoint: Path, tmp_path: Path) -> None:
