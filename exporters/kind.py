@@ -37,6 +37,7 @@ class Kind:
     checked_as: Callable[..., str] = _same_dtype
     other: Callable[[Mapping[str, Any]], Family | None] = _no_other  # finds families that are not listed
     any_architecture: bool = False  # config.json may list any: model_type alone decides
+    keeps_quantized: bool = False  # weights that a checkpoint stores quantised
     in_sentence_folders: bool = False  # the Transformers of sentence-transformers folders, and no others
 
     def find(self, config: Mapping[str, Any]) -> Family | None:

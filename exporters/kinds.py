@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from pathlib import Path
 from typing import Any
 
 from intaglio.exporters.checkpoints.family import Family
+from intaglio.exporters.checkpoints.quantized.formats import format_of
+from intaglio.exporters.checkpoints.quantized.methods import not_read
 from intaglio.exporters.decoders.reference import load_decoder
 from intaglio.exporters.decoders.traced.export import export_traced_decoder
 from intaglio.exporters.decoders.traced.family import find_traced
@@ -25,7 +28,8 @@ KINDS = (
     Kind(DECODERS, export_decoder, load_decoder),
     Kind(ENCODER_DECODERS, export_encoder_decoder, load=None),
     Kind(SPEECH, export_speech, load_speech, ("features",), checked_as, any_architecture=True),
-    Kind((), export_traced_decoder, load_decoder, ("context",), other=find_traced),  # last: loads transformers
+    # Last: loads transformers.
+    Kind((), export_traced_decoder, load_decoder, ("context",), other=find_traced, keeps_quantized=True),
 )
 
 
@@ -35,10 +39,13 @@ def find_kind(config: Mapping[str, Any], where: str, in_sentence_folder: bool = 
     `where` names the config.json. Raises `SourceError` for one that is not supported.
     """
     kinds = [kind for kind in KINDS if kind.in_sentence_folders == in_sentence_folder]
-    for kind in kinds:
+    quantized = format_of(config) is not None
+    for kind in (each for each in kinds if each.keeps_quantized or not quantized):
         if family := kind.find(config):
             family.check(config, where)
             return kind, family
+    if quantized and any(kind.find(config) for kind in kinds):
+        raise not_read(Path(where), config, "in causal language models")
     supported = {
         architecture: family.model_type
         for kind in KINDS

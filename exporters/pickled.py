@@ -19,6 +19,8 @@ from intaglio.exporters.checkpoints.contents import refuse_folder
 from intaglio.exporters.checkpoints.converted import Converted
 from intaglio.exporters.checkpoints.family import Family, listed_architecture
 from intaglio.exporters.checkpoints.pointers import check_downloaded, configurations
+from intaglio.exporters.checkpoints.quantized.formats import format_of
+from intaglio.exporters.checkpoints.quantized.methods import not_read
 from intaglio.exporters.checkpoints.sentence_folder import read_modules
 from intaglio.exporters.kinds import find_kind
 from intaglio.exporters.reference.source_model import load_state
@@ -52,6 +54,8 @@ def open_pickled(location: str) -> Pickled:
         read_config(root, location, find_kind)  # before the weights are downloaded
         root = hub.fetch(location, None, True, ("pytorch_model*.bin",))
     folder, config = read_config(root, location)
+    if format_of(config):
+        raise not_read(folder, config, "from safetensors")
     _, family = find_kind(config, str(folder), bool(read_modules(root)))
     if (folder / INDEX).is_file():
         weights = indexed_files(folder, INDEX)

@@ -15,9 +15,9 @@ from intaglio.exporters.checkpoints.adapters import adapter_alone, check_merged,
 from intaglio.exporters.checkpoints.config import read_json
 from intaglio.exporters.checkpoints.contents import refuse_file, refuse_folder
 from intaglio.exporters.checkpoints.pointers import check_downloaded, configurations
-from intaglio.exporters.checkpoints.quantized.formats import format_of, joined
+from intaglio.exporters.checkpoints.quantized.formats import format_of, joined, with_settings
 from intaglio.exporters.checkpoints.quantized.grouped_weight import GroupedWeight
-from intaglio.exporters.checkpoints.quantized.methods import check_configuration, check_tensors
+from intaglio.exporters.checkpoints.quantized.methods import check_configuration, check_parts, check_tensors
 from intaglio.exporters.checkpoints.safetensors_file import MappedTensor, map_tensors, read_header
 from intaglio.exporters.checkpoints.sentence_folder import module_files, read_modules, transformer_folder
 from intaglio.files.atomic import BUNDLE, restore
@@ -79,7 +79,9 @@ class Checkpoint:
         folder, config = read_config(root, given, check)
         weights = _weight_files(folder, given)
         check_downloaded(weights)
-        if format_of(config) is None:
+        if format_of(config):
+            check_parts(folder, config, weights)
+        else:
             check_tensors(folder, weights)
         check_merged(folder, weights)
         for path in weights:
@@ -104,11 +106,13 @@ class Checkpoint:
         own = [path.relative_to(self.root).as_posix() for path in (*self.weights, *present)]
         return [*own, *module_files(self.root)]
 
-    def tensors(self) -> dict[str, MappedTensor | GroupedWeight]:
-        """Every weight, mapped into memory and not yet read."""
-        return joined(
-            {name: tensor for path in self.weights for name, tensor in map_tensors(path).items()}, self.config
-        )
+    def tensors(self) -> dict[str, MappedTensor]:
+        """Every tensor of the files, mapped into memory and not yet read."""
+        return {name: tensor for path in self.weights for name, tensor in map_tensors(path).items()}
+
+    def parameters(self) -> dict[str, MappedTensor | GroupedWeight]:
+        """The same with the parts of each quantised weight joined under its own name."""
+        return joined(self.tensors(), self.config)
 
     def drafts(self, depth: int) -> Drafts | None:
         """The drafts trained for this model of `depth` blocks, or None. Raises `SourceError`."""
@@ -147,7 +151,7 @@ def read_config(root: Path, given: str, check: Check | None = None) -> tuple[Pat
         raise adapter_alone(folder) or refuse_folder(folder, given)
     check_folder(folder)
     check_downloaded(configurations(folder))
-    config = read_json(folder / CONFIG)
+    config = with_settings(folder, read_json(folder / CONFIG))
     check_no_adapter(folder, config)
     check_configuration(folder, config)
     in_sentence_folder = bool(read_modules(root))

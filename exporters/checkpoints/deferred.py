@@ -6,14 +6,15 @@ place the model that it builds has no weights, but each of its parameters knows 
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
 import torch
-from torch.utils._pytree import tree_map_only
+from torch.utils._pytree import tree_leaves, tree_map_only
 
-from intaglio.exporters.checkpoints.quantized.grouped_weight import GroupedWeight
+from intaglio.errors import SourceError
+from intaglio.exporters.checkpoints.quantized.grouped_weight import GroupedWeight, below_each_other
 from intaglio.exporters.checkpoints.safetensors_file import MappedTensor
 
 aten = torch.ops.aten
@@ -86,6 +87,43 @@ class DeferredTensor(torch.Tensor):
                 return None
             inner = call.arguments[0]
         return call
+
+    def grouped(self) -> GroupedWeight | None:
+        """The quantised weight whose numbers these are, or several of them below each other; None for other numbers.
+
+        Raises `SourceError` for numbers that are computed from quantised ones in another way.
+        """
+        if (found := self.unchanged()) is not None:
+            return found[1] if isinstance(found[1], GroupedWeight) else None
+        inner = self._whole()
+        call = inner.made
+        if isinstance(call, _Call) and call.operation is aten.cat.default and call.arguments[1:] in ((), (0,)):
+            parts = [each.grouped() for each in call.arguments[0] if isinstance(each, DeferredTensor)]
+            kept = [each for each in parts if each is not None]
+            if kept and len(kept) == len(call.arguments[0]) and (joined := below_each_other(kept)) is not None:
+                return joined
+        if name := next((name for name, source in self._sources() if isinstance(source, GroupedWeight)), None):
+            raise SourceError(
+                f"{name}: transformers changes this quantised weight while it loads it, so its codes cannot be kept. "
+                "Export the checkpoint that it was made from."
+            )
+        return None
+
+    def _whole(self) -> DeferredTensor:
+        """The tensor of the last operation that changed the numbers or their order."""
+        inner = self
+        while isinstance(call := inner.made, _Call) and call.operation in SAME_NUMBERS:
+            inner = call.arguments[0]
+        return inner
+
+    def _sources(self) -> Iterator[tuple[str, Source]]:
+        """The tensors of the checkpoint from which this one is computed, with their names."""
+        if not isinstance(self.made, _Call):
+            yield self.made
+            return
+        for each in tree_leaves((self.made.arguments, dict(self.made.options))):
+            if isinstance(each, DeferredTensor):
+                yield from each._sources()
 
     def part(self, index: int) -> DeferredTensor:
         """The part at `index` of the first axis; where that axis was stacked, from its part of the checkpoint alone."""

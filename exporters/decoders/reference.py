@@ -43,7 +43,7 @@ def source_model(checkpoint: Checkpoint, architecture: str, context: str | None 
     """The checkpoint as a float32 model of `transformers`; `streamed`: as in `build_model`."""
     from intaglio.networks.blocks import blocks_path
 
-    model = build_model(checkpoint, checkpoint.tensors(), architecture, blocks_path, streamed).eval()
+    model = build_model(checkpoint, checkpoint.parameters(), architecture, blocks_path, streamed).eval()
     fix_frequencies(model, context)
     return model
 

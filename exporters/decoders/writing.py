@@ -62,8 +62,12 @@ def write_decoder(
     decoder: Decoder,
     dtype: str,
     draft: Draft,
+    parameters: int | None = None,
 ) -> None:
-    """Write a graph and its manifest into the draft; `layers`: the values that its modules return."""
+    """Write a graph and its manifest into the draft; `layers`: the values that its modules return.
+
+    `parameters`: their number, where the graph's weights do not tell it.
+    """
     with step("writing"):
         draft.manifest = new_manifest(
             model,
@@ -78,6 +82,7 @@ def write_decoder(
             },
             layers=layers,
             decoder=decoder,
+            **({"parameters": parameters} if parameters else {}),
         )
         save(model, draft.model_path, consume=True)
     draft.notes += rounding.notes()

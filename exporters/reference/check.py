@@ -19,6 +19,7 @@ from intaglio.accuracy.default_bounds import INTEGER, Bounds
 from intaglio.accuracy.metrics import cosine, max_abs
 from intaglio.accuracy.padding import without_padding
 from intaglio.errors import EngineError
+from intaglio.plugins import ort as kernels
 from intaglio.processes import children
 from intaglio.processes.temporary import scratch_directory
 from intaglio.runtime.engines.engine import Array, Engine
@@ -51,7 +52,8 @@ class Checked(msgspec.Struct):
 
 def open_checked(model: Path, cuts: Sequence[str], outputs: Collection[str] | None = None) -> Engine:
     """Open the ONNX file `model`: one with many weights in parts, cut at the values `cuts`; see `LayeredEngine`."""
-    if cuts and sum(file.stat().st_size for file in model.parent.glob("*") if file.is_file()) > WHOLE_UP_TO:
+    size = sum(file.stat().st_size for file in model.parent.glob("*") if file.is_file())
+    if cuts and size > WHOLE_UP_TO and kernels.operators():
         return LayeredEngine(model, cuts, outputs)
     return OnnxRuntimeEngine(model, outputs=outputs)
 

@@ -54,7 +54,7 @@ def deferred_model(checkpoint: Checkpoint, architecture: str, blocks: Callable[[
     """
     from intaglio.exporters.checkpoints.deferred import DeferredTensor
 
-    tensors = {name: DeferredTensor.of(name, mapped) for name, mapped in checkpoint.tensors().items()}
+    tensors = {name: DeferredTensor.of(name, mapped) for name, mapped in checkpoint.parameters().items()}
     _check_experts(checkpoint, tensors)
     model = _load_complete(checkpoint, tensors, architecture, blocks, {})
     for module in model.modules():
@@ -89,8 +89,18 @@ def _load_complete(
 ) -> Any:
     with source_errors(checkpoint, architecture, Exception):  # the library raises all kinds of exceptions
         model, report = load_state(checkpoint.folder, architecture, tensors, load("torch").float32, **extra)
+    unexpected = [key for key in report.get("unexpected_keys") or () if not _is_zero_bias(tensors, str(key))]
+    report = {**report, "unexpected_keys": unexpected}
     _check_complete(checkpoint, architecture, blocks if isinstance(blocks, str) else blocks(model), report)
     return model
+
+
+def _is_zero_bias(tensors: Mapping[str, Tensor], name: str) -> bool:
+    """Whether a tensor is a bias of zeros, as tools that quantise write for layers that have none."""
+    if not name.endswith(".bias") or (tensor := tensors.get(name)) is None:
+        return False
+    compute = getattr(tensor, "compute", None)
+    return not (compute() if compute else tensor).any()
 
 
 def load_state(

@@ -9,6 +9,7 @@ import onnx_ir as ir
 from intaglio.bundle.bundle import FORMAT, Axis, Manifest, Source, tensor_spec
 from intaglio.bundle.model_file import count_weights
 from intaglio.exporters.checkpoints.family import Family
+from intaglio.plugins import custom_operators
 from intaglio.version import __version__
 
 
@@ -40,5 +41,6 @@ def new_manifest(
         inputs=[tensor_spec(value) for value in model.graph.inputs if not value.is_initializer()],
         outputs=[tensor_spec(value) for value in model.graph.outputs],
         axes=axes,
+        custom_operators=custom_operators(model.graph),
         **{**common, **details},
     )

@@ -79,7 +79,7 @@ def unsuited(kind: str, config: Any) -> str | None:
             "layers of convolutions, which cannot follow the paths of a draft tree. Use speculative decoding with a "
             "smaller model, or n-grams, which need no training."
         )
-    if kind == HIDDEN_TRANSFER and getattr(config, "num_kv_shared_layers", 0):
+    if kind == HIDDEN_TRANSFER and getattr(config, "num_kv_shared_layers", None):
         return "layers that share the caches of earlier ones, where pseudo states cannot enter. Train Medusa heads."
     return None
 

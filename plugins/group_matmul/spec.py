@@ -117,6 +117,8 @@ def _dequantized(graph: FunctionBody, inputs: Sequence[ir.Value | None], bits: i
         return None
     middle = graph.fixed(zero_points)
     middles = np.full(factors.shape, 2 ** (bits - 1)) if middle is None else middle
+    if middles.max() >= 2**bits:
+        return None  # no number of as many bits
     blocks = graph.constant(factors.T, factors.dtype.type), graph.constant(middles.T, graph.small_integer(bits))
     weight: ir.Value = graph.op("DequantizeLinear", numbers, *blocks, axis=0, block_size=group_size)
     return weight

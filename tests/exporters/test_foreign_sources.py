@@ -12,7 +12,7 @@ from intaglio.errors import SourceError
 from intaglio.exporters.checkpoints.adapters import left_out
 from intaglio.exporters.checkpoints.checkpoint import Checkpoint
 from intaglio.exporters.checkpoints.contents import refuse_file
-from intaglio.exporters.checkpoints.quantized import METHODS
+from intaglio.exporters.checkpoints.quantized.methods import METHODS
 from intaglio.exporters.pickled import open_pickled
 from intaglio.graph_passes.recipes.recipes import RECIPES
 

@@ -14,7 +14,13 @@ import numpy as np
 import numpy.typing as npt
 
 from intaglio.errors import SourceError
-from intaglio.exporters.checkpoints.quantized.grouped_weight import GroupedWeight, Groups, spread, usable_group
+from intaglio.exporters.checkpoints.quantized.grouped_weight import (
+    GroupedWeight,
+    Groups,
+    spread,
+    stated_group_size,
+    usable_group,
+)
 from intaglio.exporters.checkpoints.quantized.parts import Parts, array, described, unpacked
 from intaglio.plugins.bit_packing import pack
 
@@ -33,17 +39,13 @@ def weight(name: str, parts: Parts, settings: Mapping[str, Any]) -> GroupedWeigh
     groups, channels = parts["scales"].shape
     if channels != words * len(ORDER) or parts["qzeros"].shape != (groups, words) or not groups:
         raise SourceError(f"{name}: {described(parts)} do not form a weight of AWQ in {BITS} bits. Download it again.")
-    given = int(settings.get("group_size", settings.get("q_group_size", -1)))
-    size = inputs if given == -1 or groups == 1 else given
+    size = stated_group_size(name, settings, ("group_size", "q_group_size"), inputs, groups)
     usable = usable_group(name, inputs, groups, size)
 
     def read() -> Groups:
-        return Groups(
-            pack(np.ascontiguousarray(_channels(array(parts["qweight"])).T), BITS),
-            spread(array(parts["scales"]).T.astype(np.float32), size, usable, inputs),
-            np.ascontiguousarray(spread(_channels(array(parts["qzeros"])).T, size, usable, inputs)),
-            None,
-        )
+        packed = pack(np.ascontiguousarray(_channels(array(parts["qweight"])).T), BITS)
+        scales = spread(array(parts["scales"]).T.astype(np.float32), size, usable, inputs)
+        return Groups(packed, scales, spread(_channels(array(parts["qzeros"])).T, size, usable, inputs))
 
     return GroupedWeight((channels, inputs), BITS, usable, read)
 

@@ -52,11 +52,10 @@ def weight(name: str, parts: Parts, settings: Mapping[str, Any]) -> GroupedWeigh
         packed = array(parts["weight_packed"])
         if order is not None:
             packed = pack(unpacked(packed, bits)[:, order], bits)
-        zero_points = None
-        if zeros is not None:
-            numbers = unpacked(np.ascontiguousarray(array(zeros).T), bits)[:, :channels].T
-            zero_points = np.ascontiguousarray(spread(numbers, size, usable, inputs))
         scales = spread(array(parts["weight_scale"]).astype(np.float32), size, usable, inputs)
-        return Groups(packed, scales, zero_points, order)
+        if zeros is None:
+            return Groups(packed, scales, np.full(scales.shape, 2 ** (bits - 1), np.uint8))
+        numbers = unpacked(np.ascontiguousarray(array(zeros).T), bits)[:, :channels].T
+        return Groups(packed, scales, spread(numbers, size, usable, inputs))
 
-    return GroupedWeight((channels, inputs), bits, usable, read)
+    return GroupedWeight((channels, inputs), bits, usable, read, order)

@@ -2,17 +2,24 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable, Mapping
-from typing import Any, NamedTuple
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from intaglio.errors import SourceError
+from intaglio.exporters.checkpoints.config import read_json
 from intaglio.exporters.checkpoints.quantized import awq, compressed_tensors, gptq
 from intaglio.exporters.checkpoints.quantized.grouped_weight import GroupedWeight
 from intaglio.exporters.checkpoints.quantized.parts import Parts
 from intaglio.exporters.checkpoints.safetensors_file import MappedTensor
 
+if TYPE_CHECKING:
+    from intaglio.exporters.checkpoints.checkpoint import Checkpoint
+
 SECTION = "quantization_config"  # of config.json
 METHOD = "quant_method"
+BESIDE = {"quantize_config.json": "gptq", "quant_config.json": "awq"}  # files beside it, and the method of each
 
 
 class Format(NamedTuple):
@@ -45,6 +52,14 @@ def format_of(config: Mapping[str, Any]) -> Format | None:
     return None if found and found.only and settings.get("format") != found.only else found
 
 
+def with_settings(folder: Path, config: dict[str, Any]) -> dict[str, Any]:
+    """`config` with the settings that older tools write into a file beside it."""
+    for name, method in BESIDE.items():
+        if SECTION not in config and (folder / name).is_file():
+            return {**config, SECTION: {METHOD: method, **read_json(folder / name)}}
+    return config
+
+
 def joined(tensors: Mapping[str, MappedTensor], config: Mapping[str, Any]) -> dict[str, MappedTensor | GroupedWeight]:
     """The tensors of a checkpoint, with the parts of each quantised weight joined under its own name.
 
@@ -68,3 +83,14 @@ def joined(tensors: Mapping[str, MappedTensor], config: Mapping[str, Any]) -> di
             raise SourceError(f"{path}: its parts are not matrices. Download or copy the whole checkpoint again.")
         result[f"{path}.weight"] = known.weight(path, found, config[SECTION])
     return result
+
+
+def kept(checkpoint: Checkpoint) -> list[str]:
+    """What a bundle keeps of quantised weights, a line for each number of bits and size of groups."""
+    weights = [each for each in checkpoint.parameters().values() if isinstance(each, GroupedWeight)]
+    counts = Counter((each.bits, each.group_size) for each in weights)
+    method = str(checkpoint.config.get(SECTION, {}).get(METHOD))
+    return [
+        f"{number} weights are kept as {method} has them: {bits} bits, groups of {size}"
+        for (bits, size), number in sorted(counts.items())
+    ]

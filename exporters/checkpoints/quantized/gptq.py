@@ -5,7 +5,8 @@
     scales   [groups, N]
     g_idx    int32 [K], the group of each input; not ascending after `desc_act`
 
-The first version of the format stores zero points less 1.
+The first version of the format stores zero points less 1. "gptq_p" stores numbers of 3 bits in planes: of each 32, two
+words with their lower two bits, and one with the upper ones.
 """
 
 from __future__ import annotations
@@ -14,6 +15,7 @@ from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
+import numpy.typing as npt
 
 from intaglio.errors import SourceError
 from intaglio.exporters.checkpoints.quantized.grouped_weight import (
@@ -22,12 +24,13 @@ from intaglio.exporters.checkpoints.quantized.grouped_weight import (
     Groups,
     sorted_inputs,
     spread,
+    stated_group_size,
     usable_group,
 )
 from intaglio.exporters.checkpoints.quantized.parts import Parts, array, described, unpacked
 from intaglio.plugins.bit_packing import WORD, pack
 
-SECOND_VERSION = "gptq_v2"
+FIRST, SECOND, PLANES = "gptq", "gptq_v2", "gptq_p"
 
 
 def weight(name: str, parts: Parts, settings: Mapping[str, Any]) -> GroupedWeight:
@@ -35,42 +38,67 @@ def weight(name: str, parts: Parts, settings: Mapping[str, Any]) -> GroupedWeigh
     words, channels = parts["qweight"].shape
     groups = parts["scales"].shape[0]
     bits = parts["qzeros"].shape[1] * WORD // channels if channels else 0
-    if bits not in BITS or parts["scales"].shape != (groups, channels) or words % bits or not groups:
+    fits = parts["scales"].shape == (groups, channels) and len(parts["qzeros"].tensor) == groups > 0
+    if bits not in BITS or not fits or words % bits or (WORD % bits and channels % WORD):
         raise SourceError(f"{name}: {described(parts)} do not form a weight of GPTQ in {BITS} bits. Download it again.")
+    layout = "marlin" if settings.get("is_marlin_format") else settings.get("checkpoint_format") or FIRST
+    if layout not in (FIRST, SECOND, PLANES):
+        raise SourceError(
+            f"{name}: the layout {layout!r} of GPTQ is not read, {FIRST}, {SECOND} and {PLANES} are. Export the "
+            "checkpoint that it was made from."
+        )
     inputs = words * WORD // bits
     index = array(parts["g_idx"]) if "g_idx" in parts else None
-    given = int(settings.get("group_size", -1))
-    size = inputs if given == -1 or groups == 1 else given
+    size = stated_group_size(name, settings, ("group_size",), inputs, groups)
     usable = usable_group(name, inputs, groups, size)
     order = sorted_inputs(name, index, inputs, size)
-    second = _is_second_version(settings, parts, bits)
+    in_planes = layout == PLANES and bits == 3
+    first = layout == FIRST if not settings.get("sym", True) else _is_first_version(layout, parts, bits)
 
     def read() -> Groups:
         packed = np.ascontiguousarray(array(parts["qweight"]).T)
-        if order is not None:
-            packed = pack(unpacked(packed, bits)[:, order], bits)
-        stored = unpacked(array(parts["qzeros"]), bits).T
-        zeros = stored if second else (stored + np.uint8(1)) & np.uint8(2**bits - 1)
-        middle = bool((zeros == 2 ** (bits - 1)).all())
-        return Groups(
-            packed,
-            spread(array(parts["scales"]).T.astype(np.float32), size, usable, inputs),
-            None if middle else np.ascontiguousarray(spread(zeros, size, usable, inputs)),
-            order,
-        )
+        if order is not None or in_planes:
+            codes = _of_planes(packed) if in_planes else unpacked(packed, bits)
+            packed = pack(codes if order is None else codes[:, order], bits)
+        zeros = _zero_points(array(parts["qzeros"]), bits, first, in_planes)[:, :channels].T
+        scales = spread(array(parts["scales"]).T.astype(np.float32), size, usable, inputs)
+        return Groups(packed, scales, spread(zeros, size, usable, inputs))
 
-    return GroupedWeight((channels, inputs), bits, usable, read)
+    return GroupedWeight((channels, inputs), bits, usable, read, order)
 
 
-def _is_second_version(settings: Mapping[str, Any], parts: Parts, bits: int) -> bool:
-    """Whether zero points are stored as they are.
+def _is_first_version(layout: str, parts: Parts, bits: int) -> bool:
+    """Whether zero points of symmetric weights are stored less 1.
 
-    Of symmetric weights every zero point is the middle, so the numbers say it, even where the settings are wrong.
+    They are all the middle, so the numbers say it, even where the settings are wrong.
     """
-    stated = settings.get("checkpoint_format", settings.get("format")) == SECOND_VERSION
-    if settings.get("sym", True):
-        stored = unpacked(array(parts["qzeros"]), bits)
-        for is_second, middle in ((True, 2 ** (bits - 1)), (False, 2 ** (bits - 1) - 1)):
+    if layout != PLANES:
+        stored = unpacked(array(parts["qzeros"]), bits)[:, : parts["scales"].shape[1]]
+        for is_first, middle in ((False, 2 ** (bits - 1)), (True, 2 ** (bits - 1) - 1)):
             if (stored == middle).all():
-                return is_second
-    return stated
+                return is_first
+    return layout == FIRST
+
+
+def _zero_points(words: npt.NDArray[np.int32], bits: int, first: bool, in_planes: bool) -> npt.NDArray[np.uint8]:
+    """The zero points [groups, N] of words.
+
+    Tools subtract the 1 from whole words, and a zero point of 0 borrows from its neighbour; not with 3 bits.
+    """
+    if in_planes:
+        return _of_planes(words)
+    if not first:
+        return unpacked(words, bits)
+    if WORD % bits:
+        return (unpacked(words, bits) + np.uint8(1)) & np.uint8(2**bits - 1)
+    ones = np.uint32((2**WORD - 1) // (2**bits - 1))
+    return unpacked((words.view(np.uint32) + ones).view(np.int32), bits)
+
+
+def _of_planes(words: npt.NDArray[np.int32]) -> npt.NDArray[np.uint8]:
+    """[rows, words] with numbers of 3 bits in planes to [rows, numbers]."""
+    rows = len(words)
+    blocks = words.reshape(rows, -1, 3)
+    low = unpacked(np.ascontiguousarray(blocks[..., :2]).reshape(rows, -1), 2)
+    high = unpacked(np.ascontiguousarray(blocks[..., 2:]).reshape(rows, -1), 1)
+    return low | high << np.uint8(2)

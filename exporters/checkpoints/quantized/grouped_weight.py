@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
 from math import gcd
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -25,8 +25,7 @@ class Groups(NamedTuple):
 
     packed: npt.NDArray[np.int32]  # [N, K·bits/32], the codes as `bit_packing` packs them
     scales: npt.NDArray[np.float32]  # [N, K/group_size]
-    zero_points: npt.NDArray[np.uint8] | None  # [N, K/group_size]; None if all are 2^(bits - 1)
-    order: npt.NDArray[np.int64] | None  # [K], the input that each column is for; None if they are in order
+    zero_points: npt.NDArray[np.uint8]  # [N, K/group_size]
 
 
 @dataclass(frozen=True)
@@ -37,6 +36,7 @@ class GroupedWeight:
     bits: int
     group_size: int
     read: Callable[[], Groups]
+    order: npt.NDArray[np.int64] | None = None  # [K], the input that each column is for; None if they are in order
 
     @property
     def dtype(self) -> torch.dtype:
@@ -53,8 +53,32 @@ class GroupedWeight:
         groups = self.read()
         weight = group_weight(groups.packed, groups.scales, groups.zero_points, self.bits, self.group_size)
         result = np.empty(self.shape, np.float32)
-        result[:, slice(None) if groups.order is None else groups.order] = weight
+        result[:, slice(None) if self.order is None else self.order] = weight
         return torch.from_numpy(result)
+
+
+def below_each_other(weights: Sequence[GroupedWeight]) -> GroupedWeight | None:
+    """One weight of the rows of all, which multiply the same inputs; None if they are grouped differently."""
+
+    def grouping(each: GroupedWeight) -> tuple[Any, ...]:
+        return each.bits, each.group_size, each.shape[1], None if each.order is None else each.order.tobytes()
+
+    if len(set(map(grouping, weights))) > 1:
+        return None
+
+    def read() -> Groups:
+        return Groups(*map(np.concatenate, zip(*(each.read() for each in weights), strict=True)))
+
+    shape = sum(each.shape[0] for each in weights), weights[0].shape[1]
+    return replace(weights[0], shape=shape, read=read)
+
+
+def stated_group_size(name: str, settings: Mapping[str, Any], keys: Sequence[str], inputs: int, groups: int) -> int:
+    """The group size under one of `keys` of the settings; a whole row if it is -1. Raises `SourceError`."""
+    given = next((settings[key] for key in keys if key in settings), -1)
+    if not isinstance(given, int) or isinstance(given, bool) or given == 0 or given < -1:
+        raise SourceError(f"{name}: {keys[0]} is {given!r}, expected a number of weights, or -1. Fix it.")
+    return inputs if given == -1 or groups == 1 else given
 
 
 def usable_group(name: str, inputs: int, groups: int, group_size: int) -> int:

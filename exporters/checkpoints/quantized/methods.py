@@ -9,7 +9,7 @@ from typing import Any, NamedTuple
 
 from intaglio.errors import SourceError
 from intaglio.exporters.checkpoints.config import read_json
-from intaglio.exporters.checkpoints.quantized.formats import format_of
+from intaglio.exporters.checkpoints.quantized.formats import SECTION, format_of
 from intaglio.exporters.checkpoints.safetensors_file import Entry, read_entries
 
 SECTIONS = ("quantization_config", "compression_config", "quantization", "quant_config")  # of config.json
@@ -125,6 +125,25 @@ def check_tensors(folder: Path, paths: Iterable[Path]) -> None:
             found = OF_DTYPE.get(entry.dtype) or Method(f"numbers of type {entry.dtype}", "int8-weights")
             found = METHODS["mlx"] if f"{name.removesuffix('weight')}scales" in entries else found
             raise _error(folder, found, f"tensor {name} is {entry.dtype}")
+
+
+def not_read(folder: Path, config: Mapping[str, Any], where: str) -> SourceError:
+    """The error for a checkpoint in a format that is read, but only from `where`."""
+    method = _method(config[SECTION], SECTION)
+    return _error(folder, method._replace(name=f"{method.name}, read {where} alone"), SECTION)
+
+
+def check_parts(folder: Path, config: Mapping[str, Any], paths: Iterable[Path]) -> None:
+    """Raise `SourceError` if config.json describes quantised weights, in a format that is read, and there are none."""
+    known = format_of(config)
+    assert known is not None
+    first = known.matrices[0]
+    if not any(name.rpartition(".")[2] == first for path in paths for name in read_entries(path)[0]):
+        raise SourceError(
+            f"{folder}: config.json says that its weights are quantised already, with "
+            f"{_method(config[SECTION], SECTION).name}, but no tensor is called {first}. Download or copy the whole "
+            f"checkpoint again, or remove {SECTION} if they are not."
+        )
 
 
 def _is_off(section: Any) -> bool:

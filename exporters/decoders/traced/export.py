@@ -12,6 +12,7 @@ from intaglio.display.progress import step
 from intaglio.errors import SourceError, UsageError, one_line
 from intaglio.exporters.checkpoints.checkpoint import Checkpoint
 from intaglio.exporters.checkpoints.config import integer
+from intaglio.exporters.checkpoints.quantized.formats import kept
 from intaglio.exporters.checkpoints.tokenizer_files import write_decoder_tokenizer
 from intaglio.exporters.decoders.check import AFTER_PAST, check_decoder, token_batch
 from intaglio.exporters.decoders.context import SHORT, border, check_context, fix_frequencies
@@ -84,6 +85,7 @@ def export_traced_decoder(
         cached = sorted(graph.caches)
         expected = source_outputs(checkpoint, family.architecture, decoder, batch, cached, past, context)
     _write(graph, checkpoint, family, decoder, dtype, draft)
+    draft.notes += kept(checkpoint)
     with step("checking against the source model"):
         cuts = block_outputs(graph.layers, [blocks])
         return check_decoder(draft.model_path, decoder, bounds, batch, expected, cuts, past)
@@ -177,7 +179,9 @@ def _write(
     graph: TracedGraph, checkpoint: Checkpoint, family: TracedFamily, decoder: Decoder, dtype: str, draft: Draft
 ) -> None:
     """Write the graph and the manifest into the draft, and note the weights that the graph leaves out."""
-    write_decoder(graph.model, graph.layers, graph.rounding, checkpoint, family, decoder, dtype, draft)
+    write_decoder(
+        graph.model, graph.layers, graph.rounding, checkpoint, family, decoder, dtype, draft, graph.parameters
+    )
     if graph.unused:
         parts = sorted({".".join(path.split(".")[:2]) for path in graph.unused})
         draft.notes.append(f"text does not use {len(graph.unused)} weights, which are left out: of {', '.join(parts)}")

@@ -66,9 +66,8 @@ def _constants(graph: ir.Graph, name: str, weight: GroupedWeight) -> dict[str, i
     """The inputs of GroupMatMul by their names, read from the checkpoint when the graph is written."""
     channels, inputs = weight.shape
     groups = inputs // weight.group_size
-    first = weight.read()
     kinds = {"packed": (WORDS, [channels, inputs * weight.bits // WORD]), "scales": (FLOATS, [channels, groups])}
-    if first.zero_points is not None:
+    if (weight.read().zero_points != 2 ** (weight.bits - 1)).any():
         kinds["zero_points"] = (BYTES, [channels, groups])
     made = {}
     for kind, (dtype, shape) in kinds.items():
@@ -77,8 +76,8 @@ def _constants(graph: ir.Graph, name: str, weight: GroupedWeight) -> dict[str, i
             return ir.Tensor(np.ascontiguousarray(getattr(weight.read(), kind)), name=f"{name}.{kind}")
 
         made[kind] = _initializer(graph, ir.LazyTensor(tensor, dtype, ir.Shape(shape), name=f"{name}.{kind}"))
-    if first.order is not None:
-        made["order"] = _initializer(graph, ir.Tensor(first.order, name=f"{name}.order"))
+    if weight.order is not None:
+        made["order"] = _initializer(graph, ir.Tensor(weight.order, name=f"{name}.order"))
     return made
 
 

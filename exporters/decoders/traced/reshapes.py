@@ -13,9 +13,11 @@ def state_lengths(model: ir.Model) -> None:
     the number of heads would not be constant, as caches need it to be.
     """
     for node in list(model.graph):
-        joined = node.inputs[1].producer() if node.op_type == "Reshape" and node.inputs[1] is not None else None
-        shape = node.outputs[0].shape
-        if joined is None or joined.op_type != "Concat" or shape is None or len(shape) != len(joined.inputs):
+        given, shape = node.inputs[1] if node.op_type == "Reshape" else None, node.outputs[0].shape
+        joined = given.producer() if given is not None else None
+        if given is None or joined is None or joined.op_type != "Concat" or shape is None:
+            continue
+        if len(shape) != len(joined.inputs):
             continue
         lengths = [
             length if isinstance(length, int) and _is_computed(value) else None
@@ -27,7 +29,7 @@ def state_lengths(model: ir.Model) -> None:
                 for length, value in zip(lengths, joined.inputs, strict=True)
             ]
             stated = ir.node("Concat", parts, {"axis": 0})
-            stated.outputs[0].type, stated.outputs[0].shape = node.inputs[1].type, node.inputs[1].shape
+            stated.outputs[0].type, stated.outputs[0].shape = given.type, given.shape
             model.graph.insert_before(node, stated)
             node.replace_input_with(1, stated.outputs[0])
 

@@ -21,6 +21,7 @@ from onnxscript import optimizer
 from torch._subclasses.fake_tensor import FakeTensorMode
 from torch.utils._pytree import tree_leaves
 
+from intaglio.bundle.model_file import count_weights
 from intaglio.exporters.decoders.caches import Shapes
 from intaglio.exporters.decoders.experts import expand
 from intaglio.exporters.decoders.module import DecoderModule, DraftedModule, EarlyExitModule
@@ -62,6 +63,7 @@ class TracedGraph:
     caches: Shapes
     rounding: Rounding  # of the weights, complete once they are written
     unused: list[str]  # paths of parameters that the graph does not read
+    parameters: int | None  # their number, if some are codes of a quantised checkpoint
 
 
 def trace(module: DecoderModule, dtype: torch.dtype) -> TracedGraph:
@@ -80,6 +82,7 @@ def trace(module: DecoderModule, dtype: torch.dtype) -> TracedGraph:
     expand(model, weights.expert)
     split_gemm(model)
     weights.attach()
+    count = count_weights(model) if weights.grouped else None
     group_products(model, weights.grouped)
     optimizer.optimize(model, output_size_limit=FOLDED)
     CommonSubexpressionEliminationPass()(model)
@@ -91,7 +94,7 @@ def trace(module: DecoderModule, dtype: torch.dtype) -> TracedGraph:
     name_nodes(model, GRAPH)
     layers = {path: value for path, value in module_outputs(model, module).items() if returned[path] == 1}
     ClearMetadataAndDocStringPass()(model)  # stack traces: longer than the graph, and full of this machine's paths
-    return TracedGraph(model, layers, caches, weights.rounding, weights.unused)
+    return TracedGraph(model, layers, caches, weights.rounding, weights.unused, count)
 
 
 @contextmanager

@@ -73,8 +73,8 @@ class TracedWeights:
         value.const_value = self._tensor(weight, name, transposed)
         shape = weight.shape[::-1] if transposed else weight.shape
         value.name, value.type, value.shape = name, ir.TensorType(self._dtype), ir.Shape(shape)
-        if (found := weight.unchanged()) is not None and isinstance(found[1], GroupedWeight):
-            self.grouped[value] = found[1]
+        if (grouped := weight.grouped()) is not None:
+            self.grouped[value] = grouped
 
     def _tensor(self, weight: DeferredTensor, name: str, transposed: bool) -> ir.TensorProtocol:
         if (found := weight.unchanged()) is not None and isinstance(found[1], MappedTensor):

@@ -8,7 +8,6 @@ from typing import Any
 
 from intaglio.bundle.bundle import Decoder
 from intaglio.exporters.checkpoints.family import Family
-from intaglio.exporters.checkpoints.quantized.formats import format_of
 from intaglio.exporters.decoders.context import switches
 from intaglio.exporters.decoders.written.graph import DecoderGraph
 
@@ -32,8 +31,6 @@ class DecoderFamily(Family):
 
     def takes(self, config: Mapping[str, Any]) -> bool:
         """Whether all layers have the same window or none, and rotary frequencies that do not depend on the length."""
-        if format_of(config):
-            return False  # the weights stay quantised in a graph that is traced
         rope = config.get("rope_parameters") or config.get("rope_scaling") or {}
         if not isinstance(rope, dict):
             return True  # and refused later

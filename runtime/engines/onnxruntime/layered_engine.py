@@ -12,6 +12,8 @@ from intaglio.bundle.bundle import TensorSpec
 from intaglio.bundle.model_file import outline
 from intaglio.errors import EngineError, one_line
 from intaglio.extras import load
+from intaglio.plugins import custom_operators
+from intaglio.plugins import ort as kernels
 from intaglio.processes.threads import usable_threads
 from intaglio.runtime.engines.engine import Array, Engine
 from intaglio.runtime.engines.onnxruntime.engine import DTYPES, EXTERNAL_DATA_FOLDER
@@ -20,11 +22,12 @@ from intaglio.runtime.engines.onnxruntime.provider import open_session
 
 
 class LayeredEngine(Engine):
-    """An .onnx file of standard operators, cut at the values `cuts`, such as the outputs of its blocks.
+    """An .onnx file, cut at the values `cuts`, such as the outputs of its blocks.
 
     Each part is opened when it runs, and closed afterwards. A part has the nodes that its values are computed from, up
     to earlier cuts: values shared by all layers, such as a mask, are computed in each. Unknown cuts are ignored. It
-    takes more time than `OnnxRuntimeEngine`, and gives the same numbers, as the nodes are the same.
+    takes more time than `OnnxRuntimeEngine`, and gives the same numbers, as the nodes are the same. Our own operators
+    need the compiled library.
     """
 
     def __init__(self, path: Path, cuts: Sequence[str], outputs: Collection[str] | None = None):
@@ -33,6 +36,7 @@ class LayeredEngine(Engine):
             reduce(model, outputs)
         produced = {name for node in model.graph.node for name in node.output}
         self._path = path
+        self._registers = bool(custom_operators(model.graph.node))
         self._parts = _parts(model, [cut for cut in cuts if cut in produced])
         initialized = {tensor.name for tensor in model.graph.initializer}
         self.inputs = tuple(_spec(value) for value in model.graph.input if value.name not in initialized)
@@ -63,6 +67,8 @@ class LayeredEngine(Engine):
             (EXTERNAL_DATA_FOLDER, str(self._path.parent)),
         ):
             options.add_session_config_entry(name, value)
+        if self._registers:
+            kernels.register(options)
         return open_session(self._path, part, options, "ort-cpu")
 
     def close(self) -> None:

@@ -92,10 +92,15 @@ def _method(method: str, **more: Any) -> dict[str, Any]:
 
 
 QUANTISED = {
-    "gptq": _quantised(_method("gptq", bits=4, group_size=128), "GPTQ, 4 bits", "--recipe gptq --calibration FILE"),
-    "awq": _quantised(_method("awq", bits=4), "AWQ, 4 bits", "--recipe awq"),
+    "gptq": _quantised(_method("gptq", bits=4, group_size=128), "GPTQ, 4 bits", "no tensor is called qweight"),
+    "awq": _quantised(_method("awq", bits=4), "AWQ, 4 bits", "no tensor is called qweight"),
     "auto-round": _quantised(_method("auto-round", bits=4), "AutoRound, 4 bits", "--recipe gptq"),
-    "compressed-tensors": _quantised(_method("compressed-tensors", format="pack-quantized"), "compressed-tensors"),
+    "compressed-tensors": _quantised(
+        _method("compressed-tensors", format="pack-quantized"), "no tensor is called weight_packed"
+    ),
+    "compressed-tensors of floats": _quantised(
+        _method("compressed-tensors", format="float-quantized"), "compressed-tensors", "--recipe gptq"
+    ),
     "older compressed-tensors": _quantised(
         {"compression_config": {"quant_method": "compressed-tensors"}}, "compressed-tensors", "compression_config"
     ),
@@ -126,11 +131,11 @@ QUANTISED = {
     "in the text's section": _quantised({"text_config": _method("awq")}, "AWQ"),
     "quantize_config.json": Case(
         {"config.json": LLAMA, "quantize_config.json": {"bits": 4, "group_size": 128}, "model.safetensors": WHOLE},
-        ("GPTQ", "quantize_config.json beside config.json"),
+        ("GPTQ", "no tensor is called qweight"),
     ),
     "quant_config.json": Case(
         {"config.json": LLAMA, "quant_config.json": {"w_bit": 4, "q_group_size": 128}, "model.safetensors": WHOLE},
-        ("AWQ", "quant_config.json"),
+        ("AWQ", "no tensor is called qweight"),
     ),
     "hf_quant_config.json": Case(
         {"config.json": LLAMA, "hf_quant_config.json": {"quantization": {"quant_algo": "FP8"}}},
