@@ -8,8 +8,8 @@ from pathlib import Path
 from typing import Any
 
 from intaglio.errors import SourceError
-from intaglio.exporters.checkpoints.config import read_json
-from intaglio.exporters.checkpoints.safetensors_file import read_entries
+from intaglio.exporters.files.config import read_json
+from intaglio.exporters.files.safetensors_file import read_entries
 
 CONFIG = "adapter_config.json"
 WEIGHTS = (

@@ -12,14 +12,14 @@ from intaglio.bundle.recorded_name import recorded_name
 from intaglio.errors import BundleError, SourceError
 from intaglio.exporters.checkpoints import hub
 from intaglio.exporters.checkpoints.adapters import adapter_alone, check_merged, check_no_adapter
-from intaglio.exporters.checkpoints.config import read_json
 from intaglio.exporters.checkpoints.contents import refuse_file, refuse_folder
 from intaglio.exporters.checkpoints.pointers import check_downloaded, configurations
 from intaglio.exporters.checkpoints.quantized.formats import format_of, joined, with_settings
 from intaglio.exporters.checkpoints.quantized.grouped_weight import GroupedWeight
 from intaglio.exporters.checkpoints.quantized.methods import check_configuration, check_parts, check_tensors
-from intaglio.exporters.checkpoints.safetensors_file import MappedTensor, map_tensors, read_header
 from intaglio.exporters.checkpoints.sentence_folder import module_files, read_modules, transformer_folder
+from intaglio.exporters.files.config import read_json
+from intaglio.exporters.files.safetensors_file import MappedTensor, map_tensors, read_header
 from intaglio.files.atomic import BUNDLE, restore
 from intaglio.files.hashes import inside, sha256
 from intaglio.files.input_files import check_folder

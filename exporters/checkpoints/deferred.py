@@ -15,7 +15,7 @@ from torch.utils._pytree import tree_leaves, tree_map_only
 
 from intaglio.errors import SourceError
 from intaglio.exporters.checkpoints.quantized.grouped_weight import GroupedWeight, below_each_other
-from intaglio.exporters.checkpoints.safetensors_file import MappedTensor
+from intaglio.exporters.files.safetensors_file import MappedTensor
 
 aten = torch.ops.aten
 Source = MappedTensor | GroupedWeight  # whose `tensor` has the numbers

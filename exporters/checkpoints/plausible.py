@@ -7,7 +7,7 @@ from typing import Any
 
 from intaglio.errors import SourceError
 from intaglio.exporters.checkpoints.checkpoint import Checkpoint
-from intaglio.exporters.checkpoints.safetensors_file import read_header
+from intaglio.exporters.files.safetensors_file import read_header
 
 # The keys that different families use for the same quantity.
 LAYERS = ("num_hidden_layers", "n_layer", "n_layers", "num_layers", "num_decoder_layers")

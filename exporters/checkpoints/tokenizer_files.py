@@ -10,7 +10,7 @@ from typing import Any
 
 from intaglio.errors import SourceError
 from intaglio.exporters.checkpoints.checkpoint import Checkpoint
-from intaglio.exporters.checkpoints.config import integer
+from intaglio.exporters.files.config import integer
 from intaglio.extras import load
 from intaglio.files.hashes import copy_file
 from intaglio.files.input_files import read_text

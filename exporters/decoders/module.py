@@ -14,10 +14,10 @@ from torch import Tensor, nn
 
 from intaglio.bundle.bundle import TensorSpec
 from intaglio.exporters.checkpoints.checkpoint import Checkpoint
-from intaglio.exporters.checkpoints.safetensors_file import MappedTensor
 from intaglio.exporters.decoders.caches import ShapeCache, Shapes, StepCache
 from intaglio.exporters.decoders.operators import EXIT, LAST, branch, marked, rows_at, tracing
 from intaglio.exporters.decoders.step import Step, running, take_over
+from intaglio.exporters.files.safetensors_file import MappedTensor
 from intaglio.networks.blocks import after, before, blocks
 from intaglio.networks.draft_network import medusa_states, transferring, with_pseudo_rows
 from intaglio.networks.drafts import MEDUSA, Drafts, matrix_path

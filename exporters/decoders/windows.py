@@ -8,7 +8,7 @@ import msgspec
 
 from intaglio.bundle.bundle import Decoder
 from intaglio.errors import SourceError
-from intaglio.exporters.checkpoints.config import integer
+from intaglio.exporters.files.config import integer
 from intaglio.networks.layer_kinds import FULL, SLIDING
 
 

@@ -12,8 +12,8 @@ from intaglio.bundle.model_file import save
 from intaglio.display.progress import step
 from intaglio.errors import SourceError
 from intaglio.exporters.checkpoints.checkpoint import Checkpoint
-from intaglio.exporters.checkpoints.config import read_json
 from intaglio.exporters.checkpoints.family import Family
+from intaglio.exporters.files.config import read_json
 from intaglio.exporters.writing.manifest import new_manifest
 from intaglio.exporters.writing.weights import Rounding
 from intaglio.networks.drafts import HIDDEN_TRANSFER, Drafts

@@ -13,13 +13,13 @@ from intaglio.bundle.model_file import save, share
 from intaglio.display.progress import step
 from intaglio.errors import SourceError
 from intaglio.exporters.checkpoints.checkpoint import Checkpoint
-from intaglio.exporters.checkpoints.config import read_json
 from intaglio.exporters.checkpoints.tokenizer_files import write_decoder_tokenizer
 from intaglio.exporters.decoders.writing import GENERATION, step_axes, with_ends
 from intaglio.exporters.decoders.written.export import full_config
 from intaglio.exporters.encoder_decoders.check import Pair, check_encoder_decoder, pair_batch
 from intaglio.exporters.encoder_decoders.family import EncoderDecoderFamily
 from intaglio.exporters.encoder_decoders.graph import CrossAttentionDecoderGraph, EncoderGraph
+from intaglio.exporters.files.config import read_json
 from intaglio.exporters.reference.check import Checked, Floats, block_outputs
 from intaglio.exporters.reference.source_model import build_model, check_finite, source_errors
 from intaglio.exporters.writing.checkpoint_weights import CheckpointWeights

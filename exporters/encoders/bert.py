@@ -1,7 +1,7 @@
 """BERT (Devlin et al., 2019), and encoders with the same structure: MiniLM, BGE, E5, GTE."""
 
-from intaglio.exporters.checkpoints.config import integer
 from intaglio.exporters.encoders.family import EncoderFamily
+from intaglio.exporters.files.config import integer
 
 FAMILY = EncoderFamily(
     model_type="bert",

@@ -9,8 +9,8 @@ from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any
 
-from intaglio.exporters.checkpoints.config import integer
 from intaglio.exporters.encoders.family import EncoderFamily
+from intaglio.exporters.files.config import integer
 
 DEFAULT_WINDOW = 4096  # of transformers, where config.json does not mention one
 

@@ -1,7 +1,7 @@
 """DistilBERT (Sanh et al., 2019): BERT with half the layers, without token types and pooler."""
 
-from intaglio.exporters.checkpoints.config import integer
 from intaglio.exporters.encoders.family import EncoderFamily
+from intaglio.exporters.files.config import integer
 
 FAMILY = EncoderFamily(
     model_type="distilbert",

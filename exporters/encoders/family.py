@@ -7,8 +7,8 @@ from dataclasses import dataclass
 from typing import Any
 
 from intaglio.errors import SourceError
-from intaglio.exporters.checkpoints.config import integer
 from intaglio.exporters.checkpoints.family import Family
+from intaglio.exporters.files.config import integer
 
 
 @dataclass(frozen=True)

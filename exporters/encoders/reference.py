@@ -6,9 +6,9 @@ from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
 from intaglio.exporters.checkpoints.checkpoint import Checkpoint
-from intaglio.exporters.checkpoints.safetensors_file import MappedTensor
 from intaglio.exporters.encoders.description import EncoderDescription, describe_encoder
 from intaglio.exporters.encoders.family import EncoderFamily
+from intaglio.exporters.files.safetensors_file import MappedTensor
 from intaglio.exporters.reference.source_model import build_model
 from intaglio.extras import load
 

@@ -1,7 +1,7 @@
 """RoBERTa (Liu et al., 2019): BERT without token types; positions count from the padding token's id."""
 
-from intaglio.exporters.checkpoints.config import integer
 from intaglio.exporters.encoders.family import EncoderFamily
+from intaglio.exporters.files.config import integer
 
 
 def roberta(model_type: str, prefix: str) -> EncoderFamily:

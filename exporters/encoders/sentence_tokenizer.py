@@ -15,11 +15,11 @@ from typing import Any, NoReturn
 from intaglio.bundle.manifest import Manifest, Prompt
 from intaglio.errors import SourceError, one_line
 from intaglio.exporters.checkpoints.checkpoint import Checkpoint
-from intaglio.exporters.checkpoints.config import integer, read_json
 from intaglio.exporters.checkpoints.tokenizer_files import check_tokenizer
 from intaglio.exporters.encoders.description import EncoderDescription
 from intaglio.exporters.encoders.sentence_modules import check_keys
 from intaglio.exporters.encoders.sentence_transformers import SentenceHead
+from intaglio.exporters.files.config import integer, read_json
 from intaglio.extras import load
 
 SETTINGS = tuple(

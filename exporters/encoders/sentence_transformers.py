@@ -9,9 +9,9 @@ from typing import Any
 
 from intaglio.bundle.manifest import SIMILARITIES
 from intaglio.errors import SourceError
-from intaglio.exporters.checkpoints.config import integer, read_json
 from intaglio.exporters.checkpoints.sentence_folder import MODULES, Module, module_folder, read_modules
 from intaglio.exporters.encoders.sentence_modules import PoolingSettings, SentenceModule, read_module
+from intaglio.exporters.files.config import integer, read_json
 
 SETTINGS = "config_sentence_transformers.json"
 MODEL_TYPE = "SentenceTransformer"

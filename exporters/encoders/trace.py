@@ -19,7 +19,7 @@ from onnxscript import optimizer
 from torch._subclasses.fake_tensor import FakeTensorMode
 
 from intaglio.bundle.bundle import Axis
-from intaglio.exporters.checkpoints.safetensors_file import MappedTensor
+from intaglio.exporters.files.safetensors_file import MappedTensor
 from intaglio.exporters.writing.traced_graph import fake_parameters, module_outputs, name_nodes, quiet, scopes
 from intaglio.exporters.writing.weights import Rounding, in_file, weight
 

@@ -15,7 +15,7 @@ from intaglio.errors import SourceError, one_line
 from intaglio.exporters.checkpoints.checkpoint import Checkpoint
 from intaglio.exporters.checkpoints.quantized.formats import SECTION as QUANTIZATION
 from intaglio.exporters.checkpoints.quantized.grouped_weight import GroupedWeight
-from intaglio.exporters.checkpoints.safetensors_file import MappedTensor
+from intaglio.exporters.files.safetensors_file import MappedTensor
 from intaglio.extras import load
 
 if TYPE_CHECKING:

@@ -13,7 +13,7 @@ import torch
 from torch import Tensor, nn
 
 from intaglio.exporters.checkpoints.quantized.grouped_weight import GroupedWeight
-from intaglio.exporters.checkpoints.safetensors_file import MappedTensor
+from intaglio.exporters.files.safetensors_file import MappedTensor
 
 Source = MappedTensor | GroupedWeight
 READ_ABOVE = 1 << 20  # bytes in float32; smaller weights are in memory as usual

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, Literal
 import numpy as np
 
 from intaglio.errors import SourceError
-from intaglio.exporters.checkpoints.config import integer
+from intaglio.exporters.files.config import integer
 from intaglio.networks.speech.configuration import (
     ConformerConfig,
     FrontEnd,

@@ -9,7 +9,7 @@ import numpy as np
 import onnx_ir as ir
 
 from intaglio.errors import SourceError
-from intaglio.exporters.checkpoints.safetensors_file import MappedTensor
+from intaglio.exporters.files.safetensors_file import MappedTensor
 from intaglio.exporters.writing.weights import Rounding, in_file, mapped_weight
 
 HEAD = "lm_head"

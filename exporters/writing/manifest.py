@@ -28,6 +28,7 @@ def new_manifest(
     which are by default the family's and the number of weights of `model`.
     """
     common: dict[str, Any] = {
+        "custom_operators": custom_operators(model.graph),
         "architecture": family.architecture,
         "parameters": details.get("parameters") or count_weights(model),
     }
@@ -41,6 +42,5 @@ def new_manifest(
         inputs=[tensor_spec(value) for value in model.graph.inputs if not value.is_initializer()],
         outputs=[tensor_spec(value) for value in model.graph.outputs],
         axes=axes,
-        custom_operators=custom_operators(model.graph),
         **{**common, **details},
     )

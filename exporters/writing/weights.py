@@ -12,7 +12,7 @@ from onnx_ir.tensor_adapters import TorchTensor, from_torch_dtype
 
 from intaglio.bundle.half_precision import OutOfRange, convert
 from intaglio.errors import SourceError
-from intaglio.exporters.checkpoints.safetensors_file import MappedTensor
+from intaglio.exporters.files.safetensors_file import MappedTensor
 
 if TYPE_CHECKING:
     import torch

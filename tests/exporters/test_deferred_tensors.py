@@ -35,7 +35,7 @@ def _torch() -> Any:
 def deferred(*arrays: Any) -> list[Any]:
     """The arrays as tensors of a file that are deferred."""
     from intaglio.exporters.checkpoints.deferred import DeferredTensor
-    from intaglio.exporters.checkpoints.safetensors_file import MappedTensor
+    from intaglio.exporters.files.safetensors_file import MappedTensor
 
     return [DeferredTensor.of(f"w{index}", MappedTensor(array, Path("w"), 0)) for index, array in enumerate(arrays)]
 

@@ -34,7 +34,7 @@ FOREIGN = (
 SEEN_BY = {
     "exporters": "export",
     "exporters/checkpoints/hub.py --against": "validate",
-    "exporters/checkpoints/quantized.py --calibration": "compress",
+    "exporters/checkpoints/quantized/methods.py --calibration": "compress",
     "exporters/source.py": "validate",
     "training": "train",
     "training/gradients/sensitivity.py": "sensitivity",

@@ -5,17 +5,14 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Callable, Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import Any, NamedTuple
 
 from intaglio.errors import SourceError
-from intaglio.exporters.checkpoints.config import read_json
 from intaglio.exporters.checkpoints.quantized import awq, compressed_tensors, gptq
 from intaglio.exporters.checkpoints.quantized.grouped_weight import GroupedWeight
 from intaglio.exporters.checkpoints.quantized.parts import Parts
-from intaglio.exporters.checkpoints.safetensors_file import MappedTensor
-
-if TYPE_CHECKING:
-    from intaglio.exporters.checkpoints.checkpoint import Checkpoint
+from intaglio.exporters.files.config import read_json
+from intaglio.exporters.files.safetensors_file import MappedTensor
 
 SECTION = "quantization_config"  # of config.json
 METHOD = "quant_method"
@@ -85,11 +82,11 @@ def joined(tensors: Mapping[str, MappedTensor], config: Mapping[str, Any]) -> di
     return result
 
 
-def kept(checkpoint: Checkpoint) -> list[str]:
+def kept(parameters: Mapping[str, MappedTensor | GroupedWeight], config: Mapping[str, Any]) -> list[str]:
     """What a bundle keeps of quantised weights, a line for each number of bits and size of groups."""
-    weights = [each for each in checkpoint.parameters().values() if isinstance(each, GroupedWeight)]
+    weights = [each for each in parameters.values() if isinstance(each, GroupedWeight)]
     counts = Counter((each.bits, each.group_size) for each in weights)
-    method = str(checkpoint.config.get(SECTION, {}).get(METHOD))
+    method = config[SECTION][METHOD] if weights else ""
     return [
         f"{number} weights are kept as {method} has them: {bits} bits, groups of {size}"
         for (bits, size), number in sorted(counts.items())

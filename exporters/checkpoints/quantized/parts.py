@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from intaglio.exporters.checkpoints.safetensors_file import MappedTensor
+from intaglio.exporters.files.safetensors_file import MappedTensor
 from intaglio.plugins.bit_packing import WORD, unpack
 
 Parts = Mapping[str, MappedTensor]  # by the last part of their names

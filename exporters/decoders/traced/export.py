@@ -11,7 +11,6 @@ from intaglio.bundle.bundle import Decoder, Draft, LayerCache
 from intaglio.display.progress import step
 from intaglio.errors import SourceError, UsageError, one_line
 from intaglio.exporters.checkpoints.checkpoint import Checkpoint
-from intaglio.exporters.checkpoints.config import integer
 from intaglio.exporters.checkpoints.quantized.formats import kept
 from intaglio.exporters.checkpoints.tokenizer_files import write_decoder_tokenizer
 from intaglio.exporters.decoders.check import AFTER_PAST, check_decoder, token_batch
@@ -19,6 +18,7 @@ from intaglio.exporters.decoders.context import SHORT, border, check_context, fi
 from intaglio.exporters.decoders.reference import source_outputs
 from intaglio.exporters.decoders.traced.family import TracedFamily
 from intaglio.exporters.decoders.writing import with_ends, with_trained, write_decoder
+from intaglio.exporters.files.config import integer
 from intaglio.exporters.reference.check import Checked, block_outputs
 from intaglio.exporters.reference.source_model import deferred_model
 from intaglio.extras import load
@@ -85,7 +85,7 @@ def export_traced_decoder(
         cached = sorted(graph.caches)
         expected = source_outputs(checkpoint, family.architecture, decoder, batch, cached, past, context)
     _write(graph, checkpoint, family, decoder, dtype, draft)
-    draft.notes += kept(checkpoint)
+    draft.notes += kept(checkpoint.parameters(), checkpoint.config)
     with step("checking against the source model"):
         cuts = block_outputs(graph.layers, [blocks])
         return check_decoder(draft.model_path, decoder, bounds, batch, expected, cuts, past)

@@ -11,7 +11,7 @@ from torch import Tensor
 
 from intaglio.exporters.checkpoints.deferred import DeferredTensor
 from intaglio.exporters.checkpoints.quantized.grouped_weight import GroupedWeight
-from intaglio.exporters.checkpoints.safetensors_file import MappedTensor
+from intaglio.exporters.files.safetensors_file import MappedTensor
 from intaglio.exporters.writing.weights import Rounding, mapped_weight
 
 

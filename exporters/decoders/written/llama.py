@@ -9,9 +9,9 @@ import onnx_ir as ir
 
 from intaglio.bundle.bundle import Decoder
 from intaglio.errors import SourceError
-from intaglio.exporters.checkpoints.config import integer
 from intaglio.exporters.decoders.written.family import DecoderFamily
 from intaglio.exporters.decoders.written.graph import DecoderGraph
+from intaglio.exporters.files.config import integer
 from intaglio.exporters.writing.rotary import frequencies
 
 # Queries [batch, heads, tokens, head_dim], keys and values [batch, kv_heads, tokens, head_dim].

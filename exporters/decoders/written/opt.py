@@ -8,9 +8,9 @@ import onnx_ir as ir
 
 from intaglio.bundle.bundle import Decoder
 from intaglio.errors import SourceError
-from intaglio.exporters.checkpoints.config import integer
 from intaglio.exporters.decoders.written.family import DecoderFamily
 from intaglio.exporters.decoders.written.graph import DecoderGraph
+from intaglio.exporters.files.config import integer
 
 OFFSET = 2  # the first rows of the position table, which no token uses
 EPSILON = 1e-5  # torch's default for LayerNorm

@@ -33,7 +33,7 @@ def mapped(parts: Tensors, path: str = "layer") -> dict[str, Any]:
     """The parts as tensors of a file."""
     import torch
 
-    from intaglio.exporters.checkpoints.safetensors_file import MappedTensor
+    from intaglio.exporters.files.safetensors_file import MappedTensor
 
     return {
         f"{path}.{name}": MappedTensor(torch.from_numpy(array.copy()), Path("model.safetensors"), 0)

@@ -20,7 +20,7 @@ from intaglio.bundle.manifest_reading import read_manifest
 from intaglio.cli import cli, generate, serve
 from intaglio.cli.options.text_lines import lines
 from intaglio.errors import IntaglioError, SourceError, UsageError
-from intaglio.exporters.checkpoints.config import read_json
+from intaglio.exporters.files.config import read_json
 from intaglio.files import input_files
 from intaglio.files.input_files import check_folder, read_bytes, read_text
 from intaglio.graph_passes.recipes.loading import load_recipe

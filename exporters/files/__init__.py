@@ -1,0 +1,1 @@
+"""Files of checkpoints: JSON and tensors, read without executing anything."""
