@@ -80,13 +80,8 @@ class DeferredTensor(torch.Tensor):
 
     def unchanged(self) -> tuple[str, Source] | None:
         """The tensor of the checkpoint, with its name, whose numbers these are in the same order; of any dtype."""
-        inner = self
-        while isinstance(call := inner.made, _Call):
-            whole = call.operation is aten.slice.Tensor and inner.shape == call.arguments[0].shape
-            if call.operation not in SAME_NUMBERS and not whole:
-                return None
-            inner = call.arguments[0]
-        return call
+        made = self._same_numbers().made
+        return None if isinstance(made, _Call) else made
 
     def grouped(self) -> GroupedWeight | None:
         """The quantised weight whose numbers these are, or several of them below each other; None for other numbers.
@@ -95,8 +90,7 @@ class DeferredTensor(torch.Tensor):
         """
         if (found := self.unchanged()) is not None:
             return found[1] if isinstance(found[1], GroupedWeight) else None
-        inner = self._whole()
-        call = inner.made
+        call = self._same_numbers().made
         if isinstance(call, _Call) and call.operation is aten.cat.default and call.arguments[1:] in ((), (0,)):
             parts = [each.grouped() for each in call.arguments[0] if isinstance(each, DeferredTensor)]
             kept = [each for each in parts if each is not None]
@@ -109,10 +103,13 @@ class DeferredTensor(torch.Tensor):
             )
         return None
 
-    def _whole(self) -> DeferredTensor:
-        """The tensor of the last operation that changed the numbers or their order."""
+    def _same_numbers(self) -> DeferredTensor:
+        """The first tensor, before casts and copies, that has these numbers in this order."""
         inner = self
-        while isinstance(call := inner.made, _Call) and call.operation in SAME_NUMBERS:
+        while isinstance(call := inner.made, _Call):
+            whole = call.operation is aten.slice.Tensor and inner.shape == call.arguments[0].shape
+            if call.operation not in SAME_NUMBERS and not whole:
+                break
             inner = call.arguments[0]
         return inner
 
