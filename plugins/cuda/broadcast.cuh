@@ -18,10 +18,25 @@ __device__ __forceinline__ int64_t row_start(int32_t first, int32_t second, int3
     return start * array.length[3];
 }
 
-// The same for the row with this number in the shape `whole`.
-__device__ __forceinline__ int64_t row_start(int32_t row, const Shape& whole, const Shape& array) {
-    const int32_t rest = row / whole.length[2];
-    return row_start(rest / whole.length[1], rest % whole.length[1], row % whole.length[2], array);
-}
+// A row by its number in the shape `whole`, and those behind it: a division takes as long as what is done with a row.
+struct Place {
+    const Shape& whole;
+    int32_t row, first, second, third;
+
+    __device__ __forceinline__ Place(int32_t row, const Shape& whole) : whole(whole), row(row), third(row % whole.length[2]) {
+        const int32_t rest = row / whole.length[2];
+        first = rest / whole.length[1];
+        second = rest % whole.length[1];
+    }
+    __device__ __forceinline__ void next() {
+        ++row;
+        if (++third < whole.length[2]) return;
+        third = 0;
+        if (++second < whole.length[1]) return;
+        second = 0;
+        ++first;
+    }
+    __device__ __forceinline__ int64_t start_in(const Shape& array) const { return row_start(first, second, third, array); }
+};
 
 }  // namespace broadcast

@@ -2,6 +2,7 @@
 // the function of a sum and those. A bias or factors may be one for all columns: `length` is then 1.
 #pragma once
 
+#include "cuda/rounding.cuh"
 #include "integer_math.h"
 
 namespace epilogue {
@@ -13,16 +14,8 @@ struct Factors {
     int32_t multipliers, shifts;
 };
 
-struct Factor {
-    int32_t multiplier, shift;
-};
-
-__device__ __forceinline__ Factor factor_of(const Factors& factors, int32_t column) {
-    return {factors.multiplier[factors.multipliers == 1 ? 0 : column], factors.shift[factors.shifts == 1 ? 0 : column]};
-}
-
-__device__ __forceinline__ int64_t apply(int32_t x, const Factor& factor) {
-    return intaglio::requantize(x, factor.multiplier, factor.shift);
+__device__ __forceinline__ rounding::Factor factor_of(const Factors& factors, int32_t column) {
+    return rounding::Factor(factors.multiplier[factors.multipliers == 1 ? 0 : column], factors.shift[factors.shifts == 1 ? 0 : column]);
 }
 
 // The bias of one column; none without a pointer.
@@ -42,12 +35,11 @@ struct Requantize {
 
     struct Column {
         int32_t bias;
-        Factor scale;
+        rounding::Factor scale;
     };
     __device__ __forceinline__ Column factors(int32_t column) const { return {bias_of(bias, column), factor_of(scale, column)}; }
     __device__ __forceinline__ int32_t operator()(int32_t sum, const Column& column) const {
-        const int64_t scaled = apply(sum + column.bias, column.scale);
-        return BITS == 8 ? intaglio::clip8(scaled) : intaglio::clip16(scaled);
+        return BITS == 8 ? column.scale.clip8(sum + column.bias) : column.scale.clip16(sum + column.bias);
     }
 };
 
@@ -61,15 +53,14 @@ struct Gelu {
 
     struct Column {
         int32_t bias;
-        Factor scale, out;
+        rounding::Factor scale, out;
     };
     __device__ __forceinline__ Column factors(int32_t column) const {
-        const Factor one = {constants.out_multiplier, constants.out_shift};
+        const rounding::Factor one(constants.out_multiplier, constants.out_shift);
         return {bias_of(bias, column), factor_of(scale, column), out.multiplier ? factor_of(out, column) : one};
     }
     __device__ __forceinline__ int32_t operator()(int32_t sum, const Column& column) const {
-        const int32_t inner = intaglio::clip16(apply(sum + column.bias, column.scale));
-        return intaglio::clip8(apply(intaglio::gelu(inner, constants), column.out));
+        return column.out.clip8(intaglio::gelu(column.scale.clip16(sum + column.bias), constants));
     }
 };
 

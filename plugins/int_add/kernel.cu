@@ -1,6 +1,7 @@
 // IntAdd: the sum of two tensors with factors of their own, rounded once; x and y broadcast.
 #include "cuda/broadcast.cuh"
 #include "cuda/elementwise.cuh"
+#include "cuda/rounding.cuh"
 
 namespace {
 
@@ -19,9 +20,9 @@ struct Operand {
         aligned = bytes == 1 ? quad::is_aligned(static_cast<const int8_t*>(data), sum.length[3])
                              : quad::is_aligned(static_cast<const int32_t*>(data), sum.length[3]);
     }
-    __device__ __forceinline__ void load(int32_t row, const broadcast::Shape& sum, int32_t channel, int32_t count,
-                                         int32_t (&values)[quad::SIZE]) const {
-        int64_t start = every_row ? int64_t(row) * shape.length[3] : broadcast::row_start(row, sum, shape);
+    // Four elements, or four bytes: unpacked at once, they would be waited for before the next row's load begins.
+    __device__ __forceinline__ void load(const broadcast::Place& place, int32_t channel, int32_t count, int32_t (&values)[quad::SIZE]) const {
+        int64_t start = every_row ? int64_t(place.row) * shape.length[3] : place.start_in(shape);
         if (shape.length[3] == 1) {  // one element for all channels
             const int32_t one = bytes == 1 ? static_cast<const int8_t*>(data)[start] : static_cast<const int32_t*>(data)[start];
 #pragma unroll
@@ -29,8 +30,16 @@ struct Operand {
             return;
         }
         start += channel;
-        if (bytes == 1) quad::load(static_cast<const int8_t*>(data) + start, count, aligned, values);
+        if (are_bytes(count)) values[0] = *reinterpret_cast<const int32_t*>(static_cast<const int8_t*>(data) + start);
+        else if (bytes == 1) quad::load(static_cast<const int8_t*>(data) + start, count, aligned, values);
         else quad::load(static_cast<const int32_t*>(data) + start, count, aligned, values);
+    }
+    // Whether a row's four elements, of `count`, are loaded as four bytes.
+    __device__ __forceinline__ bool are_bytes(int32_t count) const {
+        return bytes == 1 && aligned && count >= quad::SIZE && shape.length[3] != 1;
+    }
+    __device__ __forceinline__ int32_t element(const int32_t (&values)[quad::SIZE], int i, int32_t count) const {
+        return are_bytes(count) ? int8_t(uint32_t(values[0]) >> (8 * i)) : values[i];
     }
 };
 
@@ -41,15 +50,18 @@ struct Pair {
 struct Operands {
     struct Values {
         int32_t x[quad::SIZE], y[quad::SIZE];
-        __device__ __forceinline__ Pair element(int i) const { return {x[i], y[i]}; }
     };
 
     Operand x, y;
     broadcast::Shape sum;
 
-    __device__ __forceinline__ void load(int32_t row, int32_t channel, int32_t count, Values& values) const {
-        x.load(row, sum, channel, count, values.x);
-        y.load(row, sum, channel, count, values.y);
+    __device__ __forceinline__ broadcast::Place place(int32_t row) const { return {row, sum}; }
+    __device__ __forceinline__ void load(const broadcast::Place& place, int32_t channel, int32_t count, Values& values) const {
+        x.load(place, channel, count, values.x);
+        y.load(place, channel, count, values.y);
+    }
+    __device__ __forceinline__ Pair element(const Values& values, int i, int32_t count) const {
+        return {x.element(values.x, i, count), y.element(values.y, i, count)};
     }
 };
 
@@ -58,16 +70,12 @@ struct Sum {
     const int32_t *x_multiplier, *y_multiplier, *shift;
     int32_t x_multipliers, y_multipliers, shifts;
 
-    struct Factors {
-        int32_t x, y, shift;
-    };
-    __device__ __forceinline__ Factors factors(int32_t channel) const {
+    __device__ __forceinline__ rounding::Sum factors(int32_t channel) const {
         return {x_multiplier[x_multipliers == 1 ? 0 : channel], y_multiplier[y_multipliers == 1 ? 0 : channel],
                 shift[shifts == 1 ? 0 : channel]};
     }
-    __device__ __forceinline__ int32_t operator()(const Pair& pair, const Factors& factors) const {
-        const int64_t total = intaglio::scaled_sum(pair.x, factors.x, pair.y, factors.y, factors.shift);
-        return BITS == 8 ? intaglio::clip8(total) : intaglio::clip16(total);
+    __device__ __forceinline__ int32_t operator()(const Pair& pair, const rounding::Sum& sum) const {
+        return BITS == 8 ? sum.clip8(pair.x, pair.y) : sum.clip16(pair.x, pair.y);
     }
 };
 

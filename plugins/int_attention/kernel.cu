@@ -208,12 +208,12 @@ __device__ __forceinline__ void attend(
 #pragma unroll
         for (int i = 0; i < 8; ++i) {
             if (first + i >= head.depth) continue;
-            const epilogue::Factor scale = epilogue::factor_of(factors, blockIdx.y * head.depth + first + i);
+            const rounding::Factor scale = epilogue::factor_of(factors, blockIdx.y * head.depth + first + i);
             const int tile = 4 * group + i % 4, e = i / 4;
 #pragma unroll
             for (int row = 0; row < 2; ++row) {
                 const int32_t average = intaglio::weighted_average(high[tile][2 * row + e], low[tile][2 * row + e], factor[row]);
-                results[row][i] = intaglio::clip8(epilogue::apply(average, scale));
+                results[row][i] = scale.clip8(average);
             }
         }
 #pragma unroll

@@ -11,14 +11,13 @@ struct Curve {
     intaglio::GeluConstants constants;
     epilogue::Factors out;
 
-    __device__ __forceinline__ epilogue::Factor factors(int32_t channel) const {
-        const epilogue::Factor one = {constants.out_multiplier, constants.out_shift};
+    __device__ __forceinline__ rounding::Factor factors(int32_t channel) const {
+        const rounding::Factor one(constants.out_multiplier, constants.out_shift);
         return out.multiplier ? epilogue::factor_of(out, channel) : one;
     }
-    __device__ __forceinline__ int32_t operator()(int32_t x, const epilogue::Factor& factor) const {
-        const epilogue::Factor scale = {constants.multiplier, constants.shift};
-        const int32_t inner = intaglio::clip16(epilogue::apply(x, scale));
-        return intaglio::clip8(epilogue::apply(intaglio::gelu(inner, constants), factor));
+    __device__ __forceinline__ int32_t operator()(int32_t x, const rounding::Factor& factor) const {
+        const rounding::Factor scale(constants.multiplier, constants.shift);
+        return factor.clip8(intaglio::gelu(scale.clip16(x), constants));
     }
 };
 

@@ -8,17 +8,20 @@ from typing import Any
 
 import numpy as np
 
+from intaglio.errors import EngineError
 from intaglio.plugins.cuda.launching.geometry import Launch, Length, Tensor, blocks, constants, product
 from intaglio.plugins.integer_math import layer_norm_constants
 
 ROWS, THREADS = 4, 128  # of a block, as in kernel.cu
+LEAST_SHIFT = 2  # LEAST of cuda/rounding.cuh
 EXPONENT_BIAS = 1024  # as in kernel.cu: with it no exponent of a float32 epsilon is negative
 
 
 def launch(inputs: Sequence[Tensor | None], attributes: Mapping[str, Any], sm: int) -> Launch:
     """Rows are all axes of x but the last; the channels are a number, as the constants depend on it.
 
-    The kernel is chosen by the inputs given: a residual, and factors from wide to y.
+    The kernel is chosen by the inputs given: a residual, and factors from wide to y. Raises `EngineError` for scales of
+    weight or bias that are 2^14 times the output's or more, which no model has.
     """
     missing = [None] * (6 - len(inputs))
     x, weight, _, multiplier, shift, residual = [*inputs, *missing][:6]
@@ -29,6 +32,8 @@ def launch(inputs: Sequence[Tensor | None], attributes: Mapping[str, Any], sm: i
         entry += "_residual"
         scalars.append(np.dtype(residual.dtype).itemsize)
     integers = layer_norm_constants(weight.shape[0], **attributes)
+    if min(integers.weight_shift, integers.bias_shift) < LEAST_SHIFT:
+        raise EngineError("int_layer_norm: a weight or bias far beyond the output's scale. Calibrate with other data.")
     exponent = integers.epsilon_exponent + EXPONENT_BIAS
     scalars += constants(replace(integers, root=integers.root - 1, epsilon_exponent=exponent))
     if multiplier is not None and shift is not None:

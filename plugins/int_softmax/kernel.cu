@@ -3,14 +3,20 @@
 // the exponentials, and for the output.
 #include "cuda/broadcast.cuh"
 #include "cuda/quad.cuh"
+#include "cuda/rounding.cuh"
 #include "cuda/warp.cuh"
 
 namespace {
 
 constexpr int THREADS = 128;
 
+// 1 / out_scale, and the shift after a row's factor.
 struct Output {
-    int32_t multiplier, shift;  // 1 / out_scale
+    int32_t multiplier;
+    rounding::Shift shift;
+
+    __device__ __forceinline__ Output(int32_t multiplier, int32_t shift) : multiplier(multiplier), shift(shift + 31) {}
+    __device__ __forceinline__ int32_t of(int32_t p, int64_t factor) const { return rounding::clip8(p * factor + shift.half, shift); }
 };
 
 // A row's mask, or nullptr; its step is 0 where one entry stands for all. Any byte but 0 keeps an entry: a file may hold
@@ -47,7 +53,7 @@ __device__ __forceinline__ void softmax_in_registers(
             top = max(top, row[part][i]);
         }
     top = warp::largest(top);
-    int64_t total = 0;
+    uint32_t total = 0;  // MAX_ROW exponentials have 31 bits
 #pragma unroll
     for (int part = 0; part < PARTS; ++part)
 #pragma unroll
@@ -63,7 +69,7 @@ __device__ __forceinline__ void softmax_in_registers(
         const int32_t first = part * quad::WARP + lane;
         if (first >= length) return;
 #pragma unroll
-        for (int i = 0; i < quad::SIZE; ++i) row[part][i] = intaglio::softmax_output(row[part][i], factor, output.shift);
+        for (int i = 0; i < quad::SIZE; ++i) row[part][i] = output.of(row[part][i], factor);
         quad::store(y + first, length - first, y_aligned, row[part]);
     }
 }
@@ -77,13 +83,13 @@ __device__ __forceinline__ void softmax_of_long_row(
     for (int32_t i = lane; i < length; i += warp::LANES)
         if (mask.keeps(i)) top = max(top, x[i]);
     top = warp::largest(top);
-    int64_t total = 0;
+    uint32_t total = 0;
     for (int32_t i = lane; i < length; i += warp::LANES)
         if (mask.keeps(i)) total += intaglio::exp(uint32_t(top) - uint32_t(x[i]), exponential);
     const int64_t factor = intaglio::softmax_factor(output.multiplier, warp::sum(total));
     for (int32_t i = lane; i < length; i += warp::LANES) {
         const int32_t p = mask.keeps(i) ? intaglio::exp(uint32_t(top) - uint32_t(x[i]), exponential) : 0;
-        y[i] = int8_t(intaglio::softmax_output(p, factor, output.shift));
+        y[i] = int8_t(output.of(p, factor));
     }
 }
 
@@ -109,7 +115,7 @@ extern "C" __global__ void __launch_bounds__(THREADS) int_softmax(
     if (row >= rows) return;
     const int64_t start = int64_t(row) * length;
     const intaglio::ExpConstants exponential = {uint32_t(limit), left, right, uint32_t(base)};
-    softmax_row(x + start, {nullptr, 0}, length, exponential, {multiplier, shift}, y + start);
+    softmax_row(x + start, {nullptr, 0}, length, exponential, Output(multiplier, shift), y + start);
 }
 
 // The same with mask: bool [mask0, mask1, mask2, mask3], broadcast to x: int32 [x0, x1, x2, length].
@@ -121,6 +127,7 @@ extern "C" __global__ void __launch_bounds__(THREADS) int_softmax_masked(
     if (row >= rows) return;
     const int64_t start = int64_t(row) * length;
     const intaglio::ExpConstants exponential = {uint32_t(limit), left, right, uint32_t(base)};
-    const int64_t mask_start = broadcast::row_start(row, {{x0, x1, x2, length}}, {{mask0, mask1, mask2, mask3}});
-    softmax_row(x + start, {mask + mask_start, mask3 != 1}, length, exponential, {multiplier, shift}, y + start);
+    const broadcast::Shape whole = {{x0, x1, x2, length}};
+    const int64_t mask_start = broadcast::Place(row, whole).start_in({{mask0, mask1, mask2, mask3}});
+    softmax_row(x + start, {mask + mask_start, mask3 != 1}, length, exponential, Output(multiplier, shift), y + start);
 }

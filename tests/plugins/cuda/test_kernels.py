@@ -9,7 +9,7 @@ import pytest
 from cuda_emulator import emulate
 from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
-from kernel_cases import kernel_case
+from kernel_cases import around_the_limits, kernel_case
 from operator_bounds import check_outputs
 from operator_cases import FLOAT_LIMITS, MAKERS, Case, floats, in_float16, indices, int8, longest
 
@@ -85,15 +85,18 @@ def test_arrays_may_begin_anywhere(operator, sm, seed):
 @given(
     rows=st.sampled_from([0, 1, 7, 8, 9, 16, 17, 64, 65, 130, 264, 265, 521]),
     channels=st.sampled_from([1, 31, 32, 33, 66, 127, 129, 200]),
-    words=st.integers(0, 20),
+    words=st.integers(0, 20) | st.sampled_from([4, 12, 36, 72]),  # steps of 128 numbers, one or two of a warp
     seed=st.integers(0, 99),
 )
 @example(rows=8, channels=33, words=20, seed=1)
 @example(rows=17, channels=129, words=13, seed=1)
 @example(rows=17, channels=130, words=0, seed=1)
+@example(rows=1, channels=40, words=72, seed=2)
+@example(rows=16, channels=33, words=40, seed=2)
+@example(rows=41, channels=31, words=36, seed=3)
 def test_packed_weights_in_partial_blocks_equal_the_reference(run, bits, rows, channels, words, seed):
     random = np.random.default_rng(seed)
-    depth = 32 * (words if rows < 200 else words % 4)
+    depth = 32 * (words if rows < 200 else words % 5)
     x, packed = floats(random, rows, depth), indices(random, channels, depth, bits)
     attributes = {"bits": bits, "K": depth}
     if bits == 8 or (random.random() < 0.5 and depth):
@@ -179,6 +182,15 @@ def test_rows_around_the_registers_of_a_warp_equal_the_reference(run, monkeypatc
     monkeypatch.setattr(operator_cases, "leading", lambda random: (3,))
     for seed in range(2):
         check(run, kernel_case(operator, np.random.default_rng(10 * length + seed)), seed)
+
+
+@pytest.mark.parametrize("bits", [8, 16])
+def test_every_shift_rounds_and_limits_as_the_reference_does(run, bits):
+    x, multipliers, shifts = around_the_limits()
+    check(run, Case("Requantize", (x, multipliers, shifts), {"bits": bits}))
+    halves = np.minimum(multipliers, 2**30 - 1)  # the sum's limit
+    for y in (x[::-1].copy(), x[::-1].astype(np.int8), x[-1].astype(np.int8)):
+        check(run, Case("IntAdd", (x, y, halves, halves[::-1].copy(), shifts), {"bits": bits}))
 
 
 # Tiles of element-wise kernels: 8 rows and 256 channels, four of each thread.

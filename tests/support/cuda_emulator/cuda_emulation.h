@@ -43,11 +43,13 @@ struct alignas(8) int2 { int x, y; };
 struct alignas(16) int4 { int x, y, z, w; };
 struct alignas(8) uint2 { unsigned x, y; };
 struct alignas(16) uint4 { unsigned x, y, z, w; };
+struct alignas(8) float2 { float x, y; };
 struct alignas(16) float4 { float x, y, z, w; };
 
 static inline int2 make_int2(int x, int y) { return {x, y}; }
 static inline int4 make_int4(int x, int y, int z, int w) { return {x, y, z, w}; }
 static inline uint2 make_uint2(unsigned x, unsigned y) { return {x, y}; }
+static inline float2 make_float2(float x, float y) { return {x, y}; }
 static inline uint4 make_uint4(unsigned x, unsigned y, unsigned z, unsigned w) { return {x, y, z, w}; }
 
 static uint3 threadIdx, blockIdx;
@@ -257,6 +259,9 @@ T __ldg(const T* address) { return *address; }
 static inline int __clz(int x) { return x ? __builtin_clz(x) : 32; }
 static inline int __clzll(long long x) { return x ? __builtin_clzll(x) : 64; }
 static inline int __popc(unsigned x) { return __builtin_popcount(x); }
+static inline unsigned __funnelshift_r(unsigned low, unsigned high, unsigned bits) {
+    return unsigned((static_cast<unsigned long long>(high) << 32 | low) >> (bits & 31));
+}
 static inline int __mulhi(int a, int b) { return int((static_cast<long long>(a) * b) >> 32); }
 static inline unsigned __umulhi(unsigned a, unsigned b) { return unsigned((static_cast<unsigned long long>(a) * b) >> 32); }
 static inline float __int_as_float(int bits) {
