@@ -99,8 +99,7 @@ __device__ __forceinline__ bool is_aligned(const void* address) { return reinter
 // UNIT: the bytes that every address and length is a multiple of.
 template <int ROWS, int COLUMNS, int THREADS, int UNIT = 1>
 struct TileCopy {
-    static constexpr int CHUNKS = COLUMNS / 16, COUNT = ROWS * CHUNKS / THREADS;
-    static_assert(ROWS * CHUNKS % THREADS == 0, "every thread copies as much");
+    static constexpr int CHUNKS = COLUMNS / 16, COUNT = (ROWS * CHUNKS + THREADS - 1) / THREADS;
     Copy16 copies[COUNT];
     bool aligned;  // to 16 bytes: the first row, the pitch, and the columns; else words or bytes are copied
 
@@ -112,7 +111,7 @@ struct TileCopy {
 #pragma unroll
             for (int i = 0; i < COUNT; ++i) {
                 const int chunk = i * THREADS + threadIdx.x, row = chunk / CHUNKS, column = chunk % CHUNKS * 16;
-                copies[i].start(to + place(row, column), from + row * pitch + column, row >= rows || column >= columns);
+                if (makes_copy(i)) copies[i].start(to + place(row, column), from + row * pitch + column, row >= rows || column >= columns);
             }
         } else {
 #pragma unroll 1
@@ -128,7 +127,12 @@ struct TileCopy {
     __device__ __forceinline__ void finish() {
         if (!aligned) return;
 #pragma unroll
-        for (int i = 0; i < COUNT; ++i) copies[i].finish();
+        for (int i = 0; i < COUNT; ++i)
+            if (makes_copy(i)) copies[i].finish();
+    }
+    // Whether this thread makes copy i: the last ones may be fewer than the threads.
+    __device__ __forceinline__ static bool makes_copy(int i) {
+        return (i + 1) * THREADS <= ROWS * CHUNKS || i * THREADS + int(threadIdx.x) < ROWS * CHUNKS;
     }
 };
 

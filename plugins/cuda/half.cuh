@@ -25,6 +25,8 @@ __device__ __forceinline__ uint16_t from_float(float value) {
     return bits;
 }
 
+__device__ __forceinline__ float bits_to_float(uint32_t bits) { return __uint_as_float(bits); }
+
 // Of both numbers in 32 bits.
 __device__ __forceinline__ uint32_t subtract(uint32_t a, uint32_t b) {
     uint32_t difference;
@@ -53,6 +55,12 @@ inline uint16_t from_float(float value) {
     if (magnitude >= 65520) return sign | 0x7c00;  // halfway from the largest to the next
     const int exponent = magnitude < std::ldexp(1.0f, -14) ? -14 : std::ilogb(magnitude);
     return uint16_t(sign + ((exponent + 14) << 10) + int(std::nearbyint(std::ldexp(magnitude, 10 - exponent))));
+}
+
+inline float bits_to_float(uint32_t bits) {
+    float value;
+    __builtin_memcpy(&value, &bits, sizeof value);
+    return value;
 }
 
 inline uint32_t subtract(uint32_t a, uint32_t b) {

@@ -5,56 +5,66 @@
 // the scale is rounded once. Scales and zero points are read ahead, and wait in registers.
 //
 // Of every kernel: x: [rows, depth]; packed: int32 [channels, depth·bits/32]; scales: float16 or float32 [channels, groups],
-// by scale_bytes, the bytes of a scale; zero_points: uint8 [channels, groups], or the middle of all numbers; group_size is a
-// multiple of 32; y: [rows, channels], of x's dtype.
+// by scale_bytes, the bytes of a scale; zero_points: uint8 [channels, groups], or the middle of all numbers; group_size,
+// depth / groups, is a multiple of 32; y: [rows, channels], of x's dtype.
 #include "cuda/packed_weights/product.cuh"
 #include "cuda/packed_weights/float32.cuh"
 
 namespace {
 
+constexpr int RECIPROCAL_BITS = 30;  // exact as long as chunks, times those of a group, are below 2^30
+// Of 3 bits and zero points: on a T4 the stages of twice the length need more registers than half of a multiprocessor's.
+constexpr int BLOCKS_3 = __CUDA_ARCH__ >= 800 ? packed_product::BLOCKS : 1;
 constexpr int FLOAT32_THREADS = packed_product_float32::THREADS;
 
 struct Scales {
     const void* __restrict__ scales;
     const uint8_t* __restrict__ zero_points;  // nullptr: the middle
-    int32_t scale_bytes, group_size;
+    int32_t scale_bytes, groups;  // of a scale; of a channel
 };
 
 template <int BITS>
 struct Groups {
     static constexpr int bits = BITS;
     Scales given;
-    int32_t groups;  // of a channel
+    int32_t reciprocal;  // of the chunks of a group, times 2^RECIPROCAL_BITS, rounded up
 
-    template <int N>
     struct Lane {
-        int64_t start[N];  // of the channels among all groups
+        uint32_t start[2];  // of both channels among all groups
 
-        __device__ __forceinline__ Lane(const Groups& of, const int32_t (&channel)[N]) {
-#pragma unroll
-            for (int j = 0; j < N; ++j) start[j] = int64_t(channel[j]) * of.groups;
-        }
+        __device__ __forceinline__ Lane(const Groups& of, const int32_t (&channel)[2])
+            : start{uint32_t(channel[0] * of.given.groups), uint32_t(channel[1] * of.given.groups)} {}
     };
-    template <int N>
     struct Ahead {
-        uint32_t scale[N];  // and in the high half 1024 + zero point
+        uint32_t scale[2], zero_point[2];  // as they are read
+    };
+    struct Ready {
+        uint32_t scale[2];  // in float16, and in the high half 1024 + zero point
     };
 
-    template <int N>
-    __device__ __forceinline__ void fetch(Ahead<N>& ahead, const Lane<N>& lane, int32_t chunk) const {
-        const int32_t group = chunk / (given.group_size / packed_product::CHUNK);
+    __device__ __forceinline__ void fetch(Ahead& ahead, const Lane& lane, int32_t chunk) const {
+        const uint32_t group = uint32_t(int64_t(chunk) * reciprocal >> RECIPROCAL_BITS);
 #pragma unroll
-        for (int j = 0; j < N; ++j) {
-            const int64_t at = lane.start[j] + group;
-            const uint32_t zero_point = given.zero_points ? given.zero_points[at] : 1 << (BITS - 1);
-            ahead.scale[j] = (0x6400 + zero_point) << 16 | half::element_bits(given.scales, given.scale_bytes, at);
+        for (int j = 0; j < 2; ++j) {
+            const uint32_t at = lane.start[j] + group;
+            ahead.zero_point[j] = given.zero_points ? __ldg(given.zero_points + at) : 1 << (BITS - 1);
+            if (given.scale_bytes == 2) ahead.scale[j] = __ldg(static_cast<const uint16_t*>(given.scales) + at);
+            else ahead.scale[j] = __ldg(static_cast<const uint32_t*>(given.scales) + at);
         }
     }
+    __device__ __forceinline__ Ready arrive(const Ahead& ahead) const {
+        Ready ready;
+#pragma unroll
+        for (int j = 0; j < 2; ++j) {
+            const uint32_t scale = given.scale_bytes == 2 ? ahead.scale[j] : half::from_float(half::bits_to_float(ahead.scale[j]));
+            ready.scale[j] = (0x6400 + ahead.zero_point[j]) << 16 | scale;
+        }
+        return ready;
+    }
 
-    template <int N>
-    __device__ __forceinline__ static void decode(uint32_t (&w)[4], const uint2& numbers, const Lane<N>&, int j, const Ahead<N>& ahead) {
-        const uint32_t scale = packed_numbers::permute(ahead.scale[j], 0, 0x1010);
-        const uint32_t zero_point = packed_numbers::permute(ahead.scale[j], 0, 0x3232);
+    __device__ __forceinline__ static void decode(uint32_t (&w)[4], const uint2& numbers, const Lane&, int j, const Ready& ready) {
+        const uint32_t scale = packed_numbers::permute(ready.scale[j], 0, 0x1010);
+        const uint32_t zero_point = packed_numbers::permute(ready.scale[j], 0, 0x3232);
         const uint2 bytes = packed_numbers::bytes<BITS>(numbers);
 #pragma unroll
         for (int pair = 0; pair < 4; ++pair) {
@@ -66,17 +76,18 @@ struct Groups {
 
 template <int BITS>
 __device__ __forceinline__ void group_matmul(
-    int8_t* shared, const uint16_t* x, const int32_t* packed, const Scales& scales, int32_t rows, int32_t depth,
-    int32_t channels, int32_t few, uint16_t* y) {
-    packed_product::compute(Groups<BITS>{scales, depth / scales.group_size}, x, packed, rows, depth, channels, few, shared, y);
+    int8_t* shared, const uint16_t* x, const int32_t* packed, const Scales& scales, int32_t reciprocal, int32_t rows,
+    int32_t depth, int32_t channels, int32_t few, uint16_t* y) {
+    packed_product::compute(Groups<BITS>{scales, reciprocal}, x, packed, rows, depth, channels, few, shared, y);
 }
 
 struct Float32Groups {
     Scales given;
+    int32_t group_size;
     packed_product_float32::Problem problem;
 
     __device__ __forceinline__ void operator()(float (&w)[8], uint64_t numbers, int j, int32_t k) const {
-        const int64_t at = int64_t(problem.channel(j)) * (problem.depth / given.group_size) + k / given.group_size;
+        const int64_t at = int64_t(problem.channel(j)) * given.groups + k / group_size;
         const float scale = half::element(given.scales, given.scale_bytes, at);
         const int zero_point = given.zero_points ? given.zero_points[at] : 1 << (problem.bits - 1);
 #pragma unroll
@@ -86,80 +97,80 @@ struct Float32Groups {
 };
 
 __device__ __forceinline__ void group_matmul_float32_of(
-    float* partial, const float* x, const int32_t* packed, const Scales& scales, int32_t rows, int32_t depth, int32_t channels,
-    int32_t bits, float* y) {
+    float* partial, const float* x, const int32_t* packed, const Scales& scales, int32_t group_size, int32_t rows, int32_t depth,
+    int32_t channels, int32_t bits, float* y) {
     packed_product_float32::Problem problem = {x, packed, rows, depth, channels, bits, 0, 0};
-    if (packed_product_float32::locate(problem)) packed_product_float32::compute(problem, Float32Groups{scales, problem}, partial, y);
+    if (packed_product_float32::locate(problem)) packed_product_float32::compute(problem, Float32Groups{scales, group_size, problem}, partial, y);
 }
 
 }  // namespace
 
 extern "C" __global__ void __launch_bounds__(packed_product::THREADS, packed_product::BLOCKS) group_matmul_2(
     const uint16_t* x, const int32_t* packed, const void* scales, int32_t rows, int32_t depth,
-    int32_t channels, int32_t few, int32_t scale_bytes, int32_t group_size, uint16_t* y) {
+    int32_t channels, int32_t few, int32_t scale_bytes, int32_t groups, int32_t reciprocal, uint16_t* y) {
     INTAGLIO_DYNAMIC_SHARED(int8_t, shared);
-    group_matmul<2>(shared, x, packed, {scales, nullptr, scale_bytes, group_size}, rows, depth, channels, few, y);
+    group_matmul<2>(shared, x, packed, {scales, nullptr, scale_bytes, groups}, reciprocal, rows, depth, channels, few, y);
 }
 
 extern "C" __global__ void __launch_bounds__(packed_product::THREADS, packed_product::BLOCKS) group_matmul_2_zero_points(
     const uint16_t* x, const int32_t* packed, const void* scales, const uint8_t* zero_points, int32_t rows, int32_t depth,
-    int32_t channels, int32_t few, int32_t scale_bytes, int32_t group_size, uint16_t* y) {
+    int32_t channels, int32_t few, int32_t scale_bytes, int32_t groups, int32_t reciprocal, uint16_t* y) {
     INTAGLIO_DYNAMIC_SHARED(int8_t, shared);
-    group_matmul<2>(shared, x, packed, {scales, zero_points, scale_bytes, group_size}, rows, depth, channels, few, y);
+    group_matmul<2>(shared, x, packed, {scales, zero_points, scale_bytes, groups}, reciprocal, rows, depth, channels, few, y);
 }
 
 extern "C" __global__ void __launch_bounds__(packed_product::THREADS, packed_product::BLOCKS) group_matmul_3(
     const uint16_t* x, const int32_t* packed, const void* scales, int32_t rows, int32_t depth,
-    int32_t channels, int32_t few, int32_t scale_bytes, int32_t group_size, uint16_t* y) {
+    int32_t channels, int32_t few, int32_t scale_bytes, int32_t groups, int32_t reciprocal, uint16_t* y) {
     INTAGLIO_DYNAMIC_SHARED(int8_t, shared);
-    group_matmul<3>(shared, x, packed, {scales, nullptr, scale_bytes, group_size}, rows, depth, channels, few, y);
+    group_matmul<3>(shared, x, packed, {scales, nullptr, scale_bytes, groups}, reciprocal, rows, depth, channels, few, y);
 }
 
-extern "C" __global__ void __launch_bounds__(packed_product::THREADS, packed_product::BLOCKS) group_matmul_3_zero_points(
+extern "C" __global__ void __launch_bounds__(packed_product::THREADS, BLOCKS_3) group_matmul_3_zero_points(
     const uint16_t* x, const int32_t* packed, const void* scales, const uint8_t* zero_points, int32_t rows, int32_t depth,
-    int32_t channels, int32_t few, int32_t scale_bytes, int32_t group_size, uint16_t* y) {
+    int32_t channels, int32_t few, int32_t scale_bytes, int32_t groups, int32_t reciprocal, uint16_t* y) {
     INTAGLIO_DYNAMIC_SHARED(int8_t, shared);
-    group_matmul<3>(shared, x, packed, {scales, zero_points, scale_bytes, group_size}, rows, depth, channels, few, y);
+    group_matmul<3>(shared, x, packed, {scales, zero_points, scale_bytes, groups}, reciprocal, rows, depth, channels, few, y);
 }
 
 extern "C" __global__ void __launch_bounds__(packed_product::THREADS, packed_product::BLOCKS) group_matmul_4(
     const uint16_t* x, const int32_t* packed, const void* scales, int32_t rows, int32_t depth,
-    int32_t channels, int32_t few, int32_t scale_bytes, int32_t group_size, uint16_t* y) {
+    int32_t channels, int32_t few, int32_t scale_bytes, int32_t groups, int32_t reciprocal, uint16_t* y) {
     INTAGLIO_DYNAMIC_SHARED(int8_t, shared);
-    group_matmul<4>(shared, x, packed, {scales, nullptr, scale_bytes, group_size}, rows, depth, channels, few, y);
+    group_matmul<4>(shared, x, packed, {scales, nullptr, scale_bytes, groups}, reciprocal, rows, depth, channels, few, y);
 }
 
 extern "C" __global__ void __launch_bounds__(packed_product::THREADS, packed_product::BLOCKS) group_matmul_4_zero_points(
     const uint16_t* x, const int32_t* packed, const void* scales, const uint8_t* zero_points, int32_t rows, int32_t depth,
-    int32_t channels, int32_t few, int32_t scale_bytes, int32_t group_size, uint16_t* y) {
+    int32_t channels, int32_t few, int32_t scale_bytes, int32_t groups, int32_t reciprocal, uint16_t* y) {
     INTAGLIO_DYNAMIC_SHARED(int8_t, shared);
-    group_matmul<4>(shared, x, packed, {scales, zero_points, scale_bytes, group_size}, rows, depth, channels, few, y);
+    group_matmul<4>(shared, x, packed, {scales, zero_points, scale_bytes, groups}, reciprocal, rows, depth, channels, few, y);
 }
 
 extern "C" __global__ void __launch_bounds__(packed_product::THREADS, packed_product::BLOCKS) group_matmul_8(
     const uint16_t* x, const int32_t* packed, const void* scales, int32_t rows, int32_t depth,
-    int32_t channels, int32_t few, int32_t scale_bytes, int32_t group_size, uint16_t* y) {
+    int32_t channels, int32_t few, int32_t scale_bytes, int32_t groups, int32_t reciprocal, uint16_t* y) {
     INTAGLIO_DYNAMIC_SHARED(int8_t, shared);
-    group_matmul<8>(shared, x, packed, {scales, nullptr, scale_bytes, group_size}, rows, depth, channels, few, y);
+    group_matmul<8>(shared, x, packed, {scales, nullptr, scale_bytes, groups}, reciprocal, rows, depth, channels, few, y);
 }
 
 extern "C" __global__ void __launch_bounds__(packed_product::THREADS, packed_product::BLOCKS) group_matmul_8_zero_points(
     const uint16_t* x, const int32_t* packed, const void* scales, const uint8_t* zero_points, int32_t rows, int32_t depth,
-    int32_t channels, int32_t few, int32_t scale_bytes, int32_t group_size, uint16_t* y) {
+    int32_t channels, int32_t few, int32_t scale_bytes, int32_t groups, int32_t reciprocal, uint16_t* y) {
     INTAGLIO_DYNAMIC_SHARED(int8_t, shared);
-    group_matmul<8>(shared, x, packed, {scales, zero_points, scale_bytes, group_size}, rows, depth, channels, few, y);
+    group_matmul<8>(shared, x, packed, {scales, zero_points, scale_bytes, groups}, reciprocal, rows, depth, channels, few, y);
 }
 
 extern "C" __global__ void __launch_bounds__(FLOAT32_THREADS) group_matmul_float32(
     const float* x, const int32_t* packed, const void* scales, int32_t rows, int32_t depth,
     int32_t channels, int32_t scale_bytes, int32_t group_size, int32_t bits, float* y) {
     __shared__ float partial[packed_product_float32::SUMS];
-    group_matmul_float32_of(partial, x, packed, {scales, nullptr, scale_bytes, group_size}, rows, depth, channels, bits, y);
+    group_matmul_float32_of(partial, x, packed, {scales, nullptr, scale_bytes, depth / group_size}, group_size, rows, depth, channels, bits, y);
 }
 
 extern "C" __global__ void __launch_bounds__(FLOAT32_THREADS) group_matmul_float32_zero_points(
     const float* x, const int32_t* packed, const void* scales, const uint8_t* zero_points, int32_t rows, int32_t depth,
     int32_t channels, int32_t scale_bytes, int32_t group_size, int32_t bits, float* y) {
     __shared__ float partial[packed_product_float32::SUMS];
-    group_matmul_float32_of(partial, x, packed, {scales, zero_points, scale_bytes, group_size}, rows, depth, channels, bits, y);
+    group_matmul_float32_of(partial, x, packed, {scales, zero_points, scale_bytes, depth / group_size}, group_size, rows, depth, channels, bits, y);
 }

@@ -5,14 +5,23 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from intaglio.errors import EngineError
 from intaglio.plugins.cuda.launching.geometry import Launch, Tensor
-from intaglio.plugins.cuda.packed_weights.geometry import packed_launch
+from intaglio.plugins.cuda.packed_weights.geometry import CHUNK, packed_launch
+
+RECIPROCAL = 2**30  # of the 32 numbers of a chunk in a group: RECIPROCAL_BITS of kernel.cu
 
 
 def launch(inputs: Sequence[Tensor | None], attributes: Mapping[str, Any], sm: int) -> Launch:
     """Rows are all axes of x but the last; the kernel is chosen by x's dtype, bits, and whether there are zero points.
 
-    `activation_bits` is for CPUs.
+    `activation_bits` is for CPUs. Raises `EngineError` for groups so large that the kernel could not tell them apart.
     """
+    x, depth, group_size = inputs[0], attributes["K"], attributes["group_size"]
     suffix = "_zero_points" if len(inputs) > 3 and inputs[3] is not None else ""
-    return packed_launch("group_matmul", inputs, attributes, sm, suffix, (attributes["group_size"],))
+    chunks = group_size // CHUNK
+    if depth // CHUNK * chunks >= RECIPROCAL:
+        raise EngineError(f"group_matmul: groups of {group_size} of {depth} in_features. Use smaller groups.")
+    is_float32 = x is not None and x.dtype == "float32"
+    scalars = (group_size,) if is_float32 else (depth // group_size, RECIPROCAL // chunks + 1)
+    return packed_launch("group_matmul", inputs, attributes, sm, suffix, scalars)

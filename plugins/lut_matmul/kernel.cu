@@ -1,7 +1,7 @@
 // LutMatMul: y = x·wᵀ, w[n, k] = lut[n, number k of row n]; float16 on the matrix unit (cuda/packed_weights/product.cuh), float32
 // without it.
 //
-// In float16 a lane holds its four channels' tables in registers, as two planes: the low and the high bytes of the entries.
+// In float16 a lane holds its two channels' tables in registers, as two planes: the low and the high bytes of the entries.
 // A look-up is then a permutation of bytes, four at a time; it needs no shared memory, where lanes that look up different
 // entries would wait for each other. In float32 the tables lie in shared memory once for each lane, in the lane's bank.
 //
@@ -20,18 +20,17 @@ struct Tables {
     const void* lut;
     int32_t lut_bytes;
 
-    template <int N>
     struct Lane {
-        uint32_t low[N][ENTRIES / 4], high[N][ENTRIES / 4];
+        uint32_t low[2][ENTRIES / 4], high[2][ENTRIES / 4];
 
-        __device__ __forceinline__ Lane(const Tables& tables, const int32_t (&channel)[N]) {
+        __device__ __forceinline__ Lane(const Tables& tables, const int32_t (&channel)[2]) {
             const bool whole = tables.lut_bytes == 2 && async_copy::is_aligned(tables.lut);
 #pragma unroll
-            for (int j = 0; j < N; ++j) {
+            for (int j = 0; j < 2; ++j) {
                 uint32_t pairs[ENTRIES / 2];
                 const int64_t first = int64_t(channel[j]) * ENTRIES;
                 if (whole) {
-                    packed_product::load_words(pairs, static_cast<const uint32_t*>(tables.lut) + first / 2, true);
+                    packed_product::load_words<true>(pairs, static_cast<const uint32_t*>(tables.lut) + first / 2);
                 } else {
 #pragma unroll
                     for (int i = 0; i < ENTRIES / 2; ++i) {
@@ -47,11 +46,11 @@ struct Tables {
             }
         }
     };
-    template <int N>
     struct Ahead {};
+    struct Ready {};
 
-    template <int N>
-    __device__ __forceinline__ void fetch(Ahead<N>&, const Lane<N>&, int32_t) const {}
+    __device__ __forceinline__ void fetch(Ahead&, const Lane&, int32_t) const {}
+    __device__ __forceinline__ Ready arrive(const Ahead&) const { return {}; }
 
     // The bytes of one plane that four nibbles name; `upper` has all bits of those from the plane's second half.
     __device__ __forceinline__ static uint32_t look_up(const uint32_t (&plane)[ENTRIES / 4], uint32_t selector, uint32_t upper) {
@@ -61,8 +60,7 @@ struct Tables {
         return (first & ~upper) | (packed_numbers::permute(plane[ENTRIES / 4 - 2], plane[ENTRIES / 4 - 1], selector) & upper);
     }
 
-    template <int N>
-    __device__ __forceinline__ static void decode(uint32_t (&w)[4], const uint2& numbers, const Lane<N>& lane, int j, const Ahead<N>&) {
+    __device__ __forceinline__ static void decode(uint32_t (&w)[4], const uint2& numbers, const Lane& lane, int j, const Ready&) {
         const uint32_t all = packed_numbers::nibbles<BITS>(numbers.x);
         uint32_t selector = all & 0x77777777;
 #pragma unroll

@@ -1,29 +1,23 @@
 // Few rows of x, bound by reading the weights: the shape Few of product.cuh.
 //
-// Each of the four warps takes every fourth 128 of k. A lane reads the 32 numbers 32t..32t+31 of them, of both of its
-// channels, in one or two loads of 16 bytes, one step before it unpacks them; no shared memory and no barrier is on the way.
-// x comes the same way: all blocks of a multiprocessor read the same rows, which stay in its cache. Up to 8 rows are read
-// a step early too, as there is little else to do while they come; registers have no room for more.
+// The warps take 128 of k in turn. A lane reads the 32 numbers 32t..32t+31 of them, of both of its channels, in one or two
+// loads of 16 bytes, one step before it unpacks them; no shared memory and no barrier is on the way. x comes the same way:
+// all blocks of a multiprocessor read the same rows, which stay in its cache. Half of the time goes into unpacking, so that
+// every instruction beside it counts: addresses are kept in registers, two steps are written out so that no register has to
+// move, and nothing asks whether something exists: depth is a multiple of 128, or the shape is Many.
 #pragma once
 
 namespace packed_product {
 
-constexpr int LANES = 4;           // that share the numbers of a channel
-constexpr int EIGHTS = CHUNK / 8;  // of a lane's 32 numbers
+constexpr int LANES = 4;             // that share the numbers of a channel
+constexpr int EIGHTS = CHUNK / 8;    // of a lane's 32 numbers
+constexpr int STEP = LANES * CHUNK;  // numbers of a channel
 
-// What a lane reads of 128 of k: 32 numbers of its two channels, what they mean, and x if it is read early.
-template <class Source>
-struct Step {
-    uint32_t packed[2][Source::bits];
-    typename Source::template Ahead<2> ahead;
-    uint4 x[EIGHTS];
-};
-
-// Words that lie side by side, 2, 3, or a multiple of 4; `aligned`: their length is what their address is a multiple of,
-// or 16 bytes.
-template <int COUNT>
-__device__ __forceinline__ void load_words(uint32_t (&to)[COUNT], const uint32_t* from, bool aligned) {
-    if (COUNT == 3 || !aligned) {
+// Words that lie side by side, 2, 3, or a multiple of 4. ALIGNED: their address is a multiple of their length, or of 16
+// bytes.
+template <bool ALIGNED, int COUNT>
+__device__ __forceinline__ void load_words(uint32_t (&to)[COUNT], const uint32_t* from) {
+    if (COUNT == 3 || !ALIGNED) {
 #pragma unroll
         for (int i = 0; i < COUNT; ++i) to[i] = __ldg(from + i);
     } else if (COUNT == 2) {
@@ -42,106 +36,132 @@ __device__ __forceinline__ void load_words(uint32_t (&to)[COUNT], const uint32_t
     }
 }
 
-// A lane's part of an eight of x's rows; rows beyond the last give what nobody uses.
-struct Rows {
-    const int8_t* x;
-    int64_t pitch;
-    int32_t first, last;
-    bool aligned;
-
-    __device__ __forceinline__ explicit Rows(const Problem& problem)
-        : x(reinterpret_cast<const int8_t*>(problem.x)), pitch(int64_t(problem.depth) * 2),
-          first(problem.first_row + int32_t(threadIdx.x % 32 / LANES)), last(problem.rows - 1),
-          aligned(async_copy::is_aligned(problem.x)) {}
-
-    // Eight numbers from column k on of the row 8·group + g; zeros unless `exist`.
-    __device__ __forceinline__ uint4 load(int group, int32_t k, bool exist) const {
-        const int8_t* from = x + min(first + 8 * group, last) * pitch + 2 * int64_t(k);
-        if (!exist) return make_uint4(0, 0, 0, 0);
-        return aligned ? __ldg(reinterpret_cast<const uint4*>(from)) : async_copy::load_bytes(from, 16);
-    }
+// What a lane reads of a step ahead: 32 numbers of both channels, and what they mean; x's too where there are registers for
+// it, else x is read an eight ahead.
+template <int GROUPS, class Source>
+struct Step {
+    static constexpr bool HAS_X = GROUPS == 1;
+    uint32_t packed[2][Source::bits];
+    typename Source::Ahead ahead;
+    uint4 x[HAS_X ? EIGHTS : 1];
 };
 
-template <int GROUPS, class Source>
-__device__ __forceinline__ void multiply_few(Sums<GROUPS, 1>& sums, const Source& source, const Problem& problem) {
-    constexpr int BITS = Source::bits;
-    constexpr bool EARLY = GROUPS == 1;
-    const int32_t chunks = problem.depth / CHUNK, t = threadIdx.x % LANES;
-    const int32_t groups = min((problem.rows - problem.first_row + 7) / 8, GROUPS);
-    const bool aligned = async_copy::is_aligned(problem.packed);
+template <int GROUPS, bool ALIGNED, class Source>
+__device__ __forceinline__ void multiply_few(Sums<GROUPS>& sums, const Source& source, const Problem& problem) {
+    using Ahead = Step<GROUPS, Source>;
+    constexpr int BITS = Source::bits, STRIDE = WARPS * STEP;  // numbers of a channel from a warp's step to its next
+    constexpr int HERE = -STRIDE / 8;                          // eights from x of the next step to that of this one
+    const int32_t steps = problem.depth / STEP, t = threadIdx.x % LANES, first = threadIdx.x / 32;
+    const int32_t groups = (problem.rows - problem.first_row + 7) / 8;
+    if (first >= steps) return;
     int32_t channel[2];
     lane_channels(channel, problem.first_channel, problem.channels);
-    const uint32_t* row[2];
+    const uint32_t* packed[2];
 #pragma unroll
-    for (int j = 0; j < 2; ++j) row[j] = reinterpret_cast<const uint32_t*>(problem.packed) + int64_t(channel[j]) * chunks * BITS;
-    const Rows rows(problem);
-    const auto load_x = [&](int32_t chunk, int eight, int group) {
-        return rows.load(group, CHUNK * chunk + 8 * eight, chunk < chunks);
+    for (int j = 0; j < 2; ++j) {
+        const int64_t step = int64_t(channel[j]) * steps + first;
+        packed[j] = reinterpret_cast<const uint32_t*>(problem.packed) + (LANES * step + t) * BITS;
+    }
+    const uint4* x[GROUPS];  // of the last row in place of those beyond, whose sums nobody uses
+#pragma unroll
+    for (int i = 0; i < GROUPS; ++i) {
+        const int32_t row = min(problem.first_row + 8 * i + int32_t(threadIdx.x % 32 / LANES), problem.rows - 1);
+        x[i] = reinterpret_cast<const uint4*>(problem.x + int64_t(row) * problem.depth + STEP * first + CHUNK * t);
+    }
+    const auto exists = [&](int i) { return i == 0 || i < groups; };
+    const auto load_x = [&](int i, int eight) {
+        return ALIGNED ? __ldg(x[i] + eight) : async_copy::load_bytes(reinterpret_cast<const int8_t*>(x[i] + eight), 16);
     };
-    Step<Source> next;
-    // The last chunk in place of those beyond, whose x is zero.
-    const auto last = [&](int32_t step) { return min(LANES * step + t, chunks - 1); };
-    const auto read = [&](int32_t step) {
-        if (LANES * step >= chunks) return;  // all lanes together
+    uint4 eights[2][GROUPS];  // this one and the next
+    const auto read_eight = [&](int eight, int from) {
 #pragma unroll
-        for (int j = 0; j < 2; ++j) load_words(next.packed[j], row[j] + int64_t(last(step)) * BITS, aligned);
+        for (int i = 0; i < GROUPS; ++i)
+            if (exists(i)) eights[eight % 2][i] = load_x(i, from + eight);
+    };
+    const typename Source::Lane weights(source, channel);
+    const auto read = [&](Ahead& to, int32_t step) {
+#pragma unroll
+        for (int j = 0; j < 2; ++j) load_words<ALIGNED>(to.packed[j], packed[j]);
+        source.fetch(to.ahead, weights, LANES * step + t);
 #pragma unroll
         for (int eight = 0; eight < EIGHTS; ++eight)
-            if (EARLY) next.x[eight] = load_x(LANES * step + t, eight, 0);
+            if (Ahead::HAS_X) to.x[Ahead::HAS_X ? eight : 0] = load_x(0, eight);
     };
-    const int32_t first = threadIdx.x / 32;
-    if (chunks == 0) return;
-    read(first);
-    const typename Source::template Lane<2> weights(source, channel);
-    source.fetch(next.ahead, weights, last(first));
-#pragma unroll 1
-    for (int32_t step = first; LANES * step < chunks; step += WARPS) {
-        const Step<Source> now = next;
-        read(step + WARPS);
-        source.fetch(next.ahead, weights, last(step + WARPS));
+    // Multiplies a step, and begins to read the warp's next one.
+    const auto multiply = [&](Ahead& now, Ahead& next, int32_t step) {
+        const bool more = step + WARPS < steps;
+#pragma unroll
+        for (int j = 0; j < 2; ++j) packed[j] += STRIDE / 32 * BITS;
+#pragma unroll
+        for (int i = 0; i < GROUPS; ++i) x[i] += STRIDE / 8;
+        if (more) read(next, step + WARPS);
+        const typename Source::Ready ready = source.arrive(now.ahead);
 #pragma unroll
         for (int eight = 0; eight < EIGHTS; ++eight) {
-            uint4 x[GROUPS];
-#pragma unroll
-            for (int i = 0; i < GROUPS; ++i)
-                if (i < groups) x[i] = EARLY ? now.x[eight] : load_x(LANES * step + t, eight, i);
+            if (!Ahead::HAS_X && eight + 1 < EIGHTS) read_eight(eight + 1, HERE);
+            if (!Ahead::HAS_X && eight + 1 == EIGHTS && more) read_eight(0, 0);
             uint32_t w[2][4];
 #pragma unroll
-            for (int j = 0; j < 2; ++j) Source::decode(w[j], packed_numbers::eight<BITS>(now.packed[j], eight), weights, j, now.ahead);
+            for (int j = 0; j < 2; ++j) Source::decode(w[j], packed_numbers::eight<BITS>(now.packed[j], eight), weights, j, ready);
 #pragma unroll
             for (int i = 0; i < GROUPS; ++i)
-                if (i < groups) multiply_eight(sums[i], w, x[i]);
+                if (exists(i)) multiply_eight(sums[i], w, Ahead::HAS_X ? now.x[Ahead::HAS_X ? eight : 0] : eights[eight % 2][i]);
         }
+    };
+    Ahead one, other;
+    read(one, first);
+    if (!Ahead::HAS_X) read_eight(0, 0);
+#pragma unroll 1
+    for (int32_t step = first; step < steps; step += 2 * WARPS) {
+        multiply(one, other, step);
+        if (step + WARPS < steps) multiply(other, one, step + WARPS);
     }
 }
 
-// Adds the sums of the four warps, always in the same order: the first one then holds the totals.
+// Adds the sums of the warps, always in the same order, and writes them.
 template <int GROUPS>
-__device__ __forceinline__ void add_warps(Sums<GROUPS, 1>& sums, int8_t* shared) {
-    const int warp = threadIdx.x / 32, lane = threadIdx.x % 32;
-    float* others = reinterpret_cast<float*>(shared);  // [sum, warp, lane]
+__device__ __forceinline__ void add_warps(const Sums<GROUPS>& sums, const Problem& problem, int8_t* shared, uint16_t* __restrict__ y) {
+    constexpr int PITCH = TILE + 4, SIZE = 8 * GROUPS * PITCH;  // so that the lanes of half a warp meet in no bank
+    float* all = reinterpret_cast<float*>(shared);              // [warp, row, channel]
+    const int lane = threadIdx.x % 32;
+    float* mine = all + threadIdx.x / 32 * SIZE + lane % 4 * 2 * PITCH + lane / 4 * 2;
 #pragma unroll
-    for (int half = WARPS / 2; half > 0; half /= 2) {
-        float* mine = others + warp % half * 32 + lane;
-        __syncthreads();
-        if (warp >= half && warp < 2 * half) {
+    for (int i = 0; i < GROUPS; ++i)
 #pragma unroll
-            for (int i = 0; i < 4 * GROUPS; ++i) mine[i * half * 32] = sums[i / 4][0][i % 4];
+        for (int e = 0; e < 2; ++e)
+            *reinterpret_cast<float2*>(mine + (8 * i + e) * PITCH) = make_float2(sums[i][e], sums[i][e + 2]);
+    __syncthreads();
+    const int32_t rows = min(problem.rows - problem.first_row, 8 * GROUPS);
+#pragma unroll 1
+    for (int32_t pair = threadIdx.x; pair < rows * (TILE / 2); pair += THREADS) {
+        const int32_t row = pair / (TILE / 2), column = pair % (TILE / 2) * 2, channel = problem.first_channel + column;
+        float even = 0, odd = 0;
+#pragma unroll
+        for (int warp = 0; warp < WARPS; ++warp) {
+            const float2 two = *reinterpret_cast<const float2*>(all + warp * SIZE + row * PITCH + column);
+            even += two.x;
+            odd += two.y;
         }
-        __syncthreads();
-        if (warp < half) {
-#pragma unroll
-            for (int i = 0; i < 4 * GROUPS; ++i) sums[i / 4][0][i % 4] += mine[i * half * 32];
-        }
+        uint16_t* to = y + int64_t(problem.first_row + row) * problem.channels + channel;
+        store_pair(to, even, odd, problem.channels - channel, problem.channels % 2 == 0);
     }
 }
 
-template <int GROUPS, class Source>
+template <int GROUPS, bool ALIGNED, class Source>
 __device__ __forceinline__ void compute_few(const Source& source, const Problem& problem, int8_t* shared, uint16_t* y) {
-    Sums<GROUPS, 1> sums = {};
-    multiply_few<GROUPS>(sums, source, problem);
-    add_warps(sums, shared);
-    if (threadIdx.x < 32) store_sums(sums, problem, problem.first_channel, y);
+    Sums<GROUPS> sums = {};
+    multiply_few<GROUPS, ALIGNED>(sums, source, problem);
+    add_warps(sums, problem, shared, y);
+}
+
+// 8·GROUPS rows after another, up to FEW_ROWS.
+template <int GROUPS, bool ALIGNED, class Source>
+__device__ __forceinline__ void compute_in_turn(const Source& source, Problem problem, int8_t* shared, uint16_t* y) {
+#pragma unroll 1
+    for (int row = 0; row < FEW_ROWS && problem.first_row < problem.rows; row += 8 * GROUPS, problem.first_row += 8 * GROUPS) {
+        compute_few<GROUPS, ALIGNED>(source, problem, shared, y);
+        __syncthreads();  // all have read the sums
+    }
 }
 
 }  // namespace packed_product

@@ -1,6 +1,6 @@
 // Many rows of x, bound by multiplying them: the shape Many of product.cuh.
 //
-// Stages of k lie in shared memory: channels of packed numbers in the order 4g + j at place 8j + g, PITCH bytes apart, an
+// Stages of k lie in shared memory: channels of packed numbers in the order 2g + j at place 8j + g, PITCH bytes apart, an
 // odd multiple of 16 (with 8 bits: of 32), and rows of x whose chunks of 16 bytes c lie at c ^ 4·(row % 2): no lanes meet in
 // a bank.
 #pragma once
@@ -17,7 +17,7 @@ struct Stage {
     static constexpr int PACKED_BYTES = LENGTH * BITS / 8, UNIT = BITS == 8 ? 32 : 16;
     static constexpr int PITCH = PACKED_BYTES + (PACKED_BYTES / UNIT % 2 ? 0 : UNIT);
     static constexpr int X_BYTES = 2 * LENGTH;
-    static constexpr int X_START = MANY_CHANNELS * PITCH, BYTES = X_START + ROWS * X_BYTES;
+    static constexpr int X_START = MANY_CHANNELS * PITCH, BYTES = X_START + MANY_ROWS * X_BYTES;
 #if __CUDA_ARCH__ >= 800
     static constexpr int COUNT = LIMIT / BYTES < 5 ? LIMIT / BYTES : 5;
 #else
@@ -29,7 +29,7 @@ struct Stage {
 template <int BITS>
 struct PlacePacked {
     __device__ __forceinline__ int operator()(int channel, int column) const {
-        return (channel / 32 * 32 + channel % 4 * 8 + channel % 32 / 4) * Stage<BITS>::PITCH + column;
+        return (channel / TILE * TILE + channel % 2 * 8 + channel % TILE / 2) * Stage<BITS>::PITCH + column;
     }
 };
 template <int BITS>
@@ -42,7 +42,7 @@ template <int BITS>
 struct Copies {
     using Shape = Stage<BITS>;
     async_copy::TileCopy<MANY_CHANNELS, Shape::PACKED_BYTES, THREADS, 4> packed;
-    async_copy::TileCopy<ROWS, Shape::X_BYTES, THREADS> x;
+    async_copy::TileCopy<MANY_ROWS, Shape::X_BYTES, THREADS> x;
 
     __device__ __forceinline__ void start(const Problem& problem, int32_t first, int8_t* stage) {
         const int64_t packed_pitch = int64_t(problem.depth) / 8 * BITS, x_pitch = int64_t(problem.depth) * 2;
@@ -54,21 +54,19 @@ struct Copies {
                      (BITS % 4 == 0 || packed_pitch % 16 == 0) && async_copy::is_aligned(problem.packed), PlacePacked<BITS>());
         x.start(stage + Shape::X_START, from_x, x_pitch, problem.rows - problem.first_row, min(left, Shape::LENGTH) * 2,
                 async_copy::is_aligned(problem.x), PlaceX<BITS>());
+        x.finish();  // a T4 has no registers for x to wait in
     }
-    __device__ __forceinline__ void finish() {
-        packed.finish();
-        x.finish();
-    }
+    __device__ __forceinline__ void finish() { packed.finish(); }
 };
 
-// Where this warp's 32 channels begin among the block's.
-__device__ __forceinline__ int warp_channel() { return threadIdx.x / 32 * 32; }
+// Where this warp's channels begin among the block's.
+__device__ __forceinline__ int warp_channel() { return threadIdx.x / 32 * TILE; }
 
-// Adds the products of one stage, of which `left` chunks exist, to the sums; `ahead` is used up.
+// Adds the products of one stage, of which `left` chunks exist, to the sums; `ready` is used up.
 template <class Source>
 __device__ __forceinline__ void multiply_stage(
-    Sums<ROWS / 8, 2>& sums, const typename Source::template Lane<4>& weights,
-    typename Source::template Ahead<4> (&ahead)[Stage<Source::bits>::CHUNKS], const int8_t* stage, int32_t left) {
+    Sums<MANY_ROWS / 8>& sums, const typename Source::Lane& weights, typename Source::Ready (&ready)[Stage<Source::bits>::CHUNKS],
+    const int8_t* stage, int32_t left) {
     constexpr int BITS = Source::bits, CHUNK_BYTES = CHUNK * BITS / 8;
     using Shape = Stage<BITS>;
     const int lane = threadIdx.x % 32, g = lane / 4, t = lane % 4;
@@ -77,29 +75,29 @@ __device__ __forceinline__ void multiply_stage(
 #pragma unroll 1
     for (int chunk = 0; chunk < Shape::CHUNKS; ++chunk) {
         if (chunk >= left) break;  // all lanes together
-        uint32_t w[4][4];
+        uint32_t w[2][4];
 #pragma unroll
-        for (int j = 0; j < 4; ++j) {
+        for (int j = 0; j < 2; ++j) {
             const uint2 numbers = packed_numbers::load_eight<BITS>(packed + 8 * j * Shape::PITCH + chunk * CHUNK_BYTES, t);
-            Source::decode(w[j], numbers, weights, j, ahead[0]);
+            Source::decode(w[j], numbers, weights, j, ready[0]);
         }
 #pragma unroll
-        for (int i = 1; i < Shape::CHUNKS; ++i) ahead[i - 1] = ahead[i];  // registers have no index
+        for (int i = 1; i < Shape::CHUNKS; ++i) ready[i - 1] = ready[i];  // registers have no index
         const int column = (64 * chunk + 16 * t) ^ (g % 2 * 64);
 #pragma unroll
-        for (int i = 0; i < ROWS / 8; ++i)
+        for (int i = 0; i < MANY_ROWS / 8; ++i)
             multiply_eight(sums[i], w, *reinterpret_cast<const uint4*>(x + 8 * i * Shape::X_BYTES + column));
     }
 }
 
 // The sums of this warp; rows of x and channels beyond the last count as zeros, and nothing beyond is read.
 template <class Source>
-__device__ __forceinline__ void multiply_many(Sums<ROWS / 8, 2>& sums, const Source& source, const Problem& problem, int8_t* shared) {
+__device__ __forceinline__ void multiply_many(Sums<MANY_ROWS / 8>& sums, const Source& source, const Problem& problem, int8_t* shared) {
     constexpr int BITS = Source::bits;
     using Shape = Stage<BITS>;
     const int32_t tiles = (problem.depth + Shape::LENGTH - 1) / Shape::LENGTH, chunks = problem.depth / CHUNK;
     if (tiles == 0) return;
-    int32_t channel[4];
+    int32_t channel[2];
     lane_channels(channel, problem.first_channel + warp_channel(), problem.channels);
     Copies<BITS> copies;
 #pragma unroll 1
@@ -110,12 +108,13 @@ __device__ __forceinline__ void multiply_many(Sums<ROWS / 8, 2>& sums, const Sou
         }
         async_copy::commit();
     }
-    const typename Source::template Lane<4> weights(source, channel);
-    typename Source::template Ahead<4> ahead[Shape::CHUNKS], next_ahead[Shape::CHUNKS];
+    const typename Source::Lane weights(source, channel);
+    typename Source::Ahead ahead[Shape::CHUNKS];
+    typename Source::Ready ready[Shape::CHUNKS];
     const auto fetch = [&](int32_t tile) {  // of the chunks beyond the last, the last one's
 #pragma unroll
         for (int chunk = 0; chunk < Shape::CHUNKS; ++chunk)
-            source.fetch(next_ahead[chunk], weights, min(tile * Shape::CHUNKS + chunk, chunks - 1));
+            source.fetch(ahead[chunk], weights, min(tile * Shape::CHUNKS + chunk, chunks - 1));
     };
     fetch(0);
 #pragma unroll 1
@@ -125,19 +124,33 @@ __device__ __forceinline__ void multiply_many(Sums<ROWS / 8, 2>& sums, const Sou
         const int32_t next = tile + Shape::COUNT - 1;
         if (next < tiles) copies.start(problem, next * Shape::LENGTH, shared + next % Shape::COUNT * Shape::BYTES);
 #pragma unroll
-        for (int chunk = 0; chunk < Shape::CHUNKS; ++chunk) ahead[chunk] = next_ahead[chunk];
+        for (int chunk = 0; chunk < Shape::CHUNKS; ++chunk) ready[chunk] = source.arrive(ahead[chunk]);
         fetch(tile + 1);
-        multiply_stage<Source>(sums, weights, ahead, shared + tile % Shape::COUNT * Shape::BYTES, chunks - tile * Shape::CHUNKS);
+        multiply_stage<Source>(sums, weights, ready, shared + tile % Shape::COUNT * Shape::BYTES, chunks - tile * Shape::CHUNKS);
         if (next < tiles) copies.finish();
         async_copy::commit();
     }
 }
 
+// Writes the sums of this warp.
+__device__ __forceinline__ void store_sums(const Sums<MANY_ROWS / 8>& sums, const Problem& problem, uint16_t* __restrict__ y) {
+    const int lane = threadIdx.x % 32;
+    const int32_t channel = problem.first_channel + warp_channel() + lane / 4 * 2;
+#pragma unroll
+    for (int i = 0; i < MANY_ROWS / 8; ++i)
+#pragma unroll
+        for (int e = 0; e < 2; ++e) {
+            const int32_t row = problem.first_row + 8 * i + 2 * (lane % 4) + e;
+            uint16_t* to = y + int64_t(row) * problem.channels + channel;
+            if (row < problem.rows) store_pair(to, sums[i][e], sums[i][e + 2], problem.channels - channel, problem.channels % 2 == 0);
+        }
+}
+
 template <class Source>
 __device__ __forceinline__ void compute_many(const Source& source, const Problem& problem, int8_t* shared, uint16_t* y) {
-    Sums<ROWS / 8, 2> sums = {};
+    Sums<MANY_ROWS / 8> sums = {};
     multiply_many(sums, source, problem, shared);
-    store_sums(sums, problem, problem.first_channel + warp_channel(), y);
+    store_sums(sums, problem, y);
 }
 
 }  // namespace packed_product

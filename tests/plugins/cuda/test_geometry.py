@@ -110,10 +110,23 @@ def test_sums_of_symbolic_and_numeric_lengths_agree():
 @example(rows=4096, channels=1)
 @example(rows=4097, channels=1)
 def test_grid_of_packed_weights_has_a_block_for_every_tile(rows, channels):
-    tensors = [Tensor((rows, 32), "float16"), Tensor((channels, 4), "int32"), Tensor((channels, 16), "float16")]
-    found = launch("lut_matmul", tensors, {"bits": 4, "K": 32}, 80)
-    side = 16 if rows <= found.scalars[3] else 128  # as product.cuh chooses
-    assert found.grid == (-(-rows // 64) * -(-channels // side), 1, 1)
+    tensors = [Tensor((rows, 128), "float16"), Tensor((channels, 16), "int32"), Tensor((channels, 16), "float16")]
+    found = launch("lut_matmul", tensors, {"bits": 4, "K": 128}, 80)
+    each, side = (32, 16) if rows <= found.scalars[3] else (64, 128)  # as product.cuh chooses
+    assert found.grid == (-(-rows // each) * -(-channels // side), 1, 1)
+
+
+def test_depth_that_fills_no_step_of_few_rows_takes_blocks_of_many():
+    tensors = [Tensor((1, 160), "float16"), Tensor((48, 20), "int32"), Tensor((48, 16), "float16")]
+    found = launch("lut_matmul", tensors, {"bits": 4, "K": 160}, 80)
+    assert (found.grid, found.scalars[3]) == ((1, 1, 1), 0)
+
+
+def test_groups_that_the_kernel_could_not_tell_apart_are_refused():
+    depth = 2**20
+    tensors = [Tensor((1, depth), "float16"), Tensor((8, depth // 8), "int32"), Tensor((8, 1), "float16")]
+    with pytest.raises(EngineError, match="group_matmul: groups of 1048576 of 1048576 in_features"):
+        launch("group_matmul", tensors, {"bits": 4, "K": depth, "group_size": depth}, 80)
 
 
 def test_machine_without_a_gpu_is_reported():

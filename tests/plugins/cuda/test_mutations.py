@@ -6,6 +6,7 @@ import shutil
 import numpy as np
 import pytest
 from cuda_emulator import emulate
+from kernel_cases import around_the_limits
 from operator_cases import Case, indices, int8
 
 from intaglio.errors import EngineError
@@ -70,10 +71,10 @@ def is_wrong(folder, k, n, seed):
     )
 
 
-def fails_in(folder, case, seed):
+def fails_in(folder, case, seed, offset=0):
     """Whether the kernels in `folder` fail or differ from the reference; sums are exact."""
     try:
-        (got,) = emulate(folder, launch_of(case), case.inputs, outputs_of(case), 80, seed)
+        (got,) = emulate(folder, launch_of(case), case.inputs, outputs_of(case), 80, seed, offset)
     except EngineError as error:
         assert "error:" not in str(error), "it does not compile"
         return True
@@ -84,31 +85,30 @@ PACKED, FEW, MANY = (f"cuda/packed_weights/{name}.cuh" for name in ("product", "
 PACKED_MUTATIONS = {
     "no barrier before a stage is read": (MANY, "__syncthreads();  // this tile", "// this tile"),
     "no wait for the copies": (MANY, "async_copy::wait<Shape::COUNT - 2>();", ""),
-    "no guard of the last channels": (PACKED, "if (i < count) to[i]", "to[i]"),
-    "no guard of the last rows": (PACKED, "if (row >= problem.rows) continue;", ""),
+    "no guard of the last channels": (PACKED, "if (count > 1) to[1]", "to[1]"),
+    "no guard of the last rows": (MANY, "if (row < problem.rows) store_pair", "store_pair"),
     "no barrier before the sums of warps": (
         FEW,
-        "        __syncthreads();\n        if (warp < half)",
-        "        if (warp < half)",
+        "    __syncthreads();\n    const int32_t rows",
+        "    const int32_t rows",
     ),
     "no barrier before the next sums of warps": (
         FEW,
-        "        __syncthreads();\n        if (warp >= half",
-        "        if (warp >= half",
+        "        __syncthreads();  // all have read",
+        "        // all have read",
     ),
-    "some warps' sums left out": (FEW, "for (int half = WARPS / 2;", "for (int half = WARPS / 4;"),
+    "some warps' sums left out": (FEW, "warp = 0; warp < WARPS;", "warp = 0; warp < WARPS / 2;"),
     "x not swizzled where it is read": (
         MANY,
         "(64 * chunk + 16 * t) ^ (g % 2 * 64)",
         "64 * chunk + 16 * t",
     ),
-    "x beyond the last column is not zero": (FEW, "if (!exist) return make_uint4(0, 0, 0, 0);", "(void)exist;"),
     "a group of rows left out": (
         FEW,
         "(problem.rows - problem.first_row + 7) / 8",
         "(problem.rows - problem.first_row) / 8",
     ),
-    "numbers of another step": (FEW, "        read(step + WARPS);\n", "        read(step);\n"),
+    "numbers of another step": (FEW, "packed[j] += STRIDE / 32 * BITS;", "packed[j] += STRIDE / 64 * BITS;"),
     "bytes of the wrong nibbles": (
         "cuda/packed_weights/numbers.cuh",
         "numbers << 2 & 0x3f003f00",
@@ -130,17 +130,38 @@ def test_mutated_packed_weight_product_is_detected(tmp_path, mutation):
     for name in (PACKED, FEW, MANY):
         shutil.copy(PLUGINS / name, tmp_path / name)
     (tmp_path / header).write_text(mutated(header, old, new))
-    assert any(product_fails_in(str(tmp_path), rows, seed) for seed in range(4) for rows in (5, 60, 70))
+    assert any(product_fails_in(str(tmp_path), rows, seed) for seed in range(4) for rows in (5, 13, 60, 70))
 
 
 def product_fails_in(folder, rows, seed):
-    """Whether the product of `rows` rows with 131 channels of 3 bits fails."""
+    """Whether the product of `rows` rows with 131 channels of 3 bits fails; odd rows are not aligned to 16 bytes."""
     random = np.random.default_rng(0)
-    x, packed = random.integers(-4, 5, (rows, 1312)).astype(np.float16), indices(random, 131, 1312, 3)
+    x, packed = random.integers(-4, 5, (rows, 2304)).astype(np.float16), indices(random, 131, 2304, 3)
     lut = random.integers(-2, 3, (131, 8)).astype(np.float16)
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(packed_weights, "MOST", 2)  # more rows than 64 of these two blocks are many
-        return fails_in(folder, Case("LutMatMul", (x, packed, lut), {"bits": 3, "K": 1312}), seed)
+        return fails_in(folder, Case("LutMatMul", (x, packed, lut), {"bits": 3, "K": 2304}), seed, rows % 2 * 4)
+
+
+ROUNDING_MUTATIONS = {
+    "no limit of the high half": ("inside = min(max(upper, -shift.limit - 1), shift.limit)", "inside = upper"),
+    "a shift of 1": ("LEAST = 2", "LEAST = 1"),
+    "32 bits are the low half's": ("is_high(shift > 31)", "is_high(shift > 32)"),
+    "a multiplier that overflows": ("min(max(multiplier, -most(shift)), most(shift))", "multiplier"),
+    "halves rounded down": ("half(int64_t(1) << (shift - 1))", "half((int64_t(1) << (shift - 1)) - 1)"),
+}
+
+
+@pytest.mark.parametrize("mutation", proofs_but_the_first(ROUNDING_MUTATIONS))
+def test_mutated_rounding_is_detected(tmp_path, mutation):
+    (tmp_path / "cuda").mkdir()
+    shutil.copy(PLUGINS / "requantize" / "kernel.cu", tmp_path)
+    (tmp_path / "cuda" / "rounding.cuh").write_text(mutated("cuda/rounding.cuh", *ROUNDING_MUTATIONS[mutation]))
+    for header in ("elementwise.cuh", "epilogue.cuh"):
+        shutil.copy(PLUGINS / "cuda" / header, tmp_path / "cuda")
+    x, multipliers, shifts = around_the_limits()
+    cases = [Case("Requantize", (x, multipliers, shifts), {"bits": bits}) for bits in (8, 16)]
+    assert any(fails_in(str(tmp_path), case, 0) for case in cases)
 
 
 SPARSE_MUTATIONS = {
