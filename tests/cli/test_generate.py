@@ -21,6 +21,7 @@ from intaglio.exporters import export
 from intaglio.interrupts import Interrupted
 from intaglio.runtime.generation.text.authors import Passage
 from intaglio.runtime.generation.text.stream import TextStream
+from intaglio.runtime.strategies.cost_model import StepTimes
 
 Run = Callable[..., tuple[int, str, str]]
 KEYS = {"text", "tokens", "tokens_per_second", "strategy", "calls", "accepted", "rolled_back"}
@@ -317,10 +318,25 @@ def test_forward_passes_of_a_draft_model_are_reported_if_there_is_one(
     assert message in err and absent not in err
 
 
-@pytest.mark.parametrize("options", [[], ["--temperature", "0.8", "--seed", "1"]])
-def test_draft_length_defaults_to_auto(options: list[str], intaglio: Run, trained_pair: tuple[Path, Path]) -> None:
+@pytest.mark.parametrize(
+    ("options", "draft_step", "message"),
+    [
+        ([], 0.1, "Drafting can be up to 3.1 times as fast"),
+        (["--temperature", "0.8", "--seed", "1"], 1.5, "Drafting is off"),
+    ],
+)
+def test_draft_length_defaults_to_auto(
+    options: list[str],
+    draft_step: float,
+    message: str,
+    intaglio: Run,
+    trained_pair: tuple[Path, Path],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    times = StepTimes(draft_step, (1.0, 1.05, 1.1, 1.15, 1.2))  # measured ones depend on what else the machine does
+    monkeypatch.setattr(StepTimes, "measure", lambda target, draft: times)
     draft, target = trained_pair
     code, out, err = intaglio("generate", target, PROMPTS[0], "--draft", draft, "-n", 12, "--json", *options)
     assert code == 0
     assert json.loads(out)["strategy"] == "auto"
-    assert err.startswith("Drafting can")
+    assert err.startswith(message)
