@@ -14,8 +14,7 @@ from intaglio.exporters.checkpoints import hub
 from intaglio.exporters.checkpoints.adapters import adapter_alone, check_merged, check_no_adapter
 from intaglio.exporters.checkpoints.contents import refuse_file, refuse_folder
 from intaglio.exporters.checkpoints.pointers import check_downloaded, configurations
-from intaglio.exporters.checkpoints.quantized.formats import format_of, joined, with_settings
-from intaglio.exporters.checkpoints.quantized.grouped_weight import GroupedWeight
+from intaglio.exporters.checkpoints.quantized.formats import StoredTensor, format_of, joined, with_settings
 from intaglio.exporters.checkpoints.quantized.methods import check_configuration, check_parts, check_tensors
 from intaglio.exporters.checkpoints.sentence_folder import module_files, read_modules, transformer_folder
 from intaglio.exporters.files.config import read_json
@@ -110,7 +109,7 @@ class Checkpoint:
         """Every tensor of the files, mapped into memory and not yet read."""
         return {name: tensor for path in self.weights for name, tensor in map_tensors(path).items()}
 
-    def parameters(self) -> dict[str, MappedTensor | GroupedWeight]:
+    def parameters(self) -> dict[str, StoredTensor]:
         """The same with the parts of each quantised weight joined under its own name."""
         return joined(self.tensors(), self.config)
 

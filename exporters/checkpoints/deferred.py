@@ -14,11 +14,10 @@ import torch
 from torch.utils._pytree import tree_leaves, tree_map_only
 
 from intaglio.errors import SourceError
+from intaglio.exporters.checkpoints.quantized.formats import StoredTensor
 from intaglio.exporters.checkpoints.quantized.grouped_weight import GroupedWeight, below_each_other
-from intaglio.exporters.files.safetensors_file import MappedTensor
 
 aten = torch.ops.aten
-Source = MappedTensor | GroupedWeight  # whose `tensor` has the numbers
 VALUES = (aten.equal.default, aten._local_scalar_dense.default)  # operations whose result depends on the numbers
 # Operations that return the numbers of their argument in its order and shape.
 SAME_NUMBERS = (aten.alias.default, aten.detach.default, aten.clone.default, aten._to_copy.default)
@@ -38,7 +37,7 @@ class DeferredTensor(torch.Tensor):
     """A tensor with a shape and a dtype; operations on it are recorded, and carried out by `compute`."""
 
     like: torch.Tensor  # on the meta device: shape, strides and dtype
-    made: tuple[str, Source] | _Call  # from a tensor of the checkpoint, with its name, or by a call
+    made: tuple[str, StoredTensor] | _Call  # from a tensor of the checkpoint, with its name, or by a call
 
     @staticmethod
     def __new__(cls, like: torch.Tensor, made: Any) -> DeferredTensor:  # noqa: D102
@@ -50,7 +49,7 @@ class DeferredTensor(torch.Tensor):
         self.like, self.made = like, made
 
     @classmethod
-    def of(cls, name: str, source: Source) -> DeferredTensor:
+    def of(cls, name: str, source: StoredTensor) -> DeferredTensor:
         """The tensor `name` of a checkpoint."""
         return cls(torch.empty(source.shape, dtype=source.dtype, device="meta"), (name, source))
 
@@ -78,7 +77,7 @@ class DeferredTensor(torch.Tensor):
         )
         return found if call.output is None else found[call.output]  # type: ignore[no-any-return]
 
-    def unchanged(self) -> tuple[str, Source] | None:
+    def unchanged(self) -> tuple[str, StoredTensor] | None:
         """The tensor of the checkpoint, with its name, whose numbers these are in the same order; of any dtype."""
         made = self._same_numbers().made
         return None if isinstance(made, _Call) else made
@@ -113,7 +112,7 @@ class DeferredTensor(torch.Tensor):
             inner = call.arguments[0]
         return inner
 
-    def _sources(self) -> Iterator[tuple[str, Source]]:
+    def _sources(self) -> Iterator[tuple[str, StoredTensor]]:
         """The tensors of the checkpoint from which this one is computed, with their names."""
         if not isinstance(self.made, _Call):
             yield self.made

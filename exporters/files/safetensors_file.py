@@ -37,6 +37,8 @@ DTYPES = {
     "I8": ("int8", 1),
     "U8": ("uint8", 1),
     "BOOL": ("bool", 1),
+    "F8_E4M3": ("float8_e4m3fn", 1),
+    "F8_E8M0": ("float8_e8m0fnu", 1),
 }
 
 

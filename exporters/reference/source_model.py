@@ -14,8 +14,7 @@ import numpy.typing as npt
 from intaglio.errors import SourceError, one_line
 from intaglio.exporters.checkpoints.checkpoint import Checkpoint
 from intaglio.exporters.checkpoints.quantized.formats import SECTION as QUANTIZATION
-from intaglio.exporters.checkpoints.quantized.grouped_weight import GroupedWeight
-from intaglio.exporters.files.safetensors_file import MappedTensor
+from intaglio.exporters.checkpoints.quantized.formats import StoredTensor
 from intaglio.extras import load
 
 if TYPE_CHECKING:
@@ -24,7 +23,7 @@ if TYPE_CHECKING:
 
 def build_model(
     checkpoint: Checkpoint,
-    weights: Mapping[str, MappedTensor | GroupedWeight],
+    weights: Mapping[str, StoredTensor],
     architecture: str,
     blocks: str | Callable[[Any], str],
     streamed: bool = False,

@@ -12,10 +12,9 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from intaglio.exporters.checkpoints.quantized.grouped_weight import GroupedWeight
+from intaglio.exporters.checkpoints.quantized.formats import StoredTensor
 from intaglio.exporters.files.safetensors_file import MappedTensor
 
-Source = MappedTensor | GroupedWeight
 READ_ABOVE = 1 << 20  # bytes in float32; smaller weights are in memory as usual
 CHUNK = 1 << 20  # elements read and converted at a time
 
@@ -27,7 +26,7 @@ class StreamedWeights:
     none is taken for another's copy.
     """
 
-    def __init__(self, tensors: Mapping[str, Source]):
+    def __init__(self, tensors: Mapping[str, StoredTensor]):
         large = {name: each for name, each in tensors.items() if _is_large(each)}
         self._sources = list(large.values())
         self._numbers = torch.arange(1, len(large) + 1, dtype=torch.float32)
@@ -87,7 +86,7 @@ class StreamedWeights:
         return torch.empty(elements, dtype=torch.float32)
 
 
-def _is_large(tensor: Source | Tensor) -> bool:
+def _is_large(tensor: StoredTensor | Tensor) -> bool:
     return tensor.dtype.is_floating_point and 4 * math.prod(tensor.shape) > READ_ABOVE
 
 
@@ -96,9 +95,9 @@ def _only_multiplies(module: nn.Module) -> bool:
     return isinstance(module, nn.Linear | nn.Embedding) or type(module).__name__ == "Conv1D"
 
 
-def _read(source: Source, target: Tensor) -> None:
+def _read(source: StoredTensor, target: Tensor) -> None:
     """Read a tensor from its file into the flat float32 `target`, without mapping it."""
-    if isinstance(source, GroupedWeight):
+    if not isinstance(source, MappedTensor):
         target.copy_(source.tensor.view(-1))
         return
     elements, size = source.tensor.numel(), source.tensor.element_size()

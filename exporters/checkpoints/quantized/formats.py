@@ -8,7 +8,8 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from intaglio.errors import SourceError
-from intaglio.exporters.checkpoints.quantized import awq, compressed_tensors, gptq
+from intaglio.exporters.checkpoints.quantized import awq, compressed_tensors, fp8, gptq, int_quantized
+from intaglio.exporters.checkpoints.quantized.decoded_weight import DecodedWeight
 from intaglio.exporters.checkpoints.quantized.grouped_weight import GroupedWeight
 from intaglio.exporters.checkpoints.quantized.parts import Parts
 from intaglio.exporters.files.config import read_json
@@ -16,6 +17,8 @@ from intaglio.exporters.files.safetensors_file import MappedTensor
 
 SECTION = "quantization_config"  # of config.json
 METHOD = "quant_method"
+WEIGHT = "weight"
+StoredTensor = MappedTensor | GroupedWeight | DecodedWeight  # of a parameter; its `tensor` has the numbers
 BESIDE = {"quantize_config.json": "gptq", "quant_config.json": "awq"}  # files beside it, and the method of each
 
 
@@ -24,19 +27,32 @@ class Format(NamedTuple):
 
     matrices: tuple[str, ...]  # which each weight has
     others: tuple[str, ...]  # which it may have
-    weight: Callable[[str, Parts, Mapping[str, Any]], GroupedWeight]
-    only: str = ""  # the one format of the method that is read
+    weight: Callable[[str, Parts, Mapping[str, Any]], GroupedWeight | DecodedWeight]
+    scale: str = ""  # which each weight has, of any shape, where its numbers are called "weight" as those in floats
+
+    @property
+    def mark(self) -> str:
+        """What a quantised weight alone has."""
+        return self.scale or self.matrices[0]
 
 
+# Method -> its formats by the name under "format"; "" for a method with one.
 FORMATS = {
-    "gptq": Format(("qweight", "qzeros", "scales"), ("g_idx",), gptq.weight),
-    "awq": Format(("qweight", "qzeros", "scales"), (), awq.weight),
-    "compressed-tensors": Format(
-        ("weight_packed", "weight_scale"),
-        ("weight_shape", "weight_zero_point", "weight_g_idx"),
-        compressed_tensors.weight,
-        "pack-quantized",
-    ),
+    "gptq": {"": Format(("qweight", "qzeros", "scales"), ("g_idx",), gptq.weight)},
+    "awq": {"": Format(("qweight", "qzeros", "scales"), (), awq.weight)},
+    "fp8": {"": Format(("weight",), ("input_scale", "activation_scale"), fp8.weight, "weight_scale_inv")},
+    "fbgemm_fp8": {"": Format(("weight",), ("input_scale_ub",), fp8.weight, "weight_scale")},
+    "compressed-tensors": {
+        "pack-quantized": Format(
+            ("weight_packed", "weight_scale"),
+            ("weight_shape", "weight_zero_point", "weight_g_idx"),
+            compressed_tensors.weight,
+        ),
+        "int-quantized": Format(
+            ("weight",), ("weight_zero_point", "input_scale", "input_zero_point"), int_quantized.weight, "weight_scale"
+        ),
+        "float-quantized": Format(("weight",), ("input_scale",), fp8.weight, "weight_scale"),
+    },
 }
 
 
@@ -45,8 +61,8 @@ def format_of(config: Mapping[str, Any]) -> Format | None:
     settings = config.get(SECTION)
     if not isinstance(settings, dict):
         return None
-    found = FORMATS.get(str(settings.get(METHOD)).lower())
-    return None if found and found.only and settings.get("format") != found.only else found
+    formats = FORMATS.get(str(settings.get(METHOD)).lower(), {})
+    return formats.get("") or formats.get(str(settings.get("format")))
 
 
 def with_settings(folder: Path, config: dict[str, Any]) -> dict[str, Any]:
@@ -57,7 +73,7 @@ def with_settings(folder: Path, config: dict[str, Any]) -> dict[str, Any]:
     return config
 
 
-def joined(tensors: Mapping[str, MappedTensor], config: Mapping[str, Any]) -> dict[str, MappedTensor | GroupedWeight]:
+def joined(tensors: Mapping[str, MappedTensor], config: Mapping[str, Any]) -> dict[str, StoredTensor]:
     """The tensors of a checkpoint, with the parts of each quantised weight joined under its own name.
 
     Raises `SourceError` for parts that form no weight.
@@ -65,29 +81,50 @@ def joined(tensors: Mapping[str, MappedTensor], config: Mapping[str, Any]) -> di
     known = format_of(config)
     if known is None:
         return dict(tensors)
+    needed = [*known.matrices, *([known.scale] if known.scale else [])]
+    names = {*needed, *known.others}
+    quantized = {path for path, _, last in (name.rpartition(".") for name in tensors) if last in names - {WEIGHT}}
     parts: dict[str, dict[str, MappedTensor]] = {}
-    result: dict[str, MappedTensor | GroupedWeight] = {}
+    result: dict[str, StoredTensor] = {}
     for name, tensor in tensors.items():
         path, _, last = name.rpartition(".")
-        if last in (*known.matrices, *known.others):
+        if path in quantized and last in names:
             parts.setdefault(path, {})[last] = tensor
         else:
             result[name] = tensor
     for path, found in parts.items():
-        if missing := [name for name in known.matrices if name not in found]:
+        if missing := [name for name in needed if name not in found]:
             raise SourceError(f"{path}: without its {', '.join(missing)}. Download or copy the whole checkpoint again.")
         if any(len(found[name].shape) != 2 for name in known.matrices):
             raise SourceError(f"{path}: its parts are not matrices. Download or copy the whole checkpoint again.")
-        result[f"{path}.weight"] = known.weight(path, found, config[SECTION])
+        result[f"{path}.{WEIGHT}"] = known.weight(path, found, config[SECTION])
     return result
 
 
-def kept(parameters: Mapping[str, MappedTensor | GroupedWeight], config: Mapping[str, Any]) -> list[str]:
-    """What a bundle keeps of quantised weights, a line for each number of bits and size of groups."""
-    weights = [each for each in parameters.values() if isinstance(each, GroupedWeight)]
-    counts = Counter((each.bits, each.group_size) for each in weights)
-    method = config[SECTION][METHOD] if weights else ""
-    return [
+def kept(parameters: Mapping[str, StoredTensor], config: Mapping[str, Any]) -> list[str]:
+    """What a bundle keeps of quantised weights, a line for each kind, and what it leaves."""
+    grouped = [each for each in parameters.values() if isinstance(each, GroupedWeight)]
+    decoded = sum(isinstance(each, DecodedWeight) for each in parameters.values())
+    if not grouped and not decoded:
+        return []
+    settings = config[SECTION]
+    method = settings[METHOD]
+    lines = [
         f"{number} weights are kept as {method} has them: {bits} bits, groups of {size}"
-        for (bits, size), number in sorted(counts.items())
+        for (bits, size), number in sorted(Counter((each.bits, each.group_size) for each in grouped).items())
     ]
+    if decoded:
+        lines.append(
+            f"{decoded} weights in 8-bit floating point ({method}) are stored in the model's; compress the bundle"
+        )
+    if rounds_activations(settings):
+        lines.append(f"activations, which {method} rounds to 8 bits, are not rounded")
+    return lines
+
+
+def rounds_activations(settings: Mapping[str, Any]) -> bool:
+    """Whether the layers' inputs were meant to be rounded, too."""
+    groups = settings.get("config_groups")
+    groups = groups.values() if isinstance(groups, dict) else ()
+    stated = any(isinstance(group, dict) and group.get("input_activations") for group in groups)
+    return stated or settings[METHOD] in ("fp8", "fbgemm_fp8")

@@ -137,7 +137,7 @@ def check_parts(folder: Path, config: Mapping[str, Any], paths: Iterable[Path]) 
     """Raise `SourceError` if config.json describes quantised weights, in a format that is read, and there are none."""
     known = format_of(config)
     assert known is not None
-    first = known.matrices[0]
+    first = known.mark
     if not any(name.rpartition(".")[2] == first for path in paths for name in read_entries(path)[0]):
         raise SourceError(
             f"{folder}: config.json says that its weights are quantised already, with "

@@ -99,7 +99,7 @@ QUANTISED = {
         _method("compressed-tensors", format="pack-quantized"), "no tensor is called weight_packed"
     ),
     "compressed-tensors of floats": _quantised(
-        _method("compressed-tensors", format="float-quantized"), "compressed-tensors", "--recipe gptq"
+        _method("compressed-tensors", format="nvfp4-pack-quantized"), "compressed-tensors", "--recipe gptq"
     ),
     "older compressed-tensors": _quantised(
         {"compression_config": {"quant_method": "compressed-tensors"}}, "compressed-tensors", "compression_config"
@@ -111,8 +111,15 @@ QUANTISED = {
     "int8": _quantised(_method("bitsandbytes", load_in_8bit=True), "(int8)", "--recipe int8-weights"),
     "bitsandbytes without its name": _quantised({"quantization_config": {"load_in_8bit": True}}, "(int8)"),
     "hqq": _quantised(_method("hqq", quant_config={"weight_quant_params": {"nbits": 4}}), "HQQ", "--recipe rtn"),
-    "fp8": _quantised(_method("fp8", activation_scheme="dynamic"), "FP8", "--recipe int8-weights"),
-    "fbgemm": _quantised(_method("fbgemm_fp8"), "FP8 (FBGEMM)"),
+    "fp8": _quantised(_method("mxfp8"), "MXFP8", "--recipe int8-weights"),
+    "fp8 without its tensors": Case(
+        {"config.json": {**LLAMA, **_method("fp8", activation_scheme="dynamic")}, "model.safetensors": WHOLE},
+        ("FP8", "no tensor is called weight_scale_inv"),
+    ),
+    "fbgemm without its tensors": Case(
+        {"config.json": {**LLAMA, **_method("fbgemm_fp8")}, "model.safetensors": WHOLE},
+        ("FP8 (FBGEMM)", "no tensor is called weight_scale"),
+    ),
     "mxfp4": _quantised(_method("mxfp4"), "MXFP4"),
     "nvfp4": _quantised(_method("modelopt", quant_algo="NVFP4"), "ModelOpt"),
     "quanto": _quantised(_method("quanto", weights="int8"), "Quanto"),

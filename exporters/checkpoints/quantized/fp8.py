@@ -1,0 +1,68 @@
+"""Weights of 8-bit floating-point numbers (E4M3) and their scales, as DeepSeek, vLLM and FBGEMM store them.
+
+weight             float8_e4m3fn [N, K]
+weight_scale_inv   [N/rows, K/columns], rounded up: what the numbers of a block are multiplied by, despite its name
+weight_scale       [N], [N, 1] or one number: the same of a channel, or of all; or, of compressed-tensors, of a block
+
+Scales are float32, bfloat16 or powers of two (E8M0). A number times its scale is rounded to float32, and then as any
+weight of the model. Scales of activations are left out: the graph computes with activations that are not rounded.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any
+
+from intaglio.errors import SourceError
+from intaglio.exporters.checkpoints.quantized.decoded_weight import DecodedWeight
+from intaglio.exporters.checkpoints.quantized.parts import Parts, described
+
+if TYPE_CHECKING:
+    import torch
+
+
+def weight(name: str, parts: Parts, settings: Mapping[str, Any]) -> DecodedWeight:
+    """The weight `name` from its parts. Raises `SourceError` where they disagree."""
+    import torch
+
+    numbers, scale = parts["weight"], parts.get("weight_scale_inv") or parts["weight_scale"]
+    rows, columns = numbers.shape
+    if numbers.dtype != torch.float8_e4m3fn or not scale.dtype.is_floating_point:
+        raise SourceError(
+            f"{name}: weight is {numbers.dtype} and its scale {scale.dtype}, expected float8_e4m3fn and floats. "
+            "Export the checkpoint that it was made from."
+        )
+    block = _block(name, parts, scale.shape, settings)
+
+    def read() -> torch.Tensor:
+        scales = scale.tensor.to(torch.float32).reshape(-(-rows // block[0]), -(-columns // block[1]))
+        scales = scales.repeat_interleave(block[0], 0)[:rows].repeat_interleave(block[1], 1)[:, :columns]
+        return numbers.tensor.to(torch.float32) * scales
+
+    return DecodedWeight((rows, columns), read)
+
+
+def _block(name: str, parts: Parts, scales: tuple[int, ...], settings: Mapping[str, Any]) -> tuple[int, int]:
+    """The rows and columns that share a scale."""
+    rows, columns = parts["weight"].shape
+    if scales in ((), (1,), (1, 1)):
+        return rows, columns
+    if scales in ((rows,), (rows, 1)):
+        return 1, columns
+    given = settings.get("weight_block_size") or _of_groups(settings)
+    sides = given if isinstance(given, list) and all(type(side) is int and side > 0 for side in given) else []
+    if len(sides) == 2 and scales == (-(-rows // sides[0]), -(-columns // sides[1])):
+        return sides[0], sides[1]
+    raise SourceError(
+        f"{name}: {described(parts)} do not form a weight in blocks of {given!r}. Download the checkpoint again."
+    )
+
+
+def _of_groups(settings: Mapping[str, Any]) -> Any:
+    """The blocks that compressed-tensors states for its first group of layers that has any."""
+    groups = settings.get("config_groups")
+    for group in groups.values() if isinstance(groups, dict) else ():
+        weights = group.get("weights") if isinstance(group, dict) else None
+        if isinstance(weights, dict) and weights.get("block_structure"):
+            return weights["block_structure"]
+    return None

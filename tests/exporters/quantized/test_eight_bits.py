@@ -1,0 +1,201 @@
+"""Checkpoints with weights of 8 bits: integers are kept, floating-point numbers of 8 bits are decoded."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from tiny_families import save_family
+
+from intaglio.bundle.bundle import Bundle
+from intaglio.bundle.model_file import load
+from intaglio.errors import SourceError
+from intaglio.exporters import export
+from intaglio.exporters.checkpoints.quantized.formats import joined
+from intaglio.runtime import generate
+
+LINEAR = "_proj.weight"
+SIZES = {"hidden_size": 64, "intermediate_size": 96, "head_dim": 16}
+INTEGERS = {"quant_method": "compressed-tensors", "format": "int-quantized"}
+FLOATS = {"quant_method": "compressed-tensors", "format": "float-quantized"}
+BLOCKS = {"quant_method": "fp8", "weight_block_size": [32, 48], "activation_scheme": "dynamic"}
+CHANNELS = {"quant_method": "fbgemm_fp8", "modules_to_not_convert": ["lm_head"]}
+ACTIVATIONS = {"config_groups": {"group_0": {"input_activations": {"num_bits": 8, "dynamic": True}}}}
+
+
+def read(section: dict[str, Any], **parts: Any) -> Any:
+    """The weight that the parts, tensors of torch, form."""
+    from intaglio.exporters.files.safetensors_file import MappedTensor
+
+    tensors = {f"layer.{name}": MappedTensor(part, Path("model.safetensors"), 0) for name, part in parts.items()}
+    return joined(tensors, {"quantization_config": section})["layer.weight"]
+
+
+def random(*shape: int, seed: int = 0) -> Any:
+    """Normal numbers, float32."""
+    import torch
+
+    return torch.randn(shape, generator=torch.Generator().manual_seed(seed))
+
+
+def integers(*shape: int, seed: int = 0) -> Any:
+    """Any int8."""
+    import torch
+
+    return torch.randint(-128, 128, shape, generator=torch.Generator().manual_seed(seed), dtype=torch.int8)
+
+
+@settings(max_examples=40)
+@given(st.data())
+def test_integers_are_kept_to_the_bit(data: st.DataObject) -> None:
+    import torch
+
+    rows, groups, size = (data.draw(st.sampled_from(values)) for values in ((1, 5, 32), (1, 2, 3), (32, 64, 96)))
+    weight, seed = integers(rows, groups * size), data.draw(st.integers(0, 9))
+    shape = data.draw(st.sampled_from([(rows, groups), *([(rows,), (1,), ()] if groups == 1 else [])]))
+    scale = (
+        random(*shape, seed=seed).abs().to(data.draw(st.sampled_from([torch.bfloat16, torch.float16, torch.float32])))
+    )
+    zeros = integers(*shape, seed=seed) if data.draw(st.booleans()) else None
+    others = {} if zeros is None else {"weight_zero_point": zeros}
+    found = read(INTEGERS, weight=weight, weight_scale=scale, **others)
+
+    def spread(values: Any) -> Any:
+        return values.float().reshape(-1, groups).expand(rows, groups).repeat_interleave(size, 1)
+
+    expected = spread(scale) * (weight.float() - (0 if zeros is None else spread(zeros)))
+    assert (found.bits, found.group_size, found.shape) == (8, size, (rows, groups * size))
+    assert torch.equal(found.tensor, expected)
+
+
+@settings(max_examples=40)
+@given(st.data())
+def test_floats_of_8_bits_are_decoded_exactly(data: st.DataObject) -> None:
+    import torch
+
+    rows, columns = data.draw(st.integers(1, 100)), data.draw(st.integers(1, 100))
+    block = data.draw(st.sampled_from([(32, 48), (128, 128), (1, 16)]))
+    weight = random(rows, columns).to(torch.float8_e4m3fn)
+    scale = random(-(-rows // block[0]), -(-columns // block[1]), seed=1).abs()
+    scale = scale.to(data.draw(st.sampled_from([torch.float32, torch.bfloat16, torch.float8_e8m0fnu])))
+    found = read({**BLOCKS, "weight_block_size": list(block)}, weight=weight, weight_scale_inv=scale)
+    expected = torch.empty(rows, columns)
+    for row in range(rows):
+        for column in range(columns):
+            expected[row, column] = weight[row, column].float() * scale[row // block[0], column // block[1]].float()
+    assert found.shape == (rows, columns)
+    assert torch.equal(found.tensor, expected)
+
+
+@pytest.mark.parametrize("shape", [(), (1,), (1, 1), (48,), (48, 1)])
+@pytest.mark.parametrize("section", [FLOATS, CHANNELS], ids=["compressed-tensors", "fbgemm"])
+def test_scales_of_channels_or_of_all_numbers_are_read(section: dict[str, Any], shape: tuple[int, ...]) -> None:
+    import torch
+
+    weight, scale = random(48, 20).to(torch.float8_e4m3fn), random(*shape, seed=1).abs()
+    found = read(section, weight=weight, weight_scale=scale)
+    assert torch.equal(found.tensor, weight.float() * scale.reshape(-1, 1))
+
+
+def test_parts_that_form_no_weight_get_one_line() -> None:
+    import torch
+
+    small, codes, scale = random(64, 96).to(torch.float8_e4m3fn), integers(64, 96), random(64, 1)
+    damaged = [
+        (BLOCKS, {"weight": small}),  # a norm's, of a model that is not quantised there
+        (BLOCKS, {"weight_scale_inv": random(2, 2)}),
+        (BLOCKS, {"weight": small, "weight_scale_inv": random(2, 3)}),
+        (BLOCKS, {"weight": random(64, 96), "weight_scale_inv": random(2, 2)}),
+        (BLOCKS, {"weight": small, "weight_scale_inv": codes[:2, :2]}),
+        (BLOCKS, {"weight": small.reshape(-1), "weight_scale_inv": random(2, 2)}),
+        ({**BLOCKS, "weight_block_size": [0, 48]}, {"weight": small, "weight_scale_inv": random(2, 2)}),
+        ({**BLOCKS, "weight_block_size": "48"}, {"weight": small, "weight_scale_inv": random(2, 2)}),
+        (FLOATS, {"weight": codes, "weight_scale": scale}),
+        (INTEGERS, {"weight": small, "weight_scale": scale}),
+        (INTEGERS, {"weight": codes, "weight_scale": random(63, 1)}),
+        (INTEGERS, {"weight": codes, "weight_scale": scale, "weight_zero_point": integers(63, 1)}),
+        (INTEGERS, {"weight": codes, "weight_scale": scale, "weight_zero_point": random(64, 1)}),
+        (INTEGERS, {"weight": codes[:, :90], "weight_scale": scale}),
+        (INTEGERS, {"weight_zero_point": integers(64, 1)}),
+    ]
+    for number, (section, parts) in enumerate(damaged):
+        if number == 0:
+            assert read(section, **parts).tensor is small
+            continue
+        with pytest.raises(SourceError) as error:
+            read(section, **parts)
+        assert "\n" not in str(error.value) and "layer" in str(error.value), number
+
+
+def save(folder: Path, model_type: str, section: dict[str, Any]) -> Path:
+    """A checkpoint in "quantized" whose matrices have 8 bits, and in "float" what they stand for."""
+    import torch
+    from safetensors.torch import load_file, save_file
+
+    plain, result = save_family(folder / "float", model_type, **SIZES), folder / "quantized"
+    stored: dict[str, Any] = {}
+    tensors = load_file(plain / "model.safetensors")
+    for name, tensor in tensors.items():
+        if not name.endswith(LINEAR):
+            stored[name] = tensor
+            continue
+        path, largest = name.removesuffix("weight"), tensor.float().abs().amax(1, keepdim=True)
+        if section["quant_method"] == "fp8":
+            rows, columns = section["weight_block_size"]
+            scale = random(-(-tensor.shape[0] // rows), -(-tensor.shape[1] // columns)).abs() / 100
+            stored[f"{path}weight"] = (100 * tensor.float()).to(torch.float8_e4m3fn)
+            stored[f"{path}weight_scale_inv"] = scale
+        elif section is INTEGERS or section.get("format") == "int-quantized":
+            scale = (largest / 127).to(torch.bfloat16)
+            stored[f"{path}weight"] = (tensor.float() / scale.float()).round().clamp(-128, 127).to(torch.int8)
+            stored[f"{path}weight_scale"] = scale
+        else:
+            scale = largest / 448
+            stored[f"{path}weight"] = (tensor.float() / scale).to(torch.float8_e4m3fn)
+            stored[f"{path}weight_scale"] = scale
+        parts = {
+            part: stored[path + part]
+            for part in ("weight", "weight_scale", "weight_scale_inv")
+            if path + part in stored
+        }
+        tensors[name] = read(section, **parts).tensor
+    save_file({name: tensor.contiguous() for name, tensor in tensors.items()}, plain / "model.safetensors")
+    result.mkdir()
+    for path in plain.glob("*.json"):
+        (result / path.name).write_bytes(path.read_bytes())
+    config = json.loads((result / "config.json").read_text())
+    (result / "config.json").write_text(json.dumps({**config, "quantization_config": section}))
+    save_file(stored, result / "model.safetensors", {"format": "pt"})
+    return result
+
+
+@pytest.mark.parametrize(
+    ("model_type", "section", "note"),
+    [
+        ("llama", {**INTEGERS, **ACTIVATIONS}, "weights are kept as compressed-tensors has them: 8 bits"),
+        pytest.param("qwen3", BLOCKS, "weights in 8-bit floating point (fp8)", marks=pytest.mark.proof),
+        pytest.param("phi3", CHANNELS, "weights in 8-bit floating point (fbgemm_fp8)", marks=pytest.mark.proof),
+        pytest.param("gemma2", FLOATS, "weights in 8-bit floating point (compressed-tensors)", marks=pytest.mark.proof),
+        pytest.param("mixtral", BLOCKS, "weights in 8-bit floating point (fp8)", marks=pytest.mark.proof),
+    ],
+    ids=["integers", "blocks", "channels", "compressed-tensors", "experts"],
+)
+def test_bundle_writes_the_text_of_the_numbers(
+    model_type: str, section: dict[str, Any], note: str, tmp_path: Path
+) -> None:
+    checkpoint = save(tmp_path, model_type, section)
+    result = export(str(checkpoint), tmp_path / "bundle")
+    assert result.passed
+    assert note in result.notes[0]
+    rounded = section["quant_method"] in ("fp8", "fbgemm_fp8") or "config_groups" in section
+    assert rounded == any("activations, which" in line for line in result.notes)
+    products = sum(node.op_type == "GroupMatMul" for node in load(Bundle.open(tmp_path / "bundle").model_path).graph)
+    assert products == sum(int(line.split()[0]) for line in result.notes if "are kept" in line)
+    prompts = ["Hello wo", "The", "A cat sat on"]
+    texts = [each.tokens for each in generate(tmp_path / "bundle", prompts, max_new_tokens=30, batch=3)]
+    assert export(str(tmp_path / "float"), tmp_path / "whole").passed
+    assert texts == [each.tokens for each in generate(tmp_path / "whole", prompts, max_new_tokens=30, batch=3)]
