@@ -95,7 +95,7 @@ __device__ __forceinline__ void compute(
     if (!is_few) compute_many(source, problem, shared, y);
     else if (!async_copy::is_aligned(x) || !async_copy::is_aligned(packed)) compute_in_turn<1, false>(source, problem, shared, y);
     else if (rows <= 8) compute_few<1, true>(source, problem, shared, y);
-    else if (rows <= 16 || Source::bits == 8) compute_in_turn<2, true>(source, problem, shared, y);  // of 8 bits, registers
+    else if (rows <= 16 || Source::bits == 8) compute_in_turn<2, true>(source, problem, shared, y);  // 8 bits take more registers
     else compute_few<4, true>(source, problem, shared, y);
 }
 
