@@ -13,8 +13,6 @@
 namespace {
 
 constexpr int RECIPROCAL_BITS = 30;  // exact as long as chunks, times those of a group, are below 2^30
-// Of 3 bits and zero points: on a T4 the stages of twice the length need more registers than half of a multiprocessor's.
-constexpr int BLOCKS_3 = __CUDA_ARCH__ >= 800 ? packed_product::BLOCKS : 1;
 constexpr int FLOAT32_THREADS = packed_product_float32::THREADS;
 
 struct Scales {
@@ -126,7 +124,7 @@ extern "C" __global__ void __launch_bounds__(packed_product::THREADS, packed_pro
     group_matmul<3>(shared, x, packed, {scales, nullptr, scale_bytes, groups}, reciprocal, rows, depth, channels, few, y);
 }
 
-extern "C" __global__ void __launch_bounds__(packed_product::THREADS, BLOCKS_3) group_matmul_3_zero_points(
+extern "C" __global__ void __launch_bounds__(packed_product::THREADS, packed_product::BLOCKS) group_matmul_3_zero_points(
     const uint16_t* x, const int32_t* packed, const void* scales, const uint8_t* zero_points, int32_t rows, int32_t depth,
     int32_t channels, int32_t few, int32_t scale_bytes, int32_t groups, int32_t reciprocal, uint16_t* y) {
     INTAGLIO_DYNAMIC_SHARED(int8_t, shared);

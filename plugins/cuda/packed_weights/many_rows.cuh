@@ -14,6 +14,7 @@ template <int BITS>
 struct Stage {
     static constexpr int LENGTH = (BITS == 3 ? 2 : 1) * 64;  // numbers of a row: whole chunks of 16 bytes
     static constexpr int CHUNKS = LENGTH / CHUNK;
+    static constexpr int PART = 2;  // chunks, of which what the numbers mean is read at once
     static constexpr int PACKED_BYTES = LENGTH * BITS / 8, UNIT = BITS == 8 ? 32 : 16;
     static constexpr int PITCH = PACKED_BYTES + (PACKED_BYTES / UNIT % 2 ? 0 : UNIT);
     static constexpr int X_BYTES = 2 * LENGTH;
@@ -62,19 +63,19 @@ struct Copies {
 // Where this warp's channels begin among the block's.
 __device__ __forceinline__ int warp_channel() { return threadIdx.x / 32 * TILE; }
 
-// Adds the products of one stage, of which `left` chunks exist, to the sums; `ready` is used up.
+// Adds the products of a part of a stage, of whose chunks from `first` on `left` exist, to the sums; `ready` is used up.
 template <class Source>
-__device__ __forceinline__ void multiply_stage(
-    Sums<MANY_ROWS / 8>& sums, const typename Source::Lane& weights, typename Source::Ready (&ready)[Stage<Source::bits>::CHUNKS],
-    const int8_t* stage, int32_t left) {
+__device__ __forceinline__ void multiply_part(
+    Sums<MANY_ROWS / 8>& sums, const typename Source::Lane& weights, typename Source::Ready (&ready)[Stage<Source::bits>::PART],
+    const int8_t* stage, int32_t first, int32_t left) {
     constexpr int BITS = Source::bits, CHUNK_BYTES = CHUNK * BITS / 8;
     using Shape = Stage<BITS>;
     const int lane = threadIdx.x % 32, g = lane / 4, t = lane % 4;
     const int8_t* packed = stage + (warp_channel() + g) * Shape::PITCH;
     const int8_t* x = stage + Shape::X_START + g * Shape::X_BYTES;
 #pragma unroll 1
-    for (int chunk = 0; chunk < Shape::CHUNKS; ++chunk) {
-        if (chunk >= left) break;  // all lanes together
+    for (int chunk = first; chunk < first + Shape::PART; ++chunk) {
+        if (chunk - first >= left) break;  // all lanes together
         uint32_t w[2][4];
 #pragma unroll
         for (int j = 0; j < 2; ++j) {
@@ -82,7 +83,7 @@ __device__ __forceinline__ void multiply_stage(
             Source::decode(w[j], numbers, weights, j, ready[0]);
         }
 #pragma unroll
-        for (int i = 1; i < Shape::CHUNKS; ++i) ready[i - 1] = ready[i];  // registers have no index
+        for (int i = 1; i < Shape::PART; ++i) ready[i - 1] = ready[i];  // registers have no index
         const int column = (64 * chunk + 16 * t) ^ (g % 2 * 64);
 #pragma unroll
         for (int i = 0; i < MANY_ROWS / 8; ++i)
@@ -109,12 +110,10 @@ __device__ __forceinline__ void multiply_many(Sums<MANY_ROWS / 8>& sums, const S
         async_copy::commit();
     }
     const typename Source::Lane weights(source, channel);
-    typename Source::Ahead ahead[Shape::CHUNKS];
-    typename Source::Ready ready[Shape::CHUNKS];
-    const auto fetch = [&](int32_t tile) {  // of the chunks beyond the last, the last one's
+    typename Source::Ahead ahead[Shape::PART];
+    const auto fetch = [&](int32_t first) {  // of the chunks beyond the last, the last one's
 #pragma unroll
-        for (int chunk = 0; chunk < Shape::CHUNKS; ++chunk)
-            source.fetch(ahead[chunk], weights, min(tile * Shape::CHUNKS + chunk, chunks - 1));
+        for (int i = 0; i < Shape::PART; ++i) source.fetch(ahead[i], weights, min(first + i, chunks - 1));
     };
     fetch(0);
 #pragma unroll 1
@@ -123,10 +122,15 @@ __device__ __forceinline__ void multiply_many(Sums<MANY_ROWS / 8>& sums, const S
         __syncthreads();  // this tile is there for all, and all have left the stage that is filled next
         const int32_t next = tile + Shape::COUNT - 1;
         if (next < tiles) copies.start(problem, next * Shape::LENGTH, shared + next % Shape::COUNT * Shape::BYTES);
+#pragma unroll 1
+        for (int32_t part = 0; part < Shape::CHUNKS; part += Shape::PART) {
+            const int32_t chunk = tile * Shape::CHUNKS + part;
+            typename Source::Ready ready[Shape::PART];
 #pragma unroll
-        for (int chunk = 0; chunk < Shape::CHUNKS; ++chunk) ready[chunk] = source.arrive(ahead[chunk]);
-        fetch(tile + 1);
-        multiply_stage<Source>(sums, weights, ready, shared + tile % Shape::COUNT * Shape::BYTES, chunks - tile * Shape::CHUNKS);
+            for (int i = 0; i < Shape::PART; ++i) ready[i] = source.arrive(ahead[i]);
+            fetch(chunk + Shape::PART);
+            multiply_part<Source>(sums, weights, ready, shared + tile % Shape::COUNT * Shape::BYTES, part, chunks - chunk);
+        }
         if (next < tiles) copies.finish();
         async_copy::commit();
     }
