@@ -30,9 +30,12 @@ def cases(sizes: Sizes, random: Random) -> Iterator[Case]:
         scales = floats(random, sizes.wide, sizes.hidden // GROUP, scale=2.0 ** -(bits + 4))
         yield Case("GroupMatMul", (x, packed, scales), attributes)
         zero_points = random.integers(0, 2**bits, scales.shape).astype(np.uint8)
-        yield Case(
-            "GroupMatMul", (x, packed, scales, zero_points), {"bits": bits, "K": sizes.hidden, "group_size": GROUP}
-        )
+        yield Case("GroupMatMul", (x, packed, scales, zero_points), attributes)
+        depth = sizes.hidden + 32  # which ends within a stage, and a step
+        packed, x = codes(random, sizes.channels, depth, bits), floats(random, 17, depth)
+        scales = floats(random, sizes.channels, depth // 32, scale=2.0 ** -(bits + 4))
+        zero_points = random.integers(0, 2**bits, scales.shape).astype(np.uint8)
+        yield Case("GroupMatMul", (x, packed, scales, zero_points), {"bits": bits, "K": depth, "group_size": 32})
     x, packed = floats(random, 8, sizes.hidden), codes(random, sizes.vocabulary, sizes.hidden, 4)
     scales = floats(random, sizes.vocabulary, sizes.hidden // GROUP, scale=2.0**-8)
     yield Case("GroupMatMul", (x, packed, scales), {"bits": 4, "K": sizes.hidden, "group_size": GROUP})

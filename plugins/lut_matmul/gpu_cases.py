@@ -23,6 +23,10 @@ def cases(sizes: Sizes, random: Random) -> Iterator[Case]:
         packed, x = codes(random, sizes.wide, sizes.hidden, bits), floats(random, 65, sizes.hidden)
         lut = floats(random, sizes.wide, 2**bits, dtype=table, scale=0.02)
         yield Case("LutMatMul", (x, packed, lut), {"bits": bits, "K": sizes.hidden})
+        depth = sizes.hidden + 32  # which ends within a stage, and a step
+        packed, x = codes(random, sizes.channels, depth, bits), floats(random, 17, depth)
+        lut = floats(random, sizes.channels, 2**bits, dtype=table, scale=0.02)
+        yield Case("LutMatMul", (x, packed, lut), {"bits": bits, "K": depth})
     x, packed = floats(random, 8, sizes.hidden), codes(random, sizes.vocabulary, sizes.hidden, 4)
     lut = floats(random, sizes.vocabulary, 16, scale=0.02)
     yield Case("LutMatMul", (x, packed, lut), {"bits": 4, "K": sizes.hidden})
