@@ -83,10 +83,8 @@ def test_floats_of_8_bits_are_decoded_exactly(data: st.DataObject) -> None:
     scale = random(-(-rows // block[0]), -(-columns // block[1]), seed=1).abs()
     scale = scale.to(data.draw(st.sampled_from([torch.float32, torch.bfloat16, torch.float8_e8m0fnu])))
     found = read({**BLOCKS, "weight_block_size": list(block)}, weight=weight, weight_scale_inv=scale)
-    expected = torch.empty(rows, columns)
-    for row in range(rows):
-        for column in range(columns):
-            expected[row, column] = weight[row, column].float() * scale[row // block[0], column // block[1]].float()
+    spread = scale.float()[torch.arange(rows) // block[0]][:, torch.arange(columns) // block[1]]
+    expected = weight.float() * spread
     assert found.shape == (rows, columns)
     assert torch.equal(found.tensor, expected)
 
