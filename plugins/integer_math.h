@@ -109,10 +109,6 @@ INTAGLIO_INLINE int64_t softmax_factor(int32_t multiplier, int64_t total) {
     return (int64_t(multiplier) << 31) / (total > 1 ? total : 1);
 }
 
-INTAGLIO_INLINE int32_t softmax_output(int32_t p, int64_t factor, int32_t shift) {
-    return clip8(round_shift(p * factor, shift + 31));
-}
-
 INTAGLIO_INLINE int32_t average_factor(int64_t total) {
     return int32_t((int64_t(1) << RECIPROCAL) / (total > 1 ? total : 1));
 }

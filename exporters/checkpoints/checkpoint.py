@@ -84,7 +84,7 @@ class Checkpoint:
             check_tensors(folder, weights)
         check_merged(folder, weights)
         for path in weights:
-            read_header(path)
+            read_header(path, scaled=format_of(config) is not None)
         return cls(root, folder, config, weights, kind, location, revision)
 
     @property
@@ -107,7 +107,8 @@ class Checkpoint:
 
     def tensors(self) -> dict[str, MappedTensor]:
         """Every tensor of the files, mapped into memory and not yet read."""
-        return {name: tensor for path in self.weights for name, tensor in map_tensors(path).items()}
+        scaled = format_of(self.config) is not None
+        return {name: tensor for path in self.weights for name, tensor in map_tensors(path, scaled).items()}
 
     def parameters(self) -> dict[str, StoredTensor]:
         """The same with the parts of each quantised weight joined under its own name."""

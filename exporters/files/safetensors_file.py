@@ -37,9 +37,9 @@ DTYPES = {
     "I8": ("int8", 1),
     "U8": ("uint8", 1),
     "BOOL": ("bool", 1),
-    "F8_E4M3": ("float8_e4m3fn", 1),
-    "F8_E8M0": ("float8_e8m0fnu", 1),
 }
+# Those whose numbers mean nothing without a scale, for readers that know where it is.
+SCALED_DTYPES = {"F8_E4M3": ("float8_e4m3fn", 1), "F8_E8M0": ("float8_e8m0fnu", 1)}
 
 
 class Entry(msgspec.Struct):
@@ -50,12 +50,15 @@ class Entry(msgspec.Struct):
     data_offsets: tuple[int, int]
 
 
-def read_header(path: Path) -> tuple[dict[str, Entry], int]:
-    """Return tensor name -> entry, and the file offset where the data begins. Raises `SourceError` if damaged."""
+def read_header(path: Path, scaled: bool = False) -> tuple[dict[str, Entry], int]:
+    """Return tensor name -> entry, and the file offset where the data begins. Raises `SourceError` if damaged.
+
+    `scaled`: tensors of `SCALED_DTYPES` are accepted, too.
+    """
     entries, start = read_entries(path)
     size = path.stat().st_size
     for name, entry in entries.items():
-        _check(path, name, entry)
+        _check(path, name, entry, scaled)
     covered = 0
     for name, entry in sorted(entries.items(), key=lambda item: item[1].data_offsets):
         if entry.data_offsets[0] != covered:
@@ -91,11 +94,12 @@ def read_entries(path: Path) -> tuple[dict[str, Entry], int]:
         raise SourceError(f"{path}: damaged header ({error}). {FIX}") from error
 
 
-def _check(path: Path, name: str, entry: Entry) -> None:
-    if entry.dtype not in DTYPES:
-        raise SourceError(f"{path}: tensor {name} has dtype {entry.dtype}, expected one of {', '.join(DTYPES)}.")
+def _check(path: Path, name: str, entry: Entry, scaled: bool) -> None:
+    known = DTYPES | SCALED_DTYPES if scaled else DTYPES
+    if entry.dtype not in known:
+        raise SourceError(f"{path}: tensor {name} has dtype {entry.dtype}, expected one of {', '.join(known)}.")
     begin, end = entry.data_offsets
-    expected = prod(entry.shape) * DTYPES[entry.dtype][1]
+    expected = prod(entry.shape) * known[entry.dtype][1]
     lengths_fit = all(0 <= length <= LONGEST for length in entry.shape)
     if begin < 0 or not lengths_fit or end - begin != expected:
         raise SourceError(
@@ -122,18 +126,18 @@ class MappedTensor:
         return self.tensor.dtype
 
 
-def map_tensors(path: Path) -> dict[str, MappedTensor]:
+def map_tensors(path: Path, scaled: bool = False) -> dict[str, MappedTensor]:
     """Map every tensor of the file privately: a page is read from disk on first access.
 
-    Raises `SourceError` for a damaged file, `MissingExtraError` without torch.
+    `scaled`: of `SCALED_DTYPES`, too. Raises `SourceError` for a damaged file, `MissingExtraError` without torch.
     """
     torch = load("torch")
-    entries, start = read_header(path)
+    entries, start = read_header(path, scaled)
     tensors = {}
     with path.open("rb") as file:
         for name, entry in entries.items():
             begin, end = (start + offset for offset in entry.data_offsets)
-            dtype = getattr(torch, DTYPES[entry.dtype][0])
+            dtype = getattr(torch, (DTYPES | SCALED_DTYPES)[entry.dtype][0])
             if begin == end:
                 tensor = torch.empty(entry.shape, dtype=dtype)
             else:

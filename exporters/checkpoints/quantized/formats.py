@@ -11,7 +11,7 @@ from intaglio.errors import SourceError
 from intaglio.exporters.checkpoints.quantized import awq, compressed_tensors, fp8, gptq, int_quantized
 from intaglio.exporters.checkpoints.quantized.decoded_weight import DecodedWeight
 from intaglio.exporters.checkpoints.quantized.grouped_weight import GroupedWeight
-from intaglio.exporters.checkpoints.quantized.parts import Parts
+from intaglio.exporters.checkpoints.quantized.parts import Parts, layer_groups
 from intaglio.exporters.files.config import read_json
 from intaglio.exporters.files.safetensors_file import MappedTensor
 
@@ -29,6 +29,7 @@ class Format(NamedTuple):
     others: tuple[str, ...]  # which it may have
     weight: Callable[[str, Parts, Mapping[str, Any]], GroupedWeight | DecodedWeight]
     scale: str = ""  # which each weight has, of any shape, where its numbers are called "weight" as those in floats
+    rounds_inputs: bool = False  # made for layers whose inputs are rounded, too; others state it
 
     @property
     def mark(self) -> str:
@@ -40,8 +41,8 @@ class Format(NamedTuple):
 FORMATS = {
     "gptq": {"": Format(("qweight", "qzeros", "scales"), ("g_idx",), gptq.weight)},
     "awq": {"": Format(("qweight", "qzeros", "scales"), (), awq.weight)},
-    "fp8": {"": Format(("weight",), ("input_scale", "activation_scale"), fp8.weight, "weight_scale_inv")},
-    "fbgemm_fp8": {"": Format(("weight",), ("input_scale_ub",), fp8.weight, "weight_scale")},
+    "fp8": {"": Format((WEIGHT,), ("input_scale", "activation_scale"), fp8.weight, "weight_scale_inv", True)},
+    "fbgemm_fp8": {"": Format((WEIGHT,), ("input_scale_ub",), fp8.weight, "weight_scale", True)},
     "compressed-tensors": {
         "pack-quantized": Format(
             ("weight_packed", "weight_scale"),
@@ -49,9 +50,9 @@ FORMATS = {
             compressed_tensors.weight,
         ),
         "int-quantized": Format(
-            ("weight",), ("weight_zero_point", "input_scale", "input_zero_point"), int_quantized.weight, "weight_scale"
+            (WEIGHT,), ("weight_zero_point", "input_scale", "input_zero_point"), int_quantized.weight, "weight_scale"
         ),
-        "float-quantized": Format(("weight",), ("input_scale",), fp8.weight, "weight_scale"),
+        "float-quantized": Format((WEIGHT,), ("input_scale",), fp8.weight, "weight_scale"),
     },
 }
 
@@ -90,6 +91,9 @@ def joined(tensors: Mapping[str, MappedTensor], config: Mapping[str, Any]) -> di
         path, _, last = name.rpartition(".")
         if path in quantized and last in names:
             parts.setdefault(path, {})[last] = tensor
+        elif is_code(name, tensor):
+            dtype = str(tensor.dtype).removeprefix("torch.")
+            raise SourceError(f"{name}: of {dtype}, without its {known.mark}. Download the whole checkpoint again.")
         else:
             result[name] = tensor
     for path, found in parts.items():
@@ -99,6 +103,13 @@ def joined(tensors: Mapping[str, MappedTensor], config: Mapping[str, Any]) -> di
             raise SourceError(f"{path}: its parts are not matrices. Download or copy the whole checkpoint again.")
         result[f"{path}.{WEIGHT}"] = known.weight(path, found, config[SECTION])
     return result
+
+
+def is_code(name: str, tensor: MappedTensor) -> bool:
+    """Whether a tensor's numbers mean nothing without a scale: a weight of integers, or floats of 8 bits."""
+    if tensor.dtype.is_floating_point:
+        return tensor.dtype.itemsize == 1
+    return name.rpartition(".")[2] == WEIGHT
 
 
 def kept(parameters: Mapping[str, StoredTensor], config: Mapping[str, Any]) -> list[str]:
@@ -117,14 +128,7 @@ def kept(parameters: Mapping[str, StoredTensor], config: Mapping[str, Any]) -> l
         lines.append(
             f"{decoded} weights in 8-bit floating point ({method}) are stored in the model's; compress the bundle"
         )
-    if rounds_activations(settings):
+    known = format_of(config)
+    if (known and known.rounds_inputs) or any(group.get("input_activations") for group in layer_groups(settings)):
         lines.append(f"activations, which {method} rounds to 8 bits, are not rounded")
     return lines
-
-
-def rounds_activations(settings: Mapping[str, Any]) -> bool:
-    """Whether the layers' inputs were meant to be rounded, too."""
-    groups = settings.get("config_groups")
-    groups = groups.values() if isinstance(groups, dict) else ()
-    stated = any(isinstance(group, dict) and group.get("input_activations") for group in groups)
-    return stated or settings[METHOD] in ("fp8", "fbgemm_fp8")

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 
 from intaglio.errors import SourceError
 from intaglio.exporters.checkpoints.quantized.decoded_weight import DecodedWeight
-from intaglio.exporters.checkpoints.quantized.parts import Parts, described
+from intaglio.exporters.checkpoints.quantized.parts import Parts, described, layer_groups
 
 if TYPE_CHECKING:
     import torch
@@ -37,7 +37,7 @@ def weight(name: str, parts: Parts, settings: Mapping[str, Any]) -> DecodedWeigh
     def read() -> torch.Tensor:
         scales = scale.tensor.to(torch.float32).reshape(-(-rows // block[0]), -(-columns // block[1]))
         scales = scales.repeat_interleave(block[0], 0)[:rows].repeat_interleave(block[1], 1)[:, :columns]
-        return numbers.tensor.to(torch.float32) * scales
+        return numbers.tensor.to(torch.float32).mul_(scales)
 
     return DecodedWeight((rows, columns), read)
 
@@ -60,9 +60,8 @@ def _block(name: str, parts: Parts, scales: tuple[int, ...], settings: Mapping[s
 
 def _of_groups(settings: Mapping[str, Any]) -> Any:
     """The blocks that compressed-tensors states for its first group of layers that has any."""
-    groups = settings.get("config_groups")
-    for group in groups.values() if isinstance(groups, dict) else ():
-        weights = group.get("weights") if isinstance(group, dict) else None
+    for group in layer_groups(settings):
+        weights = group.get("weights")
         if isinstance(weights, dict) and weights.get("block_structure"):
             return weights["block_structure"]
     return None

@@ -28,6 +28,12 @@ def described(parts: Parts) -> str:
     return ", ".join(f"{name} {list(part.shape)}" for name, part in parts.items())
 
 
+def layer_groups(settings: Mapping[str, Any]) -> list[dict[str, Any]]:
+    """What compressed-tensors states for each group of layers."""
+    groups = settings.get("config_groups")
+    return [each for each in groups.values() if isinstance(each, dict)] if isinstance(groups, dict) else []
+
+
 def unpacked(words: npt.NDArray[np.int32], bits: int) -> npt.NDArray[np.uint8]:
     """[rows, words] to [rows, words·32/bits] numbers, a little-endian stream of bits; 3 bits fill three words."""
     if WORD % bits:

@@ -31,7 +31,7 @@ from intaglio.plugins.cuda.launching.geometry import Launch, Length, Tensor, at_
 THREADS = 256  # as all numbers here, in product.cuh and those it includes
 FEW_CHANNELS, FEW_ROWS = 16, 32
 MANY_CHANNELS, MANY_ROWS = 128, 64
-STEP = 128  # what depth is a multiple of where the blocks are those of few rows
+STEP = 128  # depth has to be a multiple of it for blocks of few rows
 FEW_BYTES = 8 * FEW_ROWS * (FEW_CHANNELS + 4) * 4  # of shared memory, in which eight warps add their sums
 LIMIT = 48 << 10  # bytes of shared memory that a plugin may have
 MOST = 64  # blocks of many rows that those of few take the place of
@@ -60,9 +60,10 @@ def packed_launch(
         count = product([blocks(channels, FLOAT32_CHANNELS), blocks(rows, FLOAT32_ROWS)])
         return Launch(f"{name}_float32{suffix}", (count, 1, 1), (FLOAT32_THREADS, 1, 1), (*sizes, *last, bits))
     few = few_rows(attributes["K"], channels)
-    tiles = choose(rows < few + 1, blocks(channels, FEW_CHANNELS), blocks(channels, MANY_CHANNELS))
-    shared = choose(rows < few + 1, FEW_BYTES, many_bytes(bits, sm))
-    count = product([tiles, choose(rows < few + 1, blocks(rows, FEW_ROWS), blocks(rows, MANY_ROWS))])
+    is_few = rows < few + 1
+    tiles = choose(is_few, blocks(channels, FEW_CHANNELS), blocks(channels, MANY_CHANNELS))
+    shared = choose(is_few, FEW_BYTES, many_bytes(bits, sm))
+    count = product([tiles, choose(is_few, blocks(rows, FEW_ROWS), blocks(rows, MANY_ROWS))])
     return Launch(f"{name}_{bits}{suffix}", (count, 1, 1), (THREADS, 1, 1), (*sizes, few, *last), shared)
 
 

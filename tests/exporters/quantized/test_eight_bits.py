@@ -104,7 +104,8 @@ def test_parts_that_form_no_weight_get_one_line() -> None:
 
     small, codes, scale = random(64, 96).to(torch.float8_e4m3fn), integers(64, 96), random(64, 1)
     damaged = [
-        (BLOCKS, {"weight": small}),  # a norm's, of a model that is not quantised there
+        (BLOCKS, {"weight": small}),
+        (INTEGERS, {"weight": codes}),
         (BLOCKS, {"weight_scale_inv": random(2, 2)}),
         (BLOCKS, {"weight": small, "weight_scale_inv": random(2, 3)}),
         (BLOCKS, {"weight": random(64, 96), "weight_scale_inv": random(2, 2)}),
@@ -121,12 +122,28 @@ def test_parts_that_form_no_weight_get_one_line() -> None:
         (INTEGERS, {"weight_zero_point": integers(64, 1)}),
     ]
     for number, (section, parts) in enumerate(damaged):
-        if number == 0:
-            assert read(section, **parts).tensor is small
-            continue
         with pytest.raises(SourceError) as error:
             read(section, **parts)
         assert "\n" not in str(error.value) and "layer" in str(error.value), number
+
+
+def test_weights_that_were_left_in_floats_are_unchanged() -> None:
+    weight = random(64, 96)
+    for section in (BLOCKS, CHANNELS, FLOATS, INTEGERS):
+        assert read(section, weight=weight).tensor is weight
+
+
+def test_numbers_without_a_scale_are_refused_wherever_they_are(tmp_path: Path) -> None:
+    import torch
+    from safetensors.torch import save_file
+
+    from intaglio.exporters.files.safetensors_file import map_tensors
+
+    save_file({"norm": random(64).to(torch.float8_e4m3fn)}, tmp_path / "plain.safetensors")
+    with pytest.raises(SourceError, match="tensor norm has dtype F8_E4M3, expected one of F64"):
+        map_tensors(tmp_path / "plain.safetensors")
+    with pytest.raises(SourceError, match=r"layer\.experts: of float8_e4m3fn, without its weight_scale_inv"):
+        read(BLOCKS, weight=random(64, 96), experts=random(2, 8, 8).to(torch.float8_e4m3fn))
 
 
 def save(folder: Path, model_type: str, section: dict[str, Any]) -> Path:
