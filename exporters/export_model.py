@@ -94,7 +94,7 @@ def export(
         with create(output, force) as draft:
             outputs = kind.export(checkpoint, family, dtype, draft, bounds, **options)
             assert draft.manifest is not None
-            remember(draft.manifest.source, checkpoint.root)
+            remember(draft.manifest.source, checkpoint.place)
             notes += [*draft.notes, *left_out(checkpoint.folder)]
     seconds = time.perf_counter() - start
     passed = all(error.passed for error in outputs.values()) if outputs else None

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from intaglio.exporters.checkpoints.family import Family
-from intaglio.exporters.checkpoints.quantized.formats import format_of
+from intaglio.exporters.checkpoints.quantized.formats import is_kept
 from intaglio.exporters.checkpoints.quantized.methods import not_read
 from intaglio.exporters.decoders.reference import load_decoder
 from intaglio.exporters.decoders.traced.export import export_traced_decoder
@@ -39,7 +39,7 @@ def find_kind(config: Mapping[str, Any], where: str, in_sentence_folder: bool = 
     `where` names the config.json. Raises `SourceError` for one that is not supported.
     """
     kinds = [kind for kind in KINDS if kind.in_sentence_folders == in_sentence_folder]
-    quantized = format_of(config) is not None
+    quantized = is_kept(config)
     for kind in (each for each in kinds if each.keeps_quantized or not quantized):
         if family := kind.find(config):
             family.check(config, where)

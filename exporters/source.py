@@ -33,7 +33,7 @@ def load_module(source: Source, download: bool = False, takes_audio: bool = True
     for name, found in checkpoint.source().sha256.items():
         if found != (recorded := source.sha256.get(name, "none")):
             raise SourceError(
-                f"{checkpoint.root / name}: SHA-256 {found[:12]}…, the bundle was exported from {recorded[:12]}…. "
+                f"{checkpoint.files()[name]}: SHA-256 {found[:12]}…, the bundle was exported from {recorded[:12]}…. "
                 "Re-export it, or compare with another bundle: --against BUNDLE."
             )
     _check_pytorch()
@@ -59,7 +59,7 @@ def _checkpoint(source: Source, download: bool) -> Checkpoint:
         return Checkpoint.open(source.location, source.revision, download, find_kind)
     known = None if Path(source.location).is_absolute() else folder_of(source)
     folder = known or Path(source.location)
-    if not folder.is_dir():
+    if not folder.exists():
         raise SourceError(
             f"source {source.location}: the folder of this checkpoint is not known on this machine. Give it with "
             "--against FOLDER."

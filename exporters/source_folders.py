@@ -30,7 +30,7 @@ def folder_of(source: Source) -> Path | None:
     found = []
     with contextlib.suppress(OSError, UnicodeDecodeError):
         found = [(note.stat().st_mtime_ns, Path(note.read_text(encoding="utf-8"))) for note in _notes(source).iterdir()]
-    return next((folder for _, folder in sorted(found, reverse=True) if folder.is_dir()), None)
+    return next((folder for _, folder in sorted(found, reverse=True) if folder.exists()), None)
 
 
 def _notes(source: Source) -> Path:

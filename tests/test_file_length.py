@@ -14,6 +14,7 @@ LONGER = {
     "plugins/integer_math.py": "the integer arithmetic of all operators, one function for each operation",
     "plugins/function_body.py": "one method for each operation of the reference",
     "runtime/sampling/grammar.py": "what a grammar is, and one function for each form that it is given in",
+    "exporters/checkpoints/gguf/architectures.py": "a table, one architecture after another",
     "tests/conftest.py": "the fixtures that the stages share",
     **dict.fromkeys(
         [

@@ -13,12 +13,14 @@ from intaglio.errors import BundleError, SourceError
 from intaglio.exporters.checkpoints import hub
 from intaglio.exporters.checkpoints.adapters import adapter_alone, check_merged, check_no_adapter
 from intaglio.exporters.checkpoints.contents import refuse_file, refuse_folder
+from intaglio.exporters.checkpoints.gguf.container import is_container
+from intaglio.exporters.checkpoints.gguf.model import Model, described, open_model
 from intaglio.exporters.checkpoints.pointers import check_downloaded, configurations
 from intaglio.exporters.checkpoints.quantized.formats import StoredTensor, format_of, joined, with_settings
 from intaglio.exporters.checkpoints.quantized.methods import check_configuration, check_parts, check_tensors
 from intaglio.exporters.checkpoints.sentence_folder import module_files, read_modules, transformer_folder
 from intaglio.exporters.files.config import read_json
-from intaglio.exporters.files.safetensors_file import MappedTensor, map_tensors, read_header
+from intaglio.exporters.files.safetensors_file import MappedTensor, map_tensors, read_entries, read_header
 from intaglio.files.atomic import BUNDLE, restore
 from intaglio.files.hashes import inside, sha256
 from intaglio.files.input_files import check_folder
@@ -35,7 +37,10 @@ Check = Callable[[Mapping[str, Any], str, bool], object]  # config.json, its fol
 
 @dataclass(frozen=True)
 class Checkpoint:
-    """A checkpoint's folder, its parsed config.json, and its weight files, with verified headers."""
+    """A checkpoint's folder, its parsed config.json, and its weight files, with verified headers.
+
+    Of a model in GGUF files, `root` and `folder` are a temporary one, with what the file says.
+    """
 
     root: Path  # as opened; sentence-transformers may keep the Transformer in a folder of it
     folder: Path  # of config.json, the weights and the tokenizer
@@ -44,12 +49,13 @@ class Checkpoint:
     kind: str  # "local" or "hub"
     location: str  # as manifests record it
     revision: str | None
+    gguf: Model | None = None
 
     @classmethod
     def open(
         cls, location: str, revision: str | None = None, download: bool = True, check: Check | None = None
     ) -> Checkpoint:
-        """Open a local folder, or download a hub id. Raises `SourceError` if it cannot be exported.
+        """Open a local folder or GGUF file, or download a hub id. Raises `SourceError` if it cannot be exported.
 
         `download`: False uses the files of an earlier download on this machine, without network access. `check` raises
         `SourceError` for a config.json that is not supported; it runs before weights are downloaded.
@@ -58,6 +64,10 @@ class Checkpoint:
         restore(path)
         if path.is_dir():
             return cls._read(path, "local", recorded_name(path), None, location, check)
+        if path.is_file() and is_container(path):
+            model = open_model(path)
+            folder = described(model)
+            return cls(folder, folder, model.config, model.paths, "local", recorded_name(path), None, model)
         if path.exists() or path.is_symlink():
             raise refuse_file(path)
         if not hub.ID.fullmatch(location):
@@ -95,15 +105,28 @@ class Checkpoint:
     def source(self) -> Source:
         """The entry for the bundle's manifest, with a hash of every file that affects the computation."""
         return Source(
-            self.kind, self.location, self.revision, {name: sha256(self.root / name) for name in self.files()}
+            self.kind, self.location, self.revision, {name: sha256(path) for name, path in self.files().items()}
         )
 
-    def files(self) -> list[str]:
-        """The weight and configuration files below the root, without the tokenizer's, which every bundle contains."""
+    @property
+    def place(self) -> Path:
+        """The folder or the file that was opened."""
+        return self.weights[0] if self.gguf else self.root
+
+    def files(self) -> dict[str, Path]:
+        """The weight and configuration files by their names, without the tokenizer's, which every bundle contains."""
+        if self.gguf:
+            return {path.name: path for path in self.weights}
         configurations = [self.folder / name for name in (CONFIG, RECORD, MATRICES, early_exit.RECORD)]
         present = [path for path in configurations if path.is_file()]
         own = [path.relative_to(self.root).as_posix() for path in (*self.weights, *present)]
-        return [*own, *module_files(self.root)]
+        return {name: self.root / name for name in (*own, *module_files(self.root))}
+
+    def shapes(self) -> list[tuple[int, ...]]:
+        """Of all tensors of the files."""
+        if self.gguf:
+            return [each.shape for each in self.gguf.file.tensors.values()]
+        return [tuple(each.shape) for path in self.weights for each in read_entries(path)[0].values()]
 
     def tensors(self) -> dict[str, MappedTensor]:
         """Every tensor of the files, mapped into memory and not yet read."""
@@ -112,6 +135,8 @@ class Checkpoint:
 
     def parameters(self) -> dict[str, StoredTensor]:
         """The same with the parts of each quantised weight joined under its own name."""
+        if self.gguf:
+            return dict(self.gguf.parameters())
         return joined(self.tensors(), self.config)
 
     def drafts(self, depth: int) -> Drafts | None:

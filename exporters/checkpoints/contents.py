@@ -29,8 +29,6 @@ def refuse_file(path: Path) -> SourceError:
         fix = f"Convert its folder: intaglio convert {folder} -o CHECKPOINT, and export CHECKPOINT."
         return SourceError(f"source {path}: weights in a pickle, which can run code when it is read. {fix}")
     kind = PROGRAM if _is_program(path) else _kind([path.name])[0]
-    if kind is None and _begins_with(path, b"GGUF"):
-        kind = _kind(["x.gguf"])[0]
     if kind is None:
         return SourceError(
             f"source {path}: a file, not a directory. Give a checkpoint's folder, a hub id, or an .onnx file."

@@ -65,10 +65,11 @@ KINDS = (
         "a speech recogniser of another toolkit",
         "Convert it: intaglio convert {path} -o CHECKPOINT",
     ),
+    FileKind(("*.gguf",), "a model of llama.cpp ({name})", "Export that file: intaglio export {path} -o BUNDLE"),
     FileKind(
-        ("*.gguf", "*.ggml", "ggml-*.bin", "*.llamafile"),
-        "weights of llama.cpp (GGUF)",
-        "Give the checkpoint that they were made from: it is usually at the hub under the same name without -GGUF.",
+        ("*.ggml", "ggml-*.bin", "*.llamafile"),
+        "weights of llama.cpp in an older format ({name})",
+        "Give a .gguf file, or the checkpoint that they were made from.",
     ),
     FileKind(
         ("onnx/model.onnx", "model.onnx", "*/model.onnx"),

@@ -7,7 +7,6 @@ from typing import Any
 
 from intaglio.errors import SourceError
 from intaglio.exporters.checkpoints.checkpoint import Checkpoint
-from intaglio.exporters.files.safetensors_file import read_entries
 
 # The keys that different families use for the same quantity.
 LAYERS = ("num_hidden_layers", "n_layer", "n_layers", "num_layers", "num_decoder_layers")
@@ -27,7 +26,7 @@ def check_config(checkpoint: Checkpoint, learned_positions: bool) -> None:
     Such a number would otherwise cost a lot of time first: `transformers` creates lists of that many layers. With
     `learned_positions`, the model has a weight with one row per position.
     """
-    shapes = [entry.shape for path in checkpoint.weights for entry in read_entries(path)[0].values()]
+    shapes = checkpoint.shapes()
     longest = max((length for shape in shapes for length in shape), default=0)
     _check(checkpoint.config, LAYERS, len(shapes), "the number of weights")
     lengths = (*LENGTHS, *POSITIONS) if learned_positions else LENGTHS

@@ -16,6 +16,7 @@ from intaglio.graph_passes.front_end import front_end
 from intaglio.graph_passes.graphs import all_nodes, constant, remove_initializer_if_dead
 from intaglio.graph_passes.quantize_dequantize.quantized import Writer
 from intaglio.graph_passes.quantize_dequantize.region import model_region
+from intaglio.plugins.group_matmul.minimums import completes_groups
 
 Array = npt.NDArray[np.float32 | np.float16]
 
@@ -53,7 +54,7 @@ class QuantizeWeights(Pass):
                 continue
             weight = node.inputs[1]
             tensor = constant(weight)
-            if weight is None or tensor is None:
+            if weight is None or tensor is None or completes_groups(weight.name):
                 continue
             if len(tensor.shape) != 2 or tensor.dtype not in FLOATS:
                 counts.leave(

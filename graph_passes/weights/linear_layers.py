@@ -17,6 +17,7 @@ from intaglio.graph_passes.front_end import front_end
 from intaglio.graph_passes.graphs import all_nodes, constant, remove_if_dead, take_over
 from intaglio.graph_passes.quantize_dequantize.quantized import Writer
 from intaglio.plugins import DOMAIN
+from intaglio.plugins.group_matmul.minimums import completes_groups
 from intaglio.plugins.nodes import lengths
 from intaglio.plugins.registry import VERSION
 
@@ -195,7 +196,7 @@ def all_layers(model: ir.Model) -> Iterator[LinearLayer]:
         if x is None or constant(x) is not None:
             continue
         weight, transposed = stored(factor)
-        if weight is None:
+        if weight is None or completes_groups(weight.name):
             continue
         if node.op_type == "Gemm" and "transB" in node.attributes and node.attributes["transB"].as_int():
             transposed = not transposed

@@ -12,10 +12,11 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class DecodedWeight:
-    """A weight [N, K] that stays in its files until `read` decodes it, to float32."""
+    """A weight that stays in its files until `read` decodes it, to float32."""
 
-    shape: tuple[int, int]
+    shape: tuple[int, ...]
     read: Callable[[], torch.Tensor]
+    form: str  # in which the files have it, for people; "" where only its order or an offset differs
 
     @property
     def dtype(self) -> torch.dtype:
@@ -26,5 +27,5 @@ class DecodedWeight:
 
     @property
     def tensor(self) -> torch.Tensor:
-        """The numbers, float32 [N, K], decoded now."""
+        """The numbers, float32, decoded now."""
         return self.read()

@@ -17,6 +17,7 @@ from intaglio.exporters.files.safetensors_file import MappedTensor
 
 SECTION = "quantization_config"  # of config.json
 METHOD = "quant_method"
+GGUF = "gguf"  # the method of files that have no parts to join
 WEIGHT = "weight"
 StoredTensor = MappedTensor | GroupedWeight | DecodedWeight  # of a parameter; its `tensor` has the numbers
 BESIDE = {"quantize_config.json": "gptq", "quant_config.json": "awq"}  # files beside it, and the method of each
@@ -64,6 +65,12 @@ def format_of(config: Mapping[str, Any]) -> Format | None:
         return None
     formats = FORMATS.get(str(settings.get(METHOD)).lower(), {})
     return formats.get("") or formats.get(str(settings.get("format")))
+
+
+def is_kept(config: Mapping[str, Any]) -> bool:
+    """Whether the weights that a config.json describes are quantised, and read."""
+    settings = config.get(SECTION)
+    return format_of(config) is not None or (isinstance(settings, dict) and settings.get(METHOD) == GGUF)
 
 
 def with_settings(folder: Path, config: dict[str, Any]) -> dict[str, Any]:
@@ -115,7 +122,7 @@ def is_code(name: str, tensor: MappedTensor) -> bool:
 def kept(parameters: Mapping[str, StoredTensor], config: Mapping[str, Any]) -> list[str]:
     """What a bundle keeps of quantised weights, a line for each kind, and what it leaves."""
     grouped = [each for each in parameters.values() if isinstance(each, GroupedWeight)]
-    decoded = sum(isinstance(each, DecodedWeight) for each in parameters.values())
+    decoded = Counter(each.form for each in parameters.values() if isinstance(each, DecodedWeight) and each.form)
     if not grouped and not decoded:
         return []
     settings = config[SECTION]
@@ -124,10 +131,10 @@ def kept(parameters: Mapping[str, StoredTensor], config: Mapping[str, Any]) -> l
         f"{number} weights are kept as {method} has them: {bits} bits, groups of {size}"
         for (bits, size), number in sorted(Counter((each.bits, each.group_size) for each in grouped).items())
     ]
-    if decoded:
-        lines.append(
-            f"{decoded} weights in 8-bit floating point ({method}) are stored in the model's; compress the bundle"
-        )
+    lines += [
+        f"{number} weights in {form} ({method}) are stored in the model's floating point; compress the bundle"
+        for form, number in sorted(decoded.items())
+    ]
     known = format_of(config)
     if (known and known.rounds_inputs) or any(group.get("input_activations") for group in layer_groups(settings)):
         lines.append(f"activations, which {method} rounds to 8 bits, are not rounded")

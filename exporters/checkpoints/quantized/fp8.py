@@ -39,7 +39,7 @@ def weight(name: str, parts: Parts, settings: Mapping[str, Any]) -> DecodedWeigh
         scales = scales.repeat_interleave(block[0], 0)[:rows].repeat_interleave(block[1], 1)[:, :columns]
         return numbers.tensor.to(torch.float32).mul_(scales)
 
-    return DecodedWeight((rows, columns), read)
+    return DecodedWeight((rows, columns), read, "8-bit floating point")
 
 
 def _block(name: str, parts: Parts, scales: tuple[int, ...], settings: Mapping[str, Any]) -> tuple[int, int]:

@@ -11,8 +11,7 @@ import numpy as np
 import numpy.typing as npt
 
 from intaglio.errors import SourceError
-from intaglio.plugins.bit_packing import WORD
-from intaglio.plugins.group_matmul.spec import group_weight
+from intaglio.plugins.bit_packing import WORD, unpack
 
 if TYPE_CHECKING:
     import torch
@@ -21,11 +20,15 @@ BITS = (2, 3, 4, 8)
 
 
 class Groups(NamedTuple):
-    """What GroupMatMul gets: w[n, order[k]] = scales[n, g]·(codes[n, k] - zero_points[n, g]), g = k // group_size."""
+    """What GroupMatMul gets: w[n, order[k]] = scales[n, g]·(codes[n, k] - zero_points[n, g]), g = k // group_size.
+
+    With `minimums`, each weight is less by the one of its group.
+    """
 
     packed: npt.NDArray[np.int32]  # [N, K·bits/32], the codes as `bit_packing` packs them
     scales: npt.NDArray[np.float32]  # [N, K/group_size]
     zero_points: npt.NDArray[np.uint8]  # [N, K/group_size]
+    minimums: npt.NDArray[np.float32] | None = None  # [N, K/group_size]
 
 
 @dataclass(frozen=True)
@@ -37,6 +40,7 @@ class GroupedWeight:
     group_size: int
     read: Callable[[], Groups]
     order: npt.NDArray[np.int64] | None = None  # [K], the input that each column is for; None if they are in order
+    has_minimums: bool = False
 
     @property
     def dtype(self) -> torch.dtype:
@@ -51,9 +55,17 @@ class GroupedWeight:
         import torch
 
         groups = self.read()
-        weight = group_weight(groups.packed, groups.scales, groups.zero_points, self.bits, self.group_size)
+        # In float32: a product is rounded once, and where a minimum follows, it is exact before.
+        weight = unpack(groups.packed, self.bits).reshape(self.shape[0], -1, self.group_size).astype(np.float32)
+        weight -= groups.zero_points[:, :, None]
+        weight *= groups.scales[:, :, None]
+        if groups.minimums is not None:
+            weight -= groups.minimums[:, :, None]
+        weight = weight.reshape(self.shape)
+        if self.order is None:
+            return torch.from_numpy(weight)
         result = np.empty(self.shape, np.float32)
-        result[:, slice(None) if self.order is None else self.order] = weight
+        result[:, self.order] = weight
         return torch.from_numpy(result)
 
 
@@ -61,13 +73,16 @@ def below_each_other(weights: Sequence[GroupedWeight]) -> GroupedWeight | None:
     """One weight of the rows of all, which multiply the same inputs; None if they are grouped differently."""
 
     def grouping(each: GroupedWeight) -> tuple[Any, ...]:
-        return each.bits, each.group_size, each.shape[1], None if each.order is None else each.order.tobytes()
+        order = None if each.order is None else each.order.tobytes()
+        return each.bits, each.group_size, each.has_minimums, each.shape[1], order
 
     if len(set(map(grouping, weights))) > 1:
         return None
 
     def read() -> Groups:
-        return Groups(*map(np.concatenate, zip(*(each.read() for each in weights), strict=True)))
+        packed, scales, zero_points, minimums = zip(*(each.read() for each in weights), strict=True)
+        below = np.concatenate(minimums) if weights[0].has_minimums else None
+        return Groups(np.concatenate(packed), np.concatenate(scales), np.concatenate(zero_points), below)
 
     shape = sum(each.shape[0] for each in weights), weights[0].shape[1]
     return replace(weights[0], shape=shape, read=read)

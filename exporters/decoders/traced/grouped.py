@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from typing import Any
 
 import numpy as np
+import numpy.typing as npt
 import onnx_ir as ir
 
 from intaglio.errors import SourceError
 from intaglio.exporters.checkpoints.quantized.grouped_weight import GroupedWeight
 from intaglio.plugins.bit_packing import WORD
+from intaglio.plugins.group_matmul.minimums import MINIMUMS, ONES
 from intaglio.plugins.registry import DOMAIN, VERSION
 
 FLOATS, WORDS, BYTES = ir.DataType.FLOAT, ir.DataType.INT32, ir.DataType.UINT8
@@ -40,9 +43,10 @@ def group_products(model: ir.Model, weights: Mapping[ir.Value, GroupedWeight]) -
 
 def _replace(graph: ir.Graph, node: ir.Node, weight: GroupedWeight, constants: Mapping[str, ir.Value]) -> None:
     x = node.inputs[0]
+    assert x is not None
     if order := constants.get("order"):
         sorted_ = ir.node("Gather", [x, order], {"axis": -1})
-        sorted_.outputs[0].type, sorted_.outputs[0].shape = x.type, x.shape  # type: ignore[union-attr]
+        sorted_.outputs[0].type, sorted_.outputs[0].shape = x.type, x.shape
         sorted_.metadata_props.update(node.metadata_props)
         graph.insert_before(node, sorted_)
         x = sorted_.outputs[0]
@@ -54,12 +58,42 @@ def _replace(graph: ir.Graph, node: ir.Node, weight: GroupedWeight, constants: M
         "activation_bits": ACTIVATION_BITS,
     }
     product = ir.node("GroupMatMul", inputs, attributes, domain=DOMAIN)
-    product.metadata_props.update(node.metadata_props)
-    result = product.outputs[0]
-    result.type, result.shape = node.outputs[0].type, node.outputs[0].shape
-    graph.insert_before(node, product)
-    node.outputs[0].replace_all_uses_with(result, replace_graph_outputs=True)
+    made = [product]
+    if minimums := constants.get(MINIMUMS):
+        made += _less(graph, x, product.outputs[0], minimums, weight.group_size)
+    for each in made:
+        each.metadata_props.update(node.metadata_props)
+    for value in (product.outputs[0], made[-1].outputs[0]):
+        value.type, value.shape = node.outputs[0].type, node.outputs[0].shape
+    graph.insert_before(node, made)
+    name, node.outputs[0].name = node.outputs[0].name, None
+    node.outputs[0].replace_all_uses_with(made[-1].outputs[0], replace_graph_outputs=True)
+    made[-1].outputs[0].name = name
     graph.remove(node, safe=True)
+
+
+def _less(graph: ir.Graph, x: ir.Value, product: ir.Value, minimums: ir.Value, group_size: int) -> list[ir.Node]:
+    """`product` less what the minimum of each group [groups, N] adds up to: it times the sum of the group's inputs."""
+    assert minimums.shape is not None
+
+    weight = str(minimums.name).removesuffix(MINIMUMS)
+
+    def constant(array: npt.NDArray[Any], kind: str) -> ir.Value:
+        return _initializer(graph, ir.Tensor(array, name=f"{weight}{kind}"))
+
+    axes = len(x.shape) if x.shape is not None else 2  # rows of an expert
+    shape = np.array([0] * (axes - 1) + [minimums.shape[0], group_size], np.int64)
+    cast = x.dtype is not None and x.dtype != FLOATS
+    made = [ir.node("Cast", [x], {"to": FLOATS})] if cast else []
+    made.append(ir.node("Reshape", [made[-1].outputs[0] if cast else x, constant(shape, "groups")]))
+    # Not ReduceSum, which ONNX Runtime 1.31 gets wrong for an expert without a row.
+    ones = constant(np.ones((group_size, 1), np.float32), ONES)
+    made.append(ir.node("MatMul", [made[-1].outputs[0], ones]))
+    made.append(ir.node("Squeeze", [made[-1].outputs[0], constant(np.array([-1], np.int64), "last")]))
+    made.append(ir.node("MatMul", [made[-1].outputs[0], minimums]))
+    if cast:
+        made.append(ir.node("Cast", [made[-1].outputs[0]], {"to": x.dtype}))
+    return [*made, ir.node("Sub", [product, made[-1].outputs[0]])]
 
 
 def _constants(graph: ir.Graph, name: str, weight: GroupedWeight) -> dict[str, ir.Value]:
@@ -69,11 +103,14 @@ def _constants(graph: ir.Graph, name: str, weight: GroupedWeight) -> dict[str, i
     kinds = {"packed": (WORDS, [channels, inputs * weight.bits // WORD]), "scales": (FLOATS, [channels, groups])}
     if (weight.read().zero_points != 2 ** (weight.bits - 1)).any():
         kinds["zero_points"] = (BYTES, [channels, groups])
+    if weight.has_minimums:
+        kinds[MINIMUMS] = (FLOATS, [groups, channels])
     made = {}
     for kind, (dtype, shape) in kinds.items():
 
         def tensor(kind: str = kind) -> ir.TensorProtocol:
-            return ir.Tensor(np.ascontiguousarray(getattr(weight.read(), kind)), name=f"{name}.{kind}")
+            found = getattr(weight.read(), kind)
+            return ir.Tensor(np.ascontiguousarray(found.T if kind == MINIMUMS else found), name=f"{name}.{kind}")
 
         made[kind] = _initializer(graph, ir.LazyTensor(tensor, dtype, ir.Shape(shape), name=f"{name}.{kind}"))
     if weight.order is not None:

@@ -1,0 +1,150 @@
+"""The weights of a GGUF file under the names of transformers, each as its blocks allow to keep it."""
+
+from __future__ import annotations
+
+import mmap
+import re
+from collections.abc import Mapping
+from dataclasses import replace
+from math import prod
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import numpy.typing as npt
+
+from intaglio.errors import SourceError
+from intaglio.exporters.checkpoints.gguf.architectures import OUTSIDE, Architecture
+from intaglio.exporters.checkpoints.gguf.blocks import TYPES, Codes
+from intaglio.exporters.checkpoints.gguf.configuration import FREQUENCIES, LONG, SHORT
+from intaglio.exporters.checkpoints.gguf.container import Container, StoredBlocks
+from intaglio.exporters.checkpoints.quantized.decoded_weight import DecodedWeight
+from intaglio.exporters.checkpoints.quantized.grouped_weight import GroupedWeight, Groups
+from intaglio.exporters.files.safetensors_file import MappedTensor
+from intaglio.plugins.bit_packing import WORD, pack
+
+if TYPE_CHECKING:
+    import torch
+
+Stored = MappedTensor | GroupedWeight | DecodedWeight
+EMBEDDING, HEAD = "model.embed_tokens.weight", "lm_head.weight"
+BLOCK = re.compile(r"blk\.(\d+)\.(.+)\.(weight|bias)")
+PERMUTED = ("attn_q", "attn_k")
+SETTINGS = (FREQUENCIES, LONG, SHORT)  # tensors of the configuration
+AT_ONCE = 1 << 24  # elements that are decoded at a time
+
+
+def parameters(path: Path, file: Container, known: Architecture, config: Mapping[str, Any]) -> dict[str, Stored]:
+    """The tensors by the names of transformers. Raises `SourceError` for one that the architecture does not have."""
+    found: dict[str, Stored] = {}
+    for name, blocks in file.tensors.items():
+        if name in SETTINGS:
+            continue
+        target, kind = _target(path, name, known)
+        offset = known.norm_offset if target.endswith("norm.weight") else 0.0
+        order = None
+        if known.interleaved and name.split(".")[-2] in PERMUTED:
+            heads = config["num_attention_heads" if kind == "attn_q" else "num_key_value_heads"]
+            order = _halves(path, name, blocks.shape[0], heads)
+        if "{}" in target:
+            for index in range(blocks.shape[0]):
+                found[target.format(index)] = _stored(_part(blocks, index), order, offset, multiplied=True)
+        else:
+            found[target] = _stored(blocks, order, offset, multiplied=target != EMBEDDING)
+    if HEAD not in found:
+        found[HEAD] = _stored(file.tensors["token_embd.weight"], None, 0.0, multiplied=True)
+    return found
+
+
+def _target(path: Path, name: str, known: Architecture) -> tuple[str, str]:
+    """The name in transformers, and the last part of the one in the file."""
+    if block := BLOCK.fullmatch(name):
+        number, kind, last = block.groups()
+        if kind in known.names:
+            return f"model.layers.{number}.{known.names[kind]}.{last}", kind
+    kind, _, last = name.rpartition(".")
+    if kind in OUTSIDE and last in ("weight", "bias"):
+        return f"{OUTSIDE[kind]}.{last}", kind
+    raise SourceError(
+        f"{path}: the tensor {name} is not part of a {known.model}, so the model could be another. Give the checkpoint "
+        "that it was made from, with its config.json and safetensors."
+    )
+
+
+def _halves(path: Path, name: str, rows: int, heads: int) -> npt.NDArray[np.int64]:
+    """For each row of transformers that of the file: the pairs of a head there lie side by side, here in two halves."""
+    if rows % (2 * heads):
+        raise SourceError(f"{path}: {name} has {rows} rows, for {heads} heads. Download or copy the file again.")
+    return np.arange(rows).reshape(heads, -1, 2).swapaxes(1, 2).reshape(-1)
+
+
+def _part(blocks: StoredBlocks, index: int) -> StoredBlocks:
+    """The matrix at `index` of the first axis."""
+    shape = blocks.shape[1:]
+    return replace(blocks, shape=shape, offset=blocks.offset + index * prod(shape[:-1]) * blocks.row_bytes)
+
+
+def _stored(blocks: StoredBlocks, order: npt.NDArray[np.int64] | None, offset: float, multiplied: bool) -> Stored:
+    """The tensor with its rows in `order`, `offset` subtracted. `multiplied`: GroupMatMul may keep its numbers."""
+    kind = TYPES[blocks.type]
+    if not kind.decode:
+        if order is None and not offset:
+            return _mapped(blocks)
+        return DecodedWeight(blocks.shape, lambda: _floats(blocks, order, offset), "")
+    size = kind.elements // kind.groups
+    if not multiplied or len(blocks.shape) != 2 or size % WORD:
+        return DecodedWeight(blocks.shape, lambda: _floats(blocks, order, offset), kind.name)
+
+    def read() -> Groups:
+        codes = _codes(blocks, order, 0, blocks.shape[0])
+        rows = blocks.shape[0]
+        scales = codes.scales.reshape(rows, -1)
+        minimums = None if codes.minimums is None else codes.minimums.reshape(rows, -1)
+        zeros = np.full(scales.shape, codes.zero_point, np.uint8)
+        return Groups(pack(codes.numbers.reshape(rows, -1), kind.bits), scales, zeros, minimums)
+
+    return GroupedWeight((blocks.shape[0], blocks.shape[1]), kind.bits, size, read, has_minimums=kind.has_minimums)
+
+
+def _mapped(blocks: StoredBlocks) -> MappedTensor:
+    """Numbers in floating point, which stay in the file."""
+    import torch
+
+    dtype = getattr(torch, TYPES[blocks.type].dtype)
+    if 0 in blocks.shape:
+        return MappedTensor(torch.empty(blocks.shape, dtype=dtype), blocks.path, blocks.offset)
+    page = blocks.offset // mmap.ALLOCATIONGRANULARITY * mmap.ALLOCATIONGRANULARITY
+    length = prod(blocks.shape) * dtype.itemsize
+    with blocks.path.open("rb") as file:
+        data = mmap.mmap(file.fileno(), blocks.offset - page + length, access=mmap.ACCESS_COPY, offset=page)
+    flat = torch.frombuffer(data, dtype=dtype, count=prod(blocks.shape), offset=blocks.offset - page)
+    return MappedTensor(flat.view(blocks.shape), blocks.path, blocks.offset)
+
+
+def _codes(blocks: StoredBlocks, order: npt.NDArray[np.int64] | None, begin: int, end: int) -> Codes:
+    """What the blocks of rows begin to end - 1 say."""
+    kind, rows = TYPES[blocks.type], blocks.rows()
+    assert kind.decode
+    chosen = rows[begin:end] if order is None else rows[order[begin:end]]
+    return kind.decode(np.ascontiguousarray(chosen).reshape(-1, kind.bytes))
+
+
+def _floats(blocks: StoredBlocks, order: npt.NDArray[np.int64] | None, offset: float) -> torch.Tensor:
+    """The numbers in float32, rounded once: scale times number takes at most 25 bits, with a minimum at most 22."""
+    import torch
+
+    kind = TYPES[blocks.type]
+    if not kind.decode:
+        tensor = _mapped(blocks).tensor.to(torch.float32)
+        return (tensor if order is None else tensor[torch.from_numpy(order)]) - offset
+    rows, width = prod(blocks.shape[:-1]), blocks.shape[-1]
+    result = np.empty((rows, width), np.float32)
+    step = max(AT_ONCE // max(width, 1), 1)
+    for begin in range(0, rows, step):
+        codes = _codes(blocks, order, begin, begin + step)
+        numbers = codes.numbers.reshape(len(codes.numbers), kind.groups, -1).astype(np.float32) - codes.zero_point
+        numbers *= codes.scales[:, :, None]
+        if codes.minimums is not None:
+            numbers -= codes.minimums[:, :, None]
+        result[begin : begin + step] = numbers.reshape(-1, width)
+    return torch.from_numpy(result.reshape(blocks.shape)) - offset

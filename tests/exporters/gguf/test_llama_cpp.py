@@ -1,0 +1,98 @@
+"""llama.cpp computes with a file what we compute with it: probabilities, texts, tokens."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+from urllib.request import Request, urlopen
+
+import pytest
+from gguf_files import options, write_gguf
+from tiny_decoders import END
+from tiny_families import save_family
+
+from intaglio.exporters.checkpoints.checkpoint import Checkpoint
+from intaglio.exporters.checkpoints.gguf.architectures import ARCHITECTURES
+from intaglio.exporters.kinds import find_kind
+from intaglio.exporters.reference.source_model import build_model
+from intaglio.networks.blocks import blocks_path
+
+pytestmark = pytest.mark.proof
+pytest.importorskip("xllamacpp", reason="pip install 'intaglio[peers]'")
+
+SERVER = """
+import sys, xllamacpp as library
+given = library.CommonParams()
+given.model.path, given.n_ctx, given.n_parallel, given.warmup = sys.argv[1], 64, 1, False
+given.cache_type_k = given.cache_type_v = library.ggml_type.GGML_TYPE_F32
+given.flash_attn_type = library.llama_flash_attn_type.LLAMA_FLASH_ATTN_TYPE_DISABLED  # which rounds to float16
+server = library.Server(given)
+print(server.listening_address, flush=True)
+sys.stdin.read()
+"""
+PROMPT = [5, 6, 7, 200, 9, 40, 41, 42, 43, 44, 45, 46, 47, 48, 49, 50]
+GELU = ("gemma", "gemma2", "gemma3", "starcoder2")  # llama.cpp reads it from a table in float16
+WHAT_IT_TAKES = {"olmoe": {"num_key_value_heads": 4}, "phi3": {"sliding_window": None}}  # it ignores that window
+TEXTS = ["Hello wo", " leading", "two  spaces\n\n\tand 12345", "naïve 世界 😀", "don't I'LL", "<|end|>a", ""]
+
+
+@contextmanager
+def served(path: Path) -> Iterator[str]:
+    """The address of llama.cpp's server for a file."""
+    process = subprocess.Popen(
+        [sys.executable, "-c", SERVER, str(path)], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
+    )
+    assert process.stdin is not None and process.stdout is not None
+    try:
+        yield next(line.strip() for line in process.stdout if line.startswith("http"))
+    finally:
+        process.stdin.close()
+        process.terminate()
+        process.wait()
+        process.stdout.close()
+
+
+def ask(address: str, path: str, **fields: Any) -> Any:
+    """An answer of the server."""
+    request = Request(address + path, json.dumps(fields).encode(), {"Content-Type": "application/json"})
+    with urlopen(request) as answer:
+        return json.load(answer)
+
+
+@pytest.mark.parametrize("architecture", ARCHITECTURES)
+def test_llama_cpp_computes_the_same(architecture: str, tmp_path: Path) -> None:
+    import torch
+    from tokenizers import Tokenizer
+
+    checkpoint = save_family(
+        tmp_path / "float",
+        ARCHITECTURES[architecture].model_type,
+        **options(architecture) | WHAT_IT_TAKES.get(architecture, {}),
+    )
+    path = write_gguf(checkpoint, tmp_path / "model.gguf", architecture)
+    opened = Checkpoint.open(str(path), check=find_kind)
+    model = build_model(opened, opened.parameters(), opened.config["architectures"][0], blocks_path).eval()
+    tokenizer = Tokenizer.from_file(str(opened.folder / "tokenizer.json"))
+    with served(path) as address:
+        asked = {"n_predict": 20, "temperature": 0, "n_probs": 200, "samplers": ["temperature"], "return_tokens": True}
+        found = ask(address, "/completion", prompt=PROMPT, cache_prompt=False, **asked)
+        for text in TEXTS:
+            tokens = ask(address, "/tokenize", content=text, add_special=True, parse_special=True)["tokens"]
+            assert tokens == tokenizer.encode(text).ids
+    tokens = found["tokens"]
+    with torch.no_grad():
+        expected = model(torch.tensor([PROMPT + tokens])).logits[0, len(PROMPT) - 1 :].log_softmax(-1)
+    assert expected[: len(tokens)].argmax(-1).tolist() == tokens
+    assert len(tokens) == 20 or END in (tokens[-1], expected[len(tokens)].argmax())
+    steps, compared = iter(enumerate(tokens)), 0
+    for entry in found["completion_probabilities"]:  # of bytes that are no whole character the server leaves some out
+        step = next(step for step, token in steps if token == entry["id"])
+        for each in entry["top_logprobs"]:
+            assert abs(expected[step, each["id"]].item() - each["logprob"]) < (2e-2 if architecture in GELU else 1e-3)
+            compared += 1
+    assert compared >= 200
