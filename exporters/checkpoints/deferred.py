@@ -15,7 +15,7 @@ from torch.utils._pytree import tree_leaves, tree_map_only
 
 from intaglio.errors import SourceError
 from intaglio.exporters.checkpoints.quantized.formats import StoredTensor
-from intaglio.exporters.checkpoints.quantized.grouped_weight import GroupedWeight, below_each_other
+from intaglio.exporters.checkpoints.quantized.grouped_weight import GroupedWeight, StackedWeight, below_each_other
 
 aten = torch.ops.aten
 VALUES = (aten.equal.default, aten._local_scalar_dense.default)  # operations whose result depends on the numbers
@@ -51,6 +51,9 @@ class DeferredTensor(torch.Tensor):
     @classmethod
     def of(cls, name: str, source: StoredTensor) -> DeferredTensor:
         """The tensor `name` of a checkpoint."""
+        if isinstance(source, StackedWeight):
+            experts: Any = [cls.of(f"{name}.{index}", each) for index, each in enumerate(source.experts)]
+            return torch.stack(experts).transpose(1, 2)  # type: ignore[return-value]
         return cls(torch.empty(source.shape, dtype=source.dtype, device="meta"), (name, source))
 
     @classmethod
@@ -101,6 +104,14 @@ class DeferredTensor(torch.Tensor):
                 "Export the checkpoint that it was made from."
             )
         return None
+
+    def untransposed(self) -> DeferredTensor | None:
+        """The matrix that this one is the transpose of; None where it is none, or its numbers are computed."""
+        call = self._same_numbers().made
+        transposes = (
+            isinstance(call, _Call) and call.operation in (aten.transpose.int, aten.t.default) and self.ndim == 2
+        )
+        return call.arguments[0] if isinstance(call, _Call) and transposes else None
 
     def _same_numbers(self) -> DeferredTensor:
         """The first tensor, before casts and copies, that has these numbers in this order."""

@@ -1,8 +1,14 @@
-"""Weights as AWQ's tools store them, in the layout "gemm" (AutoAWQ).
+"""Weights as AWQ's tools store them (AutoAWQ).
 
+layout "gemm"
 qweight  int32 [K, N/8], eight codes of a row in a word, in the order of `ORDER`
 qzeros   int32 [groups, N/8], the zero points in the same way
 scales   [groups, N]
+
+layout "gemv"
+qweight  int32 [N, K/8], the codes in order
+qzeros   int32 [N, words], the zero points of a row in order, then padding
+scales   [N, 8·words], then padding
 """
 
 from __future__ import annotations
@@ -24,28 +30,38 @@ from intaglio.exporters.checkpoints.quantized.grouped_weight import (
 from intaglio.exporters.checkpoints.quantized.parts import Parts, array, described, unpacked
 from intaglio.plugins.bit_packing import pack
 
-LAYOUT = "gemm"
+GEMM, GEMV = "gemm", "gemv"
 BITS = 4
 ORDER = (0, 2, 4, 6, 1, 3, 5, 7)  # the channel of each four bits of a word, from the lowest
 
 
 def weight(name: str, parts: Parts, settings: Mapping[str, Any]) -> GroupedWeight:
     """The weight `name` from its parts. Raises `SourceError` where they disagree or cannot be kept."""
-    if (layout := str(settings.get("version", LAYOUT)).lower()) != LAYOUT:
+    layout = str(settings.get("version", GEMM)).lower()
+    if layout not in (GEMM, GEMV):
         raise SourceError(
-            f"{name}: AWQ's layout {layout!r} is not read, {LAYOUT!r} is. Export the original checkpoint."
+            f"{name}: AWQ's layout {layout!r} is not read, {GEMM!r} and {GEMV!r} are. Export the original checkpoint."
         )
-    inputs, words = parts["qweight"].shape
-    groups, channels = parts["scales"].shape
-    if channels != words * len(ORDER) or parts["qzeros"].shape != (groups, words) or not groups:
+    by_row = layout == GEMV
+    lines, words = parts["qweight"].shape
+    channels, inputs = (lines, words * len(ORDER)) if by_row else (words * len(ORDER), lines)
+    wide, deep = parts["scales"].shape[::-1] if not by_row else parts["scales"].shape  # channels, groups
+    zeros = (channels, -(-deep // len(ORDER))) if by_row else (deep, words)
+    if wide != channels or parts["qzeros"].shape != zeros or not deep:
         raise SourceError(f"{name}: {described(parts)} do not form a weight of AWQ in {BITS} bits. Download it again.")
-    size = stated_group_size(name, settings, ("group_size", "q_group_size"), inputs, groups)
+    size = stated_group_size(name, settings, ("group_size", "q_group_size"), inputs, 0 if by_row else deep)
+    groups = min(deep, -(-inputs // size)) if by_row else deep
     usable = usable_group(name, inputs, groups, size)
 
     def read() -> Groups:
-        packed = pack(np.ascontiguousarray(_channels(array(parts["qweight"])).T), BITS)
-        scales = spread(array(parts["scales"]).T.astype(np.float32), size, usable, inputs)
-        return Groups(packed, scales, spread(_channels(array(parts["qzeros"])).T, size, usable, inputs))
+        if by_row:
+            codes, scales = unpacked(array(parts["qweight"]), BITS), array(parts["scales"])[:, :groups]
+            middles = unpacked(array(parts["qzeros"]), BITS)[:, :groups]
+        else:
+            codes, scales = np.ascontiguousarray(_channels(array(parts["qweight"])).T), array(parts["scales"]).T
+            middles = _channels(array(parts["qzeros"])).T
+        spread_scales = spread(scales.astype(np.float32), size, usable, inputs)
+        return Groups(pack(codes, BITS), spread_scales, spread(middles, size, usable, inputs))
 
     return GroupedWeight((channels, inputs), BITS, usable, read)
 

@@ -3,14 +3,23 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from pathlib import Path
 from typing import Any, NamedTuple
 
 from intaglio.errors import SourceError
-from intaglio.exporters.checkpoints.quantized import awq, compressed_tensors, fp8, gptq, int_quantized
+from intaglio.exporters.checkpoints.quantized import (
+    awq,
+    bitsandbytes,
+    compressed_tensors,
+    float4,
+    fp8,
+    gptq,
+    hqq,
+    int_quantized,
+)
 from intaglio.exporters.checkpoints.quantized.decoded_weight import DecodedWeight
-from intaglio.exporters.checkpoints.quantized.grouped_weight import GroupedWeight
+from intaglio.exporters.checkpoints.quantized.grouped_weight import GroupedWeight, StackedWeight
 from intaglio.exporters.checkpoints.quantized.parts import Parts, layer_groups
 from intaglio.exporters.files.config import read_json
 from intaglio.exporters.files.safetensors_file import MappedTensor
@@ -19,8 +28,14 @@ SECTION = "quantization_config"  # of config.json
 METHOD = "quant_method"
 GGUF = "gguf"  # the method of files that have no parts to join
 WEIGHT = "weight"
-StoredTensor = MappedTensor | GroupedWeight | DecodedWeight  # of a parameter; its `tensor` has the numbers
-BESIDE = {"quantize_config.json": "gptq", "quant_config.json": "awq"}  # files beside it, and the method of each
+StoredTensor = (
+    MappedTensor | GroupedWeight | StackedWeight | DecodedWeight
+)  # of a parameter; its `tensor` has the numbers
+BESIDE = {
+    "quantize_config.json": "gptq",
+    "quant_config.json": "awq",
+    "hf_quant_config.json": "modelopt",
+}  # files beside it, and the method of each
 
 
 class Format(NamedTuple):
@@ -28,9 +43,10 @@ class Format(NamedTuple):
 
     matrices: tuple[str, ...]  # which each weight has
     others: tuple[str, ...]  # which it may have
-    weight: Callable[[str, Parts, Mapping[str, Any]], GroupedWeight | DecodedWeight]
+    weight: Callable[[str, Parts, Mapping[str, Any]], GroupedWeight | StackedWeight | DecodedWeight]
     scale: str = ""  # which each weight has, of any shape, where its numbers are called "weight" as those in floats
     rounds_inputs: bool = False  # made for layers whose inputs are rounded, too; others state it
+    axes: int = 2  # of its matrices
 
     @property
     def mark(self) -> str:
@@ -54,7 +70,26 @@ FORMATS = {
             (WEIGHT,), ("weight_zero_point", "input_scale", "input_zero_point"), int_quantized.weight, "weight_scale"
         ),
         "float-quantized": Format((WEIGHT,), ("input_scale",), fp8.weight, "weight_scale"),
+        "mxfp4-pack-quantized": Format(("weight_packed", "weight_scale"), (), float4.mx_weight),
+        "nvfp4-pack-quantized": Format(
+            ("weight_packed", "weight_scale"), ("weight_global_scale", "input_global_scale"), float4.nv_weight
+        ),
     },
+    "modelopt": {
+        "FP8": Format((WEIGHT,), ("input_scale",), fp8.weight, "weight_scale", True),
+        "NVFP4": Format((WEIGHT,), ("weight_scale_2", "input_scale"), float4.nv_weight, "weight_scale", True),
+    },
+    "mxfp4": {"": Format(("_blocks", "_scales"), (), float4.experts, axes=0)},  # after the weight's name, without a dot
+    "bitsandbytes": {
+        "4 bits": Format(
+            (WEIGHT,),
+            ("weight.quant_map", "weight.nested_absmax", "weight.nested_quant_map", *bitsandbytes.STATES),
+            bitsandbytes.of_4_bits,
+            "weight.absmax",
+        ),
+        "8 bits": Format((WEIGHT,), ("weight_format",), bitsandbytes.of_8_bits, "SCB", True),
+    },
+    "hqq": {"": Format(("W_q", "scale", "zero"), ("shape", *hqq.SETTINGS, *hqq.QUANTISED), hqq.weight)},
 }
 
 
@@ -64,7 +99,14 @@ def format_of(config: Mapping[str, Any]) -> Format | None:
     if not isinstance(settings, dict):
         return None
     formats = FORMATS.get(str(settings.get(METHOD)).lower(), {})
-    return formats.get("") or formats.get(str(settings.get("format")))
+    return formats.get("") or formats.get(_variant(settings))
+
+
+def _variant(settings: Mapping[str, Any]) -> str:
+    """The name of a format among those of its method."""
+    if "load_in_8bit" in settings or "load_in_4bit" in settings:
+        return "8 bits" if settings.get("load_in_8bit") else "4 bits" if settings.get("load_in_4bit") else ""
+    return str(settings.get("format") or settings.get("quant_algo"))
 
 
 def is_kept(config: Mapping[str, Any]) -> bool:
@@ -77,7 +119,9 @@ def with_settings(folder: Path, config: dict[str, Any]) -> dict[str, Any]:
     """`config` with the settings that older tools write into a file beside it."""
     for name, method in BESIDE.items():
         if SECTION not in config and (folder / name).is_file():
-            return {**config, SECTION: {METHOD: method, **read_json(folder / name)}}
+            found = read_json(folder / name)
+            inner = found.get("quantization")
+            return {**config, SECTION: {METHOD: method, **(inner if isinstance(inner, dict) else found)}}
     return config
 
 
@@ -91,13 +135,13 @@ def joined(tensors: Mapping[str, MappedTensor], config: Mapping[str, Any]) -> di
         return dict(tensors)
     needed = [*known.matrices, *([known.scale] if known.scale else [])]
     names = {*needed, *known.others}
-    quantized = {path for path, _, last in (name.rpartition(".") for name in tensors) if last in names - {WEIGHT}}
+    quantized = {path for path, part in (_split(name, names) for name in tensors) if part in names - {WEIGHT}}
     parts: dict[str, dict[str, MappedTensor]] = {}
     result: dict[str, StoredTensor] = {}
     for name, tensor in tensors.items():
-        path, _, last = name.rpartition(".")
-        if path in quantized and last in names:
-            parts.setdefault(path, {})[last] = tensor
+        path, part = _split(name, names)
+        if path in quantized and part in names:
+            parts.setdefault(path, {})[part] = tensor
         elif is_code(name, tensor):
             dtype = str(tensor.dtype).removeprefix("torch.")
             raise SourceError(f"{name}: of {dtype}, without its {known.mark}. Download the whole checkpoint again.")
@@ -106,10 +150,22 @@ def joined(tensors: Mapping[str, MappedTensor], config: Mapping[str, Any]) -> di
     for path, found in parts.items():
         if missing := [name for name in needed if name not in found]:
             raise SourceError(f"{path}: without its {', '.join(missing)}. Download or copy the whole checkpoint again.")
-        if any(len(found[name].shape) != 2 for name in known.matrices):
+        if known.axes and any(len(found[name].shape) != known.axes for name in known.matrices):
             raise SourceError(f"{path}: its parts are not matrices. Download or copy the whole checkpoint again.")
-        result[f"{path}.{WEIGHT}"] = known.weight(path, found, config[SECTION])
+        name = path if known.matrices[0].startswith("_") else f"{path}.{WEIGHT}"
+        result[name] = known.weight(path, found, config[SECTION])
     return result
+
+
+def _split(name: str, parts: Collection[str]) -> tuple[str, str]:
+    """A tensor's name as a path and the longest of `parts` that it ends with; its last word where it ends with none."""
+    if ending := next((part for part in parts if part.startswith("_") and name.endswith(part)), None):
+        return name.removesuffix(ending), ending
+    words = name.split(".")
+    for first in range(1, len(words)):
+        if (part := ".".join(words[first:])) in parts:
+            return ".".join(words[:first]), part
+    return name.rpartition(".")[0], words[-1]
 
 
 def is_code(name: str, tensor: MappedTensor) -> bool:
@@ -122,6 +178,7 @@ def is_code(name: str, tensor: MappedTensor) -> bool:
 def kept(parameters: Mapping[str, StoredTensor], config: Mapping[str, Any]) -> list[str]:
     """What a bundle keeps of quantised weights, a line for each kind, and what it leaves."""
     grouped = [each for each in parameters.values() if isinstance(each, GroupedWeight)]
+    grouped += [each for stack in parameters.values() if isinstance(stack, StackedWeight) for each in stack.experts]
     decoded = Counter(each.form for each in parameters.values() if isinstance(each, DecodedWeight) and each.form)
     if not grouped and not decoded:
         return []

@@ -69,6 +69,30 @@ class GroupedWeight:
         return torch.from_numpy(result)
 
 
+@dataclass(frozen=True)
+class StackedWeight:
+    """Weights of experts [experts, inputs, outputs], each quantised as [outputs, inputs]."""
+
+    experts: tuple[GroupedWeight, ...]
+
+    @property
+    def shape(self) -> tuple[int, int, int]:
+        """[experts, inputs, outputs]."""
+        return len(self.experts), *self.experts[0].shape[::-1]
+
+    @property
+    def dtype(self) -> torch.dtype:
+        """Of `tensor`."""
+        return self.experts[0].dtype
+
+    @property
+    def tensor(self) -> torch.Tensor:
+        """The numbers of all, computed now."""
+        import torch
+
+        return torch.stack([each.tensor.T for each in self.experts])
+
+
 def below_each_other(weights: Sequence[GroupedWeight]) -> GroupedWeight | None:
     """One weight of the rows of all, which multiply the same inputs; None if they are grouped differently."""
 

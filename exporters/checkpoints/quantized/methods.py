@@ -138,7 +138,11 @@ def check_parts(folder: Path, config: Mapping[str, Any], paths: Iterable[Path]) 
     known = format_of(config)
     assert known is not None
     first = known.mark
-    if not any(name.rpartition(".")[2] == first for path in paths for name in read_entries(path)[0]):
+    if not any(
+        name.endswith(first if first.startswith("_") else f".{first}")
+        for path in paths
+        for name in read_entries(path)[0]
+    ):
         raise SourceError(
             f"{folder}: config.json says that its weights are quantised already, with "
             f"{_method(config[SECTION], SECTION).name}, but no tensor is called {first}. Download or copy the whole "

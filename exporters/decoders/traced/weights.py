@@ -47,6 +47,8 @@ class TracedWeights:
         `value` is the weight [experts, outputs, inputs] of all; [experts, inputs, outputs] if `transposed`.
         """
         weight = self._weights[value].part(index)
+        if transposed and (plain := weight.untransposed()) is not None:
+            weight, transposed = plain, False
         path, _, kind = str(value.name).rpartition(".")
         name = _name(weight, f"{path}.{index}.{kind}", not transposed)
         if name not in self._graph.initializers:

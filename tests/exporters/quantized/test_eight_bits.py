@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import json
 from pathlib import Path
 from typing import Any
 
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from tiny_families import save_family
+from quantized_checkpoints import save_stored
 
 from intaglio.bundle.bundle import Bundle
 from intaglio.bundle.model_file import load
@@ -149,43 +148,22 @@ def test_numbers_without_a_scale_are_refused_wherever_they_are(tmp_path: Path) -
 def save(folder: Path, model_type: str, section: dict[str, Any]) -> Path:
     """A checkpoint in "quantized" whose matrices have 8 bits, and in "float" what they stand for."""
     import torch
-    from safetensors.torch import load_file, save_file
 
-    plain, result = save_family(folder / "float", model_type, **SIZES), folder / "quantized"
-    stored: dict[str, Any] = {}
-    tensors = load_file(plain / "model.safetensors")
-    for name, tensor in tensors.items():
-        if not name.endswith(LINEAR):
-            stored[name] = tensor
-            continue
-        path, largest = name.removesuffix("weight"), tensor.float().abs().amax(1, keepdim=True)
+    def store(weight: Any, seed: int) -> tuple[dict[str, Any], Any]:
+        largest = weight.abs().amax(1, keepdim=True)
         if section["quant_method"] == "fp8":
             rows, columns = section["weight_block_size"]
-            scale = random(-(-tensor.shape[0] // rows), -(-tensor.shape[1] // columns)).abs() / 100
-            stored[f"{path}weight"] = (100 * tensor.float()).to(torch.float8_e4m3fn)
-            stored[f"{path}weight_scale_inv"] = scale
-        elif section is INTEGERS or section.get("format") == "int-quantized":
+            scale = random(-(-weight.shape[0] // rows), -(-weight.shape[1] // columns)).abs() / 100
+            parts = {"weight": (100 * weight).to(torch.float8_e4m3fn), "weight_scale_inv": scale}
+        elif section.get("format") == "int-quantized":
             scale = (largest / 127).to(torch.bfloat16)
-            stored[f"{path}weight"] = (tensor.float() / scale.float()).round().clamp(-128, 127).to(torch.int8)
-            stored[f"{path}weight_scale"] = scale
+            codes = (weight / scale.float()).round().clamp(-128, 127).to(torch.int8)
+            parts = {"weight": codes, "weight_scale": scale}
         else:
-            scale = largest / 448
-            stored[f"{path}weight"] = (tensor.float() / scale).to(torch.float8_e4m3fn)
-            stored[f"{path}weight_scale"] = scale
-        parts = {
-            part: stored[path + part]
-            for part in ("weight", "weight_scale", "weight_scale_inv")
-            if path + part in stored
-        }
-        tensors[name] = read(section, **parts).tensor
-    save_file({name: tensor.contiguous() for name, tensor in tensors.items()}, plain / "model.safetensors")
-    result.mkdir()
-    for path in plain.glob("*.json"):
-        (result / path.name).write_bytes(path.read_bytes())
-    config = json.loads((result / "config.json").read_text())
-    (result / "config.json").write_text(json.dumps({**config, "quantization_config": section}))
-    save_file(stored, result / "model.safetensors", {"format": "pt"})
-    return result
+            parts = {"weight": (448 * weight / largest).to(torch.float8_e4m3fn), "weight_scale": largest / 448}
+        return parts, read(section, **parts).tensor
+
+    return save_stored(folder, model_type, section, store, (LINEAR,), **SIZES)
 
 
 @pytest.mark.parametrize(

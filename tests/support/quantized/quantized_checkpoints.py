@@ -146,27 +146,48 @@ def save_quantized(
 ) -> Path:  # fmt: skip
     """Write a checkpoint of `model_type` into "quantized" in `folder`, and what its weights stand for into "float"."""
     import torch
+
+    named = {"version": version} if method == "gptq" else {}
+
+    def store(weight: Any, seed: int) -> tuple[dict[str, Any], Any]:
+        each = quantized(weight.numpy(), bits, group_size, symmetric, ordered, seed)
+        parts = {part: torch.from_numpy(array) for part, array in PACKED[method](each, **named).items()}
+        return parts, torch.from_numpy(each.weight)
+
+    section = settings(method, bits, group_size, symmetric, version)
+    return save_stored(folder, model_type, section, store, **options)
+
+
+def save_stored(
+    folder: Path,
+    model_type: str,
+    section: dict[str, Any],
+    store: Callable[[Any, int], tuple[dict[str, Any], Any]],
+    endings: tuple[str, ...] = LINEAR,
+    **options: Any,
+) -> Path:
+    """Write a checkpoint of `model_type` into "quantized" in `folder`, and what its weights stand for into "float".
+
+    `store` returns the parts of a weight, a float32 tensor, and the numbers that they stand for; it gets the number of
+    tensors before. `section`: of config.json. `endings`: of the names of the weights that are stored so.
+    """
     from safetensors.torch import load_file, save_file
 
     plain, result = save_family(folder / "float", model_type, **{**SIZES, **options}), folder / "quantized"
     tensors = load_file(plain / "model.safetensors")
     stored: dict[str, Any] = {}
     for name, tensor in tensors.items():
-        if tensor.dim() == 2 and name.endswith(LINEAR):
-            each = quantized(tensor.float().numpy(), bits, group_size, symmetric, ordered, len(stored))
-            named = {"version": version} if method == "gptq" else {}
-            for part, array in PACKED[method](each, **named).items():
-                stored[f"{name.removesuffix('weight')}{part}"] = torch.from_numpy(array)
-            tensors[name] = torch.from_numpy(each.weight)
+        if tensor.dim() > 1 and name.endswith(endings):
+            parts, numbers = store(tensor.float(), len(stored))
+            stored |= {f"{name.removesuffix('weight')}{part}": each for part, each in parts.items()}
+            tensors[name] = numbers.contiguous()
         else:
             stored[name] = tensor
     save_file(tensors, plain / "model.safetensors", {"format": "pt"})
     result.mkdir()
-    for path in plain.iterdir():
-        if path.suffix == ".json":
-            (result / path.name).write_bytes(path.read_bytes())
+    for path in plain.glob("*.json"):
+        (result / path.name).write_bytes(path.read_bytes())
     save_file(stored, result / "model.safetensors", {"format": "pt"})
     config = json.loads((result / "config.json").read_text())
-    config["quantization_config"] = settings(method, bits, group_size, symmetric, version)
-    (result / "config.json").write_text(json.dumps(config))
+    (result / "config.json").write_text(json.dumps({**config, "quantization_config": section}))
     return result
