@@ -99,7 +99,10 @@ QUANTISED = {
         _method("compressed-tensors", format="pack-quantized"), "no tensor is called weight_packed"
     ),
     "compressed-tensors of floats": _quantised(
-        _method("compressed-tensors", format="nvfp4-pack-quantized"), "compressed-tensors", "--recipe gptq"
+        _method("compressed-tensors", format="nvfp4-pack-quantized"), "no tensor is called weight_packed"
+    ),
+    "compressed-tensors with zeros": _quantised(
+        _method("compressed-tensors", format="marlin-24"), "compressed-tensors", "--recipe gptq"
     ),
     "older compressed-tensors": _quantised(
         {"compression_config": {"quant_method": "compressed-tensors"}}, "compressed-tensors", "compression_config"
@@ -108,9 +111,11 @@ QUANTISED = {
         _method("bitsandbytes", load_in_4bit=True, load_in_8bit=False, bnb_4bit_quant_type="nf4"), "(NF4, 4 bits)"
     ),
     "fp4": _quantised(_method("bitsandbytes", load_in_4bit=True, bnb_4bit_quant_type="fp4"), "(FP4, 4 bits)"),
-    "int8": _quantised(_method("bitsandbytes", load_in_8bit=True), "(int8)", "--recipe int8-weights"),
+    "int8": _quantised(_method("bitsandbytes", load_in_8bit=True), "(int8)", "no tensor is called SCB"),
     "bitsandbytes without its name": _quantised({"quantization_config": {"load_in_8bit": True}}, "(int8)"),
-    "hqq": _quantised(_method("hqq", quant_config={"weight_quant_params": {"nbits": 4}}), "HQQ", "--recipe rtn"),
+    "hqq": _quantised(
+        _method("hqq", quant_config={"weight_quant_params": {"nbits": 4}}), "HQQ", "no tensor is called W_q"
+    ),
     "fp8": _quantised(_method("mxfp8"), "MXFP8", "--recipe int8-weights"),
     "fp8 without its tensors": Case(
         {"config.json": {**LLAMA, **_method("fp8", activation_scheme="dynamic")}, "model.safetensors": WHOLE},
@@ -145,8 +150,12 @@ QUANTISED = {
         ("AWQ", "no tensor is called qweight"),
     ),
     "hf_quant_config.json": Case(
-        {"config.json": LLAMA, "hf_quant_config.json": {"quantization": {"quant_algo": "FP8"}}},
-        ("FP8", "hf_quant_config"),
+        {
+            "config.json": LLAMA,
+            "hf_quant_config.json": {"quantization": {"quant_algo": "FP8"}},
+            "model.safetensors": WHOLE,
+        },
+        ("ModelOpt", "no tensor is called weight_scale"),
     ),
     "quanto_qmap.json": Case({"config.json": LLAMA, "quanto_qmap.json": {}, "model.safetensors": WHOLE}, ("Quanto",)),
     "qmodel.pt": Case({"config.json": LLAMA, "qmodel.pt": b"PK"}, ("HQQ",)),
