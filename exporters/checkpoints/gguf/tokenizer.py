@@ -98,7 +98,7 @@ def _splits() -> Mapping[str, str]:
 def _built(path: Path, file: Container, values: Mapping[str, Any]) -> Any:
     """The tokenizer of the library tokenizers, without tokens around a text."""
     load("transformers")
-    from tokenizers import Tokenizer, pre_tokenizers
+    from tokenizers import Tokenizer, normalizers, pre_tokenizers
     from transformers.integrations.gguf.gguf_tokenizer_mapping import convert_gguf_tokenizer
 
     described = {name: values[key] for key, name in KEYS.items() if values[key] is not None}
@@ -115,6 +115,11 @@ def _built(path: Path, file: Container, values: Mapping[str, Any]) -> Any:
     if values["pre"] in SINGLE_DIGITS and values["model"] == BYTES:
         by_bytes = pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=True)
         tokenizer.pre_tokenizer = pre_tokenizers.Sequence([pre_tokenizers.Digits(individual_digits=True), by_bytes])
+    if values["model"] == PIECES:
+        # As sentencepiece: a space before each text, also before one that begins with a space.
+        spaces = [normalizers.Prepend("▁")] if values["add_space_prefix"] is not False else []
+        tokenizer.normalizer = normalizers.Sequence([*spaces, normalizers.Replace(" ", "▁")])
+        tokenizer.pre_tokenizer = None
     written = json.loads(tokenizer.to_str())
     written["model"]["ignore_merges"] = values["model"] == BYTES and values["pre"] in WHOLE_WORDS
     # Classes of transformers add tokens of their own, such as <|endoftext|>, to a vocabulary that lacks them.

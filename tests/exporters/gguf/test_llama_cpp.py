@@ -5,9 +5,11 @@ from __future__ import annotations
 import json
 import subprocess
 import sys
+from collections import Counter
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from pydoc_data.topics import topics
 from typing import Any
 from urllib.request import Request, urlopen
 
@@ -96,3 +98,40 @@ def test_llama_cpp_computes_the_same(architecture: str, tmp_path: Path) -> None:
             assert abs(expected[step, each["id"]].item() - each["logprob"]) < (2e-2 if architecture in GELU else 1e-3)
             compared += 1
     assert compared >= 200
+
+
+@pytest.mark.parametrize("spaced", [True, False])
+@pytest.mark.parametrize("architecture", ["llama", "phi3", "gemma2"])
+def test_pieces_of_sentencepiece_are_found_as_by_llama_cpp(architecture: str, spaced: bool, tmp_path: Path) -> None:
+    from tokenizers import Tokenizer
+
+    words = topics["assert"].replace(" ", "▁")
+    parts = Counter(words[start : start + length] for length in (2, 3, 4, 5) for start in range(len(words) - length))
+    pieces = [part for part, _ in parts.most_common(400) if "\n" not in part]
+    characters = sorted(set(words) - {"\n"})
+    tokens = ["<unk>", "<s>", "</s>", *(f"<0x{byte:02X}>" for byte in range(256)), *pieces, *characters]
+    kinds = [2, 3, 3, *[6] * 256, *[1] * (len(tokens) - 259)]
+    checkpoint = save_family(
+        tmp_path / "float",
+        ARCHITECTURES[architecture].model_type,
+        **options(architecture) | {"vocab_size": len(tokens)},
+    )
+    values = {
+        "model": "llama",
+        "tokens": tokens,
+        "scores": [0.0] * 259 + [float(-index) for index in range(len(tokens) - 259)],
+        "token_type": kinds,
+        "merges": None,
+        "bos_token_id": 1,
+        "eos_token_id": 2,
+        "unknown_token_id": 0,
+        "add_bos_token": None,
+        "add_space_prefix": spaced,
+    }
+    named = {f"tokenizer.ggml.{key}": value for key, value in values.items()}
+    path = write_gguf(checkpoint, tmp_path / "model.gguf", architecture, values=named)
+    tokenizer = Tokenizer.from_file(str(Checkpoint.open(str(path)).folder / "tokenizer.json"))
+    with served(path) as address:
+        for text in [*TEXTS, topics["assert"], topics["lambda"], "<s>hi", "   "]:
+            tokens = ask(address, "/tokenize", content=text, add_special=True, parse_special=True)["tokens"]
+            assert tokens == tokenizer.encode(text).ids
