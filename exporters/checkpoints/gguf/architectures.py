@@ -34,6 +34,7 @@ EXPERTS = {
     "ffn_up_exps": "mlp.experts.{}.up_proj",
     "ffn_down_exps": "mlp.experts.{}.down_proj",
 }
+STACKED = ("ffn_gate_exps", "ffn_up_exps", "ffn_down_exps")
 MIXTRAL = {
     "ffn_gate_inp": "block_sparse_moe.gate",
     "ffn_gate_exps": "block_sparse_moe.experts.{}.w1",
@@ -69,6 +70,7 @@ class Architecture(NamedTuple):
     interleaved: bool = False  # rows of queries and keys, of each head, as pairs that are rotated together
     norm_offset: float = 0.0  # added to the weights of norms
     complete: Callable[[Config, Tensors], Config] = lambda config, tensors: {}
+    stacked: bool = False  # experts as one parameter, in which outputs of gate and up projections alternate
     optional: frozenset[str] = OPTIONAL  # keys, without which llama.cpp and transformers assume the same
 
 
@@ -236,6 +238,28 @@ ARCHITECTURES = {
     ),
     "arcee": Architecture(
         "arcee", "ArceeForCausalLM", {**ATTENTION, **UNGATED}, {**KEYS, **RMS}, interleaved=True, complete=_biased
+    ),
+    "gpt-oss": Architecture(
+        "gpt_oss",
+        "GptOssForCausalLM",
+        {
+            **ATTENTION,
+            "attn_sinks": "self_attn.sinks",
+            "post_attention_norm": "post_attention_layernorm",
+            "ffn_gate_inp": "mlp.router",
+            **{name: f"mlp.experts.{name}" for name in STACKED},
+        },
+        {
+            **KEYS,
+            **RMS,
+            **SLIDING,
+            "expert_feed_forward_length": "intermediate_size",
+            "expert_count": "num_local_experts",
+            "expert_used_count": "num_experts_per_tok",
+        },
+        {"attention_bias": True},
+        stacked=True,
+        optional=OPTIONAL | {"feed_forward_length"},
     ),
     "command-r": Architecture(
         "cohere",

@@ -108,6 +108,7 @@ def _rotary(
         settings |= {"rope_type": "linear", "factor": factor}
     elif kind == "yarn" and factor != 1:
         settings |= {"rope_type": "yarn", "factor": factor, "original_max_position_embeddings": original}
+        settings |= {"truncate": False} if config["model_type"] == "gpt_oss" else {}
     elif kind not in ("none", "linear", "yarn", "longrope"):
         raise SourceError(
             f"{path}: {name}.rope.scaling.type is {kind!r}, which is not supported. Export another model."

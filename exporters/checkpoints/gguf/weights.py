@@ -14,22 +14,22 @@ import numpy as np
 import numpy.typing as npt
 
 from intaglio.errors import SourceError
-from intaglio.exporters.checkpoints.gguf.architectures import OUTSIDE, Architecture
+from intaglio.exporters.checkpoints.gguf.architectures import OUTSIDE, STACKED, Architecture
 from intaglio.exporters.checkpoints.gguf.blocks import TYPES, Codes
 from intaglio.exporters.checkpoints.gguf.configuration import FREQUENCIES, LONG, SHORT
 from intaglio.exporters.checkpoints.gguf.container import Container, StoredBlocks
 from intaglio.exporters.checkpoints.quantized.decoded_weight import DecodedWeight
-from intaglio.exporters.checkpoints.quantized.grouped_weight import GroupedWeight, Groups
+from intaglio.exporters.checkpoints.quantized.grouped_weight import GroupedWeight, Groups, StackedWeight, alternating
 from intaglio.exporters.files.safetensors_file import MappedTensor
 from intaglio.plugins.bit_packing import WORD, pack
 
 if TYPE_CHECKING:
     import torch
 
-Stored = MappedTensor | GroupedWeight | DecodedWeight
+Stored = MappedTensor | GroupedWeight | StackedWeight | DecodedWeight
 EMBEDDING, HEAD = "model.embed_tokens.weight", "lm_head.weight"
 BLOCK = re.compile(r"blk\.(\d+)\.(.+)\.(weight|bias)")
-PERMUTED = ("attn_q", "attn_k")
+PERMUTED, SINKS = ("attn_q", "attn_k"), "attn_sinks"
 SETTINGS = (FREQUENCIES, LONG, SHORT)  # tensors of the configuration
 AT_ONCE = 1 << 24  # elements that are decoded at a time
 
@@ -49,11 +49,63 @@ def parameters(path: Path, file: Container, known: Architecture, config: Mapping
         if "{}" in target:
             for index in range(blocks.shape[0]):
                 found[target.format(index)] = _stored(_part(blocks, index), order, offset, multiplied=True)
+        elif known.stacked and kind in STACKED and target.endswith("weight"):
+            parts = (_part(blocks, index) for index in range(blocks.shape[0]))
+            found[target] = StackedWeight(tuple(_stored(part, None, 0.0, multiplied=True) for part in parts))
+        elif kind == SINKS:
+            found[target.removesuffix(".weight")] = _stored(blocks, order, offset, multiplied=False)
         else:
             found[target] = _stored(blocks, order, offset, multiplied=target != EMBEDDING)
+    if known.stacked:
+        _stack(path, found)
     if HEAD not in found:
         found[HEAD] = _stored(file.tensors["token_embd.weight"], None, 0.0, multiplied=True)
     return found
+
+
+def _stack(path: Path, found: dict[str, Stored]) -> None:
+    """Join the projections of the experts as GPT-OSS has them: outputs of the gate and up projections in turns."""
+    gate, up, down = STACKED
+    for name in [name for name in found if name.endswith(f"{gate}.weight")]:
+        base = name.removesuffix(f"{gate}.weight")
+        parts = {kind: found.pop(f"{base}{kind}.weight", None) for kind in STACKED}
+        biases = {kind: found.pop(f"{base}{kind}.bias", None) for kind in STACKED}
+        first, second, last = (parts[kind] for kind in STACKED)
+        stacks = isinstance(first, StackedWeight) and isinstance(second, StackedWeight)
+        if not stacks or first.shape != second.shape or last is None or None in biases.values():  # type: ignore[union-attr]
+            raise SourceError(f"{path}: {base} lacks a projection of its experts, or a bias. Download the file again.")
+        pairs = zip(first.experts, second.experts, strict=True)  # type: ignore[union-attr]
+        found[f"{base}gate_up_proj"] = StackedWeight(tuple(_in_turns(*pair) for pair in pairs))
+        found[f"{base}down_proj"] = last
+        found[f"{base}gate_up_proj_bias"] = _biases(biases[gate], biases[up])
+        found[f"{base}down_proj_bias"] = biases[down]  # type: ignore[assignment]
+
+
+def _in_turns(gate: Stored, up: Stored) -> Stored:
+    """The rows of both in turns, with their numbers if they are grouped alike."""
+    grouped = isinstance(gate, GroupedWeight) and isinstance(up, GroupedWeight)
+    if grouped and (gate.bits, gate.group_size, gate.has_minimums) == (up.bits, up.group_size, up.has_minimums):  # type: ignore[union-attr]
+        return alternating(gate, up)  # type: ignore[arg-type]
+    shape = (2 * gate.shape[0], gate.shape[1])
+    form = gate.form if isinstance(gate, DecodedWeight) else ""
+
+    def read() -> torch.Tensor:
+        import torch
+
+        return torch.stack([gate.tensor.float(), up.tensor.float()], 1).reshape(shape)
+
+    return DecodedWeight(shape, read, form)
+
+
+def _biases(gate: Any, up: Any) -> DecodedWeight:
+    """[experts, outputs] of both as [experts, 2·outputs], in turns."""
+
+    def read() -> torch.Tensor:
+        import torch
+
+        return torch.stack([gate.tensor.float(), up.tensor.float()], -1).reshape(len(gate.tensor), -1)
+
+    return DecodedWeight((gate.shape[0], 2 * gate.shape[1]), read, "")
 
 
 def _target(path: Path, name: str, known: Architecture) -> tuple[str, str]:

@@ -177,9 +177,13 @@ def is_code(name: str, tensor: MappedTensor) -> bool:
 
 def kept(parameters: Mapping[str, StoredTensor], config: Mapping[str, Any]) -> list[str]:
     """What a bundle keeps of quantised weights, a line for each kind, and what it leaves."""
-    grouped = [each for each in parameters.values() if isinstance(each, GroupedWeight)]
-    grouped += [each for stack in parameters.values() if isinstance(stack, StackedWeight) for each in stack.experts]
-    decoded = Counter(each.form for each in parameters.values() if isinstance(each, DecodedWeight) and each.form)
+    single = [
+        each
+        for stored in parameters.values()
+        for each in (stored.experts if isinstance(stored, StackedWeight) else (stored,))
+    ]
+    grouped = [each for each in single if isinstance(each, GroupedWeight)]
+    decoded = Counter(each.form for each in single if isinstance(each, DecodedWeight) and each.form)
     if not grouped and not decoded:
         return []
     settings = config[SECTION]

@@ -71,19 +71,21 @@ class GroupedWeight:
 
 @dataclass(frozen=True)
 class StackedWeight:
-    """Weights of experts [experts, inputs, outputs], each quantised as [outputs, inputs]."""
+    """Weights of experts [experts, inputs, outputs], each stored for itself as [outputs, inputs]."""
 
-    experts: tuple[GroupedWeight, ...]
+    experts: tuple[Any, ...]  # tensors of a checkpoint, alike
 
     @property
     def shape(self) -> tuple[int, int, int]:
         """[experts, inputs, outputs]."""
-        return len(self.experts), *self.experts[0].shape[::-1]
+        outputs, inputs = self.experts[0].shape
+        return len(self.experts), inputs, outputs
 
     @property
     def dtype(self) -> torch.dtype:
         """Of `tensor`."""
-        return self.experts[0].dtype
+        dtype: torch.dtype = self.experts[0].dtype
+        return dtype
 
     @property
     def tensor(self) -> torch.Tensor:
@@ -110,6 +112,21 @@ def below_each_other(weights: Sequence[GroupedWeight]) -> GroupedWeight | None:
 
     shape = sum(each.shape[0] for each in weights), weights[0].shape[1]
     return replace(weights[0], shape=shape, read=read)
+
+
+def alternating(even: GroupedWeight, odd: GroupedWeight) -> GroupedWeight:
+    """One weight of the rows of both in turns; they are grouped alike, and in order."""
+
+    def in_turns(first: npt.NDArray[Any], second: npt.NDArray[Any]) -> npt.NDArray[Any]:
+        return np.stack([first, second], 1).reshape(-1, first.shape[1])
+
+    def read() -> Groups:
+        pairs = zip(even.read(), odd.read(), strict=True)
+        packed, scales, zeros, minimums = (None if a is None or b is None else in_turns(a, b) for a, b in pairs)
+        assert packed is not None and scales is not None and zeros is not None
+        return Groups(packed, scales, zeros, minimums)
+
+    return replace(even, shape=(2 * even.shape[0], even.shape[1]), read=read)
 
 
 def stated_group_size(name: str, settings: Mapping[str, Any], keys: Sequence[str], inputs: int, groups: int) -> int:

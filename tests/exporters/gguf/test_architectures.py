@@ -142,6 +142,8 @@ EXPORTED = [
     ("gemma3", {"attn_[qkvo]": "IQ4_NL", "ffn_(up|gate)": "Q3_K", "ffn_down": "BF16", "token_embd": "Q6_K"}),
     ("phi3", {"attn": "Q4_K", "ffn": "Q6_K"}),
     ("qwen3moe", {"exps": "Q4_K", "attn_[qkvo]": "Q8_0"}),
+    ("gpt-oss", {"exps.weight": "MXFP4", "attn_[qkvo]": "Q8_0"}),
+    ("gpt-oss", {"exps.weight": "Q4_K"}),
     ("qwen2moe", {"exps": "MXFP4", "output.weight": "F16"}),
 ]
 SIZES = ("hidden_size", "intermediate_size", "moe_intermediate_size", "shared_expert_intermediate_size")

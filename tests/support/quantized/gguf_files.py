@@ -23,6 +23,10 @@ OPTIONS: dict[str, dict[str, Any]] = {
         "num_hidden_layers": 6,
         "layer_types": ["sliding_attention"] * 5 + ["full_attention"],
     },
+    "gpt-oss": {
+        "layer_types": ["sliding_attention", "full_attention"],
+        "rope_parameters": {"rope_type": "default", "rope_theta": 15e4},
+    },
     "glm4": {"partial_rotary_factor": 0.5},
     "nemotron": {"partial_rotary_factor": 0.5},
     "qwen2moe": {"decoder_sparse_step": 1, "mlp_only_layers": []},
@@ -172,6 +176,18 @@ def _tensors(architecture: str, config: dict[str, Any], tensors: Mapping[str, An
         if expert := EXPERT.fullmatch(base):
             block, kind = expert[1].split(".")[2], names[f"{'.'.join(expert[1].split('.')[3:])}.{{}}.{expert[3]}"]
             experts.setdefault(f"blk.{block}.{kind}.{last}", {})[int(expert[2])] = array
+            continue
+        if ".mlp.experts." in path:  # of GPT-OSS
+            block, kind, last = path.split(".")[2], path.split(".")[-1], "bias" if path.endswith("bias") else "weight"
+            whole = array if last == "bias" else array.swapaxes(1, 2)  # [experts, outputs, inputs]
+            if kind.startswith("down"):
+                found[f"blk.{block}.ffn_down_exps.{last}"] = whole
+            else:
+                found[f"blk.{block}.ffn_gate_exps.{last}"] = whole[:, 0::2]
+                found[f"blk.{block}.ffn_up_exps.{last}"] = whole[:, 1::2]
+            continue
+        if path.endswith(".sinks"):
+            found[f"blk.{path.split('.')[2]}.attn_sinks.weight"] = array
             continue
         if base in OUTSIDE.values():
             name = f"{names[base]}.{last}"
