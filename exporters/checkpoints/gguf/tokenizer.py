@@ -54,6 +54,8 @@ def write_tokenizer(path: Path, file: Container, folder: Path) -> None:
             f"{path}: its tokenizer is {str(values['model'])[:40]!r}, and those of {BYTES!r} and {PIECES!r} are read. "
             "Give the checkpoint that it was made from."
         )
+    if len(tokens) > (rows := file.tensors["token_embd.weight"].shape[0]):
+        raise SourceError(f"{path}: {len(tokens)} tokens, but an embedding of {rows}. Download or copy the file again.")
     _check(path, values, len(tokens))
     tokenizer = _built(path, file, values)
     begins = file.values.get("tokenizer.ggml.add_bos_token")
