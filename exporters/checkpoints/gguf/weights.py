@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     import torch
 
 Stored = MappedTensor | GroupedWeight | StackedWeight | DecodedWeight
-EMBEDDING, HEAD = "model.embed_tokens.weight", "lm_head.weight"
+HEAD = "lm_head.weight"
 BLOCK = re.compile(r"blk\.(\d+)\.(.+)\.(weight|bias)")
 PERMUTED, SINKS = ("attn_q", "attn_k"), "attn_sinks"
 SETTINGS = (FREQUENCIES, LONG, SHORT)  # tensors of the configuration
@@ -48,18 +48,18 @@ def parameters(path: Path, file: Container, known: Architecture, config: Mapping
             order = _halves(path, name, blocks.shape[0], heads)
         if "{}" in target:
             for index in range(blocks.shape[0]):
-                found[target.format(index)] = _stored(_part(blocks, index), order, offset, multiplied=True)
+                found[target.format(index)] = _stored(_part(blocks, index), order, offset)
         elif known.stacked and kind in STACKED and target.endswith("weight"):
             parts = (_part(blocks, index) for index in range(blocks.shape[0]))
-            found[target] = StackedWeight(tuple(_stored(part, None, 0.0, multiplied=True) for part in parts))
+            found[target] = StackedWeight(tuple(_stored(part, None, 0.0) for part in parts))
         elif kind == SINKS:
-            found[target.removesuffix(".weight")] = _stored(blocks, order, offset, multiplied=False)
+            found[target.removesuffix(".weight")] = _stored(blocks, order, offset)
         else:
-            found[target] = _stored(blocks, order, offset, multiplied=target != EMBEDDING)
+            found[target] = _stored(blocks, order, offset)
     if known.stacked:
         _stack(path, found)
     if HEAD not in found:
-        found[HEAD] = _stored(file.tensors["token_embd.weight"], None, 0.0, multiplied=True)
+        found[HEAD] = _stored(file.tensors["token_embd.weight"], None, 0.0)
     return found
 
 
@@ -136,15 +136,15 @@ def _part(blocks: StoredBlocks, index: int) -> StoredBlocks:
     return replace(blocks, shape=shape, offset=blocks.offset + index * prod(shape[:-1]) * blocks.row_bytes)
 
 
-def _stored(blocks: StoredBlocks, order: npt.NDArray[np.int64] | None, offset: float, multiplied: bool) -> Stored:
-    """The tensor with its rows in `order`, `offset` subtracted. `multiplied`: GroupMatMul may keep its numbers."""
+def _stored(blocks: StoredBlocks, order: npt.NDArray[np.int64] | None, offset: float) -> Stored:
+    """The tensor with its rows in `order`, `offset` subtracted."""
     kind = TYPES[blocks.type]
     if not kind.decode:
         if order is None and not offset:
             return _mapped(blocks)
         return DecodedWeight(blocks.shape, lambda: _floats(blocks, order, offset), "")
     size = kind.elements // kind.groups
-    if not multiplied or len(blocks.shape) != 2 or size % WORD:
+    if len(blocks.shape) != 2 or size % WORD:
         return DecodedWeight(blocks.shape, lambda: _floats(blocks, order, offset), kind.name)
 
     def read() -> Groups:

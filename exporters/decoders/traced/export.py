@@ -86,6 +86,8 @@ def export_traced_decoder(
         expected = source_outputs(checkpoint, family.architecture, decoder, batch, cached, past, context)
     _write(graph, checkpoint, family, decoder, dtype, draft)
     draft.notes += kept(checkpoint.parameters(), checkpoint.config)
+    if graph.decoded:
+        draft.notes.append(f"of these, {', '.join(graph.decoded)} is looked up, and stored in {dtype}")
     with step("checking against the source model"):
         cuts = block_outputs(graph.layers, [blocks])
         return check_decoder(draft.model_path, decoder, bounds, batch, expected, cuts, past)

@@ -1,8 +1,8 @@
-"""Products with weights that the checkpoint stores quantised: GroupMatMul, with the same codes."""
+"""Weights that the checkpoint stores quantised: products are GroupMatMul, with the same codes, look-ups read codes."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -11,7 +11,7 @@ import onnx_ir as ir
 
 from intaglio.errors import SourceError
 from intaglio.exporters.checkpoints.quantized.grouped_weight import GroupedWeight
-from intaglio.plugins.bit_packing import WORD
+from intaglio.plugins.bit_packing import WORD, unpack
 from intaglio.plugins.group_matmul.minimums import MINIMUMS, ONES
 from intaglio.plugins.registry import DOMAIN, VERSION
 
@@ -19,14 +19,22 @@ FLOATS, WORDS, BYTES = ir.DataType.FLOAT, ir.DataType.INT32, ir.DataType.UINT8
 ACTIVATION_BITS = 16  # as in the recipes
 
 
-def group_products(model: ir.Model, weights: Mapping[ir.Value, GroupedWeight]) -> None:
-    """Replace each MatMul by a weight of `weights`, stored [K, N], by GroupMatMul.
+def keep_codes(model: ir.Model, weights: Mapping[ir.Value, GroupedWeight]) -> list[str]:
+    """Replace each MatMul by a weight of `weights`, stored [K, N], by GroupMatMul, and let a Gather look up codes.
 
-    Raises `SourceError` for a weight that the graph also uses otherwise: it would be stored in floating point.
+    Returns the names of weights that are looked up and stay in floating point: in a graph of float16, which is for
+    GPUs, where TensorRT looks up no bytes. Raises `SourceError` for a weight that the graph also uses otherwise.
     """
-    graph = model.graph
+    graph, left = model.graph, list[str]()
     for value, weight in weights.items():
         users = [node for node, _ in value.uses()]
+        if all(node.op_type == "Gather" and node.inputs[0] is value for node in users):
+            if value.dtype != FLOATS or weight.order is not None:
+                left.append(str(value.name))
+                continue
+            _look_up(graph, users, str(value.name), weight)
+            del graph.initializers[str(value.name)]
+            continue
         products = [node for node in users if node.op_type == "MatMul" and node.inputs[1] is value]
         if len(products) < len(users) or list(value.shape or ()) != list(weight.shape[::-1]):
             raise SourceError(
@@ -37,8 +45,66 @@ def group_products(model: ir.Model, weights: Mapping[ir.Value, GroupedWeight]) -
         for node in products:
             _replace(graph, node, weight, constants)
         del graph.initializers[str(value.name)]
-    if weights:
+    if any(node.domain == DOMAIN for node in graph):
         graph.opset_imports[DOMAIN] = VERSION
+    return left
+
+
+def _look_up(graph: ir.Graph, users: Sequence[ir.Node], name: str, weight: GroupedWeight) -> None:
+    """Replace Gathers of rows of `weight` by those of its codes, a byte each, and of their scales."""
+    rows, width = weight.shape
+    groups = width // weight.group_size
+    parts = {
+        "codes": (BYTES, [rows, width]),
+        "scales": (FLOATS, [rows, groups]),
+        "zero_points": (BYTES, [rows, groups]),
+    }
+    if weight.has_minimums:
+        parts[MINIMUMS] = (FLOATS, [rows, groups])
+    stored = {}
+    for kind, (dtype, shape) in parts.items():
+
+        def tensor(kind: str = kind) -> ir.TensorProtocol:
+            found = weight.read()
+            array = unpack(found.packed, weight.bits) if kind == "codes" else getattr(found, kind)
+            return ir.Tensor(np.ascontiguousarray(array), name=f"{name}.{kind}")
+
+        stored[kind] = _initializer(graph, ir.LazyTensor(tensor, dtype, ir.Shape(shape), name=f"{name}.{kind}"))
+    for node in users:
+        (result,) = node.outputs
+        assert result.shape is not None
+        outer = [0] * (len(result.shape) - 1)
+        made: list[ir.Node] = []
+
+        def add(kind: str, inputs: Sequence[ir.Value], made: list[ir.Node] = made, **given: Any) -> ir.Value:
+            made.append(ir.node(kind, inputs, given))
+            return made[-1].outputs[0]
+
+        def constant(numbers: list[int], kind: str) -> ir.Value:
+            return _initializer(graph, ir.Tensor(np.array(numbers, np.int64), name=f"{name}.{kind}"))
+
+        grouped = constant([*outer, groups, weight.group_size], "groups")
+        last = constant([-1], "last")
+
+        def part(
+            kind: str, indices: Any = node.inputs[1], grouped: ir.Value = grouped, last: ir.Value = last
+        ) -> ir.Value:
+            found = add("Gather", [stored[kind], indices], axis=0)
+            found = add("Cast", [found], to=FLOATS) if parts[kind][0] != FLOATS else found
+            return add("Reshape", [found, grouped]) if kind == "codes" else add("Unsqueeze", [found, last])
+
+        numbers = add("Mul", [add("Sub", [part("codes"), part("zero_points")]), part("scales")])
+        if weight.has_minimums:
+            numbers = add("Sub", [numbers, part(MINIMUMS)])
+        found = add("Reshape", [numbers, constant([*outer, width], "width")])
+        found.type, found.shape = result.type, result.shape
+        for each in made:
+            each.metadata_props.update(node.metadata_props)
+        graph.insert_before(node, made)
+        label, result.name = result.name, None
+        result.replace_all_uses_with(found, replace_graph_outputs=True)
+        found.name = label
+        graph.remove(node, safe=True)
 
 
 def _replace(graph: ir.Graph, node: ir.Node, weight: GroupedWeight, constants: Mapping[str, ir.Value]) -> None:

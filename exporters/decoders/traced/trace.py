@@ -27,7 +27,7 @@ from intaglio.exporters.decoders.experts import expand
 from intaglio.exporters.decoders.module import DecoderModule, DraftedModule, EarlyExitModule
 from intaglio.exporters.decoders.operators import as_nodes
 from intaglio.exporters.decoders.traced.exits import add_branches, add_exit
-from intaglio.exporters.decoders.traced.grouped import group_products
+from intaglio.exporters.decoders.traced.grouped import keep_codes
 from intaglio.exporters.decoders.traced.products import split_gemm
 from intaglio.exporters.decoders.traced.replaced import replace_modules
 from intaglio.exporters.decoders.traced.reshapes import state_lengths
@@ -64,6 +64,7 @@ class TracedGraph:
     rounding: Rounding  # of the weights, complete once they are written
     unused: list[str]  # paths of parameters that the graph does not read
     parameters: int | None  # their number, if some are codes of a quantised checkpoint
+    decoded: list[str]  # names of quantised weights that are looked up, and stay in floating point
 
 
 def trace(module: DecoderModule, dtype: torch.dtype) -> TracedGraph:
@@ -83,7 +84,7 @@ def trace(module: DecoderModule, dtype: torch.dtype) -> TracedGraph:
     split_gemm(model)
     weights.attach()
     count = count_weights(model) if weights.grouped else None
-    group_products(model, weights.grouped)
+    decoded = keep_codes(model, weights.grouped)
     optimizer.optimize(model, output_size_limit=FOLDED)
     CommonSubexpressionEliminationPass()(model)
     add_exit(model)
@@ -94,7 +95,7 @@ def trace(module: DecoderModule, dtype: torch.dtype) -> TracedGraph:
     name_nodes(model, GRAPH)
     layers = {path: value for path, value in module_outputs(model, module).items() if returned[path] == 1}
     ClearMetadataAndDocStringPass()(model)  # stack traces: longer than the graph, and full of this machine's paths
-    return TracedGraph(model, layers, caches, weights.rounding, weights.unused, count)
+    return TracedGraph(model, layers, caches, weights.rounding, weights.unused, count, decoded)
 
 
 @contextmanager
