@@ -12,6 +12,7 @@ import onnx_ir as ir
 from intaglio.graph_passes.graphs import all_nodes, constant
 from intaglio.graph_passes.weights.linear_layers import all_layers, layer_name, stored
 from intaglio.plugins import DOMAIN, OPS
+from intaglio.plugins.group_matmul.minimums import completes_groups
 
 INTEGERS = {ir.DataType.INT8, ir.DataType.UINT8, ir.DataType.INT4, ir.DataType.UINT4}
 # Standard operator -> index of the input that is a linear layer's weight
@@ -78,7 +79,7 @@ def weight_share(model: ir.Model, asked: Collection[str] = ()) -> WeightShare:
             tables.update(_integers(node.inputs[0]))
             table, _ = stored(node.inputs[0])
             tensor = constant(table)
-            if table is not None and tensor is not None and table not in left:
+            if table is not None and tensor is not None and table not in left and not completes_groups(table.name):
                 left[table] = LeftWeight(layer_name(table), tensor.size, "table", False)
     largest_first = sorted(left.values(), key=lambda weight: -weight.elements)
     return WeightShare(sum(done.values()), sum(tables.values()), largest_first)

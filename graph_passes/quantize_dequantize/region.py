@@ -7,6 +7,7 @@ import onnx_ir as ir
 from intaglio.graph_passes.front_end import STRUCTURE, features, front_end
 from intaglio.graph_passes.graphs import constant
 from intaglio.plugins import DOMAIN
+from intaglio.plugins.group_matmul.minimums import completes_groups
 
 NORMALIZATIONS = {("", "LayerNormalization"), ("", "RMSNormalization"), (DOMAIN, "IntLayerNorm")}
 
@@ -41,12 +42,13 @@ def model_region(model: ir.Model) -> list[ir.Node]:
 
 
 def is_embedding(node: ir.Node) -> bool:
-    """Whether the node reads rows of a constant table."""
+    """Whether the node reads rows of a constant table, which is not a part of a quantised one."""
     if node.op_type != "Gather" or node.domain != "" or node.attributes.get_int("axis", 0) != 0:
         return False
     table = constant(node.inputs[0])
     kinds = (ir.DataType.FLOAT, ir.DataType.FLOAT16, ir.DataType.INT8)
-    return table is not None and len(table.shape) == 2 and table.dtype in kinds
+    whole = table is not None and not completes_groups(table.name)
+    return table is not None and whole and len(table.shape) == 2 and table.dtype in kinds
 
 
 def is_normalization(node: ir.Node) -> bool:

@@ -1,16 +1,18 @@
-"""The constants by which a graph subtracts the minimums of groups from a product of GroupMatMul.
+"""The constants of a quantised weight that standard operators read: minimums beside a product, scales of a look-up.
 
     w[n, k] = scales[n, g]·(q[n, k] - zero_points[n, g]) - minimums[n, g]
     x·wᵀ = GroupMatMul(x) - sums·minimumsᵀ,   sums[g] = Σ x[k] of group g, a product with ones
 
-These are MatMuls with constants that are parts of a quantised weight, and no weights to be compressed.
+Rows of an embedding are looked up as codes, scales and minimums. MatMul and Gather with such constants read parts of a
+quantised weight, and no weights to be compressed.
 """
 
 from __future__ import annotations
 
 MINIMUMS, ONES = "minimums", "minimums.ones"  # after the weight's name
+SCALES = "weight.scales"  # the end of the name of an embedding's
 
 
 def completes_groups(name: str | None) -> bool:
     """Whether the constant called `name` is such a part."""
-    return name is not None and name.endswith((f".{MINIMUMS}", f".{ONES}"))
+    return name is not None and name.endswith((f".{MINIMUMS}", f".{ONES}", f".{SCALES}"))
