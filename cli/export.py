@@ -19,6 +19,7 @@ Examples:
   intaglio export sentence-transformers/all-MiniLM-L6-v2 -o minilm-fp16 --dtype float16
   intaglio export model.onnx -o bundle          (a graph from another tool)
   intaglio export ./gpt2 -o gpt2 --max-abs 1e-3
+  intaglio export ./llama -o tuned --adapter ./llama-lora
 """
 
 
@@ -38,6 +39,9 @@ Examples:
     type=OneOf(("short", "long")),
     help="Texts that a rotary embedding of type longrope or dynamic is exported for.",
 )
+@click.option(
+    "--adapter", type=click.Path(path_type=Path), help="Folder of a LoRA adapter that is merged into the weights."
+)
 @bound_options
 @force_option
 @json_option
@@ -49,6 +53,7 @@ def export_command(
     check: bool,
     features: bool,
     context: str | None,
+    adapter: Path | None,
     max_abs: float | None,
     min_cosine: float | None,
     bound: dict[str, float],
@@ -64,7 +69,9 @@ def export_command(
     """
     from intaglio.exporters import export
 
-    result = export(source, output, dtype, revision, force, check, max_abs, min_cosine, bound, features, context)
+    result = export(
+        source, output, dtype, revision, force, check, max_abs, min_cosine, bound, features, context, adapter
+    )
     if as_json:
         print_json(result)
     else:

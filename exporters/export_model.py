@@ -10,9 +10,11 @@ import msgspec
 
 from intaglio.accuracy.default_bounds import bounds_for, check_given, given_bounds
 from intaglio.bundle.bundle import create
+from intaglio.bundle.manifest import AdapterSource
 from intaglio.errors import UsageError
-from intaglio.exporters.checkpoints.adapters import left_out
+from intaglio.exporters.checkpoints.adapters import left_out, open_adapter
 from intaglio.exporters.checkpoints.checkpoint import Checkpoint
+from intaglio.exporters.checkpoints.family import architecture_of
 from intaglio.exporters.checkpoints.plausible import check_config
 from intaglio.exporters.kinds import find_kind
 from intaglio.exporters.onnx_file import adopt
@@ -50,6 +52,7 @@ def export(
     bound: Mapping[str, float] | None = None,
     features: bool = False,
     context: str | None = None,
+    adapter: str | Path | None = None,
 ) -> Exported:
     """Export the checkpoint `source` (a folder, a hub id, or an .onnx file) to a new bundle at `output`.
 
@@ -59,7 +62,7 @@ def export(
     `bound` maps "relative", "max_abs" and "min_cosine" to bounds that replace these; the latter two have short forms.
     With `features`, the graph of a speech recogniser takes the features of its front end, for a deployment that
     computes them elsewhere. `context`, "short" or "long", chooses the frequencies of rotary embeddings that have others
-    for long texts.
+    for long texts. `adapter` is the folder of a LoRA adapter as peft saves it, which is merged into the weights.
 
     Raises `SourceError`, `UsageError`, `StorageError`, and then leaves nothing at `output`.
     """
@@ -76,13 +79,15 @@ def export(
         raise UsageError(f"--revision {revision}: is for a hub id, and {source} is on this machine. Remove it.")
     if source.endswith(".onnx"):
         outputs: dict[str, Checked] = {}
-        _check_graph_options(dtype, features, context)
+        _check_graph_options(dtype, features, context, adapter)
         with create(output, force) as draft:
             adopt(Path(source), draft)
     else:
         checkpoint = Checkpoint.open(source, revision, check=find_kind)
         kind, family = find_kind(checkpoint.config, str(checkpoint.folder), checkpoint.is_sentence_folder)
         check_config(checkpoint, family.learned_positions)
+        if adapter is not None:
+            checkpoint = checkpoint.with_adapter(open_adapter(adapter), architecture_of(checkpoint.config, family))
         if features and "features" not in kind.options:
             raise UsageError(
                 "--features leaves out the front end of a speech recogniser, which this is not. Remove it."
@@ -94,14 +99,17 @@ def export(
         with create(output, force) as draft:
             outputs = kind.export(checkpoint, family, dtype, draft, bounds, **options)
             assert draft.manifest is not None
-            remember(draft.manifest.source, checkpoint.place)
-            notes += [*draft.notes, *left_out(checkpoint.folder)]
+            remember(draft.manifest.source.sha256, checkpoint.place)
+            notes += [*draft.notes, *left_out(checkpoint.folder, adapter)]
+            if checkpoint.adapter and isinstance(draft.manifest.source.adapter, AdapterSource):
+                remember(draft.manifest.source.adapter.sha256, checkpoint.adapter.folder)
+                notes += checkpoint.adapter.notes(checkpoint.folder)
     seconds = time.perf_counter() - start
     passed = all(error.passed for error in outputs.values()) if outputs else None
     return Exported(str(output), round(seconds, 3), passed, outputs, notes)
 
 
-def _check_graph_options(dtype: str, features: bool, context: str | None) -> None:
+def _check_graph_options(dtype: str, features: bool, context: str | None, adapter: str | Path | None) -> None:
     """Reject options that a graph of another tool cannot follow."""
     if dtype != DTYPES[0]:
         raise UsageError(
@@ -112,3 +120,5 @@ def _check_graph_options(dtype: str, features: bool, context: str | None) -> Non
         raise UsageError("--features is for the checkpoint of a speech recogniser, which a graph is not. Remove it.")
     if context is not None:
         raise UsageError("--context is for the checkpoint of a decoder, which a graph is not. Remove it.")
+    if adapter is not None:
+        raise UsageError("--adapter is merged into the weights of a checkpoint, not into those of a graph. Remove it.")

@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
 from intaglio.bundle.bundle import Manifest, Source
+from intaglio.bundle.manifest import AdapterSource
 from intaglio.errors import MissingExtraError, SourceError
+from intaglio.exporters.checkpoints.adapters import open_adapter
 from intaglio.exporters.checkpoints.checkpoint import Checkpoint
+from intaglio.exporters.checkpoints.family import architecture_of
 from intaglio.exporters.kinds import find_kind
 from intaglio.exporters.source_folders import folder_of
 from intaglio.extras import load
@@ -30,14 +34,13 @@ def load_module(source: Source, download: bool = False, takes_audio: bool = True
         checkpoint = _checkpoint(source, download)
     except SourceError as error:
         raise SourceError(f"{error} (The bundle was exported from it. --against BUNDLE does not need it.)") from error
-    for name, found in checkpoint.source().sha256.items():
-        if found != (recorded := source.sha256.get(name, "none")):
-            raise SourceError(
-                f"{checkpoint.files()[name]}: SHA-256 {found[:12]}…, the bundle was exported from {recorded[:12]}…. "
-                "Re-export it, or compare with another bundle: --against BUNDLE."
-            )
+    _check_unchanged(checkpoint.files(), checkpoint.source().sha256, source.sha256)
     _check_pytorch()
     kind, family = find_kind(checkpoint.config, str(checkpoint.folder), checkpoint.is_sentence_folder)
+    if isinstance(source.adapter, AdapterSource):
+        adapter = open_adapter(_adapter_folder(source.adapter))
+        _check_unchanged(adapter.files(), adapter.source().sha256, source.adapter.sha256)
+        checkpoint = checkpoint.with_adapter(adapter, architecture_of(checkpoint.config, family))
     if kind.load is None:
         raise SourceError(
             f"source {source.location}: a {family.architecture} is compared with its source model only when it is "
@@ -45,6 +48,16 @@ def load_module(source: Source, download: bool = False, takes_audio: bool = True
         )
     options = {"features": not takes_audio, "context": context}
     return kind.load(checkpoint, family, **{name: options[name] for name in kind.options})
+
+
+def _check_unchanged(files: Mapping[str, Path], found: Mapping[str, str], recorded: Mapping[str, str]) -> None:
+    """Raise `SourceError` for a file with another hash than the manifest records."""
+    for name, digest in found.items():
+        if digest != (expected := recorded.get(name, "none")):
+            raise SourceError(
+                f"{files[name]}: SHA-256 {digest[:12]}…, the bundle was exported from {expected[:12]}…. "
+                "Re-export it, or compare with another bundle: --against BUNDLE."
+            )
 
 
 def module_options(manifest: Manifest) -> dict[str, Any]:
@@ -57,7 +70,7 @@ def _checkpoint(source: Source, download: bool) -> Checkpoint:
     """Open the checkpoint. A manifest has the name of a folder, so ask first where this machine has that checkpoint."""
     if source.kind == "hub":
         return Checkpoint.open(source.location, source.revision, download, find_kind)
-    known = None if Path(source.location).is_absolute() else folder_of(source)
+    known = None if Path(source.location).is_absolute() else folder_of(source.sha256)
     folder = known or Path(source.location)
     if not folder.exists():
         raise SourceError(
@@ -65,6 +78,16 @@ def _checkpoint(source: Source, download: bool) -> Checkpoint:
             "--against FOLDER."
         )
     return Checkpoint.open(str(folder), check=find_kind)
+
+
+def _adapter_folder(adapter: AdapterSource) -> Path:
+    folder = folder_of(adapter.sha256) or Path(adapter.location)
+    if not folder.exists():
+        raise SourceError(
+            f"adapter {adapter.location}: the folder of this adapter is not known on this machine. Run this in the "
+            "folder that has it, or compare with another bundle: --against BUNDLE."
+        )
+    return folder
 
 
 def _check_pytorch() -> None:

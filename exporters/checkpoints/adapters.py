@@ -1,4 +1,7 @@
-"""Recognise adapters of peft: beside the weights of a model, without them, and inside them but not merged."""
+"""Open an adapter of peft, and recognise those that are not opened.
+
+They are beside the weights of a model, without them, or inside them but not merged.
+"""
 
 from __future__ import annotations
 
@@ -8,12 +11,17 @@ from pathlib import Path
 from typing import Any
 
 from intaglio.errors import SourceError
+from intaglio.exporters.checkpoints import hub
+from intaglio.exporters.checkpoints.lora.adapter import WEIGHTS as MERGEABLE
+from intaglio.exporters.checkpoints.lora.adapter import Adapter
+from intaglio.exporters.checkpoints.lora.settings import CONFIG
+from intaglio.exporters.checkpoints.pointers import check_downloaded
 from intaglio.exporters.files.config import read_json
 from intaglio.exporters.files.safetensors_file import read_entries
 
-CONFIG = "adapter_config.json"
+PICKLE = "adapter_model.bin"
 WEIGHTS = (
-    *("adapter_model.safetensors", "adapter_model.bin", "adapters.safetensors", "pytorch_adapter.bin"),
+    *(MERGEABLE, PICKLE, "adapters.safetensors", "pytorch_adapter.bin"),
     *("pytorch_lora_weights.safetensors", "pytorch_lora_weights.bin"),
 )
 KEYS = ("has_lora_adapter", "lora_adaptations", "peft_config", "_adapter_model_path", "adapter_path", "adapters")
@@ -24,7 +32,37 @@ TASKS = {  # task_type of adapter_config.json -> the end of the name of peft's c
     "SEQ_CLS": "ForSequenceClassification",
     "FEATURE_EXTRACTION": "ForFeatureExtraction",
 }
+MERGED = "LORA"  # the type that export merges
 PROMPTS = ("PROMPT_TUNING", "PREFIX_TUNING", "P_TUNING", "MULTITASK_PROMPT_TUNING", "ADAPTION_PROMPT")
+
+
+def open_adapter(location: str | Path) -> Adapter:
+    """The adapter in a local folder. Raises `SourceError` for one that export does not merge."""
+    folder = Path(location)
+    if not folder.is_dir():
+        raise _not_a_folder(folder, str(location))
+    check_downloaded([folder / CONFIG, folder / MERGEABLE])
+    if not (folder / CONFIG).is_file():
+        raise SourceError(f"adapter {folder}: no {CONFIG} in it. Give the folder that peft saved.")
+    if not (folder / MERGEABLE).is_file():
+        raise _without_weights(folder)
+    return Adapter.open(folder)
+
+
+def _not_a_folder(path: Path, given: str) -> SourceError:
+    if path.exists():
+        return SourceError(f"adapter {given}: a file, expected the folder that peft saved. Give its folder.")
+    if hub.ID.fullmatch(given) and "/" in given:
+        fix = f"If it is one of the hub, download it: hf download {given} --local-dir DIR, and give --adapter DIR."
+        return SourceError(f"adapter {given}: no such folder. {fix}")
+    return SourceError(f"adapter {given}: no such folder. Give the folder that peft saved.")
+
+
+def _without_weights(folder: Path) -> SourceError:
+    if (folder / PICKLE).is_file():
+        fix = "Load it with peft and save it again with save_pretrained, which writes safetensors."
+        return SourceError(f"{folder / PICKLE}: a pickle, which can run code when it is read. {fix}")
+    return SourceError(f"adapter {folder}: no {MERGEABLE} in it. Download or copy the whole folder.")
 
 
 def check_no_adapter(folder: Path, config: Mapping[str, Any]) -> None:
@@ -34,12 +72,13 @@ def check_no_adapter(folder: Path, config: Mapping[str, Any]) -> None:
         if found := _adapter(place):
             raise SourceError(
                 f"{found}: an adapter ({_kind(place)}) beside the weights, which export would leave out. "
-                f"{_merge(place)} To export the model without it, remove it from a copy of the folder."
+                "To export the model without it, remove it from a copy of the folder. "
+                f"{_merge(place, str(folder), beside=True)}"
             )
     if key := next((key for key in KEYS if config.get(key)), None):
         raise SourceError(
             f"{folder}: config.json names an adapter ({key}), which export would leave out. "
-            "Merge it with peft's merge_and_unload, save the result with save_pretrained, and export that."
+            "Remove the key in a copy of the folder, and give the adapter's folder: --adapter DIR."
         )
 
 
@@ -53,22 +92,27 @@ def check_merged(folder: Path, paths: Iterable[Path]) -> None:
             )
 
 
-def adapter_alone(folder: Path) -> SourceError | None:
-    """The error for a folder that has an adapter and no config.json of a model, or None."""
+def adapter_alone(folder: Path, given: str = "") -> SourceError | None:
+    """The error for a folder that has an adapter and no config.json of a model, or None.
+
+    `given`: the source as named by the user, which may be a hub id.
+    """
     found = _adapter(folder)
     if found is None:
         return None
     base = _settings(folder).get("base_model_name_or_path")
-    of = f", {base[:200]}" if isinstance(base, str) and base else ""
-    return SourceError(f"{found}: an adapter ({_kind(folder)}) without its model{of}. {_merge(folder)}")
+    base = base[:200] if isinstance(base, str) else ""
+    of = f", {base}" if base else ""
+    fix = _merge(folder, base or "MODEL", beside=False, download=given if not Path(given).exists() else "")
+    return SourceError(f"{found}: an adapter ({_kind(folder)}) without its model{of}. {fix}")
 
 
-def left_out(folder: Path) -> list[str]:
-    """A line for each subfolder with an adapter that is not part of the model."""
+def left_out(folder: Path, merged: str | Path | None = None) -> list[str]:
+    """A line for each subfolder with an adapter that is not part of the model, except the one that is merged."""
     return [
         f"{child.name}/ has an adapter ({_kind(child)}), which is left out"
         for child in sorted(folder.iterdir())
-        if child.is_dir() and _adapter(child)
+        if child.is_dir() and _adapter(child) and not (merged is not None and child.samefile(merged))
     ]
 
 
@@ -84,10 +128,16 @@ def _kind(folder: Path) -> str:
     return str(_settings(folder).get("peft_type") or "LoRA")[:40]
 
 
-def _merge(place: Path) -> str:
+def _merge(place: Path, model: str, beside: bool, download: str = "") -> str:
+    """What to do with the adapter in `place`, which may be `beside` the `model`, or one of the hub to `download`."""
     settings = _settings(place)
     if settings.get("peft_type") in PROMPTS:
         return "Trained prompts cannot be merged and are not supported."
+    if settings.get("peft_type", MERGED) == MERGED:
+        folder = "DIR" if beside or download else str(place)
+        first = f"Download it: hf download {download} --local-dir DIR, and then" if download else "Merge it"
+        first = "Move its files to a folder DIR of their own, and merge them" if beside else first
+        return f"{first}: intaglio export {model} -o BUNDLE --adapter {folder}"
     task = TASKS.get(str(settings.get("task_type")), "ForCausalLM")
     return (
         f'Merge it: python -c "from peft import AutoPeftModel{task} as M; '

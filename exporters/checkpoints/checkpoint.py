@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
+
+import msgspec
 
 from intaglio.bundle.bundle import Source
 from intaglio.bundle.recorded_name import recorded_name
@@ -15,10 +17,14 @@ from intaglio.exporters.checkpoints.adapters import adapter_alone, check_merged,
 from intaglio.exporters.checkpoints.contents import refuse_file, refuse_folder
 from intaglio.exporters.checkpoints.gguf.container import is_container
 from intaglio.exporters.checkpoints.gguf.model import Model, described, open_model
+from intaglio.exporters.checkpoints.lora.adapter import Adapter
+from intaglio.exporters.checkpoints.lora.merging import Merging, Stored
+from intaglio.exporters.checkpoints.lora.parameter_names import ParameterNames
 from intaglio.exporters.checkpoints.pointers import check_downloaded, configurations
 from intaglio.exporters.checkpoints.quantized.formats import StoredTensor, format_of, joined, with_settings
 from intaglio.exporters.checkpoints.quantized.methods import check_configuration, check_parts, check_tensors
 from intaglio.exporters.checkpoints.sentence_folder import module_files, read_modules, transformer_folder
+from intaglio.exporters.files.computed_tensor import FloatTensor
 from intaglio.exporters.files.config import read_json
 from intaglio.exporters.files.safetensors_file import MappedTensor, map_tensors, read_entries, read_header
 from intaglio.files.atomic import BUNDLE, restore
@@ -50,6 +56,8 @@ class Checkpoint:
     location: str  # as manifests record it
     revision: str | None
     gguf: Model | None = None
+    adapter: Adapter | None = None  # which is merged into the weights
+    architecture: str = ""  # with an adapter: the class whose parameters its names are
 
     @classmethod
     def open(
@@ -74,7 +82,9 @@ class Checkpoint:
             raise SourceError(f"source {location}: not a directory or a file. Give a checkpoint's folder, or a hub id.")
         folder = hub.fetch(location, revision, download)
         if not (transformer_folder(folder) / CONFIG).is_file():
-            raise adapter_alone(folder) or refuse_folder(folder, location, _all_files(location, revision, download))
+            raise adapter_alone(folder, location) or refuse_folder(
+                folder, location, _all_files(location, revision, download)
+            )
         read_config(folder, location, check)  # before gigabytes of weights are downloaded
         folder = hub.fetch(location, revision, download, SAFETENSORS)
         if not has_weights(transformer_folder(folder)):
@@ -97,6 +107,14 @@ class Checkpoint:
             read_header(path, scaled=format_of(config) is not None)
         return cls(root, folder, config, weights, kind, location, revision)
 
+    def with_adapter(self, adapter: Adapter, architecture: str) -> Checkpoint:
+        """The checkpoint with `adapter` merged into its weights when they are read.
+
+        `architecture`: the class that the checkpoint is exported as. If the adapter is for another model, `tensors` and
+        `parameters` raise `SourceError`.
+        """
+        return replace(self, adapter=adapter, architecture=architecture)
+
     @property
     def is_sentence_folder(self) -> bool:
         """Whether it is a folder of sentence-transformers."""
@@ -104,9 +122,9 @@ class Checkpoint:
 
     def source(self) -> Source:
         """The entry for the bundle's manifest, with a hash of every file that affects the computation."""
-        return Source(
-            self.kind, self.location, self.revision, {name: sha256(path) for name, path in self.files().items()}
-        )
+        hashes = {name: sha256(path) for name, path in self.files().items()}
+        adapter = self.adapter.source() if self.adapter else msgspec.UNSET
+        return Source(self.kind, self.location, self.revision, hashes, adapter)
 
     @property
     def place(self) -> Path:
@@ -128,16 +146,24 @@ class Checkpoint:
             return [each.shape for each in self.gguf.file.tensors.values()]
         return [tuple(each.shape) for path in self.weights for each in read_entries(path)[0].values()]
 
-    def tensors(self) -> dict[str, MappedTensor]:
-        """Every tensor of the files, mapped into memory and not yet read."""
-        scaled = format_of(self.config) is not None
-        return {name: tensor for path in self.weights for name, tensor in map_tensors(path, scaled).items()}
+    def tensors(self) -> dict[str, FloatTensor]:
+        """Every tensor of the files, mapped into memory and not yet read, with the adapter merged into it."""
+        return self._merged(self._mapped())
 
     def parameters(self) -> dict[str, StoredTensor]:
         """The same with the parts of each quantised weight joined under its own name."""
-        if self.gguf:
-            return dict(self.gguf.parameters())
-        return joined(self.tensors(), self.config)
+        found = dict(self.gguf.parameters()) if self.gguf else joined(self._mapped(), self.config)
+        return self._merged(found)
+
+    def _mapped(self) -> dict[str, MappedTensor]:
+        scaled = format_of(self.config) is not None
+        return {name: tensor for path in self.weights for name, tensor in map_tensors(path, scaled).items()}
+
+    def _merged(self, tensors: Mapping[str, Stored]) -> dict[str, Stored | FloatTensor]:
+        if self.adapter is None:
+            return dict(tensors)
+        names = ParameterNames(tensors, self.architecture, self.folder)
+        return Merging(tensors, names, self.adapter, self.config).tensors
 
     def drafts(self, depth: int) -> Drafts | None:
         """The drafts trained for this model of `depth` blocks, or None. Raises `SourceError`."""
@@ -173,7 +199,7 @@ def read_config(root: Path, given: str, check: Check | None = None) -> tuple[Pat
     """
     folder = transformer_folder(root)
     if (folder / BUNDLE).is_file() or not (folder / CONFIG).is_file():
-        raise adapter_alone(folder) or refuse_folder(folder, given)
+        raise adapter_alone(folder, given) or refuse_folder(folder, given)
     check_folder(folder)
     check_downloaded(configurations(folder))
     config = with_settings(folder, read_json(folder / CONFIG))

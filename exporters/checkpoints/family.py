@@ -40,3 +40,8 @@ def listed_architecture(config: Mapping[str, Any]) -> str:
     """The first architecture that a config.json lists; "" if none."""
     listed = config.get("architectures") or ""
     return str(listed[0]) if isinstance(listed, list) else str(listed)
+
+
+def architecture_of(config: Mapping[str, Any], family: Family) -> str:
+    """The class that a config.json of `family` is exported as: the first that it lists, else the family's own."""
+    return listed_architecture(config) or family.architecture

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 from intaglio.exporters.checkpoints.checkpoint import Checkpoint
 from intaglio.exporters.encoders.description import EncoderDescription, describe_encoder
 from intaglio.exporters.encoders.family import EncoderFamily
-from intaglio.exporters.files.safetensors_file import MappedTensor
+from intaglio.exporters.files.computed_tensor import FloatTensor
 from intaglio.exporters.reference.source_model import build_model
 from intaglio.extras import load
 
@@ -21,10 +21,8 @@ def load_encoder(checkpoint: Checkpoint, family: EncoderFamily) -> Encoder:
     return build_encoder(checkpoint, describe_encoder(checkpoint, family), checkpoint.tensors())
 
 
-def build_encoder(
-    checkpoint: Checkpoint, described: EncoderDescription, weights: Mapping[str, MappedTensor]
-) -> Encoder:
-    """The same of a checkpoint that is described already, with its mapped weights."""
+def build_encoder(checkpoint: Checkpoint, described: EncoderDescription, weights: Mapping[str, FloatTensor]) -> Encoder:
+    """The same of a checkpoint that is described already, with its weights."""
     load("torch")
     from intaglio.exporters.encoders.modules import Encoder
 

@@ -19,6 +19,7 @@ from onnxscript import optimizer
 from torch._subclasses.fake_tensor import FakeTensorMode
 
 from intaglio.bundle.bundle import Axis
+from intaglio.exporters.files.computed_tensor import FloatTensor
 from intaglio.exporters.files.safetensors_file import MappedTensor
 from intaglio.exporters.writing.traced_graph import fake_parameters, module_outputs, name_nodes, quiet, scopes
 from intaglio.exporters.writing.weights import Rounding, in_file, weight
@@ -42,10 +43,10 @@ class Traced:
     rounding: Rounding  # of the weights, complete once they are written
 
 
-def trace(module: Encoder, weights: Mapping[str, MappedTensor], axes: Mapping[str, Axis], dtype: torch.dtype) -> Traced:
+def trace(module: Encoder, weights: Mapping[str, FloatTensor], axes: Mapping[str, Axis], dtype: torch.dtype) -> Traced:
     """Trace `module`, whose inputs are int64 [batch, sequence], to opset 23 with both axes symbolic.
 
-    `weights` are the mapped tensors that the module was built from. The module's parameters are consumed: afterwards
+    `weights` are the tensors that the module was built from. The module's parameters are consumed: afterwards
     only the graph refers to them.
     """
     with quiet():
@@ -70,7 +71,7 @@ def trace(module: Encoder, weights: Mapping[str, MappedTensor], axes: Mapping[st
         model = program.model
         del program  # frees torch's graphs, which are larger than ours
         rounding = Rounding()
-        in_files = {mapped.tensor.data_ptr(): mapped for mapped in weights.values()}
+        in_files = {each.tensor.data_ptr(): each for each in weights.values() if isinstance(each, MappedTensor)}
         for name, value in model.graph.initializers.items():
             if name in real:
                 tensor = real.pop(name)

@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from math import prod
 from pathlib import Path
 
 import numpy as np
 import onnx_ir as ir
 
 from intaglio.errors import SourceError
-from intaglio.exporters.files.safetensors_file import MappedTensor
-from intaglio.exporters.writing.weights import Rounding, in_file, mapped_weight
+from intaglio.exporters.files.computed_tensor import FloatTensor
+from intaglio.exporters.writing.weights import Rounding, numbers, stored_weight
 
 HEAD = "lm_head"
 
@@ -24,7 +25,7 @@ class CheckpointWeights:
     def __init__(
         self,
         folder: Path,
-        tensors: Mapping[str, MappedTensor],
+        tensors: Mapping[str, FloatTensor],
         blocks: Sequence[str],
         embedding: str,
         tie: bool,
@@ -47,7 +48,7 @@ class CheckpointWeights:
         self.tied = tie and self._one(f"{HEAD}.weight", self.table)
         self._copies = {path for path in copies if self._one(f"{path}.weight", self.table)}
 
-    def add(self, tensors: Mapping[str, MappedTensor]) -> None:
+    def add(self, tensors: Mapping[str, FloatTensor]) -> None:
         """Add tensors that are not part of the checkpoint, under their own names."""
         self._tensors.update(tensors)
 
@@ -63,9 +64,9 @@ class CheckpointWeights:
         if head not in self._tensors:
             return True
         first, second = self._tensors[head], self._tensors.setdefault(table, self._tensors[head])
-        if first.tensor.shape != second.tensor.shape:
+        if first.shape != second.shape:
             return False
-        return first is second or np.array_equal(in_file(first, head).numpy(), in_file(second, table).numpy())
+        return first is second or np.array_equal(numbers(first, head), numbers(second, table))
 
     def tensor(
         self, name: str, called: str, shape: Sequence[int], dtype: ir.DataType, transposed: bool
@@ -73,16 +74,16 @@ class CheckpointWeights:
         """The tensor `name` of `shape` as the graph's weight `called` of `dtype`, transposed if `transposed`."""
         found = self._tensors.get(name)
         self._used.add(name)
-        if found is None or list(found.tensor.shape) != list(shape):
-            got = "missing" if found is None else f"got {list(found.tensor.shape)}"
+        if found is None or list(found.shape) != list(shape):
+            got = "missing" if found is None else f"got {list(found.shape)}"
             self._missing.append(f"{name} ({got}, expected {list(shape)})")
             placed = list(shape)[::-1] if transposed else list(shape)
             return ir.LazyTensor(_never, dtype, ir.Shape(placed), name=called)
-        return mapped_weight(found, called, dtype, transposed, self.rounding)
+        return stored_weight(found, called, dtype, transposed, self.rounding)
 
     def count(self) -> int:
         """The number of parameters in all weights that the graph uses, each weight counted once."""
-        return sum(self._tensors[name].tensor.numel() for name in self._used)
+        return sum(prod(self._tensors[name].shape) for name in self._used)
 
     def check_found(self) -> None:
         """Raise `SourceError` for weights requested so far that are missing or have another shape."""
@@ -112,7 +113,7 @@ class DecoderWeights(CheckpointWeights):
     """The weights of a decoder. A checkpoint saved without the head has shorter names; here they are complete."""
 
     def __init__(
-        self, folder: Path, tensors: Mapping[str, MappedTensor], base: str, blocks: str, embedding: str, tie: bool
+        self, folder: Path, tensors: Mapping[str, FloatTensor], base: str, blocks: str, embedding: str, tie: bool
     ):
         """`base`: the path of the model below its head; the others as in `CheckpointWeights`."""
         whole = any(name.startswith(f"{base}.") for name in tensors)

@@ -12,6 +12,7 @@ from onnx_ir.tensor_adapters import TorchTensor, from_torch_dtype
 
 from intaglio.bundle.half_precision import OutOfRange, convert
 from intaglio.errors import SourceError
+from intaglio.exporters.files.computed_tensor import FloatTensor
 from intaglio.exporters.files.safetensors_file import MappedTensor
 
 if TYPE_CHECKING:
@@ -78,16 +79,23 @@ def weight(
     return ir.LazyTensor(cast, dtype, ir.Shape(tensor.shape), name=name)
 
 
-def mapped_weight(
-    mapped: MappedTensor, name: str, dtype: ir.DataType, transposed: bool, rounding: Rounding
+def numbers(stored: FloatTensor, name: str) -> Array:
+    """The numbers of a tensor, read or computed now."""
+    if isinstance(stored, MappedTensor):
+        return in_file(stored, name).numpy()
+    return stored.tensor.numpy()
+
+
+def stored_weight(
+    stored: FloatTensor, name: str, dtype: ir.DataType, transposed: bool, rounding: Rounding
 ) -> ir.TensorProtocol:
-    """A tensor of a file as a graph's weight of `dtype`; casts and transposes happen when it is written."""
-    shape, found = list(mapped.tensor.shape), from_torch_dtype(mapped.tensor.dtype)
-    if found == dtype and not transposed:
-        return in_file(mapped, name)
+    """A tensor of a checkpoint as a graph's weight of `dtype`; all that is computed is when it is written."""
+    shape, found = list(stored.shape), from_torch_dtype(stored.dtype)
+    if isinstance(stored, MappedTensor) and found == dtype and not transposed:
+        return in_file(stored, name)
 
     def copy() -> ir.TensorProtocol:
-        array = in_file(mapped, name).numpy()
+        array = numbers(stored, name)
         array = array if found == dtype else rounding.cast(array, name, dtype)
         return ir.Tensor(np.ascontiguousarray(array.T if transposed else array), name=name)
 

@@ -20,6 +20,13 @@ DTYPES = (
 MAX_MANIFEST_BYTES = 8 << 20  # a manifest is small; parsing a larger file would take 70 times its size in memory
 
 
+class AdapterSource(msgspec.Struct, forbid_unknown_fields=True):
+    """The origin of an adapter that was merged into the weights."""
+
+    location: str  # name of its folder (`recorded_name`)
+    sha256: dict[str, str] = {}  # file that affects the computation -> SHA-256
+
+
 class Source(msgspec.Struct, forbid_unknown_fields=True):
     """The origin of the weights."""
 
@@ -27,6 +34,7 @@ class Source(msgspec.Struct, forbid_unknown_fields=True):
     location: str  # hub id, or name of the folder or file (`recorded_name`)
     revision: str | None = None  # the hub's commit
     sha256: dict[str, str] = {}  # file that affects the computation (weights, configuration) -> SHA-256
+    adapter: AdapterSource | msgspec.UnsetType = msgspec.UNSET  # merged into the weights; left out without one
 
 
 class TensorSpec(msgspec.Struct, frozen=True):

@@ -88,14 +88,14 @@ def test_checkpoint_is_found_at_its_export_path(
 ) -> None:
     here, there = (Path(shutil.copytree(tiny_checkpoint, tmp_path / name)) for name in ("here", "there"))
     source = source_of(here, tiny_bundle)
-    assert folder_of(source) is None
+    assert folder_of(source.sha256) is None
     with pytest.raises(SourceError, match=r"source here: .* Give it with --against FOLDER"):
         load_module(source)
-    remember(source, there)
-    remember(source, here)
-    assert folder_of(source) == here
+    remember(source.sha256, there)
+    remember(source.sha256, here)
+    assert folder_of(source.sha256) == here
     shutil.rmtree(here)
-    assert folder_of(source) == there
+    assert folder_of(source.sha256) == there
     load_module(source)
 
 
@@ -113,8 +113,8 @@ def test_unwritable_cache_is_ignored(
     (tmp_path / "file").touch()
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "file"))
     source = source_of(tiny_checkpoint, tiny_bundle)
-    remember(source, tiny_checkpoint)
-    assert folder_of(source) is None
+    remember(source.sha256, tiny_checkpoint)
+    assert folder_of(source.sha256) is None
 
 
 def test_validate_accepts_the_folder_of_the_checkpoint(

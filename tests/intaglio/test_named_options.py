@@ -18,8 +18,9 @@ FOLDERS = ("exporters", "training", "graph_passes", "plugins", "runtime", "serve
 OPTION = re.compile(r"(?<![\w-])--[a-z][a-z0-9-]*(?![\w-])")
 NAMING = re.compile(r"--[a-z]|^(?!from |import ).*\bintaglio\b(?!\.)", re.MULTILINE)
 COMMAND = re.compile(r"intaglio ((?:train )?[a-z-]+)((?: (?!intaglio)[^ ]+)*)")
-# Options of other programs: pip, compilers, espeak, curl, compute-sanitizer, and CSS variables of plots.
+# Options of other programs: pip, hf, compilers, espeak, curl, compute-sanitizer, and CSS variables of plots.
 FOREIGN = (
+    "exporters/checkpoints/adapters.py --local-dir",
     "plugins/cuda/compiler.py",
     "plugins/ort/build.py",
     "plugins/trt/registration.py --upgrade",

@@ -78,8 +78,8 @@ def effect_of(record: PassRecord) -> Effect:
 
 def _other_weights(actual: Manifest, expected: Manifest) -> bool:
     """Whether the two were made from different checkpoints, as far as recorded."""
-    ours, theirs = actual.source.sha256, expected.source.sha256
-    return bool(ours and theirs) and ours != theirs
+    ours, theirs = actual.source, expected.source
+    return bool(ours.sha256 and theirs.sha256) and (ours.sha256, ours.adapter) != (theirs.sha256, theirs.adapter)
 
 
 def _same(left: PassRecord, right: PassRecord) -> bool:

@@ -18,15 +18,15 @@ from intaglio.exporters.checkpoints.gguf.architectures import OUTSIDE, STACKED, 
 from intaglio.exporters.checkpoints.gguf.blocks import TYPES, Codes
 from intaglio.exporters.checkpoints.gguf.configuration import FREQUENCIES, LONG, SHORT
 from intaglio.exporters.checkpoints.gguf.container import Container, StoredBlocks
-from intaglio.exporters.checkpoints.quantized.decoded_weight import DecodedWeight
 from intaglio.exporters.checkpoints.quantized.grouped_weight import GroupedWeight, Groups, StackedWeight, alternating
+from intaglio.exporters.files.computed_tensor import ComputedTensor, FloatTensor
 from intaglio.exporters.files.safetensors_file import MappedTensor
 from intaglio.plugins.bit_packing import WORD, pack
 
 if TYPE_CHECKING:
     import torch
 
-Stored = MappedTensor | GroupedWeight | StackedWeight | DecodedWeight
+Stored = FloatTensor | GroupedWeight | StackedWeight
 HEAD = "lm_head.weight"
 BLOCK = re.compile(r"blk\.(\d+)\.(.+)\.(weight|bias)")
 PERMUTED, SINKS = ("attn_q", "attn_k"), "attn_sinks"
@@ -87,17 +87,17 @@ def _in_turns(gate: Stored, up: Stored) -> Stored:
     if grouped and (gate.bits, gate.group_size, gate.has_minimums) == (up.bits, up.group_size, up.has_minimums):  # type: ignore[union-attr]
         return alternating(gate, up)  # type: ignore[arg-type]
     shape = (2 * gate.shape[0], gate.shape[1])
-    form = gate.form if isinstance(gate, DecodedWeight) else ""
+    form = gate.form if isinstance(gate, ComputedTensor) else ""
 
     def read() -> torch.Tensor:
         import torch
 
         return torch.stack([gate.tensor.float(), up.tensor.float()], 1).reshape(shape)
 
-    return DecodedWeight(shape, read, form)
+    return ComputedTensor(shape, read, form)
 
 
-def _biases(gate: Any, up: Any) -> DecodedWeight:
+def _biases(gate: Any, up: Any) -> ComputedTensor:
     """[experts, outputs] of both as [experts, 2·outputs], in turns."""
 
     def read() -> torch.Tensor:
@@ -105,7 +105,7 @@ def _biases(gate: Any, up: Any) -> DecodedWeight:
 
         return torch.stack([gate.tensor.float(), up.tensor.float()], -1).reshape(len(gate.tensor), -1)
 
-    return DecodedWeight((gate.shape[0], 2 * gate.shape[1]), read, "")
+    return ComputedTensor((gate.shape[0], 2 * gate.shape[1]), read, "")
 
 
 def _target(path: Path, name: str, known: Architecture) -> tuple[str, str]:
@@ -142,10 +142,10 @@ def _stored(blocks: StoredBlocks, order: npt.NDArray[np.int64] | None, offset: f
     if not kind.decode:
         if order is None and not offset:
             return _mapped(blocks)
-        return DecodedWeight(blocks.shape, lambda: _floats(blocks, order, offset), "")
+        return ComputedTensor(blocks.shape, lambda: _floats(blocks, order, offset), "")
     size = kind.elements // kind.groups
     if len(blocks.shape) != 2 or size % WORD:
-        return DecodedWeight(blocks.shape, lambda: _floats(blocks, order, offset), kind.name)
+        return ComputedTensor(blocks.shape, lambda: _floats(blocks, order, offset), kind.name)
 
     def read() -> Groups:
         codes = _codes(blocks, order, 0, blocks.shape[0])

@@ -19,9 +19,9 @@ import msgspec
 import numpy as np
 
 from intaglio.errors import SourceError
-from intaglio.exporters.checkpoints.quantized.decoded_weight import DecodedWeight
 from intaglio.exporters.checkpoints.quantized.grouped_weight import GroupedWeight, Groups, usable_group
 from intaglio.exporters.checkpoints.quantized.parts import Parts, array, described
+from intaglio.exporters.files.computed_tensor import ComputedTensor
 from intaglio.plugins.bit_packing import pack
 
 if TYPE_CHECKING:
@@ -42,7 +42,7 @@ class _State(msgspec.Struct):
     nested_offset: float = 0.0
 
 
-def of_4_bits(name: str, parts: Parts, settings: Mapping[str, Any]) -> DecodedWeight:
+def of_4_bits(name: str, parts: Parts, settings: Mapping[str, Any]) -> ComputedTensor:
     """The weight `name` from its parts. Raises `SourceError` where they disagree."""
     state = _read_state(name, parts)
     table, scales, codes = parts.get("weight.quant_map"), parts["weight.absmax"], parts["weight"]
@@ -76,7 +76,7 @@ def of_4_bits(name: str, parts: Parts, settings: Mapping[str, Any]) -> DecodedWe
             numbers[-rest:] *= factors[-1]
         return torch.from_numpy(numbers.reshape(rows, columns))
 
-    return DecodedWeight((rows, columns), read, state.quant_type.upper())
+    return ComputedTensor((rows, columns), read, state.quant_type.upper())
 
 
 def _read_state(name: str, parts: Parts) -> _State:

@@ -21,9 +21,9 @@ import numpy as np
 import numpy.typing as npt
 
 from intaglio.errors import SourceError
-from intaglio.exporters.checkpoints.quantized.decoded_weight import DecodedWeight
 from intaglio.exporters.checkpoints.quantized.grouped_weight import GroupedWeight, Groups, StackedWeight
 from intaglio.exporters.checkpoints.quantized.parts import Parts, array, described
+from intaglio.exporters.files.computed_tensor import ComputedTensor
 from intaglio.plugins.bit_packing import pack
 
 if TYPE_CHECKING:
@@ -82,7 +82,7 @@ def _groups(packed: npt.NDArray[np.uint8], exponents: npt.NDArray[np.uint8]) -> 
     return Groups(pack(codes, BITS), scales, np.full(scales.shape, CENTRE, np.uint8))
 
 
-def nv_weight(name: str, parts: Parts, settings: Mapping[str, Any]) -> DecodedWeight:
+def nv_weight(name: str, parts: Parts, settings: Mapping[str, Any]) -> ComputedTensor:
     """The weight `name` of NVFP4 from its parts. Raises `SourceError` where they disagree."""
     import torch
 
@@ -105,4 +105,4 @@ def nv_weight(name: str, parts: Parts, settings: Mapping[str, Any]) -> DecodedWe
         numbers = (TWICE / 2).astype(np.float32)[indices(array(packed))].reshape(channels, -1, NV_BLOCK)
         return torch.from_numpy(numbers).mul_(scales[:, :, None]).reshape(channels, inputs)
 
-    return DecodedWeight((channels, inputs), read, "NVFP4")
+    return ComputedTensor((channels, inputs), read, "NVFP4")

@@ -18,9 +18,9 @@ from intaglio.exporters.checkpoints.quantized import (
     hqq,
     int_quantized,
 )
-from intaglio.exporters.checkpoints.quantized.decoded_weight import DecodedWeight
 from intaglio.exporters.checkpoints.quantized.grouped_weight import GroupedWeight, StackedWeight
 from intaglio.exporters.checkpoints.quantized.parts import Parts, layer_groups
+from intaglio.exporters.files.computed_tensor import ComputedTensor, FloatTensor
 from intaglio.exporters.files.config import read_json
 from intaglio.exporters.files.safetensors_file import MappedTensor
 
@@ -28,9 +28,7 @@ SECTION = "quantization_config"  # of config.json
 METHOD = "quant_method"
 GGUF = "gguf"  # the method of files that have no parts to join
 WEIGHT = "weight"
-StoredTensor = (
-    MappedTensor | GroupedWeight | StackedWeight | DecodedWeight
-)  # of a parameter; its `tensor` has the numbers
+StoredTensor = FloatTensor | GroupedWeight | StackedWeight  # of a parameter; its `tensor` has the numbers
 BESIDE = {
     "quantize_config.json": "gptq",
     "quant_config.json": "awq",
@@ -43,7 +41,7 @@ class Format(NamedTuple):
 
     matrices: tuple[str, ...]  # which each weight has
     others: tuple[str, ...]  # which it may have
-    weight: Callable[[str, Parts, Mapping[str, Any]], GroupedWeight | StackedWeight | DecodedWeight]
+    weight: Callable[[str, Parts, Mapping[str, Any]], GroupedWeight | StackedWeight | ComputedTensor]
     scale: str = ""  # which each weight has, of any shape, where its numbers are called "weight" as those in floats
     rounds_inputs: bool = False  # made for layers whose inputs are rounded, too; others state it
     axes: int = 2  # of its matrices
@@ -183,7 +181,7 @@ def kept(parameters: Mapping[str, StoredTensor], config: Mapping[str, Any]) -> l
         for each in (stored.experts if isinstance(stored, StackedWeight) else (stored,))
     ]
     grouped = [each for each in single if isinstance(each, GroupedWeight)]
-    decoded = Counter(each.form for each in single if isinstance(each, DecodedWeight) and each.form)
+    decoded = Counter(each.form for each in single if isinstance(each, ComputedTensor) and each.form)
     if not grouped and not decoded:
         return []
     settings = config[SECTION]

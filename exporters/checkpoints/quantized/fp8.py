@@ -14,14 +14,14 @@ from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
 from intaglio.errors import SourceError
-from intaglio.exporters.checkpoints.quantized.decoded_weight import DecodedWeight
 from intaglio.exporters.checkpoints.quantized.parts import Parts, described, layer_groups
+from intaglio.exporters.files.computed_tensor import ComputedTensor
 
 if TYPE_CHECKING:
     import torch
 
 
-def weight(name: str, parts: Parts, settings: Mapping[str, Any]) -> DecodedWeight:
+def weight(name: str, parts: Parts, settings: Mapping[str, Any]) -> ComputedTensor:
     """The weight `name` from its parts. Raises `SourceError` where they disagree."""
     import torch
 
@@ -39,7 +39,7 @@ def weight(name: str, parts: Parts, settings: Mapping[str, Any]) -> DecodedWeigh
         scales = scales.repeat_interleave(block[0], 0)[:rows].repeat_interleave(block[1], 1)[:, :columns]
         return numbers.tensor.to(torch.float32).mul_(scales)
 
-    return DecodedWeight((rows, columns), read, "8-bit floating point")
+    return ComputedTensor((rows, columns), read, "8-bit floating point")
 
 
 def _block(name: str, parts: Parts, scales: tuple[int, ...], settings: Mapping[str, Any]) -> tuple[int, int]:

@@ -18,9 +18,9 @@ import numpy as np
 import numpy.typing as npt
 
 from intaglio.errors import SourceError
-from intaglio.exporters.checkpoints.quantized.decoded_weight import DecodedWeight
 from intaglio.exporters.checkpoints.quantized.grouped_weight import BITS, GroupedWeight, Groups
 from intaglio.exporters.checkpoints.quantized.parts import Parts, array, described
+from intaglio.exporters.files.computed_tensor import ComputedTensor
 from intaglio.plugins.bit_packing import WORD, pack
 
 if TYPE_CHECKING:
@@ -35,7 +35,7 @@ QUANTISED = ("zero_q", "scale_q", "zero_scale", "meta_zero", "meta_scale")  # of
 PER_WORD = {8: 1, 4: 2, 3: 10, 2: 4}  # numbers in a byte, or of 3 bits in an int32
 
 
-def weight(name: str, parts: Parts, settings: Mapping[str, Any]) -> GroupedWeight | DecodedWeight:
+def weight(name: str, parts: Parts, settings: Mapping[str, Any]) -> GroupedWeight | ComputedTensor:
     """The weight `name` from its parts. Raises `SourceError` where they disagree."""
     if found := [each for each in QUANTISED if each in parts]:
         raise SourceError(
@@ -80,7 +80,7 @@ def weight(name: str, parts: Parts, settings: Mapping[str, Any]) -> GroupedWeigh
         scales, minimums = factors()
         return torch.from_numpy((scales * numbers() - minimums).reshape(shape))
 
-    return DecodedWeight((shape[0], shape[1]), decode, f"HQQ's {bits} bits")
+    return ComputedTensor((shape[0], shape[1]), decode, f"HQQ's {bits} bits")
 
 
 def _integers(parts: Parts, key: str) -> list[int]:

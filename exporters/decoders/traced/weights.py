@@ -11,8 +11,8 @@ from torch import Tensor
 
 from intaglio.exporters.checkpoints.deferred import DeferredTensor
 from intaglio.exporters.checkpoints.quantized.grouped_weight import GroupedWeight
-from intaglio.exporters.files.safetensors_file import MappedTensor
-from intaglio.exporters.writing.weights import Rounding, mapped_weight
+from intaglio.exporters.files.computed_tensor import FloatTensor
+from intaglio.exporters.writing.weights import Rounding, stored_weight
 
 
 class TracedWeights:
@@ -79,8 +79,8 @@ class TracedWeights:
             self.grouped[value] = grouped
 
     def _tensor(self, weight: DeferredTensor, name: str, transposed: bool) -> ir.TensorProtocol:
-        if (found := weight.unchanged()) is not None and isinstance(found[1], MappedTensor):
-            return mapped_weight(found[1], name, self._dtype, transposed, self.rounding)
+        if (found := weight.unchanged()) is not None and isinstance(found[1], FloatTensor):
+            return stored_weight(found[1], name, self._dtype, transposed, self.rounding)
 
         def compute() -> ir.TensorProtocol:
             array = self.rounding.cast(TorchTensor(weight.compute()).numpy(), name, self._dtype)

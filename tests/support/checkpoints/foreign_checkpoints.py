@@ -290,7 +290,7 @@ FOREIGN = {
             },
             "adapter_model.safetensors": WHOLE,
         },
-        ("without its model, org/base", "AutoPeftModelForCausalLM", "merge_and_unload"),
+        ("without its model, org/base", "intaglio export org/base -o BUNDLE --adapter {folder}"),
     ),
     "lora beside": Case(
         {
@@ -299,7 +299,7 @@ FOREIGN = {
             "adapter_config.json": {"peft_type": "LORA", "task_type": "CAUSAL_LM"},
             "adapter_model.safetensors": WHOLE,
         },
-        ("(LORA) beside the weights", "merge_and_unload"),
+        ("(LORA) beside the weights", "intaglio export {folder} -o BUNDLE --adapter DIR"),
     ),
     "lora without its config": Case(
         {"config.json": LLAMA, "model.safetensors": WHOLE, "adapter_model.bin": b"x"},
@@ -311,14 +311,19 @@ FOREIGN = {
             "model.safetensors": WHOLE,
             "speech-lora/adapter_config.json": {"peft_type": "LORA"},
         },
-        ("speech-lora/adapter_config.json: an adapter", "merge_and_unload"),
+        ("speech-lora/adapter_config.json: an adapter", "intaglio export {folder} -o BUNDLE --adapter DIR"),
     ),
     "lora by a key": Case(
-        {"config.json": {**LLAMA, "has_lora_adapter": True}, "model.safetensors": WHOLE}, ("has_lora_adapter", "merge")
+        {"config.json": {**LLAMA, "has_lora_adapter": True}, "model.safetensors": WHOLE},
+        ("has_lora_adapter", "--adapter DIR"),
     ),
     "lora not merged": Case(
         {"config.json": LLAMA, "model.safetensors": tensors(**{f"{LAYER}.lora_A.weight".replace(".", "__"): "F32"})},
         ("not merged", "merge_and_unload"),
+    ),
+    "another adapter alone": Case(
+        {"adapter_config.json": {"peft_type": "IA3", "task_type": "SEQ_CLS"}, "adapter_model.safetensors": WHOLE},
+        ("without its model", "AutoPeftModelForSequenceClassification", "merge_and_unload"),
     ),
     "trained prompts": Case({"adapter_config.json": {"peft_type": "PROMPT_TUNING"}}, ("cannot be merged",)),
     **{
