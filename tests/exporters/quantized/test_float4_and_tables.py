@@ -274,7 +274,10 @@ def _gpt_oss(weight: Any, seed: int) -> tuple[Parts, Any]:
     return {name: tensor(part) for name, part in parts.items()}, tensor(numbers)
 
 
-@pytest.mark.parametrize(("model_type", "section", "store", "note"), few(EXPORTED, EXPORTED[:1]), ids=str)
+NAMES = ["hqq", "nf4", "int8", "mxfp4", "nvfp4", "modelopt", "gemv", "gpt-oss"]
+
+
+@pytest.mark.parametrize(("model_type", "section", "store", "note"), few(EXPORTED, EXPORTED[:1]), ids=NAMES)
 def test_bundle_writes_the_text_of_the_numbers(
     model_type: str, section: dict[str, Any], store: Any, note: str, tmp_path: Path
 ) -> None:
