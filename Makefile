@@ -2,7 +2,7 @@
 # make test         lint, types, tests; the environment is made if it is missing
 # make test-changed   the tests that reach the files changed since BASE, by the imports (default: since main)
 # make proofs       the tests that `make test` leaves out, as faster ones guard the same risks in the small
-# make families     every type of causal language models that is known to be traced (minutes)
+# make families     every type of models that is known to be traced (minutes)
 # make sanitize     the CPU library's tests with AddressSanitizer and UBSan
 # make benchmarks   every benchmark, each printing a ratio against a peer
 # make kernels      the CPU kernels, compiled again where a source changed (the environment's installation has them too)
@@ -61,9 +61,9 @@ test-changed: $(VENV)/dev kernels
 proofs: $(VENV)/dev kernels
 	$(BIN)/pytest -n 2 --dist loadfile -m proof
 
-# Each type of causal language models that is known to work; if all do, the list of `intaglio models` and its page are
+# Each type of causal language models and encoders that is known to work; if all do, the list of `intaglio models` and its page are
 # written again.
-FAMILY_TESTS := tests/exporters/decoders/traced
+FAMILY_TESTS := tests/exporters/decoders/traced tests/exporters/encoders/test_traced_encoders.py
 families: $(VENV)/dev kernels
 	$(BIN)/pytest -n 2 -v --dist loadgroup -m "" --known-models exporters/known_models.json $(FAMILY_TESTS)
 	$(BIN)/python tests/support/source/known_models_page.py

@@ -16,6 +16,7 @@ from intaglio.exporters.decoders.written.export import export_decoder
 from intaglio.exporters.encoder_decoders.export import export_encoder_decoder
 from intaglio.exporters.encoders.export import export_encoder
 from intaglio.exporters.encoders.reference import load_encoder
+from intaglio.exporters.encoders.traced import find_backbone, find_traced_encoder
 from intaglio.exporters.families import DECODERS, ENCODER_DECODERS, ENCODERS, SENTENCE_ENCODERS, SPEECH
 from intaglio.exporters.kind import Kind
 from intaglio.exporters.speech.export import checked_as, export_speech
@@ -28,7 +29,9 @@ KINDS = (
     Kind(DECODERS, export_decoder, load_decoder),
     Kind(ENCODER_DECODERS, export_encoder_decoder, load=None),
     Kind(SPEECH, export_speech, load_speech, ("features",), checked_as, any_architecture=True),
-    # Last: loads transformers.
+    # Last: these load transformers.
+    Kind((), export_encoder, load_encoder, other=find_traced_encoder),
+    Kind((), export_encoder, load_encoder, other=find_backbone, in_sentence_folders=True),
     Kind((), export_traced_decoder, load_decoder, ("context",), other=find_traced, keeps_quantized=True),
 )
 
@@ -53,6 +56,8 @@ def find_kind(config: Mapping[str, Any], where: str, in_sentence_folder: bool = 
         for family in kind.families
         for architecture in family.architectures
     }
+    if other := find_backbone(config):
+        supported |= dict.fromkeys(other.architectures, other.model_type)
     if in_sentence_folder and config.get("model_type") in supported.values():
         raise not_supported_in_sentence_folder(config, where, [each for kind in kinds for each in kind.families])
     raise not_supported(config, where, supported)

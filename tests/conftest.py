@@ -24,6 +24,7 @@ from speech_bundles import export_recogniser
 from threadpoolctl import threadpool_limits
 from tiny_decoders import CHAT, save_decoder, write_byte_tokenizer
 from tiny_encoder_decoders import save_encoder_decoder
+from tiny_encoders import write_letter_tokenizer
 from traced_once import trace_once
 
 from intaglio.display.verbosity import Verbosity, set_verbosity
@@ -145,7 +146,6 @@ def _pin_worker() -> None:
     threadpool_limits(len(mine), user_api="blas")  # threads that NumPy has already started
 
 
-VOCABULARY = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", *"abcdefghijklmnopqrstuvwxyz", *"0123456789.,;:()'-"]
 SIZES: dict[str, Any] = {
     "vocab_size": 98,
     "hidden_size": 32,
@@ -220,7 +220,7 @@ def make_checkpoint(tmp_path_factory: pytest.TempPathFactory, traced_once: None)
         torch.manual_seed(0)
         config = getattr(transformers, f"{name}Config")(**{"pad_token_id": 0, **options})
         getattr(transformers, architecture)(config).eval().save_pretrained(folder)
-        write_tokenizer(folder)
+        write_letter_tokenizer(folder)
         if sentence is not None:
             modules = ["Transformer", "Pooling", *(["Normalize"] if sentence.pop("normalize", True) else [])]
             paths = ["", "1_Pooling", "2_Normalize"]
@@ -234,22 +234,6 @@ def make_checkpoint(tmp_path_factory: pytest.TempPathFactory, traced_once: None)
         return folder
 
     return make
-
-
-def write_tokenizer(folder: Path) -> None:
-    """A tokenizer of single characters with BERT's special tokens."""
-    from tokenizers import Tokenizer, models, normalizers, pre_tokenizers, processors
-
-    tokenizer = Tokenizer(models.WordPiece({token: i for i, token in enumerate(_pieces())}, unk_token="[UNK]"))  # noqa: S106
-    tokenizer.normalizer = normalizers.BertNormalizer()
-    tokenizer.pre_tokenizer = pre_tokenizers.BertPreTokenizer()
-    tokenizer.add_special_tokens(["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]"])
-    tokenizer.post_processor = processors.BertProcessing(("[SEP]", 3), ("[CLS]", 2))
-    tokenizer.save(str(folder / "tokenizer.json"))
-
-
-def _pieces() -> list[str]:
-    return [*VOCABULARY, *(f"##{letter}" for letter in VOCABULARY[5:])]
 
 
 @pytest.fixture(scope="session")

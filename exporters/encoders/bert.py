@@ -15,4 +15,5 @@ FAMILY = EncoderFamily(
     max_length=lambda config: integer(config, "max_position_embeddings", 1),
     blocks="encoder.layer",
     has_pooler=True,
+    counts_padding=True,
 )

@@ -15,4 +15,5 @@ FAMILY = EncoderFamily(
     max_length=lambda config: integer(config, "max_position_embeddings", 1),
     blocks="transformer.layer",
     has_pooler=False,
+    counts_padding=True,
 )

@@ -3,26 +3,30 @@
 from __future__ import annotations
 
 import importlib
+from contextlib import AbstractContextManager
 from pathlib import Path
 
 from intaglio.accuracy.default_bounds import Bounds
 from intaglio.bundle.bundle import Axis, Draft
 from intaglio.bundle.model_file import save
 from intaglio.display.progress import step
+from intaglio.errors import UsageError
 from intaglio.exporters.checkpoints.checkpoint import Checkpoint
 from intaglio.exporters.checkpoints.tokenizer_files import write_tokenizer
 from intaglio.exporters.encoders.description import EncoderDescription, activation, class_labels, describe_encoder
 from intaglio.exporters.encoders.family import EncoderFamily
 from intaglio.exporters.encoders.reference import build_encoder, reference_outputs
 from intaglio.exporters.encoders.sentence_tokenizer import SentenceTokenizer, record_sentence, sentence_tokenizer
+from intaglio.exporters.encoders.traced import TracedEncoder
 from intaglio.exporters.reference.check import Batch, Checked, check_graph
-from intaglio.exporters.reference.source_model import check_finite, source_errors
+from intaglio.exporters.reference.source_model import check_finite, source_errors, tracing_errors
 from intaglio.exporters.writing.manifest import new_manifest
 from intaglio.extras import load
 from intaglio.runtime.text.tokenizer import TOKENIZER, Tokenizer
 from intaglio.samples.sentences import sentences
 
 CHECKED_SENTENCES = 16
+LONG = 1024  # tokens of a text that is longer than windows, in the check of a traced family
 CHECK_BATCH = 4  # small, as its activations add to the peak memory
 
 
@@ -41,6 +45,11 @@ def export_encoder(
         load("torch")
         load("transformers")
         importlib.import_module("intaglio.exporters.encoders.trace")
+    if bounds is None and isinstance(family, TracedEncoder):
+        raise UsageError(
+            f"--no-check: the graph of a {described.architecture} is traced, which can go wrong without an error. "
+            "Leave it out."
+        )
     if bounds is None:
         _write_graph(checkpoint, described, tokenizer, dtype, draft)
         return {}
@@ -58,14 +67,26 @@ def _source_outputs(
 
     Raises `SourceError` if they contain NaN or infinity.
     """
-    with source_errors(checkpoint, described.architecture, RuntimeError, IndexError):
+    with _errors(checkpoint, described, "run", RuntimeError, IndexError):
         module = build_encoder(checkpoint, described, checkpoint.tensors())
         tokenizer = Tokenizer(folder / TOKENIZER, module.input_names, described.positions)
         batches = tokenizer.batches(sentences()[:CHECKED_SENTENCES], CHECK_BATCH, truncate=True)
         feeds: list[Batch] = [dict(batch) for batch in batches]
+        if isinstance(described.family, TracedEncoder):
+            tokenizer = Tokenizer(folder / TOKENIZER, module.input_names, min(described.positions, LONG))
+            feeds.append(dict(tokenizer.feeds([" ".join(sentences()), sentences()[0]], truncate=True)))
         expected = [reference_outputs(module, batch) for batch in feeds]
     check_finite(checkpoint, (array for batch in expected for array in batch.values()))
     return feeds, expected
+
+
+def _errors(
+    checkpoint: Checkpoint, described: EncoderDescription, step: str, *kinds: type[Exception]
+) -> AbstractContextManager[None]:
+    """Convert errors of torch: those of the given kinds; all of a model whose code was not looked at."""
+    if isinstance(described.family, TracedEncoder):
+        return tracing_errors(checkpoint, described.architecture, step)
+    return source_errors(checkpoint, described.architecture, *kinds)
 
 
 def _write_graph(
@@ -77,7 +98,7 @@ def _write_graph(
     from intaglio.exporters.encoders.trace import trace
 
     axes = {"batch": Axis(), "sequence": Axis(1, described.positions)}
-    with step("tracing"), source_errors(checkpoint, described.architecture, torch.onnx.OnnxExporterError):
+    with step("tracing"), _errors(checkpoint, described, "traced", torch.onnx.OnnxExporterError):
         weights = checkpoint.tensors()
         traced = trace(build_encoder(checkpoint, described, weights), weights, axes, getattr(torch, dtype))
         del weights  # only the graph refers to them now, and releases each one once written

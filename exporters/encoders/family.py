@@ -16,15 +16,18 @@ class EncoderFamily(Family):
     """A family of encoders, as `transformers` implements it; `architecture` is the one without a head.
 
     `tasks` maps the architectures that config.json may list to our tasks; `max_length` reads the maximum sequence
-    length, in tokens, from config.json; `blocks` is the path of the list of Transformer blocks below the base model.
+    length, in tokens, from config.json; `blocks` is the path of the list of Transformer blocks below the base model, or
+    finds it in the model.
     """
 
     tasks: Mapping[str, str]
     inputs: tuple[str, ...]
     max_length: Callable[[Mapping[str, Any]], int]
-    blocks: str
-    has_pooler: bool  # a BERT-style pooler, which no supported task uses and which can be left out
+    blocks: str | Callable[[Any], str]
+    has_pooler: bool  # a pooler that can be left out, and is unless `returns_pooled`
     pad_token_id: int = 0  # the default of `transformers` for a config.json without one
+    counts_padding: bool = False  # positions count from the first column, padding or not
+    returns_pooled: bool = False  # without a head, what a pooler computes is an output, too
     causal: bool = False  # a token attends only to those before it
     window: Callable[[Mapping[str, Any]], int | None] = lambda _: None  # and only to this number of them, with itself
 

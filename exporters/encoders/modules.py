@@ -17,16 +17,17 @@ from intaglio.runtime.text.tokenizer import POOLING_MASK
 class Encoder(nn.Module):
     """A `transformers` model whose inputs are positional and whose outputs are a tuple.
 
-    Inputs: int64 [batch, sequence] each, in the family's order; then `pooling_mask`, 0 at the tokens of a prompt, if
-    pooling leaves them out. Outputs, in the order of `output_names`: `last_hidden_state` [batch, sequence, hidden] or
-    `logits`, then for sentence models `sentence_embedding` float32 [batch, width].
+    Inputs: int64 [batch, sequence] each, in the order of `input_names`: the family's, then `pooling_mask`, 0 at the
+    tokens of a prompt, if pooling leaves them out. Outputs, in the order of `output_names`: `last_hidden_state` [batch,
+    sequence, hidden] or `logits`, then `pooler_output` [batch, hidden] of a model that has it, or `sentence_embedding`
+    float32 [batch, width] of a sentence model.
     """
 
     def __init__(
         self,
         model: nn.Module,
         inputs: tuple[str, ...],
-        first_output: str,
+        outputs: tuple[str, ...],
         head: SentenceHead | None,
         causal: bool = False,
     ):
@@ -34,38 +35,23 @@ class Encoder(nn.Module):
         self.model = model
         self.model_inputs = inputs
         self.input_names = (*inputs, POOLING_MASK) if head and head.excludes_prompt else inputs
-        self.first_output = first_output
+        self.model_outputs = outputs
         self.head = Head(head) if head else None
         self.causal = causal
-        self.output_names = (self.first_output, *(["sentence_embedding"] if head else []))
+        self.output_names = (*outputs, *(["sentence_embedding"] if head else []))
 
     def forward(self, *inputs: Tensor) -> tuple[Tensor, ...]:
         """Run the model on its inputs in order."""
         named: Mapping[str, Tensor] = dict(zip(self.input_names, inputs, strict=True))
         mask = named["attention_mask"]
-        given = {name: named[name] for name in self.model_inputs} | {"attention_mask": self.additive_mask(mask)}
+        given: dict[str, Any] = {name: named[name] for name in self.model_inputs}
         if self.causal:
-            positions = torch.arange(mask.shape[1]).unsqueeze(0)
-            output: Any = self.model(**given, position_ids=positions, use_cache=False)
-        else:
-            output = self.model(**given)
-        first: Tensor = output[self.first_output]
-        if self.head is None:
-            return (first,)
-        return first, self.head(first, mask, named.get(POOLING_MASK))
-
-    def additive_mask(self, attention_mask: Tensor) -> Tensor:
-        """The mask added to attention scores, 0 for tokens, the lowest number for padding: [batch, 1, 1, sequence].
-
-        Of a causal model, [batch, 1, sequence, sequence]. `transformers` uses a 4-D mask unchanged. From a 2-D mask it
-        would build one row per query, all equal, with some twenty nodes of index arithmetic.
-        """
-        keep = attention_mask[:, None, None, :] != 0
-        if self.causal:
-            positions = torch.arange(attention_mask.shape[1])
-            keep = keep & (positions[None, :] <= positions[:, None])[None, None]
-        dtype = next(self.model.parameters()).dtype
-        return torch.where(keep, torch.zeros((), dtype=dtype), torch.full((), torch.finfo(dtype).min, dtype=dtype))
+            given |= {"position_ids": torch.arange(mask.shape[1]).unsqueeze(0), "use_cache": False}
+        output: Any = self.model(**given)
+        found: list[Tensor] = [output[name] for name in self.model_outputs]
+        if self.head is not None:
+            found.append(self.head(found[0], mask, named.get(POOLING_MASK)))
+        return tuple(found)
 
 
 class Head(nn.Module):

@@ -27,10 +27,13 @@ def build_encoder(checkpoint: Checkpoint, described: EncoderDescription, weights
     from intaglio.exporters.encoders.modules import Encoder
 
     family = described.family
-    options = family.load_options(described.architecture, [])
+    pools = family.returns_pooled and described.is_base and described.head is None
+    options = family.load_options(described.architecture, weights if pools else [])
     model = build_model(checkpoint, weights, described.architecture, family.blocks, **options)
-    first_output = "last_hidden_state" if described.is_base else "logits"
-    encoder = Encoder(model, family.inputs, first_output, described.head, family.causal)
+    outputs: tuple[str, ...] = ("last_hidden_state",) if described.is_base else ("logits",)
+    if pools and getattr(model, "pooler", None) is not None:
+        outputs += ("pooler_output",)
+    encoder = Encoder(model, family.inputs, outputs, described.head, family.causal)
     return encoder.eval().requires_grad_(False)
 
 

@@ -33,7 +33,6 @@ WITHOUT_EFFECT = (
     "clean_up_tokenization_spaces", "local_files_only",
 )  # fmt: skip
 TOKENIZER_OPTIONS = ("model_max_length", "padding_side", "truncation_side", "do_lower_case", "strip_accents")
-COUNT_PADDING = ("bert", "distilbert")  # families that number positions from the first column, padding or not
 EXPECTED: dict[str, tuple[Any, ...]] = {
     "transformer_task": (None, "feature-extraction"),
     "module_output_name": (None, "token_embeddings"),
@@ -108,7 +107,7 @@ def sentence_tokenizer(checkpoint: Checkpoint, described: EncoderDescription) ->
     if settings.get("max_seq_length") is not None:
         options.setdefault("model_max_length", integer(settings, "max_seq_length", 1, where=str(where)))
     tokenizer = _load(checkpoint, options)
-    if tokenizer.padding_side == "left" and described.family.model_type in COUNT_PADDING:
+    if tokenizer.padding_side == "left" and described.family.counts_padding:
         _refuse(
             checkpoint.folder / "tokenizer_config.json", "padding_side", "left", "an embedding would depend on others"
         )

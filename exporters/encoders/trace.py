@@ -19,6 +19,9 @@ from onnxscript import optimizer
 from torch._subclasses.fake_tensor import FakeTensorMode
 
 from intaglio.bundle.bundle import Axis
+from intaglio.exporters.decoders.operators import as_nodes
+from intaglio.exporters.decoders.traced.replaced import replace_modules
+from intaglio.exporters.encoders.masks import short_masks
 from intaglio.exporters.files.computed_tensor import FloatTensor
 from intaglio.exporters.files.safetensors_file import MappedTensor
 from intaglio.exporters.writing.traced_graph import fake_parameters, module_outputs, name_nodes, quiet, scopes
@@ -56,26 +59,28 @@ def trace(module: Encoder, weights: Mapping[str, FloatTensor], axes: Mapping[str
             sizes = [min(size, axes[name].maximum or size) for name, size in zip(SHAPE, EXAMPLE, strict=True)]
             example = tuple(torch.ones(*sizes, dtype=torch.int64) for _ in module.input_names)
         symbolic = {axis: torch.export.Dim(name, max=axes[name].maximum) for axis, name in enumerate(SHAPE)}
-        program = torch.onnx.export(
-            module,
-            example,
-            dynamo=True,
-            opset_version=OPSET,
-            input_names=list(module.input_names),
-            output_names=list(module.output_names),
-            dynamic_shapes=(tuple(symbolic for _ in example),),
-            optimize=False,  # done below, once the weights are attached
-            verbose=False,
-        )
+        replace_modules(module.model)
+        with short_masks(), as_nodes():
+            program = torch.onnx.export(
+                module,
+                example,
+                dynamo=True,
+                opset_version=OPSET,
+                input_names=list(module.input_names),
+                output_names=list(module.output_names),
+                dynamic_shapes=(tuple(symbolic for _ in example),),
+                optimize=False,  # done below, once the weights are attached
+                verbose=False,
+            )
         assert program is not None
         model = program.model
         del program  # frees torch's graphs, which are larger than ours
         rounding = Rounding()
-        in_files = {each.tensor.data_ptr(): each for each in weights.values() if isinstance(each, MappedTensor)}
+        in_files = {_place(each.tensor): each for each in weights.values() if isinstance(each, MappedTensor)}
         for name, value in model.graph.initializers.items():
             if name in real:
                 tensor = real.pop(name)
-                mapped = in_files.get(tensor.data_ptr())
+                mapped = in_files.get(_place(tensor))
                 value.const_value = weight(tensor, mapped, name, from_torch_dtype(dtype), rounding)
         traced = list(model.graph.initializers.values())
         optimizer.optimize(model, output_size_limit=FOLDED)
@@ -84,13 +89,18 @@ def trace(module: Encoder, weights: Mapping[str, FloatTensor], axes: Mapping[str
                 value.const_value = None
         for name, value in model.graph.initializers.items():
             if isinstance(value.const_value, TorchTensor):
-                mapped = in_files.get(value.const_value.raw.data_ptr())
+                mapped = in_files.get(_place(value.const_value.raw))
                 value.const_value = in_file(mapped, name) if mapped else value.const_value
     _name_weights(model)
     name_nodes(model, GRAPH)
     layers = module_outputs(model, module)
     ClearMetadataAndDocStringPass()(model)  # stack traces: longer than the graph, and full of this machine's paths
     return Traced(model, layers, rounding)
+
+
+def _place(tensor: torch.Tensor) -> tuple[int, torch.Size, torch.dtype]:
+    """What a tensor is in memory: the first part of another, such as a joined projection, begins where it does."""
+    return tensor.data_ptr(), tensor.shape, tensor.dtype
 
 
 def _name_weights(model: ir.Model) -> None:

@@ -151,6 +151,21 @@ def source_errors(checkpoint: Checkpoint, architecture: str, *kinds: type[Except
         ) from error
 
 
+@contextmanager
+def tracing_errors(checkpoint: Checkpoint, architecture: str, step: str = "traced") -> Iterator[None]:
+    """Convert what torch and transformers raise for a model that cannot be traced, or run, into a `SourceError`."""
+    try:
+        yield
+    except (SourceError, MemoryError):
+        raise
+    except Exception as error:
+        cause = error.__cause__ or error
+        raise SourceError(
+            f"{checkpoint.folder}: architecture {architecture} could not be {step}, so it is not supported with "
+            f"this configuration: {type(cause).__name__}: {one_line(cause, 200)}. Export a similar model."
+        ) from error
+
+
 def _check_complete(checkpoint: Checkpoint, architecture: str, blocks: str, report: dict[str, Any]) -> None:
     """Reject a checkpoint with missing weights, which the library would fill randomly, or with too many blocks."""
     missing = sorted(map(str, report.get("missing_keys") or []))

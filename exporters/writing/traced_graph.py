@@ -13,6 +13,7 @@ from collections.abc import Iterator
 import onnx_ir as ir
 import torch
 from torch._subclasses.fake_tensor import FakeTensorMode
+from torch.export import _trace
 
 SCOPES = "pkg.torch.onnx.name_scopes"  # node metadata: the modules of the node, outermost first
 
@@ -36,15 +37,21 @@ def fake_parameters(module: torch.nn.Module, dtype: torch.dtype, fake: FakeTenso
 @contextlib.contextmanager
 def quiet() -> Iterator[None]:
     """Keep the tracer's progress and warnings off the terminal; errors are raised."""
-    levels = {"torch.onnx": logging.ERROR, "torch._subclasses.fake_tensor": logging.CRITICAL}
+    levels = {
+        "torch.onnx": logging.ERROR,
+        "torch._subclasses.fake_tensor": logging.CRITICAL,
+        "torch.fx.experimental.symbolic_shapes": logging.CRITICAL,
+    }
     before = {name: logging.getLogger(name).level for name in levels}
     for name, level in levels.items():
         logging.getLogger(name).setLevel(level)
     try:
         with warnings.catch_warnings(), contextlib.redirect_stdout(io.StringIO()):
             warnings.simplefilter("ignore")
+            vars(_trace)["print"] = lambda *lines, **options: None  # which would write a whole graph to standard error
             yield
     finally:
+        vars(_trace).pop("print", None)
         for name, level in before.items():
             logging.getLogger(name).setLevel(level)
 

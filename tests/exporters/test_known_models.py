@@ -17,9 +17,18 @@ from intaglio.errors import UsageError
 ROOT = Path(__file__).parents[2]
 
 
-def families() -> set[str]:
+TESTS = {"generate": "decoders/traced/test_traced_families.py", "encode": "encoders/test_traced_encoders.py"}
+TESTED = {
+    "generate": {"logits", "text", "rollback", "sensitivities"},
+    "encode": {"hidden states", "fill-mask", "classify"},
+}
+LEAST = {**TESTED, "encode": {"hidden states"}}
+RECIPE = {"generate": "rtn", "encode": "int8-weights"}
+
+
+def families(task: str) -> set[str]:
     """The types that the parametrised test of traced families exports."""
-    path = ROOT / "tests" / "exporters" / "decoders" / "traced" / "test_traced_families.py"
+    path = ROOT / "tests" / "exporters" / TESTS[task]
     spec = importlib.util.spec_from_file_location("listed_families", path)
     assert spec is not None and spec.loader is not None
     module = importlib.util.module_from_spec(spec)
@@ -27,24 +36,28 @@ def families() -> set[str]:
     return {*module.KINDS, *module.OTHERS}
 
 
-def test_every_exported_family_is_listed_and_no_other() -> None:
-    listed = {each.model_type for each in models().models if each.task == "generate"}
-    assert listed == families() and len(listed) >= 90
+@pytest.mark.parametrize(("task", "least"), [("generate", 90), ("encode", 20)])
+def test_every_exported_family_is_listed_and_no_other(task: str, least: int) -> None:
+    listed = {each.model_type for each in models().models if each.task == task}
+    assert listed == families(task) and len(listed) >= least
 
 
 def test_names_of_recipes_and_strategies_exist() -> None:
     names = {each.name for each in recipes().recipes}
     for each in models().models:
-        assert {"logits", "text", "rollback", "sensitivities"} == set(each.tested)
-        assert set(each.recipes) <= names and "rtn" in each.recipes
+        assert LEAST[each.task] <= set(each.tested) <= TESTED[each.task]
+        assert set(each.recipes) <= names and RECIPE[each.task] in each.recipes
         assert "ort-cpu" in each.targets
 
 
 def test_page_and_readme_show_the_list() -> None:
     known = models().models
     assert PAGE.read_text(encoding="utf-8") == page(known), "run: python tests/support/source/known_models_page.py"
-    counts = re.findall(r"(\d+) types of decoders", (ROOT / "README.md").read_text(encoding="utf-8"))
-    assert counts == [str(len(known))]
+    counts = re.findall(
+        r"(\d+) types of decoders and (\d+) of encoders", (ROOT / "README.md").read_text(encoding="utf-8")
+    )
+    tasks = [each.task for each in known]
+    assert counts == [(str(tasks.count("generate")), str(tasks.count("encode")))]
 
 
 def test_pattern_selects_types() -> None:

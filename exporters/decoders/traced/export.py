@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
 from intaglio.accuracy.default_bounds import Bounds
 from intaglio.bundle.bundle import Decoder, Draft, LayerCache
 from intaglio.display.progress import step
-from intaglio.errors import SourceError, UsageError, one_line
+from intaglio.errors import SourceError, UsageError
 from intaglio.exporters.checkpoints.checkpoint import Checkpoint
 from intaglio.exporters.checkpoints.quantized.formats import kept
 from intaglio.exporters.checkpoints.tokenizer_files import write_decoder_tokenizer
@@ -20,7 +18,7 @@ from intaglio.exporters.decoders.traced.family import TracedFamily
 from intaglio.exporters.decoders.writing import with_ends, with_trained, write_decoder
 from intaglio.exporters.files.config import integer
 from intaglio.exporters.reference.check import Checked, block_outputs
-from intaglio.exporters.reference.source_model import deferred_model
+from intaglio.exporters.reference.source_model import deferred_model, tracing_errors
 from intaglio.extras import load
 from intaglio.networks.drafts import MATRICES, RECORD, unsuited
 from intaglio.networks.layer_kinds import CHUNKED, SLIDING, layer_kinds
@@ -69,7 +67,7 @@ def export_traced_decoder(
             )
         fix_frequencies(model, context)
         vocabulary = int(model.get_output_embeddings().weight.shape[0])
-        with _tracing_errors(checkpoint, family):
+        with tracing_errors(checkpoint, family.architecture):
             graph = trace(trained_module(checkpoint, model, DeferredTensor.of), getattr(torch, dtype))
         start = first_position(model)
         del model
@@ -91,21 +89,6 @@ def export_traced_decoder(
     with step("checking against the source model"):
         cuts = block_outputs(graph.layers, [blocks])
         return check_decoder(draft.model_path, decoder, bounds, batch, expected, cuts, past)
-
-
-@contextmanager
-def _tracing_errors(checkpoint: Checkpoint, family: TracedFamily) -> Iterator[None]:
-    """Convert what torch and transformers raise for a model that cannot be traced into a `SourceError`."""
-    try:
-        yield
-    except (SourceError, MemoryError):
-        raise
-    except Exception as error:
-        cause = error.__cause__ or error
-        raise SourceError(
-            f"{checkpoint.folder}: architecture {family.architecture} could not be traced, so it is not supported with "
-            f"this configuration: {type(cause).__name__}: {one_line(cause, 200)}. Export a similar model."
-        ) from error
 
 
 def _check_drafts(checkpoint: Checkpoint, config: Any) -> None:

@@ -1,0 +1,108 @@
+"""Encoders of all kinds, exported by tracing, compute what `transformers` computes."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from covering import few
+from tiny_encoders import CLASSES, MASKED, save_encoder
+
+from intaglio.bundle.bundle import Bundle
+from intaglio.exporters import export
+from intaglio.graph_passes import compress
+from intaglio.runtime import open_engine
+from intaglio.runtime.text.tokenizer import Tokenizer
+
+BOUND = 2e-5  # of the largest number
+# What each adds to BERT.
+KINDS = {
+    "albert": "blocks that share their weights, a factorised embedding, a pooler",
+    "deberta-v2": "attention by relative positions, in buckets",
+    "modernbert": "windows in some layers, rotary embeddings with two settings, gated layers, no biases",
+    "mpnet": "a bias of relative positions, positions after the padding token's number",
+}
+OTHERS = (  # noqa: SIM905
+    "big_bird convbert data2vec-text deberta electra ernie esm esmc eurobert flaubert gte ibert jina_embeddings_v3 "
+    "luke megatron-bert mobilebert nomic_bert rembert roberta-prelayernorm roformer squeezebert xlm xlm-roberta-xl xmod"
+).split()
+TEXTS = ["a", "The quick brown fox, 12.5; jumps (over) the lazy dog", "another text: 'it' is not so long"]
+RECIPES = ("float16", "int8-weights")
+
+
+def feeds_of(bundle: Path) -> list[dict[str, Any]]:
+    """Batches of one and three texts, and of one that is longer than any window, up to the last position."""
+    tokenizer = Tokenizer.open(Bundle.open(bundle))
+    return [tokenizer.feeds(texts, truncate=True) for texts in (TEXTS[1:2], TEXTS, [" ".join(TEXTS * 9), "b"])]
+
+
+def expected(checkpoint: Path, architecture: str, feeds: dict[str, Any]) -> dict[str, np.ndarray[Any, Any]]:
+    """The outputs of transformers."""
+    import torch
+    import transformers
+
+    model = getattr(transformers, architecture).from_pretrained(checkpoint).eval()
+    with torch.inference_mode():
+        found = model(**{name: torch.from_numpy(array) for name, array in feeds.items()})
+    return {name: array.numpy() for name, array in found.items() if isinstance(array, torch.Tensor)}
+
+
+def assert_equal(checkpoint: Path, bundle: Path) -> None:
+    """All outputs of a bundle equal those of transformers, except at padding."""
+    architecture = Bundle.open(bundle).manifest.architecture
+    with open_engine(bundle) as engine:
+        for feeds in feeds_of(bundle):
+            wanted = expected(checkpoint, architecture, feeds)
+            real = feeds["attention_mask"] == 1
+            for name, found in engine.run(feeds).items():
+                first, second = (
+                    array[real] if array.ndim == 3 else array for array in (found.astype(np.float32), wanted[name])
+                )
+                np.testing.assert_allclose(first, second, rtol=0, atol=BOUND * np.abs(second).max(), err_msg=name)
+
+
+@pytest.mark.parametrize("model_type", few([*KINDS, *OTHERS], KINDS))
+def test_traced_encoder_equals_transformers(model_type: str, tmp_path: Path, proved: Callable[..., None]) -> None:
+    """Without a head, with its pooler; compressed, too."""
+    checkpoint = save_encoder(tmp_path / "checkpoint", model_type)
+    assert export(str(checkpoint), tmp_path / "bundle").passed
+    assert_equal(checkpoint, tmp_path / "bundle")
+    for recipe in RECIPES:
+        compress(tmp_path / "bundle", tmp_path / recipe, recipe=recipe)
+        assert cosine(tmp_path / "bundle", tmp_path / recipe) > 0.99, recipe
+    proved(model_type, "encode", "traced", tested=["hidden states"], recipes=list(RECIPES), targets=["ort-cpu"])
+
+
+@pytest.mark.parametrize(
+    ("model_type", "head", "task"),
+    few(
+        [
+            (model_type, head, task)
+            for model_type in (*KINDS, *OTHERS)
+            for head, task in ((MASKED, "fill-mask"), (CLASSES, "classify"))
+        ],
+        [("electra", CLASSES, "classify"), ("modernbert", MASKED, "fill-mask")],
+    ),
+)
+def test_traced_head_equals_transformers(
+    model_type: str, head: str, task: str, tmp_path: Path, proved: Callable[..., None]
+) -> None:
+    checkpoint = save_encoder(tmp_path / "checkpoint", model_type, head, num_labels=3)
+    assert export(str(checkpoint), tmp_path / "bundle").passed
+    assert Bundle.open(tmp_path / "bundle").manifest.task == task
+    assert_equal(checkpoint, tmp_path / "bundle")
+    proved(model_type, "encode", "traced", tested=[task])
+
+
+def cosine(*bundles: Path) -> float:
+    """Of the hidden states of two bundles, at tokens."""
+    states = []
+    for bundle in bundles:
+        feeds = feeds_of(bundle)[1]
+        with open_engine(bundle) as engine:
+            found = engine.run(feeds)["last_hidden_state"]
+        states.append(found[feeds["attention_mask"] == 1].astype(np.float32).ravel())
+    return float(states[0] @ states[1] / np.prod([np.linalg.norm(each) for each in states]))
