@@ -82,7 +82,7 @@ def test_only_tokenizer_models_and_safetensors_are_downloaded(hub: LocalHub, tmp
 @pytest.mark.parametrize(
     ("files", "message"),
     [
-        (QUANTISED["hqq"].files, "HQQ"),
+        (QUANTISED["torchao"].files, "torchao"),
         ({"config.json": {"model_type": "mamba"}, "model.safetensors": WHOLE}, "MambaForCausalLM is not supported"),
         ({"config.json": LLAMA, "pytorch_model.bin": b"x"}, "intaglio convert org/model -o CHECKPOINT"),
         ({"config.json": LLAMA, "tf_model.h5": b"x"}, "TensorFlow"),

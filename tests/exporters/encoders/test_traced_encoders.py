@@ -64,7 +64,7 @@ def assert_equal(checkpoint: Path, bundle: Path) -> None:
                 np.testing.assert_allclose(first, second, rtol=0, atol=BOUND * np.abs(second).max(), err_msg=name)
 
 
-@pytest.mark.parametrize("model_type", few([*KINDS, *OTHERS], KINDS))
+@pytest.mark.parametrize("model_type", few([*KINDS, *OTHERS], ["albert", "modernbert"]))
 def test_traced_encoder_equals_transformers(model_type: str, tmp_path: Path, proved: Callable[..., None]) -> None:
     """Without a head, with its pooler; compressed, too."""
     checkpoint = save_encoder(tmp_path / "checkpoint", model_type)
@@ -84,7 +84,7 @@ def test_traced_encoder_equals_transformers(model_type: str, tmp_path: Path, pro
             for model_type in (*KINDS, *OTHERS)
             for head, task in ((MASKED, "fill-mask"), (CLASSES, "classify"))
         ],
-        [("electra", CLASSES, "classify"), ("modernbert", MASKED, "fill-mask")],
+        [("electra", CLASSES, "classify")],
     ),
 )
 def test_traced_head_equals_transformers(

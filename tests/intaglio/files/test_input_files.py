@@ -127,7 +127,7 @@ READERS: dict[str, Reader] = {
     "bundle.json": Reader(MANIFEST, manifest),
 }
 OTHERS = {
-    "a bundle or a checkpoint": {"bundle", "source", "draft", "teacher", "start"},
+    "a bundle or a checkpoint": {"bundle", "source", "draft", "teacher", "start", "adapter"},
     "recordings": {"recordings"},
     "binary": {"sensitivity", "tls_cert", "tls_key"},
     "written": {"output", "report", "timeline", "trace", "picture", "plot", "corpora"},

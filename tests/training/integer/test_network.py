@@ -79,7 +79,7 @@ def test_trainable_parameters_are_weights_biases_and_normalisations(integer_bund
 
 def test_unknown_operator_is_named(integer_bundle: Path) -> None:
     model = load(integer_bundle / "model.onnx")
-    node = next(node for node in model.graph if node.op_type == "Not")
+    node = next(node for node in model.graph if node.op_type == "Unsqueeze")
     node.op_type = "Det"
     with pytest.raises(GraphError, match=f"^Det {node.name}: training does not support this operator, only those"):
         IntegerNetwork(model)
