@@ -8,10 +8,11 @@ dropped from memory once it is written out, while the others stay unread.
 from __future__ import annotations
 
 import mmap
+from collections.abc import Sequence
 from dataclasses import dataclass
 from math import prod
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, BinaryIO
 
 import msgspec
 
@@ -136,14 +137,19 @@ def map_tensors(path: Path, scaled: bool = False) -> dict[str, MappedTensor]:
     tensors = {}
     with path.open("rb") as file:
         for name, entry in entries.items():
-            begin, end = (start + offset for offset in entry.data_offsets)
             dtype = getattr(torch, (DTYPES | SCALED_DTYPES)[entry.dtype][0])
-            if begin == end:
-                tensor = torch.empty(entry.shape, dtype=dtype)
-            else:
-                page = begin // mmap.ALLOCATIONGRANULARITY * mmap.ALLOCATIONGRANULARITY
-                mapped = mmap.mmap(file.fileno(), end - page, access=mmap.ACCESS_COPY, offset=page)
-                flat = torch.frombuffer(mapped, dtype=dtype, count=prod(entry.shape), offset=begin - page)
-                tensor = flat.view(entry.shape)
-            tensors[name] = MappedTensor(tensor, path, begin)
+            tensors[name] = map_tensor(path, file, start + entry.data_offsets[0], entry.shape, dtype)
     return tensors
+
+
+def map_tensor(path: Path, file: BinaryIO, begin: int, shape: Sequence[int], dtype: torch.dtype) -> MappedTensor:
+    """Map the tensor at byte `begin` of `path`, which is open as `file`, privately."""
+    import torch
+
+    if 0 in shape:
+        return MappedTensor(torch.empty(shape, dtype=dtype), path, begin)
+    page = begin // mmap.ALLOCATIONGRANULARITY * mmap.ALLOCATIONGRANULARITY
+    size = begin - page + prod(shape) * dtype.itemsize
+    mapped = mmap.mmap(file.fileno(), size, access=mmap.ACCESS_COPY, offset=page)
+    flat = torch.frombuffer(mapped, dtype=dtype, count=prod(shape), offset=begin - page)
+    return MappedTensor(flat.view(tuple(shape)), path, begin)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import mmap
 import re
 from collections.abc import Mapping
 from dataclasses import replace
@@ -20,7 +19,7 @@ from intaglio.exporters.checkpoints.gguf.configuration import FREQUENCIES, LONG,
 from intaglio.exporters.checkpoints.gguf.container import Container, StoredBlocks
 from intaglio.exporters.checkpoints.quantized.grouped_weight import GroupedWeight, Groups, StackedWeight, alternating
 from intaglio.exporters.files.computed_tensor import ComputedTensor, FloatTensor
-from intaglio.exporters.files.safetensors_file import MappedTensor
+from intaglio.exporters.files.safetensors_file import MappedTensor, map_tensor
 from intaglio.plugins.bit_packing import WORD, pack
 
 if TYPE_CHECKING:
@@ -162,15 +161,8 @@ def _mapped(blocks: StoredBlocks) -> MappedTensor:
     """Numbers in floating point, which stay in the file."""
     import torch
 
-    dtype = getattr(torch, TYPES[blocks.type].dtype)
-    if 0 in blocks.shape:
-        return MappedTensor(torch.empty(blocks.shape, dtype=dtype), blocks.path, blocks.offset)
-    page = blocks.offset // mmap.ALLOCATIONGRANULARITY * mmap.ALLOCATIONGRANULARITY
-    length = prod(blocks.shape) * dtype.itemsize
     with blocks.path.open("rb") as file:
-        data = mmap.mmap(file.fileno(), blocks.offset - page + length, access=mmap.ACCESS_COPY, offset=page)
-    flat = torch.frombuffer(data, dtype=dtype, count=prod(blocks.shape), offset=blocks.offset - page)
-    return MappedTensor(flat.view(blocks.shape), blocks.path, blocks.offset)
+        return map_tensor(blocks.path, file, blocks.offset, blocks.shape, getattr(torch, TYPES[blocks.type].dtype))
 
 
 def _codes(blocks: StoredBlocks, order: npt.NDArray[np.int64] | None, begin: int, end: int) -> Codes:

@@ -83,7 +83,7 @@ def _look_up(graph: ir.Graph, users: Sequence[ir.Node], name: str, weight: Group
         def constant(numbers: list[int], kind: str) -> ir.Value:
             return _initializer(graph, ir.Tensor(np.array(numbers, np.int64), name=f"{name}.{kind}"))
 
-        grouped = constant([*outer, groups, weight.group_size], "groups")
+        grouped = constant([*outer, groups, weight.group_size], f"groups{len(outer)}")
         last = constant([-1], "last")
 
         def part(
@@ -96,7 +96,7 @@ def _look_up(graph: ir.Graph, users: Sequence[ir.Node], name: str, weight: Group
         numbers = add("Mul", [add("Sub", [part("codes"), part("zero_points")]), part("scales")])
         if weight.has_minimums:
             numbers = add("Sub", [numbers, part(MINIMUMS)])
-        found = add("Reshape", [numbers, constant([*outer, width], "width")])
+        found = add("Reshape", [numbers, constant([*outer, width], f"width{len(outer)}")])
         found.type, found.shape = result.type, result.shape
         for each in made:
             each.metadata_props.update(node.metadata_props)
@@ -151,7 +151,7 @@ def _less(graph: ir.Graph, x: ir.Value, product: ir.Value, minimums: ir.Value, g
     shape = np.array([0] * (axes - 1) + [minimums.shape[0], group_size], np.int64)
     cast = x.dtype is not None and x.dtype != FLOATS
     made = [ir.node("Cast", [x], {"to": FLOATS})] if cast else []
-    made.append(ir.node("Reshape", [made[-1].outputs[0] if cast else x, constant(shape, "groups")]))
+    made.append(ir.node("Reshape", [made[-1].outputs[0] if cast else x, constant(shape, f"groups{axes}")]))
     # Not ReduceSum, which ONNX Runtime 1.31 gets wrong for an expert without a row.
     ones = constant(np.ones((group_size, 1), np.float32), ONES)
     made.append(ir.node("MatMul", [made[-1].outputs[0], ones]))
@@ -185,6 +185,9 @@ def _constants(graph: ir.Graph, name: str, weight: GroupedWeight) -> dict[str, i
 
 
 def _initializer(graph: ir.Graph, tensor: ir.TensorProtocol) -> ir.Value:
+    """The initializer of this name, made of `tensor` where a weight is not used before: several nodes may use one."""
+    if (known := graph.initializers.get(str(tensor.name))) is not None:
+        return known
     value = ir.Value(name=tensor.name, type=ir.TensorType(tensor.dtype), shape=ir.Shape(tensor.shape.numpy()))
     value.const_value = tensor
     graph.register_initializer(value)

@@ -20,6 +20,8 @@ from intaglio.errors import SourceError
 from intaglio.exporters import export
 from intaglio.exporters.checkpoints.checkpoint import Checkpoint
 from intaglio.exporters.checkpoints.gguf.architectures import ARCHITECTURES
+from intaglio.exporters.checkpoints.quantized.grouped_weight import GroupedWeight
+from intaglio.exporters.decoders.traced.grouped import keep_codes
 from intaglio.exporters.export_model import Exported
 from intaglio.exporters.kinds import find_kind
 from intaglio.exporters.reference.source_model import build_model
@@ -216,6 +218,27 @@ def test_compression_leaves_the_parts_of_quantised_weights(recipe: str, exported
     for name in parts:
         np.testing.assert_array_equal(after[name].const_value.numpy(), before[name].const_value.numpy())
     assert any("v_proj" in name for name in after.keys() - before.keys())
+
+
+def test_quantised_weight_may_be_used_several_times(exported: File) -> None:
+    weights = Checkpoint.open(str(exported.path)).parameters()
+    for name, shape in (("model.layers.0.self_attn.q_proj.weight", None), ("model.embed_tokens.weight", [2, 3])):
+        weight = weights[name]
+        assert isinstance(weight, GroupedWeight) and weight.has_minimums
+        stored = weight.shape[::-1] if shape is None else weight.shape
+        value = ir.Value(name=name, shape=ir.Shape(stored), type=ir.TensorType(ir.DataType.FLOAT))
+        value.const_value = ir.tensor(np.zeros(stored, np.float32), name=name)
+        dtype = ir.DataType.FLOAT if shape is None else ir.DataType.INT64
+        x = ir.Value(name="x", shape=ir.Shape(shape or [2, 3, stored[0]]), type=ir.TensorType(dtype))
+        nodes = [ir.node("MatMul", [x, value]) if shape is None else ir.node("Gather", [value, x]) for _ in range(2)]
+        for index, node in enumerate(nodes):
+            node.outputs[0].name, node.outputs[0].shape = f"y{index}", ir.Shape([2, 3, stored[-1]])
+            node.outputs[0].type = ir.TensorType(ir.DataType.FLOAT)
+        outputs = [node.outputs[0] for node in nodes]
+        graph = ir.Graph([x], outputs, nodes=nodes, initializers=[value], opset_imports={"": 23}, name="twice")
+        keep_codes(ir.Model(graph, ir_version=10), {value: weight})
+        assert [output.name for output in graph.outputs] == ["y0", "y1"]
+        assert sum(node.op_type == "Sub" for node in graph) == (2 if shape is None else 4)
 
 
 HALF = {"attn": "Q8_0", "ffn_(up|gate)": "Q4_K", "ffn_down": "Q6_K"}
