@@ -55,6 +55,7 @@ def test_closed_pipe_ends_json_lines(options: list[str], taken: int, tiny_decode
     assert stderr_after(["generate", str(tiny_decoder), "--data", str(prompts), "-n", "8", *options], taken) == ""
 
 
+@pytest.mark.proof
 @pytest.mark.parametrize("options", few([[], ["--json"]], [[]]))  # lines of JSON: test_closed_pipe_ends_json_lines
 def test_closed_pipe_ends_tables_and_answers(options: list[str], tiny_bundle: Path, tiny_decoder: Path) -> None:
     assert stderr_after(["inspect", str(tiny_bundle), *options], 0) == ""

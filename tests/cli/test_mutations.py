@@ -12,7 +12,7 @@ import mutations
 import pytest
 from mutation_material import write_material
 
-FIRST, COUNT = map(int, os.environ.get("INTAGLIO_TEST_SEEDS", "0:6").split(":"))
+FIRST, COUNT = map(int, os.environ.get("INTAGLIO_TEST_SEEDS", "0:3").split(":"))
 
 
 @pytest.fixture(scope="module")

@@ -130,6 +130,7 @@ def test_training_conversations_match_the_grammars() -> None:
             known += 1 if acting else text.count("\n")
 
 
+@pytest.mark.proof
 def test_benchmark_instructions_are_not_trained_on() -> None:
     conversations = islice(shop_conversations(Random(0)), 200)
     trained = {str(each.messages[1].content).removeprefix("Question: ") for each in conversations}

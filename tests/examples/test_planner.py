@@ -186,6 +186,7 @@ def test_initial_model_copies_its_input() -> None:
     assert copied > 0.3  # by chance: 0.001
 
 
+@pytest.mark.proof
 @pytest.mark.parametrize(
     "name", [each if each == "thinker" else pytest.param(each, marks=pytest.mark.proof) for each in RECIPES]
 )

@@ -64,6 +64,7 @@ def test_heads_initially_attend_to_neighbours_and_the_same_source_word() -> None
     assert (found.cross_attentions[0][0].mean(0).argmax(-1) == torch.arange(12)).float().mean() > 0.9
 
 
+@pytest.mark.proof
 def test_pair_is_written_with_its_metrics(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     subjects = [f"module m{number}" for number in range(60)]
     assert {python_text.is_held_out(subject) for subject in subjects} == {True, False}

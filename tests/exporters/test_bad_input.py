@@ -190,6 +190,7 @@ def test_existing_output_needs_force(source: Path, refused: Callable[..., str], 
     assert (tmp_path / "out" / "bundle" / "bundle.json").read_text() == "{}"
 
 
+@pytest.mark.proof
 def test_disk_full_at_the_end_prints_one_line(
     source: Path, refused: Callable[..., str], monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -59,6 +59,7 @@ def test_weights_beyond_float16_are_clamped_in_every_family(family: str, tmp_pat
     assert "numbers beyond ±65504, clamped to it" in result.notes[0]
 
 
+@pytest.mark.proof
 def test_weights_of_traced_encoders_are_clamped(
     one_layer_checkpoint: Path, tmp_path: Path, intaglio: Callable[..., tuple[int, str, str]]
 ) -> None:

@@ -54,6 +54,7 @@ def check_reuse() -> None:
     assert mapped() >= BYTES
 
 
+@pytest.mark.proof
 @pytest.mark.skipif(not hasattr(ctypes.CDLL(None), "mallinfo2"), reason="needs mallinfo2 of glibc 2.33")
 def test_next_array_reuses_the_memory_of_the_last_one() -> None:
     # In a separate process: after a failed allocation, as in other tests, glibc moves the thread permanently to an

@@ -345,6 +345,7 @@ def test_cpu_engine_gives_the_same_logits(make_encoder_decoder: Make, tmp_path: 
 BUILDS = [*((family, ("t4", "a100")) for family in FAMILIES), ("mt5", ("t4",))]
 
 
+@pytest.mark.proof
 @pytest.mark.parametrize(("family", "gpus"), few(BUILDS, BUILDS[-1:]))  # test_operators builds for both
 def test_both_graphs_build_for_each_gpu(
     make_encoder_decoder: Make, tmp_path: Path, family: str, gpus: Sequence[str]

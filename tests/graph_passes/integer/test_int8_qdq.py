@@ -223,6 +223,7 @@ def test_real_model_in_int8_and_float16_keeps_its_accuracy(minilm_bundle: Path, 
 # Graphs other than text encoders
 
 
+@pytest.mark.proof
 def test_vision_transformer_stays_accurate_in_int8(vision_transformer: Path, images: Path, tmp_path: Path) -> None:
     compress(vision_transformer, tmp_path / "out", "int8-qdq", calibration=images)
     assert record(tmp_path / "out", "quantize_weights").counts == {"weights": 6}

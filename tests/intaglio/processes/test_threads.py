@@ -127,6 +127,7 @@ def most_threads() -> Iterator[Callable[[], int]]:
         watcher.join()
 
 
+@pytest.mark.proof
 def test_recipe_respects_the_thread_limit_with_equal_results(
     make_decoder: Callable[..., tuple[Path, Path]], tmp_path: Path
 ) -> None:

@@ -226,6 +226,7 @@ def test_server_without_grammars_ends_the_run_with_an_answer(server: Served) -> 
         assert not result.complete and "limit of" in result.answer
 
 
+@pytest.mark.proof
 def test_server_killed_during_a_stream_ends_the_run_with_the_reason(bundle: Path) -> None:
     with served(f"lm={bundle}") as doomed:
 

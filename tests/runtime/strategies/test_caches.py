@@ -103,7 +103,7 @@ def peak(generator: TextGenerator, prompt: str) -> int:
 
 
 # With bild the two models have the caches of speculative; ngram has those of the target model alone, as medusa.
-@pytest.mark.parametrize("method", few(METHODS, ["speculative", "early exit", "hidden transfer", "medusa"]))
+@pytest.mark.parametrize("method", few(METHODS, ["speculative", "hidden transfer"]))
 def test_step_allocations_are_independent_of_cache_size(
     method: str, opened: Open, prompts: list[str], monkeypatch: pytest.MonkeyPatch, traced: None
 ) -> None:

@@ -125,7 +125,7 @@ def test_statistics_add_up(method: str, count: int, pair_of: PairOf, prompts: li
         assert result.prompt_seconds < result.seconds
 
 
-@methods
+@pytest.mark.parametrize("method", few(METHODS, ["plain", "bild", "hidden transfer"]))
 def test_stop_string_within_an_accepted_draft_stops_the_text(method: str, pair_of: PairOf, prompts: list[str]) -> None:
     """Every complete text is generated again with a stop string from its middle."""
     within = 0

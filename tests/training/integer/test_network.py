@@ -51,6 +51,7 @@ def test_exported_weights_equal_the_trained_ones(integer_bundle: Path, run_all: 
     )
 
 
+@pytest.mark.proof
 def test_other_families_and_heads_are_trained(
     make_checkpoint: Callable[..., Path],
     make_integer_bundle: Callable[[Path], Path],

@@ -113,6 +113,7 @@ def test_manifest_records_the_training(trained: tuple[Trained, Path], integer_bu
     assert after.files.keys() == before.files.keys()
 
 
+@pytest.mark.proof
 def test_result_depends_on_the_seed_alone(
     trained: tuple[Trained, Path], rough_bundle: Path, tiny_bundle: Path, texts: Path, tmp_path: Path
 ) -> None:

@@ -105,6 +105,7 @@ def test_training_lowers_both_losses_and_raises_the_agreement(text: Path, tmp_pa
     assert (result.layer, result.layers) == (1, 2)
 
 
+@pytest.mark.proof
 def test_training_every_layer_lowers_the_loss_after_each_layer(text: Path, tmp_path: Path) -> None:
     source = save_decoder(tmp_path / "source", "gpt2", initializer_range=0.01, n_layer=3)
     options = SHORT | {"steps": 80, "learning_rate": 3e-3, "every_layer": True}

@@ -130,9 +130,7 @@ FAULTS = [
 
 @pytest.mark.parametrize(
     ("fault", "message", "kind"),
-    few(
-        FAULTS, [each for each in FAULTS if each[0] in ("wrong bits", "illegal address", "timeout", "missing library")]
-    ),
+    few(FAULTS, [each for each in FAULTS if each[0] in ("wrong bits", "timeout")]),
 )
 def test_a_fault_costs_one_row(gpu, intaglio: Run, monkeypatch, fault: str, message: str, kind: str) -> None:
     gpu("requantize", fault=f"{fault}:requantize_16")
@@ -164,7 +162,7 @@ ONNXRUNTIME_FAULTS = [
 
 @pytest.mark.parametrize(
     ("fault", "message", "kind"),
-    few(ONNXRUNTIME_FAULTS, [each for each in ONNXRUNTIME_FAULTS if each[0] in ("wrong bits", "no provider")]),
+    few(ONNXRUNTIME_FAULTS, [each for each in ONNXRUNTIME_FAULTS if each[0] == "wrong bits"]),
 )
 def test_a_fault_in_onnx_runtime_costs_one_row(gpu, intaglio: Run, fault: str, message: str, kind: str) -> None:
     gpu("requantize", fault=f"{fault}:requantize_16", forms=("ptx", "onnxruntime"))
@@ -199,7 +197,7 @@ SANITIZER_FAULTS = [
 
 @pytest.mark.parametrize(
     ("fault", "kinds", "message"),
-    few(SANITIZER_FAULTS, [each for each in SANITIZER_FAULTS if each[0] in (":", "invalid read")]),
+    few(SANITIZER_FAULTS, [each for each in SANITIZER_FAULTS if each[0] == "invalid read"]),
 )
 def test_sanitizer_finds_memory_errors(gpu, intaglio: Run, monkeypatch, fault: str, kinds, message: str) -> None:
     gpu("requantize", fault=fault if fault == ":" else f"{fault}:requantize_16", forms=("sanitizer",))

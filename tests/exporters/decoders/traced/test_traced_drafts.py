@@ -34,6 +34,7 @@ TRANSFERRING = {  # what tells rows of pseudo states from those of tokens
 }
 
 
+@pytest.mark.proof
 @pytest.mark.parametrize("model_type", few(TRANSFERRING, ["gemma3_text"]))
 def test_hidden_transfer_equals_the_reference_and_keeps_the_text(
     model_type: str, tmp_path: Path, proved: Proved

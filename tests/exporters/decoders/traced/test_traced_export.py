@@ -47,6 +47,7 @@ def test_lost_window_fails_the_check(tmp_path: Path, monkeypatch: pytest.MonkeyP
     assert not export(str(checkpoint), tmp_path / "bundle").passed
 
 
+@pytest.mark.proof
 @pytest.mark.parametrize("options", [{"strategy": "speculative", "draft": True}, {"strategy": "ngram"}], ids=str)
 def test_drafts_do_not_change_the_text_across_a_window(windowed: tuple[Path, Path], options: dict[str, Any]) -> None:
     bundle = windowed[1]
@@ -109,6 +110,7 @@ def test_bisection_compares_the_blocks_with_the_modules_of_the_source(windowed: 
     assert compared >= {"model.layers.0", "model.layers.1", "lm_head"}
 
 
+@pytest.mark.proof
 @pytest.mark.parametrize(("context", "positions"), few([("short", 32), ("long", 64)], [("long", 64)]))
 def test_frequencies_of_a_context_are_exact(tmp_path: Path, context: str, positions: int) -> None:
     checkpoint = save_family(
