@@ -121,6 +121,7 @@ def test_build_lists_the_engines(intaglio: Run, tiny_bundle_copy: Path) -> None:
     assert (tiny_bundle_copy / engine["path"]).stat().st_size == engine["bytes"]
 
 
+@pytest.mark.proof
 def test_compiler_output_stays_out_of_the_json(intaglio: Run, tiny_bundle: Path, tmp_path: Path) -> None:
     """TensorRT-RTX's C++ writes warnings to standard output for a clamp whose bounds have no float16."""
     half = str(tmp_path / "half")

@@ -80,6 +80,7 @@ def test_every_byte_has_a_token(tokenizer: PreTrainedTokenizerFast) -> None:
     assert sorted(pieces.values()) == list(range(len(pieces)))
 
 
+@pytest.mark.proof
 @pytest.mark.parametrize("seed", few([0, 1], [0]))
 def test_training_is_reproducible(texts: Texts, tmp_path: Path, seed: int) -> None:
     runs = [tmp_path / "one", tmp_path / "other"]
@@ -106,6 +107,7 @@ def one_step(texts: Texts, tmp_path_factory: pytest.TempPathFactory) -> tuple[Pa
     return out, train_language_models.train_pair("tests", PRESET, texts, out, 1, None, 0, "float32")
 
 
+@pytest.mark.proof
 def test_weights_depend_on_the_seed(texts: Texts, one_step: tuple[Path, Measurements], tmp_path: Path) -> None:
     other = train_language_models.train_pair("tests", PRESET, texts, tmp_path / "other", 1, None, 1, "float32")
     assert one_step[1].large.perplexity_float32 != other.large.perplexity_float32
@@ -127,6 +129,7 @@ def test_training_lowers_the_loss(texts: Texts) -> None:
     assert told[-1].loss < told[0].loss
 
 
+@pytest.mark.proof
 def test_time_limit_ends_the_training(texts: Texts, tmp_path: Path) -> None:
     measured = train_language_models.train_pair("tests", PRESET, texts, tmp_path / "out", minutes=1 / 60)
     assert measured.large.steps >= 1

@@ -280,6 +280,7 @@ def test_disk_full_while_writing_weights_prints_one_line(source: Path, refused: 
         resource.setrlimit(resource.RLIMIT_FSIZE, limits)
 
 
+@pytest.mark.proof
 @pytest.mark.parametrize(
     "number",
     [

@@ -309,6 +309,7 @@ def test_graph_with_weights_outside_its_folder_is_refused(tmp_path: Path) -> Non
         adopt(tmp_path / "in" / "m.onnx", Draft(tmp_path))
 
 
+@pytest.mark.proof
 def test_model_of_few_positions_is_traced_with_a_short_example(
     make_checkpoint: Callable[..., Path], tmp_path: Path
 ) -> None:

@@ -21,7 +21,6 @@ ROBERTA = ("xlm-roberta", "camembert")  # families of the same modules
 BASES = [(family.architecture, 2) for family in ENCODERS if family.model_type not in ROBERTA]
 # Each family, each kind of head and none; other tests trace most of them too, so that these take little time.
 FEW = [
-    ("BertForMaskedLM", 1),
     ("BertForSequenceClassification", 1),
     ("DistilBertModel", 1),
     ("RobertaForMaskedLM", 1),

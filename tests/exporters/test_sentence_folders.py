@@ -218,6 +218,7 @@ def test_unsupported_setting_is_refused_by_name(
     assert not (tmp_path / "bundle").exists()
 
 
+@pytest.mark.proof
 def test_similarity_function_is_read_from_the_model(backbone: Backbone, tmp_path: Path) -> None:
     from sentence_transformers import SentenceTransformer
 

@@ -51,6 +51,7 @@ def test_sigterm_finishes_running_texts_and_closes_connections(
         assert running.process.wait(60) == 0
 
 
+@pytest.mark.proof
 def test_embeddings_beyond_the_grace_period_get_503(tiny_bundle: Path) -> None:
     limits = ("--grace", 0, "--threads", 1, "--max-waiting-tokens", 1 << 24)
     answers: list[tuple[int, Any]] = []

@@ -172,6 +172,7 @@ def test_wheel_holds_the_library_and_is_platform_specific(tmp_path):
     assert wheel.stem.split("-")[2:4] == ["py3", "none"] and not wheel.stem.endswith("-any")
 
 
+@pytest.mark.proof
 def test_missing_compiler_builds_a_wheel_with_a_warning(tmp_path):
     pytest.importorskip("setuptools")
     wheel, output = make_wheel(tmp_path, "/nonexistent")

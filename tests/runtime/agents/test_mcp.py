@@ -145,6 +145,7 @@ def test_closing_a_server_that_stopped_reading_is_bounded(tmp_path: Path) -> Non
     use(script(tmp_path, "ours.py", OURS), body, call=0.5)
 
 
+@pytest.mark.proof
 def test_closing_a_hanging_http_server_is_bounded(tmp_path: Path) -> None:
     async def body(tools: dict[str, Tool]) -> None:
         process.send_signal(signal.SIGSTOP)

@@ -51,6 +51,7 @@ def write(bundle: Path, **options: Any) -> list[Generated]:
     return list(generate(bundle, SOURCES, max_new_tokens=COUNT, **options))
 
 
+@pytest.mark.covering(1)
 @pytest.mark.parametrize("batch", [1, 3])
 @pytest.mark.parametrize(
     "options",

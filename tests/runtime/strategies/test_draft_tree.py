@@ -134,6 +134,7 @@ def test_capacity_limits_the_text_not_the_tree(make_drafting: Callable[..., tupl
 
 
 # Both kinds' trees are verified by the same code.
+@pytest.mark.proof
 @pytest.mark.parametrize(
     ("kind", "count"), few([("medusa", 500), ("medusa", 1500), ("hidden-transfer", 1500)], [("medusa", 500)])
 )
@@ -163,6 +164,7 @@ def test_sampled_texts_follow_the_models_distribution(
     assert follows(sample, expected)
 
 
+@pytest.mark.proof
 def test_typical_acceptance_accepts_more_likely_tokens(
     trained_drafting: Callable[[str], Path], prompts: list[str]
 ) -> None:

@@ -166,6 +166,7 @@ def unequal_pairs(make_decoder: Any, export_altered: Any) -> dict[str, tuple[Pat
     return {"small": (short, long), "large": (long, short), "neither": (long, long)}
 
 
+@pytest.mark.covering(1)
 @methods_of_any_model
 @pytest.mark.parametrize("shorter", ["small", "large"])
 @pytest.mark.parametrize("batch", [1, 3])
@@ -219,6 +220,7 @@ def drafts(trace: list[Emitted]) -> Iterator[int]:
             yield len(list(group))
 
 
+@pytest.mark.covering(1)
 @pytest.mark.parametrize("window", [1, 3, 7])
 @pytest.mark.parametrize("method", ["speculative", "ngram"])
 def test_drafts_are_at_most_as_long_as_the_window(

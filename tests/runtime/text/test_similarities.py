@@ -17,6 +17,7 @@ from intaglio.runtime.text.similarities import MOST
 TEXTS = ["A cat sits on the mat.", "Stock markets fell on Monday.", "A kitten rests on a rug."]
 
 
+@pytest.mark.proof
 def test_cosines_equal_those_of_the_embeddings(make_checkpoint: Callable[..., Path], tmp_path: Path) -> None:
     checkpoint = make_checkpoint(
         "BertModel", sentence={"pooling_mode_mean_tokens": True, "normalize": False}, num_hidden_layers=1

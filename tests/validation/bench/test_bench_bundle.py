@@ -229,6 +229,7 @@ def test_table_names_the_measured_values(trained_pair: tuple[Path, Path], intagl
     assert (code, "ends with .svg or .html" in err) == (2, True)
 
 
+@pytest.mark.proof
 def test_single_pass_results_have_no_time_per_token(trained_pair: tuple[Path, Path]) -> None:
     found = bench(trained_pair[0], requests=2, rounds=1, max_new_tokens=1)
     assert found.rows[0].per_token is None

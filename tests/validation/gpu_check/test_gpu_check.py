@@ -93,6 +93,7 @@ def test_report_has_the_machine_every_kernel_and_its_time(gpu, intaglio: Run, tm
             assert speed["of_copy"] > 0 and speed["of_cublas"] is None  # no product of cuBLAS
 
 
+@pytest.mark.proof
 def test_products_are_compared_with_cublas(gpu, intaglio: Run, tmp_path: Path, monkeypatch) -> None:
     gpu("int_linear")
     monkeypatch.syspath_prepend(SUPPORT / "gpu_stand_in")
@@ -235,6 +236,7 @@ def test_fault_while_measuring_keeps_what_was_checked(gpu, intaglio: Run) -> Non
     assert (failure["kind"], failure["case"]) == ("launch failed", "measuring") and not part["passed"]
 
 
+@pytest.mark.proof
 def test_other_operators_are_checked_after_a_fault(gpu, intaglio: Run) -> None:
     gpu("requantize", "csr_matmul", fault="illegal address:requantize_8")
     code, printed, _ = intaglio("gpu-check")

@@ -57,6 +57,7 @@ def has_empty(inputs: Any) -> bool:
     return any(array is not None and array.size == 0 for array in inputs)
 
 
+@pytest.mark.proof
 def test_int8_only_encoder_builds_for_t4_and_a100(tiny_int8_bundle: Path, tmp_path: Path) -> None:
     bundle = Path(shutil.copytree(tiny_int8_bundle, tmp_path / "tiny"))
     engines = build(bundle, "tensorrt-rtx", gpus=["t4", "a100"]).engines

@@ -59,7 +59,7 @@ def allowed(grammar: str | None, tokenizer: Tokenizer, text: str, tokens: Sequen
     return constraint.count_allowed([], [*tokens, END]) == len(tokens) + 1
 
 
-@pytest.mark.covering(2)
+@pytest.mark.covering(1)
 @styles
 @marked
 @pytest.mark.parametrize("parallel", [True, False])

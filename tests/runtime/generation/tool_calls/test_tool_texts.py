@@ -233,7 +233,7 @@ def plain_tokens() -> dict[tuple[str, str, bool], list[list[int]]]:
 QUESTIONS = ["The weather in Ulm?", "A module is", "def f(x):", "What time is it in the list of names?"]
 
 
-@pytest.mark.covering(2)
+@pytest.mark.covering(1)
 @pytest.mark.parametrize("special", [False, True], ids=["text", "special"])
 @pytest.mark.parametrize("style", TEMPLATES)
 @pytest.mark.parametrize("sampling", [Sampling(), Sampling(1.5)], ids=["greedy", "sampled"])
