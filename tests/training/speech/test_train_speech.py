@@ -97,7 +97,6 @@ def test_weights_depend_on_the_seed_alone(spoken: Path, tmp_path: Path) -> None:
     assert weights["one"] == weights["two"] != weights["other"]
 
 
-@pytest.mark.proof
 def test_every_ablation_is_trained_and_exported(spoken: Path, tmp_path: Path) -> None:
     for ablation in ABLATIONS:
         result = trained(tmp_path / ablation, spoken, replace(TINY, ablation=ablation, steps=1))

@@ -167,7 +167,7 @@ def assert_rollback_leaves_no_trace(bundle: Path) -> None:
 
 
 def assert_sensitivities_are_squared_gradients(checkpoint: Path, bundle: Path, least: int) -> None:
-    """Those of more than `least` weights. Each equals the mean squared gradient of a matrix, or of an expert's, by autograd in `transformers`.
+    """Of more than `least` weights, each equals the mean squared gradient of a matrix, by autograd in `transformers`.
 
     Names are compared elsewhere: those of joined or renamed weights are the checkpoint's in one and the module's in the
     other.
