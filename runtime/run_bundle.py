@@ -27,6 +27,7 @@ def run(
     max_seconds: float | None = None,
     threads: int | None = None,
     prompt_name: str | None = None,
+    query: str | None = None,
 ) -> Iterator[Ran | Transcribed]:
     """Run `bundle` on `texts` and yield one result per text, in order: a `Ran`, see `intaglio.runtime.text.run_texts`.
 
@@ -35,11 +36,12 @@ def run(
     the default width with `language_model`, an ARPA file of word n-grams, whose logarithms are multiplied by
     `language_model_weight`; every word adds `word_bonus` (`BeamOptions`). Recordings longer than `max_seconds` are
     rejected. `batch_size`, `truncate`, `top` and `prompt_name` (the prompt before each text to embed; None: the
-    bundle's default) are for texts. `threads`: processor threads of ONNX Runtime, by default all. Raises `UsageError`
+    bundle's default) are for texts; so is `query`, a text that a classifier reads together with each text, as a
+    reranker does. `threads`: processor threads of ONNX Runtime, by default all. Raises `UsageError`
     for an input that the model does not accept, `BundleError` for a bundle that takes none.
     """
     opened = Bundle.open(bundle)
     speech = speech_options(beam, language_model, language_model_weight, word_bonus, max_seconds)
     return modality_of(opened.manifest).run(
-        opened, texts, RunOptions(target, batch_size, truncate, top, prompt_name, speech, threads)
+        opened, texts, RunOptions(target, batch_size, truncate, top, prompt_name, speech, query, threads)
     )

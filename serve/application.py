@@ -27,6 +27,7 @@ from intaglio.serve.endpoints.chat_completions import ChatFormatter, ChatRequest
 from intaglio.serve.endpoints.classification import ClassificationRequest, ClassificationResponse, classify
 from intaglio.serve.endpoints.completions import CompletionFormatter, CompletionRequest
 from intaglio.serve.endpoints.embeddings import EmbeddingsRequest, EmbeddingsResponse, create_embeddings
+from intaglio.serve.endpoints.rerank import RerankRequest, RerankResponse, rerank
 from intaglio.serve.endpoints.responses import ResponseFormatter, ResponsesRequest
 from intaglio.serve.endpoints.transcriptions import MEDIA_TYPES, Ending, Spoken, recording_error
 from intaglio.serve.middleware import CLOSED, Gate, Observed
@@ -45,8 +46,8 @@ SHORT_BODY = 1 << 16  # bytes
 PING = 15  # seconds between comments in an idle stream, which keep proxies from closing it
 
 Fields = TypeVar("Fields", bound=GenerationFields)
-EncoderFields = TypeVar("EncoderFields", EmbeddingsRequest, ClassificationRequest)
-EncoderResponse = TypeVar("EncoderResponse", EmbeddingsResponse, ClassificationResponse)
+EncoderFields = TypeVar("EncoderFields", EmbeddingsRequest, ClassificationRequest, RerankRequest)
+EncoderResponse = TypeVar("EncoderResponse", EmbeddingsResponse, ClassificationResponse, RerankResponse)
 Answer = TypeVar("Answer")
 
 
@@ -88,9 +89,7 @@ class Api:
     def application(self) -> Starlette:
         """The application with all routes."""
         routes = [
-            Route("/health", self.live, methods=["GET"]),
-            Route("/health/live", self.live, methods=["GET"]),
-            Route("/health/ready", self.live, methods=["GET"]),
+            *(Route(path, self.live, methods=["GET"]) for path in ("/health", "/health/live", "/health/ready")),
             Route("/metrics", self.show_metrics, methods=["GET"]),
             Route("/v1/models", self.list_models, methods=["GET"]),
             Route("/v1/models/{name:path}", self.show_model, methods=["GET"]),
@@ -99,18 +98,16 @@ class Api:
             Route("/v1/responses", self.responses, methods=["POST"]),
             Route("/v1/embeddings", self.embeddings, methods=["POST"]),
             Route("/v1/classify", self.classify, methods=["POST"]),
+            *(Route(path, self.rerank, methods=["POST"]) for path in ("/v1/rerank", "/v2/rerank")),  # Jina's, Cohere's
             Route("/v1/audio/transcriptions", self.transcriptions, methods=["POST"]),
         ]
         gate = Middleware(Gate, api_keys=self.options.api_keys, arrivals=self._arrivals)
         middleware = [Middleware(Observed, metrics=self.metrics), gate]
         if self.options.cors_origins:
             cors = Middleware(
-                CORSMiddleware,
-                allow_origins=list(self.options.cors_origins),
-                allow_methods=["GET", "POST"],
-                allow_headers=["*"],
-                expose_headers=["X-Request-Id", "Retry-After"],
-            )
+                CORSMiddleware, allow_origins=list(self.options.cors_origins), allow_methods=["GET", "POST"],
+                allow_headers=["*"], expose_headers=["X-Request-Id", "Retry-After"],
+            )  # fmt: skip
             middleware.insert(1, cors)
         handlers: dict[Any, Callable[[Request, Any], Awaitable[Response]]] = {
             ApiError: _error,
@@ -161,6 +158,10 @@ class Api:
     async def classify(self, request: Request) -> Response:
         """Classes of texts."""
         return await self._encode(request, ClassificationRequest, classify)
+
+    async def rerank(self, request: Request) -> Response:
+        """Documents in the order of their relevance."""
+        return await self._encode(request, RerankRequest, rerank)
 
     async def transcriptions(self, request: Request) -> Response:
         """The transcript of a recording."""

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from itertools import islice
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -27,6 +27,7 @@ Examples:
   intaglio run minilm --input sentences.txt --json > embeddings.jsonl
   cat sentences.txt | intaglio run minilm
   intaglio run minilm --similarity "A cat sits." "A kitten rests." "Stocks fell."
+  intaglio run reranker --query "Who wrote Emma?" "Jane Austen wrote it." "Bees make honey."
   intaglio run bert-fill-mask "Paris is the [MASK] of France."
   intaglio run squeezeformer meeting.wav call.flac
   intaglio run squeezeformer meeting.wav --beam 50 --language-model words.arpa --json
@@ -59,6 +60,7 @@ HEADINGS = {
 @click.option("--truncate", is_flag=True, help="Truncate texts that are longer than the model's maximum.")
 @click.option("--top", default=5, show_default=True, help="Number of words to list for a blank.")
 @click.option("--prompt-name", help="Name of the model's prompt to put before each text.  [default: the model's]")
+@click.option("--query", help="Text that a classifier reads with each text; a reranker's best texts come first.")
 @click.option("--similarity", "compare", is_flag=True, help="Show the similarity of the texts' embeddings.")
 @speech_flags
 @json_option
@@ -72,6 +74,7 @@ def run_command(
     truncate: bool,
     top: int,
     prompt_name: str | None,
+    query: str | None,
     compare: bool,
     speech: SpeechFlags,
     as_json: bool,
@@ -83,7 +86,8 @@ def run_command(
 
     A file has one text per line; blank lines are texts too. Prints one line per text; with --json the full result, one
     object per line. For a text with several blanks, words are listed for the first one. With --similarity up to a
-    thousand texts are compared with each other instead; with --json that is one object.
+    thousand texts are compared with each other instead; with --json that is one object. With --query a reranker's texts
+    are sorted by relevance; with --json they keep their order.
     """
     from intaglio.runtime.text.run_texts import run
     from intaglio.runtime.text.similarities import similarity
@@ -95,15 +99,22 @@ def run_command(
             )
         if prompt_name is not None:
             raise UsageError("--prompt-name is for embeddings of texts, and the bundle takes recordings. Leave it out.")
+        if query is not None:
+            raise UsageError("--query is for classifiers of texts, and the bundle takes recordings. Leave it out.")
         transcribe(bundle, texts, file, target, threads, speech, as_json)
         return
     speech.refuse(bundle)
     read = _texts(texts, file)
+    if compare and query is not None:
+        raise UsageError("--query scores texts, and --similarity compares embeddings. Leave one of them out.")
     try:
         if compare:
             _show_similarity(similarity(bundle, read, target, batch_size, truncate, threads, prompt_name), as_json)
             return
-        for result in run(bundle, read, target, batch_size, truncate, top, threads=threads, prompt_name=prompt_name):
+        results = run(bundle, read, target, batch_size, truncate, top, threads, prompt_name, query)
+        if query is not None and not as_json:
+            results = _ranked(results)
+        for result in results:
             if as_json:
                 print_json(result)
             else:
@@ -124,12 +135,24 @@ def _texts(texts: tuple[str, ...], file: Path | None) -> Iterable[str]:
     return lines(None)
 
 
+def _ranked(results: Iterator[Ran]) -> Iterator[Ran]:
+    """Sort by the score of the only class, the largest first; several classes keep the order of the texts."""
+    return iter(sorted(results, key=lambda result: -sum((result.scores or {}).values()) if _ranks(result) else 0.0))
+
+
+def _ranks(result: Ran) -> bool:
+    """Whether the model has one class, whose score is the relevance of a text."""
+    return result.query is not None and len(result.scores or {}) == 1
+
+
 def _line(result: Ran) -> str:
     if result.embedding is not None:
         shown = ", ".join(f"{number:+.4f}" for number in result.embedding[:6])
         return f"[{shown}, … {len(result.embedding)} numbers]  {result.text}"
     from intaglio.cli.printing.printable import printable
 
+    if _ranks(result):
+        return printable(f"{sum((result.scores or {}).values()):+8.4f}  {result.text}")
     scores = ", ".join(f"{name} {score:.3f}" for name, score in list((result.scores or {}).items())[:5])
     return printable(f"{result.label}  ({scores})")  # labels are of the bundle
 

@@ -61,6 +61,18 @@ def class_labels(config: Mapping[str, Any]) -> list[str]:
 
 
 def activation(config: Mapping[str, Any]) -> str:
-    """The function from logits to scores: one class of many, several classes at once, or a plain number."""
+    """The function from logits to scores: one class of many, several classes at once, or a plain number.
+
+    The one that a cross-encoder of sentence-transformers names counts. Raises `SourceError` if it is not known.
+    """
+    settings = config.get("sentence_transformers")
+    own = settings.get("activation_fn") if isinstance(settings, dict) else None
+    if own := own or config.get("sbert_ce_default_activation_function"):
+        name = str(own).rpartition(".")[2].lower()
+        if not str(own).startswith("torch.nn.") or name not in ("identity", "sigmoid"):
+            raise SourceError(
+                f"config.json: activation_fn is {str(own)[:80]!r}, expected Identity or Sigmoid of torch.nn."
+            )
+        return name
     named = {"multi_label_classification": "sigmoid", "regression": "identity"}.get(str(config.get("problem_type")))
     return named or ("sigmoid" if len(class_labels(config)) == 1 else "softmax")  # softmax of one class is always 1

@@ -50,6 +50,7 @@ class RunOptions:
     top: int = 5  # words for a blank of a text
     prompt_name: str | None = None  # put before each text to embed; None: the bundle's default
     speech: SpeechOptions | None = None  # recordings
+    query: str | None = None  # that a classifier reads with each text
     threads: int | None = None  # of ONNX Runtime
 
 

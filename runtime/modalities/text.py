@@ -35,7 +35,7 @@ def _mask(feeds: Mapping[str, Array], outputs: Mapping[str, Array]) -> Array | N
 
 
 def _run(bundle: Bundle, inputs: Iterable[str], options: RunOptions) -> Iterator[Ran]:
-    texts = options.batch_size, options.truncate, options.top, options.threads, options.prompt_name
+    texts = options.batch_size, options.truncate, options.top, options.threads, options.prompt_name, options.query
     return run(bundle, inputs, options.target, *texts)
 
 

@@ -19,7 +19,7 @@ from intaglio.runtime.engines.engine import Array
 from intaglio.runtime.engines.opening import open_engine
 from intaglio.runtime.text.embedding_prompts import find_prompt
 from intaglio.runtime.text.inputs import MASK
-from intaglio.runtime.text.tokenizer import NO_PROMPT, Tokenizer, TokenSequence
+from intaglio.runtime.text.tokenizer import NO_PROMPT, Pair, Tokenizer, TokenSequence
 from intaglio.targets import DEFAULT
 
 
@@ -31,6 +31,7 @@ class Ran(msgspec.Struct, omit_defaults=True, eq=False):
     label: str | None = None  # "classify": the most probable class; "fill-mask": the text with its blanks filled
     scores: dict[str, float] | None = None  # probability of each class, or of the top words for the first blank
     tokens: int = 0  # that the model read, special tokens included
+    query: str | None = None  # that the text was read with
 
 
 def run(
@@ -42,11 +43,14 @@ def run(
     top: int = 5,
     threads: int | None = None,
     prompt_name: str | None = None,
+    query: str | None = None,
 ) -> Iterator[Ran]:
     """Run `bundle` on `texts` and yield one `Ran` per text, in order.
 
     Texts are read in batches of `batch_size`, so an endless stream works. `top` is the number of words listed for a
     blank. `threads`: see `open_engine`. `prompt_name`: the prompt to put before each text; None: the bundle's default.
+    `query`: a text that a classifier reads together with each text, as rerankers do.
+
     Raises `UsageError` for a text that is longer than the model's limit (unless `truncate`) or that lacks the blank of
     a fill-mask bundle, and for an unknown prompt, `BundleError` for a bundle that does not accept text.
     """
@@ -55,7 +59,8 @@ def run(
     with TextRunner(Bundle.open(bundle), target, threads, top=top) as runner:
         prompt = find_prompt(runner.manifest, prompt_name)
         for batch in _batches(texts, batch_size):
-            yield from runner.run(batch, truncate, prompt)
+            read = batch if query is None else [Pair(query, text) for text in batch]
+            yield from runner.run(read, truncate, prompt)
 
 
 class TextRunner(Closing):
@@ -75,29 +80,38 @@ class TextRunner(Closing):
         self.tokenizer = Tokenizer.open(bundle)
         self.engine = open_engine(bundle, target, threads, spinning)
 
-    def run(self, texts: Sequence[str], truncate: bool = False, prompt: Prompt = NO_PROMPT) -> list[Ran]:
+    def run(self, texts: Sequence[str | Pair], truncate: bool = False, prompt: Prompt = NO_PROMPT) -> list[Ran]:
         """Run one batch, each text after `prompt`. Raises `UsageError` for a text that the model does not accept."""
         sequences = self.tokenizer.encode(texts, truncate, prompt)
         for text, sequence in zip(texts, sequences, strict=True):
             self.check(text, sequence)
         return self.run_tokens(texts, sequences)
 
-    def check(self, text: str, sequence: TokenSequence) -> None:
-        """Raise `UsageError` for a text with too many tokens, or without the blank of a fill-mask bundle."""
+    def check(self, text: str | Pair, sequence: TokenSequence) -> None:
+        """Raise `UsageError` for too many tokens, a missing blank to fill, or a pair that the task does not read."""
+        if isinstance(text, Pair) and self.manifest.task != "classify":
+            raise UsageError(
+                f"a query and a text are read together by a classifier, and the bundle's task is {self.manifest.task}. "
+                "Leave the query out, or use a reranker."
+            )
         self.tokenizer.check_length(text, sequence)
         blank = self.tokenizer.mask_token_id
         if self.manifest.task == "fill-mask" and blank not in sequence.ids:
             token = self.tokenizer.backend.id_to_token(blank) if blank is not None else "[MASK]"
-            raise UsageError(f"text without a blank to fill: {text[:40]!r}. Write {token} for the word to fill in.")
+            raise UsageError(
+                f"text without a blank to fill: {str(text)[:40]!r}. Write {token} for the word to fill in."
+            )
 
-    def run_tokens(self, texts: Sequence[str], sequences: Sequence[TokenSequence]) -> list[Ran]:
+    def run_tokens(self, texts: Sequence[str | Pair], sequences: Sequence[TokenSequence]) -> list[Ran]:
         """Run one batch of checked texts, at least one, given with their tokens."""
         feeds = self.tokenizer.pad(sequences)
         outputs = self.engine.run(feeds)
         _check_output(outputs[self._task.output], feeds, self._task, self.manifest)
-        results = list(self._task.read(_Batch(texts, feeds, outputs, self.manifest, self.tokenizer, self._top)))
-        for result, sequence in zip(results, sequences, strict=True):
+        shown = [text.second if isinstance(text, Pair) else text for text in texts]
+        results = list(self._task.read(_Batch(shown, feeds, outputs, self.manifest, self.tokenizer, self._top)))
+        for result, text, sequence in zip(results, texts, sequences, strict=True):
             result.tokens = len(sequence.ids)
+            result.query = text.first if isinstance(text, Pair) else None
         return results
 
     def close(self) -> None:

@@ -42,6 +42,13 @@ COLUMNS = ("input_ids", "attention_mask", "token_type_ids", POOLING_MASK)  # the
 NO_PROMPT = Prompt("")
 
 
+class Pair(NamedTuple):
+    """Two texts that a model reads together, such as a query and a document."""
+
+    first: str
+    second: str
+
+
 class TokenSequence(NamedTuple):
     """One text as the model reads it: special tokens included, no padding."""
 
@@ -104,26 +111,33 @@ class Tokenizer:
             self.check_length(text, sequence)
         return self.pad(sequences)
 
-    def encode(self, texts: Sequence[str], truncate: bool = False, prompt: Prompt = NO_PROMPT) -> list[TokenSequence]:
+    def encode(
+        self, texts: Sequence[str | Pair], truncate: bool = False, prompt: Prompt = NO_PROMPT
+    ) -> list[TokenSequence]:
         """The tokens of each text after `prompt`, of any length. Not for several threads at a time.
 
-        Raises `UsageError` for a text that is not Unicode, or with a word that is too long for a tokenizer.
+        `truncate` shortens the longer text of a pair first; `prompt` does not precede pairs. Raises `UsageError` for a
+        text that is not Unicode, or with a word that is too long for a tokenizer.
         """
         for text in texts:
-            check_unicode(text)
-            check_words(text)
+            for part in text if isinstance(text, Pair) else (text,):
+                check_unicode(part)
+                check_words(part)
         if self.truncation is not None and truncate:
             self.backend.enable_truncation(self.truncation, direction=self._direction)
         else:
             self.backend.no_truncation()
-        encoded = self.backend.encode_batch([prompt.text + text for text in texts])
+        encoded = self.backend.encode_batch(
+            [tuple(text) if isinstance(text, Pair) else prompt.text + text for text in texts]
+        )
         return [TokenSequence(each.ids, each.type_ids, prompt.excluded_tokens) for each in encoded]
 
-    def check_length(self, text: str, sequence: TokenSequence) -> None:
-        """Raise `ContextLengthError` for a text of more tokens than the model takes."""
+    def check_length(self, text: str | Pair, sequence: TokenSequence) -> None:
+        """Raise `ContextLengthError` for a text or a pair of more tokens than the model takes."""
         if self.max_length is not None and len(sequence.ids) > self.max_length:
+            what, shown = ("pair", text.second) if isinstance(text, Pair) else ("text", text)
             raise ContextLengthError(
-                f"text of {len(sequence.ids)} tokens, the model takes at most {self.max_length}: {text[:40]!r}…. "
+                f"{what} of {len(sequence.ids)} tokens, the model takes at most {self.max_length}: {shown[:40]!r}…. "
                 "Split it, or shorten it."
             )
 

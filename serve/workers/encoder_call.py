@@ -9,7 +9,7 @@ from contextlib import suppress
 
 from intaglio.errors import IntaglioError
 from intaglio.runtime.text.run_texts import Ran
-from intaglio.runtime.text.tokenizer import TokenSequence
+from intaglio.runtime.text.tokenizer import Pair, TokenSequence
 
 
 class EncoderCall:
@@ -45,7 +45,7 @@ class EncoderCall:
 class WaitingText:
     """A text in the queue."""
 
-    def __init__(self, call: EncoderCall, place: int, text: str, tokens: TokenSequence):
+    def __init__(self, call: EncoderCall, place: int, text: str | Pair, tokens: TokenSequence):
         self.call, self.place, self.text, self.tokens = call, place, text, tokens
         self.arrived = time.monotonic()
 

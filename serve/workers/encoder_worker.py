@@ -16,13 +16,13 @@ from intaglio.errors import BusyError, EngineError, IntaglioError, UsageError, o
 from intaglio.runtime.generation.scheduling.scheduler_options import Load
 from intaglio.runtime.text.embedding_prompts import find_prompt
 from intaglio.runtime.text.run_texts import Ran, TextRunner
-from intaglio.runtime.text.tokenizer import TokenSequence
+from intaglio.runtime.text.tokenizer import Pair, TokenSequence
 from intaglio.serve.bodies.token_ids import TokenIds
 from intaglio.serve.workers.batch_plan import BatchLimits, next_batch
 from intaglio.serve.workers.encoder_call import EncoderCall, WaitingText, end_calls
 from intaglio.targets import DEFAULT
 
-Text = str | Sequence[int]  # characters, or the tokens themselves, to which no special ones are added
+Text = str | Pair | Sequence[int]  # characters, or the tokens themselves, to which no special ones are added
 CLOSED = "the server is shutting down. Try again later."
 
 
@@ -106,7 +106,7 @@ class EncoderWorker(Closing):
             prompt = find_prompt(self.manifest, self._prompt_name)
         else:
             prompt = find_prompt(self.manifest, name, "prompt_name")
-        if prompt.text and not all(isinstance(text, str) for text in texts):
+        if prompt.text and not all(isinstance(text, str | Pair) for text in texts):
             raise UsageError(
                 f"input: token ids cannot follow the prompt {prompt.text[:40]!r}. Send text, or choose an empty prompt."
             )
@@ -167,18 +167,20 @@ class EncoderWorker(Closing):
 
     def _tokenize(self, texts: Sequence[Text], prompt: Prompt) -> list[TokenSequence]:
         """Tokenize and check `texts`, on the tokenizer's thread."""
-        encoded = iter(self._runner.tokenizer.encode([text for text in texts if isinstance(text, str)], prompt=prompt))
+        encoded = iter(
+            self._runner.tokenizer.encode([text for text in texts if isinstance(text, str | Pair)], prompt=prompt)
+        )
         found = []
         for place, text in enumerate(texts):
             try:
-                if isinstance(text, str):
+                if isinstance(text, str | Pair):
                     sequence = next(encoded)
                 else:
                     sequence = TokenSequence(text, [0] * len(text))
                     self._ids.check(text)
                 if not sequence.ids:
                     raise UsageError("no tokens, expected at least one. Add text, or leave it out.")
-                self._runner.check(text if isinstance(text, str) else "", sequence)
+                self._runner.check(text if isinstance(text, str | Pair) else "", sequence)
             except UsageError as error:
                 where = f"input[{place}]" if len(texts) > 1 else "input"
                 raise type(error)(f"{where}: {error}") from error
@@ -196,7 +198,8 @@ class EncoderWorker(Closing):
                 raise
             idle = not self._queue
             for place, (text, sequence) in enumerate(zip(texts, sequences, strict=True)):
-                self._queue.append(WaitingText(call, place, text if isinstance(text, str) else "", sequence))
+                shown = text if isinstance(text, str | Pair) else ""
+                self._queue.append(WaitingText(call, place, shown, sequence))
             self._tokens += tokens
             if idle or self._is_full():  # else the thread wakes when the oldest has waited long enough
                 self._changed.notify_all()

@@ -40,7 +40,7 @@ def test_pages_have_commands_and_few_are_skipped() -> None:
     assert {block.page for block in BLOCKS} == set(PAGES)
     assert len(COMMANDS) > 60
     left_out = [named(block) for block in BLOCKS if block.reason and block.page not in ON_A_GPU]
-    assert len(left_out) <= 6, left_out
+    assert len(left_out) <= 7, left_out
 
 
 def test_outputs_of_the_pages_do_not_collide() -> None:

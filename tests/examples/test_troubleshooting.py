@@ -7,7 +7,7 @@ import re
 import pytest
 from documentation import ROOT
 
-PAGE = (ROOT / "docs" / "troubleshooting.md").read_text(encoding="utf-8")
+PAGE = (ROOT / "docs" / "help" / "troubleshooting.md").read_text(encoding="utf-8")
 ROWS = re.findall(r"^\| (`.*?`(?: … `.*?`)?)[^|]* \|", PAGE, re.M)
 STAGES = ("cli", "exporters", "graph_passes", "intaglio", "plugins", "runtime", "serve", "training", "validation")
 SOURCE = "\n".join(
