@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 import click
 
 from intaglio.cli.options.choices import RecipeName
+from intaglio.cli.options.executor import executor_option
 from intaglio.cli.printing.results import (
     counted,
     force_option,
@@ -103,6 +104,10 @@ class ListsRecipes(Verb):
     "--allow-float", is_flag=True, help="Keep operators in floating point that an integer-only recipe cannot convert."
 )
 @click.option("--threads", type=int, help="Maximum number of threads.  [default: all processors]")
+@executor_option
+@click.option(
+    "--resume", is_flag=True, help="Keep finished layers beside OUTPUT, and go on from those of a run that ended early."
+)
 @click.option("--allow-code", is_flag=True, help="Allow the recipe to run your own functions (surgeon: ...).")
 @force_option
 @json_option
@@ -116,6 +121,8 @@ def compress_command(
     group_size: int | None,
     threads: int | None,
     allow_float: bool,
+    executor: str,
+    resume: bool,
     allow_code: bool,
     force: bool,
     as_json: bool,
@@ -139,6 +146,8 @@ def compress_command(
         group_size=group_size,
         threads=threads,
         allow_code=allow_code,
+        executor=executor,
+        resume=resume,
     )
     _warn_of_what_is_left(result)
     if as_json:

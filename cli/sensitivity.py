@@ -6,6 +6,7 @@ from pathlib import Path
 
 import click
 
+from intaglio.cli.options.executor import executor_option
 from intaglio.cli.printing.results import json_option, print_json, say, size
 from intaglio.cli.running.command import verb
 
@@ -29,6 +30,7 @@ Examples:
 @click.option("--samples", default=100, show_default=True, help="Maximum number of text windows.")
 @click.option("--tokens", default=512, show_default=True, help="Tokens per window, up to the model's maximum.")
 @click.option("--threads", type=int, help="Threads of torch.  [default: torch's own]")
+@executor_option
 @click.option("--force", is_flag=True, help="Replace the output if it exists.")
 @json_option
 def sensitivity_command(
@@ -38,6 +40,7 @@ def sensitivity_command(
     samples: int,
     tokens: int,
     threads: int | None,
+    executor: str,
     force: bool,
     as_json: bool,
 ) -> None:
@@ -48,7 +51,7 @@ def sensitivity_command(
     """
     from intaglio.training.gradients.sensitivity import sensitivity
 
-    result = sensitivity(bundle, output, calibration, samples, tokens, force, threads)
+    result = sensitivity(bundle, output, calibration, samples, tokens, force, threads, executor)
     if as_json:
         print_json(result)
         return

@@ -23,7 +23,9 @@ from intaglio.bundle.bundle import Manifest
 from intaglio.bundle.effect import Effect
 from intaglio.display.progress import step
 from intaglio.errors import GraphError
+from intaglio.executors.executor import INLINE, Executor
 from intaglio.graph_passes.calibration.data import CalibrationData
+from intaglio.graph_passes.finished_layers import NOTHING_FINISHED, FinishedLayers
 from intaglio.graph_passes.user.code import UserCode
 from intaglio.sensitivity_file import Sensitivities
 
@@ -72,15 +74,18 @@ class PassInputs:
     """Inputs of passes besides the graph; None for those that no pass of the recipe needs.
 
     A pass reads the properties `calibration`, `sensitivities` and `code`, which are never None: a pass is not called
-    without what it `needs`. `manifest` belongs to the bundle of the graph; None for a graph without a bundle. The
-    number of threads and the progress bars are set for the process:
-    `intaglio.processes.threads`, `intaglio.display.progress`.
+    without what it `needs`. `manifest` belongs to the bundle of the graph; None for a graph without a bundle.
+    `executor` runs the tasks that a pass divides its work into, in this process by default; `finished` keeps the layers
+    that a pass has finished, for `--resume`, by default none. The number of threads and the progress bars are set for
+    the process: `intaglio.processes.threads`, `intaglio.display.progress`.
     """
 
     manifest: Manifest | None = None
     calibration_data: CalibrationData | None = None
     sensitivity_file: Sensitivities | None = None
     user_code: UserCode | None = None
+    executor: Executor = INLINE
+    finished: FinishedLayers = NOTHING_FINISHED
 
     @property
     def calibration(self) -> CalibrationData:
@@ -121,6 +126,8 @@ class Pass(ABC):
 
     name: ClassVar[str]
     shows_progress: ClassVar[bool] = False  # has its own progress bar, and can be interrupted between its steps
+    uses_executor: ClassVar[bool] = False  # divides its work into tasks
+    keeps_layers: ClassVar[bool] = False  # keeps finished layers, and goes on from them
     main_option: ClassVar[str | None] = None  # the option set by `name: value` in a recipe file
 
     @property

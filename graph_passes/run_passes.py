@@ -44,8 +44,9 @@ def run_passes(passes: Sequence[Pass], model: ir.Model, inputs: PassInputs, thre
         graph_pass.prepare(inputs)
     records, asked, share = [], set[str](), None
     with bounded(threads):
-        for graph_pass in passes:
-            model, counts = graph_pass(model, inputs)
+        for number, graph_pass in enumerate(passes):
+            of_pass = dataclasses.replace(inputs, finished=inputs.finished.of_pass(number))
+            model, counts = graph_pass(model, of_pass)
             options = {**dataclasses.asdict(graph_pass), **counts.facts}
             records.append(PassRecord(graph_pass.name, options, counts.rewritten, counts.reasons, counts.layers))
             asked |= counts.asked

@@ -36,6 +36,7 @@ if TYPE_CHECKING:
         SourceError,
         StorageError,
         UsageError,
+        WorkerError,
     )
     from intaglio.exporters.checkpoints.converted import Converted
     from intaglio.exporters.convert_checkpoint import convert
@@ -125,6 +126,7 @@ __all__ = [
     "Tuning",
     "UsageError",
     "Validated",
+    "WorkerError",
     "__version__",
     "agent",
     "answer",
@@ -163,7 +165,7 @@ _MODULES = {
         "intaglio.compression": "Compressed compress",
         "intaglio.errors": (
             "BuildError BundleError BusyError ContextLengthError EngineError GraphError IntaglioError "
-            "MissingExtraError SourceError StorageError UsageError "
+            "MissingExtraError SourceError StorageError UsageError WorkerError"
         ),
         "intaglio.exporters.checkpoints.converted": "Converted",
         "intaglio.exporters.convert_checkpoint": "convert",

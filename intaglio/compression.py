@@ -6,9 +6,10 @@ of them need. `intaglio.compress` and `intaglio.graph_passes.compress` are this 
 
 from __future__ import annotations
 
+import dataclasses
 import warnings
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager, nullcontext
 from pathlib import Path
 
 import msgspec
@@ -18,11 +19,18 @@ from intaglio.bundle.external_data import external_data_files
 from intaglio.bundle.model_file import load, outline, save
 from intaglio.display.progress import step
 from intaglio.errors import GraphError, UsageError
+from intaglio.executors.executor import INLINE, Executor
+from intaglio.executors.executor import OPTION as EXECUTOR
+from intaglio.executors.opening import open_executor
+from intaglio.executors.worker import environment
 from intaglio.files.atomic import check_output_directory
+from intaglio.files.hashes import sha256
 from intaglio.graph_passes.calibration.data import OPTION as CALIBRATION
 from intaglio.graph_passes.calibration.data import CalibrationData
 from intaglio.graph_passes.checker import check
 from intaglio.graph_passes.contract import Need, Pass, PassInputs
+from intaglio.graph_passes.finished_layers import NOTHING_FINISHED, kept_beside
+from intaglio.graph_passes.finished_layers import OPTION as RESUME
 from intaglio.graph_passes.recipes.loading import load_recipe
 from intaglio.graph_passes.run_passes import manifest_after, run_passes
 from intaglio.graph_passes.user.code import UserCode
@@ -69,6 +77,8 @@ def compress(
     group_size: int | None = None,
     threads: int | None = None,
     allow_code: bool = False,
+    executor: str = INLINE.name,
+    resume: bool = False,
 ) -> Compressed:
     """Apply the passes of `recipe` (a name or a YAML file) to `bundle`, and write the result to `output`.
 
@@ -81,7 +91,9 @@ def compress(
     recipe needs it. `allow_float`: keep operators in floating point that an integer-only recipe cannot convert, instead
     of raising. `bits`, `group_size`, `allow_float`: set in every pass with this option. `threads`: maximum number of
     threads, by default all processors that this process may use. `allow_code`: let the recipe run the user's own
-    functions that it names.
+    functions that it names. `executor`: where the tasks of the passes run, `inline`, `processes`, `processes:N`, `ray`
+    or `ray://HOST:PORT`; the result is the same, to the byte. `resume`: keep finished layers in a folder beside
+    `output` until it is complete, and go on from those of a run that ended early.
     The new graph is opened in ONNX Runtime before it gets its name.
     Raises `BundleError`, `EngineError`, `GraphError`, `UsageError`, `StorageError`; nothing is left at `output` then.
     """
@@ -90,24 +102,34 @@ def compress(
     )
     _check_code(name, passes, allow_code)
     _check_data(name, passes, calibration, sensitivity)
+    _check_run(name, passes, executor, resume)
     check_output_directory(Path(output), force)
     needs = {need for each in passes for need in each.needs}
+    workers = open_executor(executor)
     with step("reading"):
         source = Bundle.open(bundle)
         data = CalibrationData.open(calibration, source) if calibration and Need.CALIBRATION in needs else None
-    with _sensitivities(source, Path(output), needs, calibration, sensitivity, threads) as weighting:
+    with ExitStack() as open_:
+        finished = NOTHING_FINISHED
+        if resume:
+            finished = open_.enter_context(kept_beside(Path(output), _run(source, passes, data, sensitivity)))
+        open_.enter_context(workers)
+        weighting = open_.enter_context(
+            _sensitivities(source, Path(output), needs, calibration, sensitivity, threads, finished.folder, workers)
+        )
         with step("reading"):
             model = load(source.model_path, mapped=True)
             check(model, f"{source.model_path} contains")
             before = _model_bytes(source.graph_paths)
         code = UserCode(Path(recipe).parent) if Need.CODE in needs else None
-        done = run_passes(passes, model, PassInputs(source.manifest, data, weighting, code), threads)
-    with step("writing"), create(output, force) as draft:
-        draft.copy_companions(source)
-        draft.manifest = manifest_after(source.manifest, done.model, done.records)
-        save(done.model, draft.model_path, beside=source.encoder_data)
-        _check_opens(draft.model_path, source, name, done.records)
-        after = _model_bytes([draft.path / graph.file for graph in source.manifest.graphs])
+        inputs = PassInputs(source.manifest, data, weighting, code, workers, finished)
+        done = run_passes(passes, model, inputs, threads)
+        with step("writing"), create(output, force) as draft:
+            draft.copy_companions(source)
+            draft.manifest = manifest_after(source.manifest, done.model, done.records)
+            save(done.model, draft.model_path, beside=source.encoder_data)
+            _check_opens(draft.model_path, source, name, done.records)
+            after = _model_bytes([draft.path / graph.file for graph in source.manifest.graphs])
     untouched = [graph.file for graph in source.manifest.graphs[1:]]
     result = Compressed(str(output), name, done.records, before, after, untouched)
     if done.share is not None:
@@ -127,6 +149,30 @@ def _check_code(recipe: str, passes: Sequence[Pass], allow_code: bool) -> None:
         )
     if allow_code and not running:
         raise UsageError(f"{ALLOW_CODE}: recipe {recipe} runs no code of its own. Leave the option out.")
+
+
+def _check_run(recipe: str, passes: Sequence[Pass], executor: str, resume: bool) -> None:
+    """Raise `UsageError` for an executor that no pass uses, and for layers that no pass keeps."""
+    if executor != INLINE.name and not any(graph_pass.uses_executor for graph_pass in passes):
+        raise UsageError(f"{EXECUTOR} {executor}: no pass of recipe {recipe} divides its work. Leave the option out.")
+    if resume and not any(graph_pass.keeps_layers for graph_pass in passes):
+        raise UsageError(f"{RESUME}: no pass of recipe {recipe} keeps finished layers. Leave the option out.")
+    if resume and any(Need.CODE in graph_pass.needs for graph_pass in passes):
+        raise UsageError(f"{RESUME}: recipe {recipe} runs code of its own, whose changes would not be noticed.")
+
+
+def _run(
+    source: Bundle, passes: Sequence[Pass], data: CalibrationData | None, sensitivity: str | Path | None
+) -> dict[str, object]:
+    """Return everything that finished layers depend on, as JSON values."""
+    return {
+        "checkpoint": source.manifest.source.sha256,
+        "bundle": {graph.file: source.manifest.files[graph.file].sha256 for graph in source.manifest.graphs},
+        "recipe": [[graph_pass.name, dataclasses.asdict(graph_pass)] for graph_pass in passes],
+        "calibration": None if data is None else data.load(1, 1)[1].sha256,
+        "sensitivity": None if sensitivity is None else sha256(Path(sensitivity)),
+        "versions": dataclasses.asdict(environment()),
+    }
 
 
 def _check_data(
@@ -159,9 +205,12 @@ def _sensitivities(
     calibration: str | Path | None,
     given: str | Path | None,
     threads: int | None,
+    kept: Path | None,
+    executor: Executor,
 ) -> Iterator[Sensitivities | None]:
     """Yield the sensitivities if a pass needs them: the given file, or a computed one that is deleted afterwards.
 
+    `kept`: the folder of finished layers, where a file that was computed before is used.
     Raises `UsageError` for a file of another model.
     """
     if Need.SENSITIVITY not in needs:
@@ -172,9 +221,11 @@ def _sensitivities(
         yield found
     else:
         assert calibration is not None, "_check_data comes first"
-        with sibling_directory(output) as folder:
-            compute_sensitivities(source.path, folder / "sensitivity", calibration, threads=threads)
-            yield Sensitivities.open(folder / "sensitivity")
+        with nullcontext(kept) if kept else sibling_directory(output) as folder:
+            path = folder / "sensitivity"
+            if not path.exists():
+                compute_sensitivities(source.path, path, calibration, threads=threads, executor=executor)
+            yield Sensitivities.open(path)
 
 
 def _check_opens(path: Path, source: Bundle, recipe: str, records: Sequence[PassRecord]) -> None:

@@ -10,6 +10,7 @@
     ├── EngineError         an engine that does not open or run, or inputs that do not fit it
     ├── BuildError          a graph that an engine builder rejected
     ├── BusyError           a scheduler whose queue is full
+    ├── WorkerError         a worker of an executor that died, or differs from this process
     └── MissingExtraError   a library of an optional extra is not installed
 
 Each message is one line: what, got, expected, fix. The command line prints it and exits with 2.
@@ -65,6 +66,10 @@ class BuildError(IntaglioError):
 
 class BusyError(IntaglioError):
     """A scheduler whose queue is full: try again later."""
+
+
+class WorkerError(IntaglioError):
+    """A worker of an executor that died, or whose versions or processor differ from those of this process."""
 
 
 class MissingExtraError(IntaglioError):

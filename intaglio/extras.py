@@ -22,6 +22,7 @@ EXTRA_OF = {
     "onnx_graphsurgeon": "surgeon",
     "onnxruntime": "cpu",
     "onnxscript": "export",
+    "ray": "ray",
     "rouge_score": "quality",
     "sacrebleu": "quality",
     "soundfile": "speech",

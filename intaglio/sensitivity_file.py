@@ -101,6 +101,15 @@ class Sensitivities:
 
     def read(self, name: str, shape: tuple[int, ...]) -> Floats:
         """The sensitivities of the weight `name` of `shape`. Raises `UsageError` if they are missing or invalid."""
+        start = self.start_of(name, shape)
+        with self.path.open("rb") as file:
+            array = _read(file, _Place(shape, start))
+        if not (np.isfinite(array).all() and array.min(initial=0) >= 0):
+            raise UsageError(f"{OPTION} {self.path}: {name} holds NaN, infinity or negative numbers. Re-create it.")
+        return array
+
+    def start_of(self, name: str, shape: tuple[int, ...]) -> int:
+        """The first byte of the weight `name` of `shape` in the file. Raises `UsageError` if it is missing."""
         place = self._places.get(name)
         if place is None or place.shape != shape:
             got = "has none" if place is None else f"has {list(place.shape)}"
@@ -108,11 +117,7 @@ class Sensitivities:
                 f"{OPTION} {self.path}: {got} for {name}, expected {list(shape)}. "
                 "Create it from this bundle with: intaglio sensitivity BUNDLE --calibration TEXT -o FILE"
             )
-        with self.path.open("rb") as file:
-            array = _read(file, place)
-        if not (np.isfinite(array).all() and array.min(initial=0) >= 0):
-            raise UsageError(f"{OPTION} {self.path}: {name} holds NaN, infinity or negative numbers. Re-create it.")
-        return array
+        return place.start
 
 
 class SensitivityWriter:
@@ -141,12 +146,24 @@ class SensitivityWriter:
         """Add `numbers`, of the weight's shape, to the values of the weight `name`."""
         place, flat = self._places[name], numbers.reshape(-1)
         for first in range(0, flat.size, BLOCK):
-            part = flat[first : first + BLOCK]
-            self._file.seek(place.start + 4 * first)
-            held = np.fromfile(self._file, np.float32, part.size)
-            held += part
-            self._file.seek(place.start + 4 * first)
-            held.tofile(self._file)
+            self._add(place, first, flat[first : first + BLOCK])
+
+    def _add(self, place: _Place, first: int, part: Floats) -> None:
+        self._file.seek(place.start + 4 * first)
+        held = np.fromfile(self._file, np.float32, part.size)
+        held += part
+        self._file.seek(place.start + 4 * first)
+        held.tofile(self._file)
+
+    def add_all(self, other: Sensitivities) -> None:
+        """Add all values of another file of the same weights, which is not checked again."""
+        with other.path.open("rb") as file:
+            for name, place in self._places.items():
+                start = other.start_of(name, place.shape)
+                size = math.prod(place.shape)
+                for first in range(0, size, BLOCK):
+                    file.seek(start + 4 * first)
+                    self._add(place, first, np.fromfile(file, "<f4", min(BLOCK, size - first)))
 
 
 def _header(shapes: Mapping[str, tuple[int, ...]], observed: Observed) -> bytes:

@@ -46,6 +46,12 @@ class Histogram:
             places *= scale
             self.counts += np.bincount(places.astype(np.intp), minlength=self.bins)
 
+    def merge(self, other: Histogram) -> None:
+        """Add the counts of `other`, which has the same number of bins and may be modified."""
+        self._grow(other.exponent)
+        other._grow(self.exponent)
+        self.counts += other.counts
+
     def _grow(self, exponent: int) -> None:
         if exponent <= self.exponent:
             return
@@ -67,6 +73,7 @@ class Statistics:
     histogram: Histogram = field(init=False)  # of the magnitudes
     channel_absmax: Floats | None = None  # [C], over all but the last axis; None where that axis has no fixed length
     channel_sum: npt.NDArray[np.float64] | None = None  # [C]
+    channel_sums: list[npt.NDArray[np.float64]] | None = None  # of each array, if they are kept for `merge`
 
     def __post_init__(self) -> None:
         self.histogram = Histogram(self.bins)
@@ -99,11 +106,25 @@ class Statistics:
         if channels:
             self._add_channels(array.reshape(-1, array.shape[-1]))
 
+    def merge(self, other: Statistics) -> None:
+        """Add what `other` has seen, which keeps its sums and may be modified: the same as adding its arrays."""
+        self.minimum, self.maximum = min(self.minimum, other.minimum), max(self.maximum, other.maximum)
+        self.count += other.count
+        self.histogram.merge(other.histogram)
+        for total in other.channel_sums or ():
+            assert other.channel_absmax is not None
+            self._add_totals(other.channel_absmax, total)
+
     def _add_channels(self, rows: Floats) -> None:
         absmax = np.maximum(rows.max(axis=0), -rows.min(axis=0))
         total = rows.sum(axis=0, dtype=np.float64)
+        if self.channel_sums is not None:
+            self.channel_sums.append(total)
+        self._add_totals(absmax, total)
+
+    def _add_totals(self, absmax: Floats, total: npt.NDArray[np.float64]) -> None:
         if self.channel_absmax is None or self.channel_sum is None:
-            self.channel_absmax, self.channel_sum = absmax, total
+            self.channel_absmax, self.channel_sum = absmax, total.copy()
         else:
             self.channel_absmax = np.maximum(self.channel_absmax, absmax)
             self.channel_sum += total

@@ -6,10 +6,9 @@ import math
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
+from pathlib import Path
 from typing import ClassVar
 
-import numpy as np
-import numpy.typing as npt
 import onnx_ir as ir
 
 from intaglio import interrupts
@@ -18,17 +17,20 @@ from intaglio.bundle.effect import Effect
 from intaglio.bundle.model_file import save
 from intaglio.display.progress import track
 from intaglio.errors import GraphError
-from intaglio.graph_passes.calibration.activation_statistics import KEY, Floats, Statistics
+from intaglio.executors.executor import Executor
+from intaglio.graph_passes.calibration.activation_statistics import KEY, Statistics
 from intaglio.graph_passes.calibration.data import IDS, count_tokens
+from intaglio.graph_passes.calibration.observation import Observed, observe
 from intaglio.graph_passes.calibration.observing import ObservingPass
-from intaglio.graph_passes.calibration.real_tokens import Length, axes_of, real_parts
+from intaglio.graph_passes.calibration.real_tokens import Length
+from intaglio.graph_passes.calibration.stretch import Stretch, close_stretch
 from intaglio.graph_passes.calibration.thresholds import Method, threshold
 from intaglio.graph_passes.contract import Counts, PassInputs
 from intaglio.graph_passes.graphs import Names, all_nodes, has_subgraphs, infer_shapes
 from intaglio.plugins import DOMAIN
 from intaglio.plugins.nodes import lengths
 from intaglio.processes.temporary import scratch_directory
-from intaglio.runtime.engines.engine import Array, Engine
+from intaglio.runtime.engines.engine import Array
 from intaglio.runtime.engines.onnxruntime.engine import OnnxRuntimeEngine
 from intaglio.runtime.text.inputs import MASK
 
@@ -57,6 +59,7 @@ class Calibrate(ObservingPass):
     """
 
     name: ClassVar[str] = "calibrate"
+    uses_executor: ClassVar[bool] = True
     effect: ClassVar[Effect] = Effect.EXACT
     method: Method = "absmax"
     percentile: float = 99.99
@@ -81,7 +84,7 @@ class Calibrate(ObservingPass):
         if size > MEMORY and self.batch > 1:
             batches, used = data.load(self.samples, max(1, self.batch * MEMORY // size))
         statistics = {value: Statistics(self.method, self.percentile, self.bins) for value in values}
-        _observe(model, statistics, batches)
+        _observe(model, statistics, batches, inputs.executor)
         for value in values:
             value.meta[KEY] = statistics[value]
         tokens = count_tokens(batches) if {MASK, IDS} & set(batches[0]) else 0
@@ -112,18 +115,22 @@ def _observe(
     model: ir.Model,
     statistics: dict[ir.Value, Statistics],
     batches: Sequence[dict[str, Array]],
+    executor: Executor,
 ) -> None:
     """Run every batch and add all of the given activations, in groups that fit into memory."""
     axes = mask_axes(model)
     values = list(statistics)
     for group in _groups(values, _bytes(model, values, batches)):
-        with _engine(model, [value for value in group if not value.is_graph_input()]) as engine:
-            for feeds in track(batches, Calibrate.name, total=len(batches)):
-                with interrupts.deferred():
-                    arrays = {**feeds, **engine.run(feeds)}
-                mask = feeds[MASK] != 0 if axes is not None else None
-                for value in group:
-                    _add(value, arrays[str(value.name)], statistics[value], mask, axes)
+        observed = [Observed.of(value, statistics[value]) for value in group]
+        with _saved(model, [value for value in group if not value.is_graph_input()]) as directory:
+            stretch = executor.share(Stretch(directory, spinning=True))
+            tasks = ((stretch, feeds, observed, axes) for feeds in batches)
+            try:
+                for found in track(executor.map(observe, tasks), Calibrate.name, total=len(batches)):
+                    for value, each in zip(group, found, strict=True):
+                        statistics[value].merge(each)
+            finally:
+                close_stretch()
 
 
 def _refuse_quantised(model: ir.Model) -> None:
@@ -209,7 +216,11 @@ def _measured(model: ir.Model, values: Sequence[ir.Value], feeds: dict[str, Arra
         node.outputs[0].type, node.outputs[0].shape = ir.TensorType(ir.DataType.INT64), ir.Shape([None])
     model.graph.extend(nodes)
     try:
-        with _engine(model, [node.outputs[0] for node in nodes]) as engine, interrupts.deferred():
+        with (
+            _saved(model, [node.outputs[0] for node in nodes]) as directory,
+            OnnxRuntimeEngine(directory / "model.onnx") as engine,
+            interrupts.deferred(),
+        ):
             arrays = engine.run(feeds)
     finally:
         model.graph.remove(nodes, safe=True)
@@ -230,8 +241,8 @@ def _groups(values: Sequence[ir.Value], sizes: Sequence[int]) -> list[list[ir.Va
 
 
 @contextmanager
-def _engine(model: ir.Model, values: Sequence[ir.Value]) -> Iterator[Engine]:
-    """Open the graph in ONNX Runtime with `values` as its outputs; weights go through a temporary file.
+def _saved(model: ir.Model, values: Sequence[ir.Value]) -> Iterator[Path]:
+    """Yield a temporary folder with the graph, with `values` as its outputs.
 
     What `values` do not depend on is left out, as ONNX Runtime would compute it.
     """
@@ -240,33 +251,4 @@ def _engine(model: ir.Model, values: Sequence[ir.Value]) -> Iterator[Engine]:
     cut = ir.Model(needed, ir_version=model.ir_version, functions=list(model.functions.values()))
     with scratch_directory("calibrate") as directory:
         save(cut, directory / "model.onnx", external_above=0)
-        with OnnxRuntimeEngine(directory / "model.onnx") as engine:
-            yield engine
-
-
-def _add(
-    value: ir.Value,
-    array: Array,
-    seen: Statistics,
-    mask: npt.NDArray[np.bool_] | None,
-    names: Sequence[Length] | None,
-) -> None:
-    """Add `array`, the content of `value` in one run. Raises `GraphError` for NaN and infinities."""
-    stated = lengths(value)
-    if stated is not None and len(stated) != array.ndim:
-        stated = None  # the graph's shape is wrong
-    channels = bool(stated and isinstance(stated[-1], int))
-    numbers: Floats = array.astype(np.float64 if array.dtype == np.float64 else np.float32, copy=False)
-    parts = iter([numbers])
-    if mask is not None and names is not None:
-        parts = real_parts(numbers, axes_of(numbers, stated, mask, names), mask)
-    try:
-        for part in parts:
-            seen.add(part, channels)
-    except ValueError as error:
-        producer = value.producer()
-        where = f" of {producer.op_type} {producer.name!r}" if producer is not None else ""
-        raise GraphError(
-            f"calibrate: the activation {value.name!r}{where} is {error}, expected finite numbers. "
-            "Fix the model or the calibration data; a float16 graph may overflow where the float32 one does not."
-        ) from error
+        yield directory

@@ -10,23 +10,24 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
 from types import TracebackType
-from typing import Protocol, Self, TypeVar
+from typing import Any, Protocol, Self, TypeVar
 
 import numpy as np
 import numpy.typing as npt
 import onnx_ir as ir
 
-from intaglio import interrupts
 from intaglio.bundle.model_file import save
 from intaglio.errors import GraphError
+from intaglio.executors.executor import INLINE, Executor
 from intaglio.graph_passes.calibration.calibrate import mask_axes
-from intaglio.graph_passes.calibration.real_tokens import axes_of, real_parts
+from intaglio.graph_passes.calibration.real_tokens import Length, axes_of, real_parts
+from intaglio.graph_passes.calibration.second_moments import add_products, mirrored, second_moments
 from intaglio.graph_passes.calibration.spilled_values import SpilledValues
+from intaglio.graph_passes.calibration.stretch import Stretch, close_stretch, run_stretch
 from intaglio.graph_passes.graphs import infer_shapes, used_values
 from intaglio.plugins.nodes import lengths
 from intaglio.processes.temporary import scratch_directory
 from intaglio.runtime.engines.engine import Array
-from intaglio.runtime.engines.onnxruntime.engine import OnnxRuntimeEngine
 from intaglio.runtime.text.inputs import MASK
 
 Floats = npt.NDArray[np.float32]
@@ -52,10 +53,11 @@ class Stream:
     decoder, the residual stream and one activation.
     """
 
-    def __init__(self, model: ir.Model, batches: Sequence[dict[str, Array]]):
+    def __init__(self, model: ir.Model, batches: Sequence[dict[str, Array]], executor: Executor = INLINE):
+        """`executor` runs the batches."""
         infer_shapes(model)
         inputs = [value for value in model.graph.inputs if not value.is_initializer()]
-        self._model = model
+        self._model, self._executor = model, executor
         self._pending = _depending_on(inputs, model.graph)
         self._position = {node: index for index, node in enumerate(self._pending)}
         self._values = SpilledValues(batches)
@@ -85,27 +87,37 @@ class Stream:
         producer = value.producer()
         return -1 if producer is None else self._position[producer]
 
+    def advance(self, value: ir.Value) -> None:
+        """Run until `value` is known."""
+        producer = value.producer()
+        if producer in self._pending:
+            self._run(self._pending[: self._pending.index(producer) + 1], value)
+
     def rows(self, value: ir.Value) -> Iterator[Floats]:
         """Run until `value` [..., channels] is known, and yield it for each batch: [tokens, channels].
 
         Padding is removed if there is an `attention_mask` of two axes. Raises `GraphError` for a NaN or infinite
         activation.
         """
-        producer = value.producer()
-        if producer in self._pending:
-            self._run(self._pending[: self._pending.index(producer) + 1], value)
+        self.advance(value)
+        for task in self._observations(value):
+            yield token_rows(*task)
+
+    def second_moments(self, value: ir.Value, channels: int) -> Floats:
+        """Run until `value` [..., channels] is known, and return Σ xᵀ·x over its rows: [channels, channels]."""
+        if self._executor is INLINE:
+            return second_moments(self.rows(value), channels)  # the products are added where they are computed
+        self.advance(value)
+        sums = np.zeros((channels, channels), np.float32)
+        for products in self._executor.map(products_of, self._observations(value)):
+            sums += products
+        return mirrored(sums)
+
+    def _observations(self, value: ir.Value) -> Iterator[tuple[str, Array, npt.NDArray[np.bool_] | None, Any, Any]]:
+        """Yield the arguments of `token_rows` for each batch."""
+        name = str(value.name)
         for batch, mask in enumerate(self._masks):
-            array = self._values.read(batch, str(value.name)).astype(np.float32, copy=False)
-            if not np.isfinite(array).all():
-                raise GraphError(
-                    f"the activation {value.name!r} is NaN or infinite on the calibration data, expected finite "
-                    "numbers. Fix the model or the data; a float16 graph may overflow where the float32 one does not."
-                )
-            parts: Iterable[npt.NDArray[np.float32 | np.float64]] = [array]
-            if mask is not None and self._axes is not None:
-                parts = real_parts(array, axes_of(array, lengths(value), mask, self._axes), mask)
-            flat = [part.reshape(-1, part.shape[-1]) for part in parts]
-            yield np.concatenate(flat).astype(np.float32, copy=False)
+            yield name, self._values.read(batch, name), mask, self._axes, lengths(value)
 
     def _run(self, nodes: list[ir.Node], wanted: ir.Value) -> None:
         """Run the next `nodes` on every batch; keep `wanted`, and the values that later nodes need."""
@@ -119,12 +131,16 @@ class Stream:
         kept = {str(value.name) for value in needed}
         with scratch_directory("stream") as directory:
             save(self._stretch(inputs, nodes, outputs), directory / "model.onnx", external_above=0)
-            with OnnxRuntimeEngine(directory / "model.onnx", spinning=False) as engine:
-                for batch in range(len(self._values)):
-                    feeds = {name: self._values.read(batch, name) for name in names}
-                    with interrupts.deferred():
-                        results = engine.run(feeds)
+            stretch = self._executor.share(Stretch(directory))
+            tasks = (
+                (stretch, {name: self._values.read(batch, name) for name in names})
+                for batch in range(len(self._values))
+            )
+            try:
+                for batch, results in enumerate(self._executor.map(run_stretch, tasks)):
                     self._values.replace(batch, results, kept)
+            finally:
+                close_stretch()
 
     def _stretch(self, inputs: Sequence[ir.Value], nodes: list[ir.Node], outputs: Sequence[ir.Value]) -> ir.Model:
         """Build a model of `nodes`, with the nodes they need that do not depend on inputs of the graph."""
@@ -150,6 +166,38 @@ class Stream:
             value.shape = ir.Shape([None] * self._values.rank(str(value.name)))
         functions = list(self._model.functions.values())
         return ir.Model(clone, ir_version=self._model.ir_version, functions=functions)
+
+
+def token_rows(
+    name: str,
+    array: Array,
+    mask: npt.NDArray[np.bool_] | None,
+    axes: Sequence[Length] | None,
+    stated: Sequence[Length] | None,
+) -> Floats:
+    """Return the rows [tokens, channels] of the activation `name` that are not padding.
+
+    `array`: its values in a batch; `stated`: its lengths in the graph; `axes`: those of the mask. Raises `GraphError`.
+    """
+    numbers: Floats = array.astype(np.float32, copy=False)
+    if not np.isfinite(numbers).all():
+        raise GraphError(
+            f"the activation {name!r} is NaN or infinite on the calibration data, expected finite "
+            "numbers. Fix the model or the data; a float16 graph may overflow where the float32 one does not."
+        )
+    parts: Iterable[npt.NDArray[np.float32 | np.float64]] = [numbers]
+    if mask is not None and axes is not None:
+        parts = real_parts(numbers, axes_of(numbers, stated, mask, axes), mask)
+    flat = [part.reshape(-1, part.shape[-1]) for part in parts]
+    return np.concatenate(flat).astype(np.float32, copy=False)
+
+
+def products_of(*observed: Any) -> Floats:
+    """Return xᵀ·x of one batch, from the diagonal on; with the arguments of `token_rows`."""
+    rows = token_rows(*observed)
+    products = np.zeros((rows.shape[1], rows.shape[1]), np.float32)
+    add_products(products, rows)
+    return products
 
 
 def _depending_on(inputs: Sequence[ir.Value], graph: ir.Graph) -> list[ir.Node]:

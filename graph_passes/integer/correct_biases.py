@@ -52,6 +52,7 @@ class CorrectBiases(ObservingPass):
     """
 
     name: ClassVar[str] = "correct_biases"
+    uses_executor: ClassVar[bool] = True
     effect: ClassVar[Effect] = Effect.INT8
 
     def rewrite(self, model: ir.Model, inputs: PassInputs) -> tuple[ir.Model, Counts]:
@@ -62,7 +63,7 @@ class CorrectBiases(ObservingPass):
         if not layers:
             return model, counts
         batches, _ = inputs.calibration.load(self.samples, self.batch)
-        with Stream(model, batches) as stream:
+        with Stream(model, batches, inputs.executor) as stream:
             levels = stream.levels(layers)
             for level in track(levels, self.name, total=len(levels)):
                 mean = _mean(stream.rows(level[0].x))

@@ -12,8 +12,6 @@ import numpy.typing as npt
 
 from intaglio.graph_passes.lookup_tables.sparse import Places
 from intaglio.graph_passes.weights.gptq_solver import Solver
-from intaglio.graph_passes.weights.row_blocks import row_blocks
-from intaglio.processes.threads import in_parallel
 
 Floats = npt.NDArray[np.float32]
 
@@ -29,20 +27,8 @@ class Compensation:
         """Return indices [N, K] into the rows of `lut` [N, entries], ascending, that change x·Wᵀ little; exact numbers.
 
         The exact numbers belong to the weights at `places` [nnz] of the flattened matrix, which need not be in the
-        table: they compensate all errors before them. Their indices are meaningless.
+        table: they compensate all errors before them. Their indices are meaningless. Rows are independent.
         """
-        indices = np.empty(matrix.shape, np.uint8)
-        exact = np.empty(len(places), np.float32)
-
-        def work(part: slice) -> None:
-            first = part.start * matrix.shape[1]
-            begin, end = np.searchsorted(places, (first, part.stop * matrix.shape[1]))
-            indices[part], exact[begin:end] = self._assign(matrix[part], lut[part], places[begin:end] - first)
-
-        in_parallel(work, row_blocks(matrix))
-        return indices, exact
-
-    def _assign(self, matrix: Floats, lut: Floats, places: Places) -> tuple[npt.NDArray[np.uint8], Floats]:
         rows, columns = np.divmod(places, matrix.shape[1])
         by_column = np.argsort(columns, kind="stable")
         starts = np.searchsorted(columns[by_column], np.arange(matrix.shape[1] + 1))
@@ -60,7 +46,7 @@ class Compensation:
             return stored
 
         self._solver.sweep(matrix, nearest)
-        return indices.T, exact
+        return np.ascontiguousarray(indices.T), exact
 
     def error(self, differences: Floats, sensitivities: Floats) -> float:
         """Return the cost of `differences` [rows, K] from the weight: Σ over rows n of F[n]·d[n]·H·d[n]ᵀ / tr(H).

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, replace
-from typing import Any, TypeAlias
+from dataclasses import dataclass
+from typing import TypeAlias
 
 import numpy as np
 import numpy.typing as npt
@@ -13,20 +13,17 @@ import onnx_ir as ir
 from intaglio import interrupts
 from intaglio.bundle.bundle import Calibration
 from intaglio.display.progress import track
+from intaglio.executors.executor import Executor
 from intaglio.graph_passes.calibration.calibrate import RECORD
 from intaglio.graph_passes.calibration.stream import Stream
 from intaglio.graph_passes.contract import Counts, PassInputs
 from intaglio.graph_passes.lookup_tables.compensation import Compensation
-from intaglio.graph_passes.lookup_tables.sparse import Sparse, gather, select_sparse
-from intaglio.graph_passes.lookup_tables.tables import Table, TableBits, fit
+from intaglio.graph_passes.lookup_tables.compressed import Compressed, Method, compensated, compressed, fitted_lut
 from intaglio.graph_passes.weights.calibration_rows import load_batches
-from intaglio.graph_passes.weights.gptq import second_moments
 from intaglio.graph_passes.weights.group_layers import own_weights, set_weight
 from intaglio.graph_passes.weights.linear_layers import LayerWriter, LinearLayer, by_weight, linear_layers
 from intaglio.graph_passes.weights.options import TablePass
-from intaglio.graph_passes.weights.row_blocks import row_blocks
 from intaglio.plugins.bit_packing import WORD, pack
-from intaglio.processes.threads import in_parallel
 from intaglio.runtime.engines.engine import Array
 from intaglio.sensitivity_file import Sensitivities
 
@@ -35,52 +32,6 @@ Floats = npt.NDArray[np.float32]
 Batches: TypeAlias = list[dict[str, Array]]
 
 BATCH = 4  # chunks of calibration text that run at a time
-
-
-@dataclass(frozen=True)
-class Method:
-    """How to store a layer: bits of the indices, grid of the tables, and the fractions stored as a sparse matrix."""
-
-    bits: int
-    table_bits: TableBits = "auto"
-    sensitive: float = 0.0
-    outliers: float = 0.0
-
-
-@dataclass(frozen=True)
-class Compressed:
-    """A layer's weight as a table and optionally a sparse matrix that is added to it.
-
-    `error`: Σ sensitivity·difference², or `Compensation.error` if inputs are known.
-    """
-
-    table: Table
-    bits: int
-    sparse: Sparse | None
-    error: float
-
-    @property
-    def nbytes(self) -> int:
-        """The bytes of all of its arrays."""
-        sparse = 0 if self.sparse is None else self.sparse.nbytes
-        return self.table.indices.size * self.bits // 8 + self.table.lut.nbytes + sparse
-
-    def weight(self, dtype: npt.DTypeLike = np.float32) -> npt.NDArray[Any]:
-        """The weight [N, K] that it represents."""
-        weight = np.empty(self.table.indices.shape, dtype)
-        for part in row_blocks(weight):
-            weight[part] = self.rows(part)
-        return weight
-
-    def rows(self, part: slice) -> Floats:
-        """Return some rows of it."""
-        weight: Floats = np.take_along_axis(self.table.lut[part], self.table.indices[part].astype(np.intp), axis=1)
-        if self.sparse is not None:
-            offsets = self.sparse.row_offsets[part.start : part.stop + 1]
-            within = slice(offsets[0], offsets[-1])
-            rows = np.repeat(np.arange(len(weight)), np.diff(offsets))
-            weight[rows, self.sparse.columns[within]] += self.sparse.values[within]
-        return weight
 
 
 def sensitivities_of(layer: LinearLayer, sensitivities: Sensitivities | None) -> Floats:
@@ -92,41 +43,6 @@ def sensitivities_of(layer: LinearLayer, sensitivities: Sensitivities | None) ->
     return stored if layer.transposed else np.ascontiguousarray(stored.T)
 
 
-def compressed(
-    matrix: Floats, sensitivities: Floats, method: Method, compensation: Compensation | None = None
-) -> Compressed:
-    """Store the weight [N, K] by `method`; `compensation`, if given, chooses the indices.
-
-    Weights in the sparse matrix are ignored in the clustering; their index selects the centroid nearest to 0, and
-    the sparse matrix contains the difference to it, so that the sum is the weight.
-    """
-    places = select_sparse(matrix, sensitivities, method.sensitive, method.outliers)
-    flat = sensitivities.reshape(-1)
-    apart = flat[places]
-    flat[places] = 0
-    table = fit(matrix, sensitivities, method.bits, method.table_bits)
-    flat[places] = apart
-    exact = matrix.reshape(-1)[places]
-    if compensation is not None:
-        indices, exact = compensation.assign(matrix, table.lut, places)
-        table = replace(table, indices=indices)
-    sparse = None
-    if method.sensitive or method.outliers:
-        rows = places // matrix.shape[1]
-        nearest = np.abs(table.lut).argmin(axis=1).astype(np.uint8)[rows]
-        table.indices.reshape(-1)[places] = nearest
-        sparse = gather(exact - table.lut[rows, nearest], places, matrix.shape)
-    made = Compressed(table, method.bits, sparse, table.error)
-    if compensation is None:
-        return made
-    known = compensation
-
-    def cost(part: slice) -> float:
-        return known.error(made.rows(part) - matrix[part], sensitivities[part])
-
-    return replace(made, error=sum(in_parallel(cost, row_blocks(matrix))))
-
-
 @dataclass(frozen=True)
 class Rewriting:
     """Rewrites layers, with the settings common to all of them. `description`: label of the progress bar."""
@@ -134,6 +50,7 @@ class Rewriting:
     description: str
     activation_bits: int
     sensitivities: Sensitivities | None
+    inputs: PassInputs
 
     def run(
         self,
@@ -162,10 +79,17 @@ class Rewriting:
         """Store the layers one after the other, in any order."""
         writer = LayerWriter(model)
         groups = by_weight(layers)
+        known = {group[0].weight for group in groups if group[0].name in self.inputs.finished}
+        tasks = (self._task(group[0], method_of) for group in groups if group[0].weight not in known)
+        results = self.inputs.executor.map(compressed, tasks)
         for group in track(groups, self.description, total=len(groups)):
+            layer = group[0]
+            if layer.weight in known:
+                made = Compressed.of(self.inputs.finished.read(layer.name))
+            else:
+                made = next(results)
+                self.inputs.finished.put(layer.name, **made.arrays())
             with interrupts.deferred():
-                layer = group[0]
-                made = compressed(layer.matrix(), sensitivities_of(layer, self.sensitivities), method_of(layer))
                 _count(counts, layer, made)
                 _replace(writer, group, made, self.activation_bits)
 
@@ -177,33 +101,55 @@ class Rewriting:
         counts: Counts,
         batches: Batches,
     ) -> None:
-        """Store the layers in the order of the graph, so that a layer sees the outputs of compressed layers."""
+        """Store the layers in the order of the graph, so that a layer sees the outputs of compressed layers.
+
+        The tables do not depend on that: they are fitted ahead.
+        """
         writer = LayerWriter(model)
         made: list[tuple[LinearLayer, Compressed]] = []
-        for level, compensation, stream in compensated_levels(model, layers, batches, self.description):
-            for layer, each in [pair for pair in made if stream.has_run(pair[0].node)]:
-                _replace(writer, [layer], each, self.activation_bits)
-            made = [pair for pair in made if pair[0].node.graph is not None]
-            for layer in level:
-                with interrupts.deferred():
-                    weights = sensitivities_of(layer, self.sensitivities)
-                    each = compressed(layer.matrix(), weights, method_of(layer), compensation)
-                    _count(counts, layer, each)
-                    if not layer.tied:
-                        set_weight(layer, each.weight(layer.dtype))
-                made.append((layer, each))
+        with Stream(model, batches, self.inputs.executor) as stream:
+            levels = stream.levels(layers)
+            finished = [all(layer.name in self.inputs.finished for layer in level) for level in levels]
+            unfinished = [level for level, known in zip(levels, finished, strict=True) if not known]
+            tasks = (self._task(layer, method_of) for level in unfinished for layer in level)
+            fitted = self.inputs.executor.map(fitted_lut, tasks)
+            for level, known in track(list(zip(levels, finished, strict=True)), self.description, total=len(levels)):
+                compensation = None
+                if known:
+                    stream.advance(level[0].x)
+                else:
+                    moments = stream.second_moments(level[0].x, level[0].shape[1])
+                    compensation = self.inputs.executor.share(Compensation(moments))
+                    del moments
+                for layer, each in [pair for pair in made if stream.has_run(pair[0].node)]:
+                    _replace(writer, [layer], each, self.activation_bits)
+                made = [pair for pair in made if pair[0].node.graph is not None]
+                for layer in level:
+                    if known:
+                        stored = Compressed.of(self.inputs.finished.read(layer.name))
+                    else:
+                        matrix, weights, method = self._task(layer, method_of)
+                        stored = compensated(self.inputs.executor, compensation, matrix, weights, next(fitted), method)
+                        self.inputs.finished.put(layer.name, **stored.arrays())
+                    with interrupts.deferred():
+                        _count(counts, layer, stored)
+                        if not layer.tied:
+                            set_weight(layer, stored.weight(layer.dtype))
+                    made.append((layer, stored))
         for layer, each in made:
             _replace(writer, [layer], each, self.activation_bits)
 
+    def _task(self, layer: LinearLayer, method_of: Callable[[LinearLayer], Method]) -> tuple[Floats, Floats, Method]:
+        return layer.matrix(), sensitivities_of(layer, self.sensitivities), method_of(layer)
+
 
 def compensated_levels(
-    model: ir.Model, layers: Sequence[LinearLayer], batches: Batches, description: str
-) -> Iterator[tuple[list[LinearLayer], Compensation, Stream]]:
-    """Yield the layers by input, in the order of the graph, with the moments of the inputs, and the progress."""
-    with Stream(model, batches) as stream:
-        levels = stream.levels(layers)
-        for level in track(levels, description, total=len(levels)):
-            yield level, Compensation(second_moments(stream.rows(level[0].x), level[0].shape[1])), stream
+    model: ir.Model, layers: Sequence[LinearLayer], batches: Batches, executor: Executor
+) -> Iterator[tuple[list[LinearLayer], Compensation]]:
+    """Yield the layers by input, in the order of the graph, with the moments of the inputs."""
+    with Stream(model, batches, executor) as stream:
+        for level in stream.levels(layers):
+            yield level, Compensation(stream.second_moments(level[0].x, level[0].shape[1]))
 
 
 def layers_and_batches(

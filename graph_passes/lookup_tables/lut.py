@@ -9,7 +9,8 @@ import onnx_ir as ir
 
 from intaglio.bundle.effect import Effect
 from intaglio.graph_passes.contract import Counts, Need, PassInputs
-from intaglio.graph_passes.lookup_tables.layers import Method, Rewriting, layers_and_batches
+from intaglio.graph_passes.lookup_tables.compressed import Method
+from intaglio.graph_passes.lookup_tables.layers import Rewriting, layers_and_batches
 from intaglio.graph_passes.weights.options import TABLE_BITS, TablePass, expect_one_of
 
 
@@ -54,6 +55,6 @@ class Lut(TablePass):
         counts, method = Counts(), self.method
         layers, batches = layers_and_batches(model, self, inputs, counts, branches=not self.compensate)
         sensitivities = None if self.unweighted else inputs.sensitivities
-        rewriting = Rewriting(self.name, self.activation_bits, sensitivities)
+        rewriting = Rewriting(self.name, self.activation_bits, sensitivities, inputs)
         rewriting.run(model, layers, lambda layer: method, counts, batches)
         return model, counts

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from typing import ClassVar
 
 from intaglio.errors import GraphError
-from intaglio.graph_passes.lookup_tables.layers import Method
+from intaglio.graph_passes.lookup_tables.compressed import Method
 from intaglio.graph_passes.lookup_tables.lut import Lut
 from intaglio.graph_passes.weights.options import SparsePass
 

@@ -46,6 +46,7 @@ class Awq(GroupPass, ObservingPass):
     """
 
     name: ClassVar[str] = "awq"
+    uses_executor: ClassVar[bool] = True
     steps: int = 20
 
     def __post_init__(self) -> None:
@@ -62,7 +63,7 @@ class Awq(GroupPass, ObservingPass):
             return model, counts
         batches, model.meta[RECORD] = load_batches(self.name, inputs.calibration, self.samples, self.batch, counts)
         found: list[tuple[Fold, list[LinearLayer], Floats]] = []
-        with Stream(model, batches) as stream:
+        with Stream(model, batches, inputs.executor) as stream:
             levels = stream.levels(layers.values())
             for level in track(levels, f"{self.name}: factors", total=len(levels)):
                 fold = find_fold(level[0].x, layers)

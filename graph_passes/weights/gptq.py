@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
-from typing import ClassVar
+from typing import Any, ClassVar
 
 import numpy as np
 import onnx_ir as ir
@@ -26,10 +26,8 @@ from intaglio.graph_passes.weights.group_layers import (
 )
 from intaglio.graph_passes.weights.linear_layers import LayerWriter, LinearLayer
 from intaglio.graph_passes.weights.options import GroupPass
+from intaglio.graph_passes.weights.row_blocks import row_blocks
 from intaglio.graph_passes.weights.uniform import Codes, Floats, Grid
-from intaglio.processes.threads import in_parallel
-
-COLUMNS = 256  # of a block of second moments
 
 
 @dataclass(frozen=True)
@@ -49,6 +47,8 @@ class Gptq(GroupPass, ObservingPass):
     """
 
     name: ClassVar[str] = "gptq"
+    uses_executor: ClassVar[bool] = True
+    keeps_layers: ClassVar[bool] = True
     act_order: bool = True
     damping: float = 0.01
 
@@ -66,23 +66,41 @@ class Gptq(GroupPass, ObservingPass):
         batches, model.meta[RECORD] = load_batches(self.name, inputs.calibration, self.samples, self.batch, counts)
         writer = LayerWriter(model)
         rounded: list[tuple[LinearLayer, Codes, Grid]] = []
-        with Stream(model, batches) as stream:
+        with Stream(model, batches, inputs.executor) as stream:
             levels = stream.levels(layers)
             for level in track(levels, self.name, total=len(levels)):
-                hessian = second_moments(stream.rows(level[0].x), level[0].shape[1])
-                solver = Solver(hessian, self.damping, self.act_order)
-                del hessian
+                codes = self._codes(level, stream, inputs)
                 self._emit(writer, [each for each in rounded if stream.has_run(each[0].node)])
                 rounded = [each for each in rounded if not stream.has_run(each[0].node)]
-                rounded += [self._round(layer, solver, counts) for layer in level]
+                rounded += [self._rounded(layer, each, counts) for layer, each in zip(level, codes, strict=True)]
         self._emit(writer, rounded)
         return model, counts
 
-    def _round(self, layer: LinearLayer, solver: Solver, counts: Counts) -> tuple[LinearLayer, Codes, Grid]:
-        """Return the layer's codes; its weight becomes their values, unless it is an embedding table too."""
+    def _codes(self, level: Sequence[LinearLayer], stream: Stream, inputs: PassInputs) -> list[Codes]:
+        """Return the codes of the layers of a level: those of a run that ended early, or of GPTQ."""
+        if all(layer.name in inputs.finished for layer in level):
+            stream.advance(level[0].x)
+            return [inputs.finished.read(layer.name)["codes"] for layer in level]
+        hessian = stream.second_moments(level[0].x, level[0].shape[1])
+        solver = inputs.executor.share(Solver(hessian, self.damping, self.act_order))
+        del hessian
+        # with workers, the layers of a level are rounded together
+        started = [inputs.executor.map(Solver.round, self._blocks(layer, solver), small=True) for layer in level]
+        codes = [np.concatenate(list(parts)) for parts in started]
+        for layer, each in zip(level, codes, strict=True):
+            inputs.finished.put(layer.name, codes=each)
+        return codes
+
+    def _blocks(self, layer: LinearLayer, solver: Any) -> Iterator[tuple[Any, Floats, Grid]]:
+        """Yield the tasks for a layer, each for a block of its rows."""
+        matrix = layer.matrix()
+        for part in row_blocks(matrix):
+            yield solver, matrix[part], self.grid(matrix[part])
+
+    def _rounded(self, layer: LinearLayer, codes: Codes, counts: Counts) -> tuple[LinearLayer, Codes, Grid]:
+        """Return the layer's codes and grid; its weight becomes their values, unless it is an embedding table."""
         matrix = layer.matrix()
         grid = self.grid(matrix)
-        codes = solver.round(matrix, grid)
         count(counts, layer, matrix, codes, grid)
         if not layer.tied:
             set_weight(layer, grid.decode(codes))
@@ -91,21 +109,3 @@ class Gptq(GroupPass, ObservingPass):
     def _emit(self, writer: LayerWriter, rounded: Iterable[tuple[LinearLayer, Codes, Grid]]) -> None:
         for layer, codes, grid in rounded:
             emit(writer, [layer], codes, grid, self.activation_bits)
-
-
-def second_moments(rows: Iterable[Floats], channels: int) -> Floats:
-    """Return the sum of xᵀ·x over rows [channels]: [channels, channels], GPTQ's Hessian up to a factor."""
-    sums = np.zeros((channels, channels), np.float32)
-    starts = range(0, channels, COLUMNS)
-    for part in rows:
-
-        def add(start: int, part: Floats = part) -> None:  # the matrix is symmetric: what lies below is copied
-            block = slice(start, start + COLUMNS)
-            sums[block, start:] += part[:, block].T @ part[:, start:]
-
-        in_parallel(add, starts)
-    for start in starts:
-        block = slice(start, start + COLUMNS)
-        sums[start + COLUMNS :, block] = sums[block, start + COLUMNS :].T
-        sums[block, block] = np.triu(sums[block, block]) + np.triu(sums[block, block], 1).T  # BLAS may round both apart
-    return sums

@@ -14,7 +14,6 @@ from collections.abc import Callable
 import numpy as np
 import numpy.typing as npt
 
-from intaglio.graph_passes.weights.row_blocks import row_blocks
 from intaglio.graph_passes.weights.uniform import Codes, Floats, Grid
 from intaglio.processes.threads import in_parallel
 
@@ -36,17 +35,10 @@ class Solver:
         self._factor = inverse_factor(hessian[np.ix_(self._order, self._order)], damping)
 
     def round(self, weight: Floats, grid: Grid) -> Codes:
-        """Return codes [N, K] on `grid` for `weight` [N, K], which is not modified, that change x·Wᵀ little."""
-        codes = np.empty(weight.shape, np.uint8)
+        """Return codes [N, K] on `grid` for `weight` [N, K], which is not modified, that change x·Wᵀ little.
 
-        def work(part: slice) -> None:
-            zero_points = None if grid.zero_points is None else grid.zero_points[part]
-            codes[part] = self._round(weight[part], Grid(grid.bits, grid.scales[part], zero_points))
-
-        in_parallel(work, row_blocks(weight))
-        return codes
-
-    def _round(self, weight: Floats, grid: Grid) -> Codes:
+        Rows are independent. A pass calls this for blocks of them, as temporary arrays are as large as `weight`.
+        """
         codes = np.empty(weight.shape[::-1], np.uint8)
         group_size = len(self._order) // grid.scales.shape[1]
         scales, zeros = np.ascontiguousarray(grid.scales.T), np.ascontiguousarray(grid.zeros.T)  # [groups, N or 1]
@@ -63,7 +55,7 @@ class Solver:
             return rounded
 
         self.sweep(weight, nearest)
-        return codes.T
+        return np.ascontiguousarray(codes.T)
 
     def sweep(self, weight: Floats, rounded: Callable[[int, Floats], Floats]) -> None:
         """Round the columns of `weight` [N, K], which is not modified, one after the other.

@@ -3,30 +3,28 @@
 from __future__ import annotations
 
 import heapq
-from collections.abc import Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
-from typing import ClassVar
+from typing import Any, ClassVar
 
 import onnx_ir as ir
 
-from intaglio import interrupts
 from intaglio.bundle.effect import Effect
 from intaglio.display.progress import track
 from intaglio.errors import GraphError
+from intaglio.executors.executor import INLINE
 from intaglio.graph_passes.contract import Counts, PassInputs
 from intaglio.graph_passes.lookup_tables.compensation import Compensation
+from intaglio.graph_passes.lookup_tables.compressed import Floats, Method, compensated, compressed, fitted_lut
 from intaglio.graph_passes.lookup_tables.layers import (
     Batches,
-    Method,
     Rewriting,
     compensated_levels,
-    compressed,
     layers_and_batches,
     sensitivities_of,
 )
 from intaglio.graph_passes.weights.linear_layers import LinearLayer, by_weight
 from intaglio.graph_passes.weights.options import TABLE_BITS, SparsePass, TablePass
-from intaglio.sensitivity_file import Sensitivities
 
 
 @dataclass(frozen=True)
@@ -58,10 +56,10 @@ class Mixed(TablePass, SparsePass):
 
     def rewrite(self, model: ir.Model, inputs: PassInputs) -> tuple[ir.Model, Counts]:
         """Rewrite `model`."""
-        counts, sensitivities = Counts(), inputs.sensitivities
+        counts = Counts()
         layers, batches = layers_and_batches(model, self, inputs, counts)
         groups = by_weight(layers)
-        measured = self._measured(model, groups, sensitivities, batches)
+        measured = self._measured(model, groups, inputs, batches)
         choices = [measured[group[0].weight] for group in groups]
         budget = self._budget(groups)
         chosen = choose(choices, budget)
@@ -81,7 +79,7 @@ class Mixed(TablePass, SparsePass):
                 kept = " and sparse" if choice.method.sensitive or choice.method.outliers else ""
                 counts.add(f"{choice.method.bits} bits{kept}")
         taken = [layer for layer in layers if layer.weight in methods]
-        rewriting = Rewriting(f"{self.name}: rewriting", self.activation_bits, sensitivities)
+        rewriting = Rewriting(f"{self.name}: rewriting", self.activation_bits, inputs.sensitivities, inputs)
         rewriting.run(model, taken, lambda layer: methods[layer.weight], counts, batches)
         return model, counts
 
@@ -89,20 +87,31 @@ class Mixed(TablePass, SparsePass):
         self,
         model: ir.Model,
         groups: Sequence[Sequence[LinearLayer]],
-        sensitivities: Sensitivities,
+        inputs: PassInputs,
         batches: Batches | None,
     ) -> dict[ir.Value, list[Choice]]:
         """Return the ways to store each weight, with their errors."""
-        description = f"{self.name}: measuring"
-        found: dict[ir.Value, list[Choice]] = {}
-        if batches is None:
-            for group in track(groups, description, total=len(groups)):
-                found[group[0].weight] = self._choices(group[0], sensitivities, None)
-            return found
+        description, methods = f"{self.name}: measuring", self._methods()
         layers = [group[0] for group in groups]
-        for level, compensation, _ in compensated_levels(model, layers, batches, description):
-            for layer in level:
-                found[layer.weight] = self._choices(layer, sensitivities, compensation)
+
+        def tasks() -> Iterator[tuple[Floats, Floats, list[Method], Any]]:
+            levels: Iterable[tuple[list[LinearLayer], Compensation | None]] = [(layers, None)]
+            if batches is not None:
+                levels = compensated_levels(model, layers, batches, inputs.executor)
+            for level, compensation in levels:
+                shared = None if compensation is None else inputs.executor.share(compensation)
+                for layer in level:
+                    order.append(layer)
+                    yield layer.matrix(), sensitivities_of(layer, inputs.sensitivities), methods, shared
+
+        order: list[LinearLayer] = []  # that of the tasks
+        results = inputs.executor.map(measure, tasks())
+        found: dict[ir.Value, list[Choice]] = {}
+        for place, choices in enumerate(track(results, description, total=len(groups))):
+            layer = order[place]
+            tensor = layer.weight.const_value
+            assert tensor is not None
+            found[layer.weight] = [Choice(None, tensor.nbytes, 0.0), *choices]
         return found
 
     def _methods(self) -> list[Method]:
@@ -111,23 +120,25 @@ class Mixed(TablePass, SparsePass):
             return plain
         return plain + [Method(bits, self.table_bits, self.sensitive, self.outliers) for bits in TABLE_BITS]
 
-    def _choices(
-        self, layer: LinearLayer, sensitivities: Sensitivities, compensation: Compensation | None
-    ) -> list[Choice]:
-        tensor = layer.weight.const_value
-        assert tensor is not None
-        found = [Choice(None, tensor.nbytes, 0.0)]
-        with interrupts.deferred():
-            matrix, weights = layer.matrix(), sensitivities_of(layer, sensitivities)
-            for method in self._methods():
-                made = compressed(matrix, weights, method, compensation)
-                found.append(Choice(method, made.nbytes, made.error))
-        return found
-
     def _budget(self, groups: Sequence[Sequence[LinearLayer]]) -> int:
         if self.megabytes is not None:
             return int(self.megabytes * 1e6)
         return int(self.bits_per_weight * sum(_size(group[0]) for group in groups) / 8)
+
+
+def measure(
+    matrix: Floats, sensitivities: Floats, methods: Sequence[Method], compensation: Compensation | None
+) -> list[Choice]:
+    """Return the size and the error of a weight [N, K] stored by each of `methods`."""
+    found = []
+    for method in methods:
+        if compensation is None:
+            made = compressed(matrix, sensitivities, method)
+        else:
+            fitted = fitted_lut(matrix, sensitivities, method)
+            made = compensated(INLINE, compensation, matrix, sensitivities, fitted, method)
+        found.append(Choice(method, made.nbytes, made.error))
+    return found
 
 
 def choose(choices: Sequence[Sequence[Choice]], budget: int) -> list[Choice] | None:

@@ -110,6 +110,8 @@ class TablePass(StoringPass):
     nearest; layers that share a weight are then left.
     """
 
+    uses_executor: ClassVar[bool] = True
+    keeps_layers: ClassVar[bool] = True
     table_bits: TableBits = "auto"
     compensate: bool = True
     samples: int = 128

@@ -18,7 +18,7 @@ FOLDERS = ("exporters", "training", "graph_passes", "plugins", "runtime", "serve
 OPTION = re.compile(r"(?<![\w-])--[a-z][a-z0-9-]*(?![\w-])")
 NAMING = re.compile(r"--[a-z]|^(?!from |import ).*\bintaglio\b(?!\.)", re.MULTILINE)
 COMMAND = re.compile(r"intaglio ((?:train )?[a-z-]+)((?: (?!intaglio)[^ ]+)*)")
-# Options of other programs: pip, hf, compilers, espeak, curl, compute-sanitizer, and CSS variables of plots.
+# Options of other programs: pip, hf, ray, compilers, espeak, curl, compute-sanitizer, and CSS variables of plots.
 FOREIGN = (
     "exporters/checkpoints/adapters.py --local-dir",
     "plugins/cuda/compiler.py",
@@ -26,6 +26,7 @@ FOREIGN = (
     "plugins/trt/registration.py --upgrade",
     "runtime/engines/onnxruntime/custom_operators.py",
     "intaglio/bundle/manifest_reading.py --upgrade",
+    "intaglio/executors/ray_cluster.py --head",
     "intaglio/display/charts.py",
     "validation/gpu_check/sanitizer.py",
     "validation/polygraphy_extension.py --intaglio-target",
@@ -48,6 +49,7 @@ SEEN_BY = {
     "graph_passes": "compress",
     "graph_passes/float16.py --dtype": "export",
     "intaglio/compression.py": "compress",
+    "intaglio/executors": "compress",
     "intaglio/files/atomic.py": "export compress build",
     "intaglio/sensitivity_file.py": "compress",
     "intaglio/processes/threads.py": "run generate serve",

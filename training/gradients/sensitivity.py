@@ -3,22 +3,31 @@
 from __future__ import annotations
 
 import time
+from collections.abc import Iterator, Sequence
+from contextlib import nullcontext
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import msgspec
 import numpy as np
 
-from intaglio.bundle.bundle import Bundle
-from intaglio.bundle.model_file import load
+from intaglio.bundle.bundle import MODEL, Bundle
 from intaglio.display.progress import step, track
-from intaglio.errors import GraphError, UsageError
-from intaglio.extras import load as load_library
+from intaglio.errors import UsageError
+from intaglio.executors.executor import INLINE, Executor
+from intaglio.executors.opening import open_executor
 from intaglio.files.atomic import check_output_file
+from intaglio.processes.temporary import sibling_directory
 from intaglio.processes.threads import check_threads
+from intaglio.runtime.engines.engine import Array
 from intaglio.runtime.sessions.step import decoder_of
 from intaglio.runtime.text.chunks import load_chunks
-from intaglio.sensitivity_file import Observed, SensitivityWriter
+from intaglio.sensitivity_file import Observed, Sensitivities, SensitivityWriter
+from intaglio.training.gradients.window_gradients import add_gradients, open_network, write_gradients
 from intaglio.training.torch_threads import torch_threads
+
+if TYPE_CHECKING:
+    from intaglio.training.gradients.decoder_network import DecoderNetwork
 
 OPTION = "--calibration"
 LEAST_TOKENS = 64  # minimum length of a calibration text; gradients on fewer tokens are meaningless
@@ -44,6 +53,7 @@ def sensitivity(
     tokens: int = 512,
     force: bool = False,
     threads: int | None = None,
+    executor: str | Executor = INLINE.name,
 ) -> Sensitivity:
     """Compute the sensitivity of the decoder's loss to the weights of its linear layers, and write it to `output`.
 
@@ -53,7 +63,10 @@ def sensitivity(
 
     Memory holds the weights as stored in the graph, the gradient of one weight at a time (that of a tied table stays
     from its use in the head on), and the activations of one layer. `threads`: the maximum for torch, by default its own
-    setting. Raises `BundleError`, `GraphError`, `UsageError`, `StorageError`; nothing is left at `output` then.
+    setting. `executor`: where the pieces are computed, an open one or the name of one, as in `intaglio.compress`; the
+    file is the same, to the byte. Workers of other machines need the bundle and the folder of `output` at the same
+    paths, and a file as large as `output` for each piece in progress. Raises `BundleError`, `GraphError`, `UsageError`,
+    `StorageError`; nothing is left at `output` then.
     """
     output = Path(output)
     _check_options(output, samples, tokens, force, threads)
@@ -68,31 +81,15 @@ def sensitivity(
                 f"{OPTION} {calibration}: {count} tokens, expected at least {LEAST_TOKENS}, better ten "
                 "thousand or more. Give more text."
             )
-        load_library("torch")
-        import torch
-
-        from intaglio.training.gradients.decoder_network import DecoderNetwork
-
-        network = DecoderNetwork(load(source.model_path, mapped=True))
+        network = open_network(source)
     observed = Observed(source.manifest.source.sha256, Path(calibration).name, used.sha256, len(pieces), count)
-    losses = []
-    with torch_threads(threads), SensitivityWriter.create(output, network.shapes, observed) as writer:
-
-        def take(name: str, gradient: torch.Tensor) -> None:
-            if not torch.isfinite(gradient).all():
-                raise GraphError(
-                    f"{name}: its gradient is NaN or infinite, expected finite numbers. Fix the model, or the text."
-                )
-            writer.add(name, gradient.square_().div_(len(pieces)).numpy())
-
-        for piece in track(pieces, "sensitivity", total=len(pieces)):
-            feeds = {name: torch.from_numpy(np.array(array)) for name, array in piece.items()}
-            following = feeds["input_ids"][0, 1:]
-
-            def loss(logits: torch.Tensor, following: torch.Tensor = following) -> torch.Tensor:
-                return torch.nn.functional.cross_entropy(logits[0, :-1], following)
-
-            losses.append(network.gradients(feeds, loss, take))
+    opened = open_executor(executor) if isinstance(executor, str) else nullcontext(executor)
+    with (
+        opened as workers,
+        torch_threads(threads),
+        SensitivityWriter.create(output, network.shapes, observed) as writer,
+    ):
+        losses = list(_losses(source, network, pieces, writer, workers, observed, output))
     return Sensitivity(
         file=str(output),
         weights=len(network.shapes),
@@ -102,6 +99,34 @@ def sensitivity(
         loss=float(np.mean(losses)),
         seconds=time.monotonic() - started,
     )
+
+
+def _losses(
+    source: Bundle,
+    network: DecoderNetwork,
+    pieces: Sequence[dict[str, Array]],
+    writer: SensitivityWriter,
+    executor: Executor,
+    observed: Observed,
+    output: Path,
+) -> Iterator[float]:
+    """Add the squared gradients of each of `pieces` to `writer`, in order, and yield the losses."""
+    if executor is INLINE:
+        for piece in track(pieces, "sensitivity", total=len(pieces)):
+            yield add_gradients(network, piece, len(pieces), writer)
+        return
+    with sibling_directory(output) as folder:
+        digest = source.manifest.files[MODEL].sha256
+        tasks = (
+            (source.path.absolute(), digest, piece, observed, folder / str(number))
+            for number, piece in enumerate(pieces)
+        )
+        losses = executor.map(write_gradients, tasks)
+        for number, loss in enumerate(track(losses, "sensitivity", total=len(pieces))):
+            path = folder / str(number)
+            writer.add_all(Sensitivities.open(path))
+            path.unlink()
+            yield loss
 
 
 def _check_options(output: Path, samples: int, tokens: int, force: bool, threads: int | None) -> None:

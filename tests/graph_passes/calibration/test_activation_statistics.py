@@ -102,3 +102,21 @@ def test_largest_floats_do_not_overflow_the_histogram() -> None:
     assert histogram.counts[-1] == 2
     assert histogram.counts[0] == 2
     assert histogram.edges[-1] == math.ldexp(1, 128)
+
+
+def test_merging_batches_equals_adding_their_arrays_to_the_bit() -> None:
+    random = np.random.default_rng(0)
+    arrays = [(random.standard_normal((5, 3)) * 10.0**power).astype(np.float32) for power in (0, -3, 4, 1, -9, 2)]
+    whole, merged = Statistics(bins=256), Statistics(bins=256)
+    for array in arrays:
+        whole.add(array, True)
+    for batch in (arrays[:2], arrays[2:5], [], arrays[5:]):
+        part = Statistics(bins=256, channel_sums=[])
+        for array in batch:
+            part.add(array, True)
+        merged.merge(part)
+    assert (merged.minimum, merged.maximum, merged.count) == (whole.minimum, whole.maximum, whole.count)
+    assert merged.histogram.exponent == whole.histogram.exponent
+    for name in ("channel_absmax", "channel_sum"):
+        np.testing.assert_array_equal(getattr(merged, name), getattr(whole, name))
+    np.testing.assert_array_equal(merged.histogram.counts, whole.histogram.counts)

@@ -18,7 +18,7 @@ from intaglio.bundle.model_file import load, save
 from intaglio.errors import EngineError, GraphError, UsageError
 from intaglio.files.hashes import sha256
 from intaglio.graph_passes import compress
-from intaglio.graph_passes.calibration import calibrate
+from intaglio.graph_passes.calibration import calibrate, stretch
 from intaglio.graph_passes.calibration.activation_statistics import Statistics, statistics_of
 from intaglio.graph_passes.calibration.calibrate import Calibrate
 from intaglio.graph_passes.calibration.data import CalibrationData
@@ -134,11 +134,11 @@ def test_low_memory_uses_smaller_batches_and_several_runs(
     _, plenty = observe(tiny_bundle, texts)
     opened: list[int] = []
     batches: list[int] = []
-    engine = calibrate.OnnxRuntimeEngine
+    engine = stretch.OnnxRuntimeEngine
 
     class Watched(engine):  # type: ignore[misc, valid-type]
-        def __init__(self, path: Path):
-            super().__init__(path)
+        def __init__(self, path: Path, **options: Any):
+            super().__init__(path, **options)
             opened.append(len(self.outputs))
 
         def _run(self, feeds: Mapping[str, Array]) -> dict[str, Array]:
@@ -147,7 +147,7 @@ def test_low_memory_uses_smaller_batches_and_several_runs(
             assert sum(array.nbytes for array in outputs.values()) <= 200_000 or len(outputs) == 1
             return outputs
 
-    monkeypatch.setattr(calibrate, "OnnxRuntimeEngine", Watched)
+    monkeypatch.setattr(stretch, "OnnxRuntimeEngine", Watched)
     monkeypatch.setattr(calibrate, "MEMORY", 200_000)
     _, little = observe(tiny_bundle, texts)
     assert set(batches) == {1}
@@ -229,14 +229,14 @@ def test_audio_frames_are_not_counted_as_samples(parse: Parse, tmp_path: Path, m
     )
     np.savez(tmp_path / "x.npz", x=np.random.default_rng(0).uniform(-1, 1, (1, 1, 40_000)).astype(np.float32))
     opened: list[list[str]] = []
-    engine = calibrate.OnnxRuntimeEngine
+    engine = stretch.OnnxRuntimeEngine
 
     class Watched(engine):  # type: ignore[misc, valid-type]
-        def __init__(self, path: Path):
-            super().__init__(path)
+        def __init__(self, path: Path, **options: Any):
+            super().__init__(path, **options)
             opened.append([spec.name for spec in self.outputs])
 
-    monkeypatch.setattr(calibrate, "OnnxRuntimeEngine", Watched)
+    monkeypatch.setattr(stretch, "OnnxRuntimeEngine", Watched)
     model, found = observe(pack(model, tmp_path / "bundle"), tmp_path / "x.npz")
     assert opened[-1] == ["c", "r", "t", "s", "z"], "observed in several runs"
     assert found["s"].count == 400 * 400

@@ -5,11 +5,17 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
+from intaglio.executors.executor import INLINE
 from intaglio.graph_passes.lookup_tables.compensation import Compensation
-from intaglio.graph_passes.lookup_tables.layers import Method, compressed
+from intaglio.graph_passes.lookup_tables.compressed import Compressed, Floats, Method, compensated, fitted_lut
 from intaglio.plugins.native.clustering import assign, cluster
 
 NOWHERE = np.empty(0, np.int64)
+
+
+def stored(matrix: Floats, sensitivities: Floats, method: Method, compensation: Compensation) -> Compressed:
+    fitted = fitted_lut(matrix, sensitivities, method)
+    return compensated(INLINE, compensation, matrix, sensitivities, fitted, method)
 
 
 def layer(rows: int = 16, columns: int = 160) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
@@ -41,8 +47,8 @@ def test_uncorrelated_inputs_give_the_nearest_centroids() -> None:
 def test_exact_values_compensate_earlier_errors() -> None:
     matrix, x, sensitivities = layer()
     compensation = Compensation(x.T @ x)
-    plain = compressed(matrix, sensitivities, Method(2), compensation)
-    kept = compressed(matrix, sensitivities, Method(2, "auto", 0.01, 0.04), compensation)
+    plain = stored(matrix, sensitivities, Method(2), compensation)
+    kept = stored(matrix, sensitivities, Method(2, "auto", 0.01, 0.04), compensation)
     assert kept.sparse is not None
     assert kept.sparse.values.size == round(0.01 * matrix.size) + round(0.04 * matrix.size)
     assert np.square(x @ (kept.weight() - matrix).T).mean() < 0.7 * np.square(x @ (plain.weight() - matrix).T).mean()
@@ -60,7 +66,7 @@ def test_error_is_the_quadratic_form_of_the_second_moments() -> None:
 
 def test_all_exact_values_give_zero_error() -> None:
     matrix, x, sensitivities = layer()
-    made = compressed(matrix, sensitivities, Method(2, "auto", 0.5, 0.5), Compensation(x.T @ x))
+    made = stored(matrix, sensitivities, Method(2, "auto", 0.5, 0.5), Compensation(x.T @ x))
     np.testing.assert_allclose(made.weight(), matrix, atol=1e-5)
     assert made.error == pytest.approx(0, abs=1e-6)
 
@@ -69,10 +75,10 @@ def test_all_exact_values_give_zero_error() -> None:
 def test_row_blocks_do_not_change_the_result(method: Method, monkeypatch: pytest.MonkeyPatch) -> None:
     matrix, x, sensitivities = layer(rows=23)
     compensation = Compensation(x.T @ x)
-    whole = compressed(matrix, sensitivities, method, compensation)
+    whole = stored(matrix, sensitivities, method, compensation)
     monkeypatch.setattr("intaglio.graph_passes.weights.row_blocks.WEIGHTS", 4 * 160)
     monkeypatch.setattr("intaglio.graph_passes.lookup_tables.sparse.WEIGHTS", 1000)
-    parts = compressed(matrix, sensitivities, method, compensation)
+    parts = stored(matrix, sensitivities, method, compensation)
     np.testing.assert_allclose(parts.weight(), whole.weight(), rtol=1e-4, atol=1e-5)
     np.testing.assert_array_equal(parts.table.lut, whole.table.lut)
     assert parts.error == pytest.approx(whole.error, rel=1e-4)

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from intaglio.graph_passes.lookup_tables import layers as lut_layers
 from intaglio.graph_passes.lookup_tables import sparse, tables
-from intaglio.graph_passes.lookup_tables.layers import Method
+from intaglio.graph_passes.lookup_tables.compressed import Method
 from intaglio.graph_passes.lookup_tables.sparse import select_sparse
 from intaglio.plugins.csr_matmul.spec import sparse_weight
 from intaglio.plugins.native.clustering import cluster

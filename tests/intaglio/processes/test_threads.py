@@ -20,8 +20,8 @@ from threadpoolctl import threadpool_info
 from intaglio.bundle.bundle import Bundle
 from intaglio.errors import UsageError
 from intaglio.graph_passes import compress
+from intaglio.graph_passes.calibration.second_moments import second_moments
 from intaglio.graph_passes.contract import PassInputs
-from intaglio.graph_passes.weights.gptq import second_moments
 from intaglio.graph_passes.weights.gptq_solver import inverse_factor
 from intaglio.graph_passes.weights.rtn import Rtn
 from intaglio.processes.threads import bounded, in_parallel, usable_threads

@@ -18,6 +18,7 @@ from intaglio.errors import BundleError, GraphError, UsageError
 from intaglio.exporters import export
 from intaglio.sensitivity_file import Observed, Sensitivities, SensitivityWriter
 from intaglio.training.gradients.sensitivity import sensitivity
+from intaglio.training.gradients.window_gradients import write_gradients
 
 TEXT = "The quick brown fox jumps over the lazy dog; pack my box with five dozen liquor jugs. " * 3
 LENGTH = 48  # tokens per piece
@@ -76,6 +77,24 @@ def test_float16_weights_have_similar_sensitivities(
     name, shape = "model.layers.1.mlp.down_proj.weight_transposed", (48, 32)
     full, half = (Sensitivities.open(tmp_path / dtype).read(name, shape) for dtype in ("float32", "float16"))
     assert np.corrcoef(full.reshape(-1), half.reshape(-1))[0, 1] > 0.999
+
+
+@pytest.mark.proof  # processes that import torch
+def test_processes_write_the_bytes_of_this_one(
+    exported: Callable[..., tuple[Path, Path]], text: Path, tmp_path: Path
+) -> None:
+    _, bundle = exported("llama")
+    for executor in ("inline", "processes:2"):
+        sensitivity(bundle, tmp_path / executor, text, 8, LENGTH, executor=executor)
+    assert (tmp_path / "processes:2").read_bytes() == (tmp_path / "inline").read_bytes()
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["inline", "processes:2"]
+
+
+def test_workers_that_have_another_bundle_refuse_it(exported: Callable[..., tuple[Path, Path]], tmp_path: Path) -> None:
+    _, bundle = exported("llama")
+    observed = Observed({}, "text.txt", "", 1, 64)
+    with pytest.raises(BundleError, match=r"it is another one\. Use storage that all machines share"):
+        write_gradients(bundle, "0" * 64, {}, observed, tmp_path / "out")
 
 
 def test_too_few_tokens_are_refused(exported: Callable[..., tuple[Path, Path]], tmp_path: Path) -> None:

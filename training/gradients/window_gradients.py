@@ -1,0 +1,73 @@
+"""The squared gradients of a decoder's loss on one piece of text, in this process or as a task that writes a file."""
+
+from __future__ import annotations
+
+import platform
+from collections.abc import Mapping
+from functools import lru_cache
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from intaglio.bundle.bundle import MODEL, Bundle
+from intaglio.bundle.model_file import load
+from intaglio.errors import BundleError, GraphError
+from intaglio.extras import load as load_library
+from intaglio.processes.threads import usable_threads
+from intaglio.runtime.engines.engine import Array
+from intaglio.sensitivity_file import Observed, SensitivityWriter
+from intaglio.training.torch_threads import torch_threads
+
+if TYPE_CHECKING:
+    import torch
+
+    from intaglio.training.gradients.decoder_network import DecoderNetwork
+
+
+def open_network(bundle: Bundle) -> DecoderNetwork:
+    """Return the network of a bundle's graph, whose weights are mapped into memory."""
+    load_library("torch")
+    from intaglio.training.gradients.decoder_network import DecoderNetwork
+
+    return DecoderNetwork(load(bundle.model_path, mapped=True))
+
+
+def add_gradients(network: DecoderNetwork, piece: Mapping[str, Array], count: int, writer: SensitivityWriter) -> float:
+    """Add the squared gradients of the loss on `piece`, divided by `count`, to `writer`; return the loss."""
+    import torch
+
+    def take(name: str, gradient: torch.Tensor) -> None:
+        if not torch.isfinite(gradient).all():
+            raise GraphError(
+                f"{name}: its gradient is NaN or infinite, expected finite numbers. Fix the model, or the text."
+            )
+        writer.add(name, gradient.square_().div_(count).numpy())
+
+    feeds = {name: torch.from_numpy(np.array(array)) for name, array in piece.items()}
+    following = feeds["input_ids"][0, 1:]
+
+    def loss(logits: torch.Tensor) -> torch.Tensor:
+        return torch.nn.functional.cross_entropy(logits[0, :-1], following)
+
+    return network.gradients(feeds, loss, take)
+
+
+def write_gradients(bundle: Path, digest: str, piece: Mapping[str, Array], observed: Observed, output: Path) -> float:
+    """Write the squared gradients of one of the pieces that were `observed` to the file `output`; return the loss.
+
+    `digest`: the SHA-256 of the graph of `bundle`. Raises `BundleError` if this machine has no such bundle.
+    """
+    network = _network(bundle, digest)
+    with torch_threads(usable_threads()), SensitivityWriter.create(output, network.shapes, observed) as writer:
+        return add_gradients(network, piece, observed.samples, writer)
+
+
+@lru_cache(maxsize=1)
+def _network(bundle: Path, digest: str) -> DecoderNetwork:
+    opened = Bundle.open(bundle)
+    if opened.manifest.files[MODEL].sha256 != digest:
+        raise BundleError(
+            f"bundle {bundle}: on {platform.node()} it is another one. Use storage that all machines share."
+        )
+    return open_network(opened)
