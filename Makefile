@@ -8,6 +8,11 @@
 # make kernels      the CPU kernels, compiled again where a source changed (the environment's installation has them too)
 # make docs         the documentation site, into build/site
 # make docs-test    every command of README.md and docs/, the notebooks, and the site (half an hour)
+# make sdist        the sources for PyPI, in dist/
+# make wheel        the wheel for PyPI, in dist/: any Python from 3.11 on, glibc 2.28 or later; ARCH=aarch64 for that processor
+# make wheel-test   the wheel in an empty environment, without compiler and torch, runs a bundle with its kernels; PYTHONS names several
+# make man          manual pages of every command, in man/; the sources for PyPI have them
+# make sbom         what an installation of the wheel with the extra `cpu` consists of, in CycloneDX's form
 # make language-models   train the pair of language models in examples/language_models again (minutes)
 
 PYTHON ?= python3
@@ -25,7 +30,7 @@ export PIP_DISABLE_PIP_VERSION_CHECK := 1
 unexport PYTHONDONTWRITEBYTECODE
 PIP := PYTHONWARNINGS=ignore $(BIN)/pip install --quiet --no-compile --constraint constraints.txt
 
-.PHONY: quickstart test test-changed lint types collected tests proofs families sanitize benchmarks kernels docs docs-test language-models clean
+.PHONY: quickstart test test-changed lint types collected tests proofs families sanitize benchmarks kernels docs docs-test language-models sdist wheel wheel-test wheel-check man sbom clean
 
 quickstart: $(VENV)/run
 	PATH="$(CURDIR)/$(BIN):$$PATH" bash examples/quickstart.sh build/quickstart
@@ -95,6 +100,52 @@ docs: $(VENV)/docs
 docs-test: docs kernels
 	$(BIN)/pytest -m "" tests/examples/test_documentation.py tests/examples/test_notebooks.py
 
+# Zig's C++ compiler, a package, links against any glibc and puts its C++ library in. -s in LDFLAGS leaves symbols out.
+# Beside GCC 12's library, one thread, AVX2, AMD EPYC: MiniLM in integers takes 1.00 to 1.07 of the time, products of compressed
+# weights 0.9 to 1.1 (4 bits in groups and 3 bits are the slower ones); the outputs are the same bits.
+TOOLS := build/wheel-tools
+ARCH ?= x86_64
+GLIBC := 2.28
+# auditwheel takes names of the machine's own processor; for another one it finds the oldest that is true, manylinux_2_24.
+PLATFORM := $(if $(filter $(shell uname -m),$(ARCH)),manylinux_$(subst .,_,$(GLIBC))_$(ARCH),auto)
+CXX_WHEEL := $(CURDIR)/$(TOOLS)/bin/python -m ziglang c++ -target $(ARCH)-linux-gnu.$(GLIBC)
+
+sdist: $(TOOLS)/installed man
+	$(TOOLS)/bin/python -m build --sdist --no-isolation --outdir dist
+
+# setuptools would keep removed files of earlier builds. auditwheel refuses a library that needs more than the name promises, and
+# a wheel without one, which a failed compilation leaves.
+wheel: $(TOOLS)/installed
+	rm -rf build/lib build/bdist.* build/wheel dist/*_$(ARCH).whl
+	CXX="$(CXX_WHEEL)" LDFLAGS="-O3 -s" _PYTHON_HOST_PLATFORM=linux-$(ARCH) \
+	    $(TOOLS)/bin/python -m build --wheel --no-isolation --outdir build/wheel
+	$(TOOLS)/bin/auditwheel repair --plat $(PLATFORM) --only-plat --patcher none --wheel-dir dist build/wheel/*.whl
+	$(TOOLS)/bin/auditwheel show dist/*_$(ARCH).whl
+
+# The environment of development makes the bundle, and says what the model generates.
+PYTHONS ?= $(PYTHON)
+wheel-test: wheel
+	$(MAKE) wheel-check
+
+# The same with a wheel that is there.
+wheel-check: $(VENV)/dev
+	for python in $(PYTHONS); do $(BIN)/python tests/support/source/wheel_check.py dist/*_x86_64.whl --python $$python || exit 1; done
+
+man: $(VENV)/dev
+	$(BIN)/python tests/support/source/man_pages.py man
+
+SBOM := build/sbom-environment
+sbom: $(TOOLS)/installed
+	rm -rf $(SBOM) && $(PYTHON) -m venv $(SBOM)
+	$(SBOM)/bin/pip install --quiet --constraint constraints.txt "$$(ls $(CURDIR)/dist/*_x86_64.whl)[cpu]"
+	$(SBOM)/bin/pip uninstall --quiet --yes pip
+	$(TOOLS)/bin/cyclonedx-py environment --pyproject pyproject.toml --output-reproducible --output-file build/sbom.cdx.json $(SBOM)
+
+$(TOOLS)/installed: constraints.txt
+	$(PYTHON) -m venv $(TOOLS)
+	PYTHONWARNINGS=ignore $(TOOLS)/bin/pip install --quiet --constraint constraints.txt auditwheel build cyclonedx-bom setuptools wheel ziglang
+	touch $@
+
 language-models: $(VENV)/dev
 	mkdir -p build && rm -rf build/language_models
 	$(BIN)/python examples/train_language_models.py --preset tests --out build/language_models
@@ -124,4 +175,4 @@ $(VENV)/docs: $(VENV)/dev
 	touch $(VENV)/run $(VENV)/dev $@
 
 clean:
-	rm -rf $(VENV) build
+	rm -rf $(VENV) build man

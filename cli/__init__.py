@@ -56,6 +56,7 @@ STAGES = {
         "tune-decoding": "Find the fastest thresholds of BiLD, for two models.",
     },
     "Set up": {
+        "doctor": "Show what is installed and offered here, and what is broken.",
         "completion": "Print the completion script for bash, zsh or fish.",
     },
 }
@@ -101,9 +102,25 @@ class Verbs(VerbGroup):
                 formatter.write_dl([(name.ljust(width), line) for name, line in verbs.items()])
 
 
+def _version(context: click.Context, parameter: click.Parameter, given: bool) -> None:
+    """Print the version, with -v all that `intaglio doctor` prints."""
+    verbose = context.params.get("verbose", False)
+    if not given:
+        if verbose:
+            raise click.UsageError("-v goes with --version, or behind a command: intaglio COMMAND -v.", context)
+        return
+    if not verbose:
+        click.echo(f"intaglio, version {__version__}")
+        context.exit()
+    from intaglio.cli.doctor import examine
+
+    context.exit(examine())
+
+
 @click.group(cls=Verbs, epilog=EPILOG, context_settings={"help_option_names": ["-h", "--help"]})
-@click.version_option(__version__, prog_name="intaglio")
-def cli() -> None:
+@click.option("--version", is_flag=True, expose_value=False, callback=_version, help="Show the version; -v: as doctor.")
+@click.option("-v", "verbose", is_flag=True, is_eager=True, hidden=True)
+def cli(verbose: bool) -> None:
     """Take a transformer from its checkpoint to a compressed, validated engine, and run it."""
 
 
@@ -195,6 +212,8 @@ def _message(error: BaseException) -> str | None:
         case _ if (full := full_errno(error)) is not None:
             where = f"{error.filename}: " if getattr(error, "filename", None) else ""  # type: ignore[attr-defined]
             message = f"{where}{os.strerror(full)}. {FULL[full]}"
+        case ModuleNotFoundError(name=str(name)) if name.partition(".")[0] != "intaglio":
+            message = f"{name} is not installed, which Intaglio requires. Run: pip install intaglio"
         case OSError():
             where = f"{error.filename}: " if error.filename else ""
             message = f"{where}{error.strerror or error}. Check the path, its permissions and the disk."

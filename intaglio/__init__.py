@@ -69,6 +69,7 @@ if TYPE_CHECKING:
     from intaglio.training.gradients.sensitivity import Sensitivity, sensitivity
     from intaglio.validation.bench.bench import bench
     from intaglio.validation.bench.results import Bench
+    from intaglio.validation.doctor.doctor import Doctor, doctor
     from intaglio.validation.gpu_check.gpu_check import gpu_check
     from intaglio.validation.gpu_check.results import GpuCheck
     from intaglio.validation.measures.text_quality import TextQuality, text_quality
@@ -91,6 +92,7 @@ __all__ = [
     "Compressed",
     "ContextLengthError",
     "Converted",
+    "Doctor",
     "Engine",
     "EngineError",
     "Exported",
@@ -136,6 +138,7 @@ __all__ = [
     "check_output_directory",
     "compress",
     "convert",
+    "doctor",
     "export",
     "generate",
     "gpu_check",
@@ -198,6 +201,7 @@ _MODULES = {
         "intaglio.training.gradients.sensitivity": "Sensitivity sensitivity",
         "intaglio.validation.bench.bench": "bench",
         "intaglio.validation.bench.results": "Bench",
+        "intaglio.validation.doctor.doctor": "Doctor doctor",
         "intaglio.validation.gpu_check.gpu_check": "gpu_check",
         "intaglio.validation.gpu_check.results": "GpuCheck",
         "intaglio.validation.measures.text_quality": "TextQuality text_quality",

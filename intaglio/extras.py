@@ -39,6 +39,23 @@ EXTRA_OF = {
     "uvicorn": "serve",
 }
 
+# What each extra is for, as docs/reference.md has it.
+PURPOSE = {
+    "cpu": "running and checking on a CPU",
+    "export": "tracing checkpoints, validating against PyTorch",
+    "rtx": "compiling for GPUs, with or without one present",
+    "gpu": "deploying on a GPU (instead of cpu)",
+    "serve": "serving bundles over HTTP",
+    "agents": "agents, and their tools",
+    "bench": "intaglio bench of a server",
+    "quality": "scoring texts: tune-decoding",
+    "speech": "reading recordings",
+    "surgeon": "recipes with a function of your own over it",
+    "grammar": "constrained output; serve and agents include it",
+    "peers": "peers of the benchmarks",
+    "dev": "working on Intaglio",
+}
+
 
 def load(module: str) -> Any:
     """Import `module` and return it, or raise `MissingExtraError` with the command that installs it.

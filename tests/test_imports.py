@@ -20,6 +20,7 @@ DEFERRED = {
     "intaglio/__init__.py": "`import intaglio` is immediate: a verb's stage is imported when the verb is asked for",
     "exporters/__init__.py": "the process that checks a graph runs it without what has made it",
     "runtime/__init__.py": "help texts read the strategies, without what engines are opened and built with",
+    "validation/doctor/kernels.py": "`doctor` names a package that is missing, which the kernels' modules import",
     "cli": "`--help`, completion and errors are immediate: a command imports its stage when it is called",
 }
 # Files that import modules from a table -> the modules in the table, some of which may not exist.

@@ -3,14 +3,18 @@
 from __future__ import annotations
 
 import hashlib
+import re
 import runpy
 import subprocess
 import sys
+import tomllib
 from email.parser import Parser
 from pathlib import Path
 from typing import Any
 
 import pytest
+import yaml
+from documentation import installations, printed_extras
 from import_graph import STAGES
 
 import intaglio
@@ -49,6 +53,18 @@ def test_wheel_metadata_has_license_version_and_authors(metadata: Path) -> None:
     assert "Typing :: Typed" in fields.get_all("Classifier", [])
     assert not any("License ::" in each for each in fields.get_all("Classifier", []))  # replaced by SPDX
     assert fields["Project-URL"] is None
+
+
+def test_every_printed_installation_is_possible(metadata: Path) -> None:
+    fields = Parser().parsestr((metadata / "METADATA").read_text())
+    extras = printed_extras()
+    assert len(extras) > 8 and extras.keys() <= set(fields.get_all("Provides-Extra", []))
+    pinned = dict(re.findall(r"^([\w.-]+)==(\S+)$", (ROOT / "constraints.txt").read_text(), re.M))
+    lines = list(installations())
+    assert len(lines) > 30
+    for name, line in lines:
+        for package, version in re.findall(r"([\w-]+)==([\w.]+)", line):
+            assert pinned[package] == version, f"{name}: {line}"
 
 
 def test_wheel_has_no_workshop(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -90,3 +106,30 @@ def test_weights_state_their_license() -> None:
 
 def terms_of(folder: str) -> str:
     return (ROOT / "examples" / folder / "README.md").read_text().partition("\nTerms: ")[2]
+
+
+def test_no_source_carries_a_license_of_its_own() -> None:
+    """Every file is under LICENSE, but for the texts in NOTICE and folders with a LICENSE of their own."""
+    listed = subprocess.run(["git", "ls-files"], cwd=ROOT, capture_output=True, text=True, check=True).stdout.split(
+        "\n"
+    )
+    files = [
+        ROOT / name for name in listed if name.endswith((".py", ".cpp", ".h", ".cu", ".cuh", ".sh", ".toml", ".yml"))
+    ]
+    stated = re.compile(r"^\s*(?:#|//|\*)?\s*(?:SPDX-License-Identifier|Copyright \(c\)|Copyright ©)", re.I | re.M)
+    assert len(files) > 900
+    assert [path for path in files if path.is_file() and stated.search(path.read_text(encoding="utf-8"))] == []
+    assert tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["license"] == "Apache-2.0"
+
+
+def test_citation_and_release_name_the_version_and_pinned_actions() -> None:
+    citation = yaml.safe_load((ROOT / "CITATION.cff").read_text())
+    assert (citation["version"], citation["license"]) == (intaglio.__version__, "Apache-2.0")
+    jobs = yaml.safe_load((ROOT / ".github" / "workflows" / "release.yml").read_text())["jobs"]
+    steps = [step for job in jobs.values() for step in job["steps"]]
+    for step in steps:
+        assert "uses" not in step or re.fullmatch(r"[\w./-]+@[0-9a-f]{40}", step["uses"]), step
+    makefile = (ROOT / "Makefile").read_text()
+    targets = [name for step in steps for name in re.findall(r"^make ([a-z -]+)", step.get("run", ""))]
+    assert targets and all(f"\n{name}:" in makefile for each in targets for name in each.split())
+    assert jobs["publish"]["permissions"] == {"id-token": "write"}  # nothing that it runs is ours

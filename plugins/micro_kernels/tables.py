@@ -52,7 +52,7 @@ def defaults(instruction_set: str) -> Selection:
 
 def selection(cpu: str, instruction_set: str) -> Selection:
     """The micro-kernel of every case on a CPU. A damaged table of the user is ignored with a warning."""
-    chosen = defaults(instruction_set) | _kernels(_shipped(cpu), cpu, instruction_set)
+    chosen = defaults(instruction_set) | _kernels(shipped(cpu), cpu, instruction_set)
     path = location(cpu)
     try:
         return chosen | _kernels(path, cpu, instruction_set)
@@ -84,7 +84,8 @@ def store(cpu: str, instruction_set: str, chosen: Selection) -> Path:
     return path
 
 
-def _shipped(cpu: str) -> Path:
+def shipped(cpu: str) -> Path:
+    """The path of the table that is shipped for a CPU; it may not exist."""
     return Path(__file__).with_name("machines") / f"{cpu}.json"
 
 

@@ -2,7 +2,8 @@
 
     python plugins/ort/build.py [--sanitize] [--quick] [library]
 
-compiles changed sources; the library is plugins/ort/_kernels.so. `make sanitize` explains the options.
+compiles changed sources; the library is plugins/ort/_kernels.so. `make sanitize` explains the options. The environment
+variable CXX is the compiler with its arguments, and LDFLAGS are options for linking, as `make wheel` sets both.
 
 setup.py uses it too, so it imports nothing but the standard library. Objects are kept in build/kernels under the hash
 of all their dependencies, so that an unchanged source is never compiled twice. First, the generated headers are written
@@ -19,11 +20,12 @@ import functools
 import hashlib
 import importlib
 import os
-import platform
 import re
+import shlex
 import shutil
 import subprocess
 import sys
+import sysconfig
 import tempfile
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
@@ -42,7 +44,10 @@ FLAGS = ("-std=c++17", "-O3", "-fPIC", "-fvisibility=hidden", "-fno-semantic-int
 SANITIZERS = "-fsanitize=address,undefined"
 # A report ends the process. Alignment is left out: kernels read packed weights at any address, as x86 allows.
 SANITIZE = "-O1", "-g1", SANITIZERS, "-fno-sanitize=alignment", "-fno-sanitize-recover=all", "-fno-omit-frame-pointer"
-KERNEL_FLAGS = ("-fno-exceptions", "-fno-rtti", "-Wno-uninitialized", "-Wno-maybe-uninitialized")
+# Clang does not know every name of GCC's warnings.
+KERNEL_FLAGS = (
+    "-fno-exceptions", "-fno-rtti", "-Wno-unknown-warning-option", "-Wno-uninitialized", "-Wno-maybe-uninitialized",
+)  # fmt: skip
 AVX512 = ("-mavx512f", "-mavx512bw", "-mavx512dq", "-mavx512vl", "-mprefer-vector-width=512")
 INSTRUCTION_SETS = {
     "portable": (),
@@ -93,7 +98,8 @@ class Compilation(NamedTuple):
 
 def sources(options: Options = RELEASE) -> Iterator[Compilation]:
     """Every compilation that the library consists of."""
-    x86 = platform.machine().lower() in ("x86_64", "amd64") and not options.quick
+    # As setuptools names wheels: what _PYTHON_HOST_PLATFORM says when it compiles for another machine.
+    x86 = sysconfig.get_platform().endswith("x86_64") and not options.quick
     for path in sorted([*(PLUGINS / "ort").glob("*.cpp"), *PLUGINS.rglob("*_binding.cpp")]):
         yield Compilation(path)
     for path in sorted(PLUGINS.rglob("kernel.cpp")):
@@ -162,21 +168,28 @@ def _module(name: str) -> ModuleType:
     return importlib.import_module(f"intaglio.plugins.{name}")
 
 
-def compiler() -> str:
-    """The C++ compiler: $CXX, or the first of c++, g++ and clang++. Raises `CompileError`."""
+def compiler() -> list[str]:
+    """The C++ compiler's command: $CXX, or the first of c++, g++ and clang++. Raises `CompileError`."""
     wish = os.environ.get("CXX")
     names = [wish] if wish else ["c++", "g++", "clang++"]
     for name in names:
-        if path := shutil.which(name):
-            return path
+        program, *arguments = shlex.split(name)
+        if path := shutil.which(program):
+            return [path, *arguments]
     raise CompileError(f"no C++ compiler ({', '.join(names)}). Install g++ or clang++, or name one in CXX.")
+
+
+@functools.cache
+def version(*cxx: str) -> str:
+    """The compiler's own description, which changes when it is updated."""
+    return subprocess.run([*cxx, "--version"], capture_output=True, text=True, check=False).stdout
 
 
 def compile_object(source: Compilation, options: Options = RELEASE) -> Path:
     """The object file of a source, compiled unless it exists. Raises `CompileError`."""
     cxx = compiler()
-    command = [cxx, *FLAGS, *source.flags, *options.flags, "-I.", "-c", os.path.relpath(source.path, ROOT)]
-    hasher = hashlib.sha256(repr((command, Path(cxx).resolve().stat().st_mtime_ns)).encode())
+    command = [*cxx, *FLAGS, *source.flags, *options.flags, "-I.", "-c", os.path.relpath(source.path, ROOT)]
+    hasher = hashlib.sha256(repr((command, version(*cxx))).encode())
     for path in sorted(included(source.path, source.instruction_set)):
         hasher.update(os.path.relpath(path, ROOT).encode() + path.read_bytes())
     target = OBJECTS / f"{source.name}-{hasher.hexdigest()[:16]}.o"
@@ -208,11 +221,11 @@ def _build(library: Path, options: Options) -> Path:
     generated.cache_clear()
     with ThreadPoolExecutor(_cpus()) as pool:
         objects = list(pool.map(functools.partial(compile_object, options=options), sources(options)))
-    names = " ".join(path.name for path in objects)  # each with the hash of its contents
+    link = [*shlex.split(os.environ.get("LDFLAGS", "")), *([SANITIZERS] if options.sanitize else [])]
+    names = " ".join([*(path.name for path in objects), *link])  # each object with the hash of its contents
     linked = OBJECTS / f"library-{hashlib.sha256(names.encode()).hexdigest()[:16]}.so"
     if not linked.exists():
-        sanitizers = [SANITIZERS] if options.sanitize else []
-        _run([compiler(), "-shared", *sanitizers, *map(str, objects), "-o"], linked)
+        _run([*compiler(), "-shared", *map(str, objects), *link, "-o"], linked)
     if not library.exists() or library.read_bytes() != linked.read_bytes():
         library.parent.mkdir(parents=True, exist_ok=True)
         with tempfile.TemporaryDirectory(dir=library.parent) as folder:

@@ -29,17 +29,21 @@ namespace {
 
 constexpr const char* ISA_NAMES[] = {"portable", "avx2", "avx512", "avx512vnni", "avx512vbmi"};
 
-// The best instruction set that this CPU and its operating system offer.
+// The best instruction set that this CPU and its operating system offer. CPUID itself is asked: __builtin_cpu_supports
+// denies everything where it is not initialised by GCC's library, as in a library linked by Zig.
 Isa best_isa() {
 #if INTAGLIO_X86
-    __builtin_cpu_init();
-    if (!__builtin_cpu_supports("avx2") || !__builtin_cpu_supports("fma")) return Isa::portable;
-    if (!__builtin_cpu_supports("avx512f") || !__builtin_cpu_supports("avx512bw") ||
-        !__builtin_cpu_supports("avx512dq") || !__builtin_cpu_supports("avx512vl")) {
-        return Isa::avx2;
-    }
-    if (!__builtin_cpu_supports("avx512vnni")) return Isa::avx512;
-    return __builtin_cpu_supports("avx512vbmi") ? Isa::avx512vbmi : Isa::avx512vnni;
+    unsigned ignored, features, ebx = 0, ecx = 0;
+    if (!__get_cpuid(1, &ignored, &ignored, &features, &ignored) || !(features & bit_OSXSAVE)) return Isa::portable;
+    __get_cpuid_count(7, 0, &ignored, &ebx, &ecx, &ignored);
+    unsigned saved, upper;  // the registers that the operating system keeps for each thread
+    __asm__ volatile("xgetbv" : "=a"(saved), "=d"(upper) : "c"(0));
+    constexpr unsigned YMM = 0x06, ZMM = 0xe6;
+    constexpr unsigned AVX512 = bit_AVX512F | bit_AVX512BW | bit_AVX512DQ | bit_AVX512VL;
+    if ((saved & YMM) != YMM || !(features & bit_FMA) || !(ebx & bit_AVX2)) return Isa::portable;
+    if ((saved & ZMM) != ZMM || (ebx & AVX512) != AVX512) return Isa::avx2;
+    if (!(ecx & bit_AVX512VNNI)) return Isa::avx512;
+    return (ecx & bit_AVX512VBMI) ? Isa::avx512vbmi : Isa::avx512vnni;
 #else
     return Isa::portable;
 #endif

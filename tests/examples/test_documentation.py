@@ -166,15 +166,6 @@ def stop(server: subprocess.Popen[bytes] | None) -> None:
         server.wait(60)
 
 
-@pytest.mark.parametrize("page", PAGES)
-def test_printed_extras_exist(page: str) -> None:
-    extras = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]["optional-dependencies"]
-    for names in re.findall(
-        r"pip install [^\n`]*(?:intaglio|\.|whl\))\[([a-z,]+)\]", (ROOT / page).read_text(encoding="utf-8")
-    ):
-        assert set(names.split(",")) <= extras.keys(), names
-
-
 def test_reference_lists_every_extra() -> None:
     extras = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]["optional-dependencies"]
     table = (ROOT / "docs" / "reference.md").read_text(encoding="utf-8").partition("## Install")[2]

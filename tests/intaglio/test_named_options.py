@@ -28,6 +28,8 @@ FOREIGN = (
     "intaglio/bundle/manifest_reading.py --upgrade",
     "intaglio/executors/ray_cluster.py --head",
     "intaglio/display/charts.py",
+    "validation/doctor --force-reinstall",
+    "validation/doctor --no-deps",
     "validation/gpu_check/sanitizer.py",
     "validation/polygraphy_extension.py --intaglio-target",
 )

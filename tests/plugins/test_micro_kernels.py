@@ -143,7 +143,7 @@ def block(tmp_path_factory):
     """`largest_cache_block` of plugins/cpu/cache_blocking.h."""
     folder = tmp_path_factory.mktemp("blocking")
     (folder / "block.cpp").write_text(BLOCKING)
-    command = [build.compiler(), "-std=c++17", "-shared", "-fPIC", f"-I{build.ROOT}", "block.cpp", "-o", "block.so"]
+    command = [*build.compiler(), "-std=c++17", "-shared", "-fPIC", f"-I{build.ROOT}", "block.cpp", "-o", "block.so"]
     subprocess.run(command, check=True, cwd=folder)
     call = ctypes.CDLL(str(folder / "block.so")).block
 
@@ -234,7 +234,7 @@ def test_unknown_kernel_is_refused():
 # --- the choice for a machine -----------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("path", sorted(tables._shipped("x").parent.glob("*.json")), ids=lambda path: path.stem)
+@pytest.mark.parametrize("path", sorted(tables.shipped("x").parent.glob("*.json")), ids=lambda path: path.stem)
 def test_shipped_tables_name_kernels_that_are_emitted(path, cache):
     with warnings.catch_warnings():
         warnings.simplefilter("error")

@@ -1,6 +1,10 @@
 """Compiling and packaging the library: errors that only appear on another CPU or without a compiler."""
 
+import ctypes
+import itertools
 import os
+import platform
+import shlex
 import shutil
 import subprocess
 import sys
@@ -11,7 +15,7 @@ from pathlib import Path
 
 import pytest
 
-from intaglio.plugins import OPS
+from intaglio.plugins import OPS, ort
 from intaglio.plugins.ort import build
 
 ROOT = build.ROOT
@@ -47,6 +51,23 @@ def test_kernels_of_different_instruction_sets_share_no_symbol(source):
 def test_kernels_call_only_the_c_library(source):
     wanted = {name for kind, name in kernel_symbols(source) if kind == "U"}
     assert wanted <= {"memcpy", "memset", "memmove", "memcmp", "sysconf", "_GLOBAL_OFFSET_TABLE_", "__stack_chk_fail"}
+
+
+FLAGS = {
+    "avx2": "avx2 fma",
+    "avx512": "avx512f avx512bw avx512dq avx512vl",
+    "avx512vnni": "avx512_vnni",
+    "avx512vbmi": "avx512vbmi",
+}
+
+
+def test_library_finds_what_the_kernel_says_of_this_processor(library):
+    cpuinfo = Path("/proc/cpuinfo")
+    if not cpuinfo.exists() or platform.machine() != "x86_64":
+        pytest.skip("no /proc/cpuinfo of an x86-64 processor")
+    flags = set(cpuinfo.read_text().partition("\nflags")[2].partition("\n")[0].split())
+    known = itertools.takewhile(lambda name: flags.issuperset(FLAGS[name].split()), FLAGS)
+    assert ort.supported_instruction_sets() == ("portable", *known)
 
 
 def test_library_exports_only_its_api(library):
@@ -95,6 +116,26 @@ def test_compile_error_keeps_the_previous_library(library, monkeypatch, tmp_path
     with pytest.raises(build.CompileError, match=r"broken\.cpp"):
         build.build(kept)
     assert kept.read_bytes() == b"the one before"
+
+
+def test_compiler_and_linker_take_arguments_from_the_environment(monkeypatch, tmp_path):
+    source = tmp_path / "one.cpp"
+    source.write_text('extern "C" __attribute__((visibility("default"))) int one() { return WISH; }')
+    monkeypatch.setattr(build, "OBJECTS", tmp_path / "objects")
+    monkeypatch.setattr(build, "sources", lambda _: [build.Compilation(source)])
+    monkeypatch.setenv("CXX", f"{shlex.join(build.compiler())} '-DWISH=3 + 4'")
+    monkeypatch.setenv("LDFLAGS", "-s")
+    stripped = build.build(tmp_path / "stripped.so")
+    assert ctypes.CDLL(str(stripped)).one() == 7
+    monkeypatch.delenv("LDFLAGS")
+    assert build.build(tmp_path / "whole.so").stat().st_size > stripped.stat().st_size
+
+
+def test_library_for_another_processor_has_portable_kernels(monkeypatch):
+    monkeypatch.setenv("_PYTHON_HOST_PLATFORM", "linux-aarch64")
+    assert {source.instruction_set for source in build.sources()} == {None, "portable"}
+    monkeypatch.setenv("_PYTHON_HOST_PLATFORM", "linux-x86_64")
+    assert {source.instruction_set for source in build.sources()} == {None, *build.INSTRUCTION_SETS}
 
 
 GENERATE = """

@@ -23,7 +23,9 @@ def preloaded() -> str:
     """The libraries that must be loaded before Python."""
     cxx = build.compiler()
     names = ("libasan.so", "libstdc++.so")
-    found = [subprocess.run([cxx, f"-print-file-name={name}"], capture_output=True, text=True).stdout for name in names]
+    found = [
+        subprocess.run([*cxx, f"-print-file-name={name}"], capture_output=True, text=True).stdout for name in names
+    ]
     return " ".join(map(str.strip, found))
 
 

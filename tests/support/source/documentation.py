@@ -17,6 +17,9 @@ PAGES = (
 )  # fmt: skip
 PROGRAMS = ("intaglio", "pip", "python", "curl", "source", "git", "polygraphy", "cat", "head", "cut", "openssl")
 STARTS = re.compile(rf"({'|'.join(PROGRAMS)}|arecord)\s|for [a-z]+ in [a-z ]+; do|[A-Z]+=\S")
+# A requirement with extras of ours, in a line that installs: intaglio[cpu], .[cpu] of a checkout, "$wheel[cpu]".
+INSTALLS = re.compile(r"pip install [^\n`]*")
+EXTRAS = re.compile(r"(?:intaglio|\.|whl\)|\$wheel)\[([a-z, ]+)\]")
 # A comment before a block states why it is not run here.
 REASON = re.compile(r"<!-- ((?:needs|takes) [^>]+) -->")
 
@@ -65,3 +68,23 @@ def blocks(page: str) -> Iterator[Block]:
         if STARTS.match(text):
             yield Block(page, start + 1, text, reason)
         reason = None
+
+
+def installations() -> Iterator[tuple[str, str]]:
+    """(file, line) of each `pip install` that README.md, docs/, examples/ and messages of the program print."""
+    folders = ("docs", "examples", "intaglio", "cli", "exporters", "plugins", "runtime", "validation")
+    files = [ROOT / "README.md", *(path for folder in folders for path in sorted((ROOT / folder).rglob("*")))]
+    for path in files:
+        if path.suffix in (".md", ".py") or path.name == "Dockerfile":
+            name = str(path.relative_to(ROOT))
+            yield from ((name, line) for line in INSTALLS.findall(path.read_text(encoding="utf-8").replace("\\\n", "")))
+
+
+def printed_extras() -> dict[str, str]:
+    """Each extra that such a line asks for, with the first file that has it."""
+    found: dict[str, str] = {}
+    for name, line in installations():
+        for extras in EXTRAS.findall(line):
+            for extra in extras.split(","):
+                found.setdefault(extra.strip(), name)
+    return found
