@@ -10,7 +10,7 @@ from intaglio.cli.options.bounds import bound_options
 from intaglio.cli.options.choices import DTYPE, OneOf
 from intaglio.cli.printing.results import force_option, json_option, print_json, print_table, say
 from intaglio.cli.printing.rows import summed_up
-from intaglio.cli.running.command import verb
+from intaglio.cli.running.command import section, verb
 from intaglio.display.verbosity import is_quiet
 
 EPILOG = """\b
@@ -20,12 +20,22 @@ Examples:
   intaglio export model.onnx -o bundle          (a graph from another tool)
   intaglio export ./gpt2 -o gpt2 --max-abs 1e-3
   intaglio export ./llama -o tuned --adapter ./llama-lora
+\b
+And out again: the weights of a decoder's bundle, as other tools read them
+  intaglio export llama-gptq --format compressed-tensors -o llama-w4a16    (vLLM)
+  intaglio export llama-q4 --format gguf -o llama-q4.gguf                 (llama.cpp)
 """
 
 
 @verb("export", epilog=EPILOG)
 @click.argument("source")
-@click.option("-o", "--output", required=True, type=click.Path(path_type=Path), help="The bundle to make.")
+@click.option(
+    "-o",
+    "--output",
+    required=True,
+    type=click.Path(path_type=Path),
+    help="The bundle to make; with --format, the checkpoint.",
+)
 @click.option(
     "--dtype", type=DTYPE, default="float32", show_default=True, help="Dtype of the weights; float16 is for GPUs."
 )
@@ -42,6 +52,12 @@ Examples:
 @click.option(
     "--adapter", type=click.Path(path_type=Path), help="Folder of a LoRA adapter that is merged into the weights."
 )
+@section("Other tools")
+@click.option(
+    "--format",
+    type=OneOf(("gguf", "gptq", "gptq_v2", "awq", "compressed-tensors")),
+    help="Write SOURCE, a decoder's bundle, as a checkpoint of other tools in this format.",
+)
 @bound_options
 @force_option
 @json_option
@@ -54,6 +70,7 @@ def export_command(
     features: bool,
     context: str | None,
     adapter: Path | None,
+    format: str | None,  # noqa: A002
     max_abs: float | None,
     min_cosine: float | None,
     bound: dict[str, float],
@@ -66,11 +83,14 @@ def export_command(
     recogniser that `intaglio convert` or `intaglio train` wrote. Weights are read from safetensors only. Exit code 1
     when the graph differs from the source by more than the bound: the bundle is still written, so that `intaglio
     validate --bisect` can find the layer.
+
+    With --format, SOURCE is a decoder's bundle, and --output a checkpoint with the same weights: a folder, or a file of
+    GGUF. Layers that the format does not hold exactly are refused.
     """
     from intaglio.exporters import export
 
     result = export(
-        source, output, dtype, revision, force, check, max_abs, min_cosine, bound, features, context, adapter
+        source, output, dtype, revision, force, check, max_abs, min_cosine, bound, features, context, adapter, format
     )
     if as_json:
         print_json(result)

@@ -16,6 +16,7 @@ from intaglio.exporters.checkpoints.adapters import left_out, open_adapter
 from intaglio.exporters.checkpoints.checkpoint import Checkpoint
 from intaglio.exporters.checkpoints.family import architecture_of
 from intaglio.exporters.checkpoints.plausible import check_config
+from intaglio.exporters.export_bundle import FORMATS, export_bundle
 from intaglio.exporters.kinds import find_kind
 from intaglio.exporters.onnx_file import adopt
 from intaglio.exporters.reference.check import Checked
@@ -53,6 +54,7 @@ def export(
     features: bool = False,
     context: str | None = None,
     adapter: str | Path | None = None,
+    format: str | None = None,  # noqa: A002
 ) -> Exported:
     """Export the checkpoint `source` (a folder, a hub id, or an .onnx file) to a new bundle at `output`.
 
@@ -64,6 +66,10 @@ def export(
     computes them elsewhere. `context`, "short" or "long", chooses the frequencies of rotary embeddings that have others
     for long texts. `adapter` is the folder of a LoRA adapter as peft saves it, which is merged into the weights.
 
+    With `format` ("gguf", "gptq", "gptq_v2", "awq" or "compressed-tensors"), `source` is the bundle of a decoder, whose
+    weights are written to `output` as a checkpoint of other tools, with the same numbers; the check compares the
+    bundle's logits with those of the model that was written.
+
     Raises `SourceError`, `UsageError`, `StorageError`, and then leaves nothing at `output`.
     """
     start = time.perf_counter()
@@ -73,12 +79,16 @@ def export(
     if given and not check:
         raise UsageError("a bound needs the comparison with the source model, which --no-check skips. Use only one.")
     check_given(given, BOUNDED)
+    if format is not None:
+        _check_format(format, dtype, revision, features, context, adapter)
+        outputs, notes = export_bundle(Path(source), Path(output), format, force, check, given)
+        return _result(output, start, outputs, notes)
     check_output_directory(Path(output), force)
-    source, notes = str(source), list[str]()
+    source, notes = str(source), []
     if revision is not None and Path(source).exists():
         raise UsageError(f"--revision {revision}: is for a hub id, and {source} is on this machine. Remove it.")
     if source.endswith(".onnx"):
-        outputs: dict[str, Checked] = {}
+        outputs = {}
         _check_graph_options(dtype, features, context, adapter)
         with create(output, force) as draft:
             adopt(Path(source), draft)
@@ -104,9 +114,32 @@ def export(
             if checkpoint.adapter and isinstance(draft.manifest.source.adapter, AdapterSource):
                 remember(draft.manifest.source.adapter.sha256, checkpoint.adapter.folder)
                 notes += checkpoint.adapter.notes(checkpoint.folder)
+    return _result(output, start, outputs, notes)
+
+
+def _result(output: str | Path, start: float, outputs: dict[str, Checked], notes: list[str]) -> Exported:
     seconds = time.perf_counter() - start
     passed = all(error.passed for error in outputs.values()) if outputs else None
     return Exported(str(output), round(seconds, 3), passed, outputs, notes)
+
+
+def _check_format(
+    form: str, dtype: str, revision: str | None, features: bool, context: str | None, adapter: str | Path | None
+) -> None:
+    """Reject an unknown format, and options that are for a checkpoint."""
+    if form not in FORMATS:
+        raise UsageError(f"format {form!r}: expected one of {', '.join(FORMATS)}.")
+    given = {
+        "--dtype": dtype != DTYPES[0],
+        "--revision": revision is not None,
+        "--features": features,
+        "--context": context is not None,
+        "--adapter": adapter is not None,
+    }
+    if option := next((name for name, there in given.items() if there), None):
+        raise UsageError(
+            f"{option} is for the export of a checkpoint, and --format writes a bundle's weights unchanged. Remove it."
+        )
 
 
 def _check_graph_options(dtype: str, features: bool, context: str | None, adapter: str | Path | None) -> None:

@@ -22,6 +22,7 @@ from intaglio.plugins.bit_packing import WORD
 GROUP_BITS = (2, 3, 4, 8)  # supported by GroupMatMul
 TABLE_BITS = (2, 3, 4)  # bits of an index, supported by LutMatMul
 ACTIVATION_BITS = (16, 32)
+SCALE_DTYPES = ("float32", "float16")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -75,16 +76,22 @@ class GroupPass(StoringPass):
 
     If `group_size` does not divide a row, the next smaller multiple of 32 that does is used. Asymmetric groups have a
     zero point too, and cover the range from their smallest to their largest weight; `symmetric` groups cover the same
-    range on both sides of 0, up to the largest magnitude.
+    range on both sides of 0, up to the largest magnitude. `scale_dtype` float16 rounds the scales before the weights,
+    for formats of other tools that have no others (`intaglio export --format`).
     """
 
     bits: int = 4
     group_size: int = 128
     symmetric: bool = False
+    scale_dtype: Literal["float32", "float16"] = "float32"
 
     def __post_init__(self) -> None:
         super().__post_init__()
         expect_one_of(self.name, "bits", self.bits, GROUP_BITS)
+        if self.scale_dtype not in SCALE_DTYPES:
+            raise GraphError(
+                f"{self.name}: scale_dtype {self.scale_dtype!r}: expected one of {', '.join(SCALE_DTYPES)}."
+            )
         if self.group_size < 0 or self.group_size % WORD:
             raise GraphError(
                 f"{self.name}: group_size {self.group_size}: expected a multiple of {WORD}, or 0 for whole rows."
@@ -97,7 +104,7 @@ class GroupPass(StoringPass):
 
     def grid(self, matrix: Floats) -> Grid:
         """Return the grid of the values that the weights of `matrix` [N, K] can take."""
-        return fit(matrix, self.bits, self.group_size, self.symmetric)
+        return fit(matrix, self.bits, self.group_size, self.symmetric, self.scale_dtype == SCALE_DTYPES[1])
 
 
 @dataclass(frozen=True, kw_only=True)

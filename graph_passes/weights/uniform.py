@@ -13,6 +13,7 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 
+from intaglio.errors import GraphError
 from intaglio.plugins.bit_packing import WORD
 from intaglio.plugins.group_matmul.spec import LARGEST_GROUP
 
@@ -62,14 +63,14 @@ class Grid:
         return [slice(index * size, (index + 1) * size) for index in range(groups)]
 
 
-def fit(weight: Floats, bits: int, group_size: int, symmetric: bool) -> Grid:
+def fit(weight: Floats, bits: int, group_size: int, symmetric: bool, half: bool = False) -> Grid:
     """Return the grid of each group of `weight` [N, K], from its smallest to its largest number.
 
-    The group size comes from `usable_group_size`; K is a multiple of 32.
+    The group size comes from `usable_group_size`; K is a multiple of 32. `half`: scales are float16 numbers.
     """
     groups = _groups(weight, group_size)
     lowest, highest = groups.min(axis=2), groups.max(axis=2)
-    return _symmetric(lowest, highest, bits) if symmetric else asymmetric(lowest, highest, bits)
+    return _symmetric(lowest, highest, bits, half) if symmetric else asymmetric(lowest, highest, bits, half)
 
 
 def usable_group_size(length: int, group_size: int) -> int:
@@ -81,18 +82,18 @@ def usable_group_size(length: int, group_size: int) -> int:
     return next(size for size in range(most, 0, -WORD) if length % size == 0)
 
 
-def asymmetric(lowest: Floats, highest: Floats, bits: int) -> Grid:
+def asymmetric(lowest: Floats, highest: Floats, bits: int, half: bool = False) -> Grid:
     """Return the grid from `lowest` to `highest` of each group, both [N, groups], with 0 exactly on the grid."""
     lowest = np.minimum(lowest, 0)
-    scales = usable((np.maximum(highest, 0) - lowest) / np.float32((1 << bits) - 1))
+    scales = usable((np.maximum(highest, 0) - lowest) / np.float32((1 << bits) - 1), half)
     zero_points = np.clip(np.rint(-lowest / scales), 0, (1 << bits) - 1)
     return Grid(bits, scales, zero_points.astype(np.uint8))
 
 
-def _symmetric(lowest: Floats, highest: Floats, bits: int) -> Grid:
+def _symmetric(lowest: Floats, highest: Floats, bits: int, half: bool) -> Grid:
     """Return a symmetric grid: the largest magnitude is at q = 0, the far end; the scale has its sign."""
     farthest = np.where(-lowest > highest, lowest, highest)
-    return Grid(bits, usable(np.asarray(farthest, np.float32) / np.float32(-(1 << (bits - 1)))), None)
+    return Grid(bits, usable(np.asarray(farthest, np.float32) / np.float32(-(1 << (bits - 1))), half), None)
 
 
 def _groups(weight: Floats, group_size: int) -> Floats:
@@ -102,6 +103,13 @@ def _groups(weight: Floats, group_size: int) -> Floats:
     return weight.reshape(rows, length // size, size)
 
 
-def usable(scales: Floats) -> Floats:
-    """Replace scales that are 0, or too small to divide by, by 1: such a group rounds to zeros."""
+def usable(scales: Floats, half: bool = False) -> Floats:
+    """Replace scales that are 0, or too small to divide by, by 1: such a group rounds to zeros.
+
+    `half`: the others become the nearest float16 numbers. Raises `GraphError` for one beyond these.
+    """
+    if half:
+        if (largest := float(np.abs(scales).max())) > float(np.finfo(np.float16).max):
+            raise GraphError(f"scale_dtype float16: a scale of {largest:g} is beyond its range. Remove scale_dtype.")
+        scales = scales.astype(np.float16).astype(np.float32)
     return np.where(np.abs(scales) < np.finfo(np.float32).tiny, 1, scales).astype(np.float32)

@@ -137,17 +137,22 @@ def _rotary(
 
 def _llama3(path: Path, factors: np.ndarray[Any, Any], theta: float, width: int) -> dict[str, Any]:
     """The settings of LLaMA 3.1's frequencies, of which the file has what each is divided by."""
-    low, high = LLAMA3["low_freq_factor"], LLAMA3["high_freq_factor"]
-    wavelengths = 2 * np.pi * theta ** (np.arange(0, width, 2) / width)
-    smooth = np.clip((LLAMA3["original_max_position_embeddings"] / wavelengths - low) / (high - low), 0, 1)
     factor = float(factors.max())
-    expected = 1 / ((1 - smooth) / factor + smooth)
+    expected = llama3_factors({**LLAMA3, "factor": factor}, theta, width)
     if factors.shape != expected.shape or not np.allclose(factors, expected, 1e-4):
         raise SourceError(
             f"{path}: {FREQUENCIES} is not what LLaMA 3.1 has, with {LLAMA3}. Give the checkpoint that it was made "
             "from, with its config.json and safetensors."
         )
     return {"rope_type": "llama3", "factor": factor, **LLAMA3}
+
+
+def llama3_factors(settings: Mapping[str, Any], theta: float, width: int) -> np.ndarray[Any, Any]:
+    """What the frequencies of LLaMA 3.1 are divided by, [width / 2]."""
+    low, high = settings["low_freq_factor"], settings["high_freq_factor"]
+    wavelengths = 2 * np.pi * theta ** (np.arange(0, width, 2) / width)
+    smooth = np.clip((settings["original_max_position_embeddings"] / wavelengths - low) / (high - low), 0, 1)
+    return np.asarray(1 / ((1 - smooth) / settings["factor"] + smooth))
 
 
 def _numbers(file: Container, name: str) -> np.ndarray[Any, Any]:

@@ -78,7 +78,7 @@ def _check(path: Path, values: Mapping[str, Any], size: int) -> None:
         if key in ("scores", "token_type") and value is not None and len(value) != size:
             raise SourceError(f"{path}: {len(value)} of {key} for {size} tokens. Download the file again.")
     pre = values["pre"]
-    if values["model"] == BYTES and pre not in _splits() and pre not in (*GPT2, *SINGLE_DIGITS):
+    if values["model"] == BYTES and pre not in splits() and pre not in (*GPT2, *SINGLE_DIGITS):
         raise SourceError(
             f"{path}: its tokenizer splits text as {str(pre)[:40]!r}, which is not known. Give the checkpoint that it "
             "was made from, with its tokenizer.json."
@@ -89,7 +89,7 @@ def _check(path: Path, values: Mapping[str, Any], size: int) -> None:
         raise SourceError(f"{path}: its tokenizer has neither scores nor merges. Download the file again.")
 
 
-def _splits() -> Mapping[str, str]:
+def splits() -> Mapping[str, str]:
     """The regular expressions of transformers, by the names of splits."""
     load("transformers")
     from transformers.integrations.gguf.gguf_tokenizer_mapping import GGUF_PRE_TOKENIZER_SPLITS

@@ -44,7 +44,7 @@ def parameters(path: Path, file: Container, known: Architecture, config: Mapping
         order = None
         if known.interleaved and name.split(".")[-2] in PERMUTED:
             heads = config["num_attention_heads" if kind == "attn_q" else "num_key_value_heads"]
-            order = _halves(path, name, blocks.shape[0], heads)
+            order = rows_in_file(path, name, blocks.shape[0], heads)
         if "{}" in target:
             for index in range(blocks.shape[0]):
                 found[target.format(index)] = _stored(_part(blocks, index), order, offset)
@@ -122,7 +122,7 @@ def _target(path: Path, name: str, known: Architecture) -> tuple[str, str]:
     )
 
 
-def _halves(path: Path, name: str, rows: int, heads: int) -> npt.NDArray[np.int64]:
+def rows_in_file(path: Path, name: str, rows: int, heads: int) -> npt.NDArray[np.int64]:
     """For each row of transformers that of the file: the pairs of a head there lie side by side, here in two halves."""
     if rows % (2 * heads):
         raise SourceError(f"{path}: {name} has {rows} rows, for {heads} heads. Download or copy the file again.")

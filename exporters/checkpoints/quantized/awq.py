@@ -13,7 +13,7 @@ scales   [N, 8·words], then padding
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -23,13 +23,17 @@ from intaglio.errors import SourceError
 from intaglio.exporters.checkpoints.quantized.grouped_weight import (
     GroupedWeight,
     Groups,
+    codes_by_input,
+    common_group_size,
     spread,
     stated_group_size,
+    to_write,
     usable_group,
 )
-from intaglio.exporters.checkpoints.quantized.parts import Parts, array, described, unpacked
+from intaglio.exporters.checkpoints.quantized.parts import Arrays, Parts, array, described, half, packed, unpacked
 from intaglio.plugins.bit_packing import pack
 
+HEAD = "lm_head"
 GEMM, GEMV = "gemm", "gemv"
 BITS = 4
 ORDER = (0, 2, 4, 6, 1, 3, 5, 7)  # the channel of each four bits of a word, from the lowest
@@ -72,3 +76,53 @@ def _channels(words: npt.NDArray[np.int32]) -> npt.NDArray[np.uint8]:
     numbers = np.empty_like(stored)
     numbers[:, :, ORDER] = stored
     return numbers.reshape(len(words), -1)
+
+
+def stored(name: str, weight: GroupedWeight) -> Arrays:
+    """The parts of `weight` in the layout "gemm", as `weight` reads them.
+
+    Raises `SourceError` for one that they cannot hold.
+    """
+    groups = to_write(name, weight, "AWQ", (BITS,))
+    if weight.shape[0] % len(ORDER):
+        raise SourceError(
+            f"{name}: {weight.shape[0]} outputs, and AWQ has multiples of {len(ORDER)}. Skip this layer, or write "
+            "--format compressed-tensors."
+        )
+    if weight.order is not None:
+        raise SourceError(
+            f"{name}: its inputs are in the order of their groups (desc_act), and AWQ has them in their own. Write "
+            "--format gptq or compressed-tensors."
+        )
+    return {
+        "qweight": _words(codes_by_input(weight, groups).T),
+        "qzeros": _words(groups.zero_points.T),
+        "scales": np.ascontiguousarray(half(name, groups.scales, "AWQ").T),
+    }
+
+
+def _words(numbers: npt.NDArray[np.uint8]) -> npt.NDArray[np.int32]:
+    """[rows, N] numbers to the [rows, N/8] words that `_channels` reads."""
+    by_word = numbers.reshape(len(numbers), -1, len(ORDER))[:, :, ORDER]
+    return packed(by_word.reshape(len(numbers), -1), BITS)
+
+
+def settings(weights: Mapping[str, GroupedWeight], floats: Sequence[str]) -> dict[str, Any]:
+    """The quantization_config of `weights`, by their paths, beside linear layers `floats` in floating point.
+
+    Raises `SourceError` for weights that are grouped differently.
+    """
+    if HEAD in weights:
+        raise SourceError(
+            f"{HEAD}: quantised, and AWQ's tools read a head in floating point. Compress with skip: [{HEAD}], or write "
+            "--format gptq or compressed-tensors."
+        )
+    _, group_size = common_group_size(weights, "AWQ")
+    return {
+        "quant_method": "awq",
+        "bits": BITS,
+        "group_size": group_size,
+        "zero_point": True,  # of symmetric weights, too: all are 8
+        "version": GEMM,
+        "modules_to_not_convert": list(floats) or None,
+    }

@@ -9,7 +9,7 @@ weight_shape       int64 [2], N and K
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -18,15 +18,19 @@ from intaglio.errors import SourceError
 from intaglio.exporters.checkpoints.quantized.grouped_weight import (
     GroupedWeight,
     Groups,
+    codes_by_input,
+    group_index,
     sorted_inputs,
     spread,
+    to_write,
     usable_group,
 )
-from intaglio.exporters.checkpoints.quantized.parts import Parts, array, described, unpacked
+from intaglio.exporters.checkpoints.quantized.parts import Arrays, Parts, array, described, packed, unpacked
 from intaglio.plugins.bit_packing import WORD, pack
 
 BITS = (2, 3, 4, 8)
 NO_GROUP = -1  # in g_idx, of weights without an order
+NAME, FORMAT = "compressed-tensors", "pack-quantized"
 
 
 def weight(name: str, parts: Parts, settings: Mapping[str, Any]) -> GroupedWeight:
@@ -59,3 +63,53 @@ def weight(name: str, parts: Parts, settings: Mapping[str, Any]) -> GroupedWeigh
         return Groups(packed, scales, spread(numbers, size, usable, inputs))
 
     return GroupedWeight((channels, inputs), bits, usable, read, order)
+
+
+def stored(name: str, weight: GroupedWeight) -> Arrays:
+    """The parts of `weight`, as `weight` reads them. Raises `SourceError` for one that they cannot hold."""
+    groups = to_write(name, weight, NAME, BITS)
+    parts: Arrays = {
+        "weight_packed": packed(codes_by_input(weight, groups), weight.bits),
+        "weight_scale": groups.scales,
+        "weight_shape": np.array(weight.shape, np.int64),
+    }
+    if not _is_symmetric(groups, weight.bits):
+        parts["weight_zero_point"] = np.ascontiguousarray(packed(groups.zero_points.T, weight.bits).T)
+    if weight.order is not None:
+        parts["weight_g_idx"] = group_index(weight)
+    return parts
+
+
+def settings(weights: Mapping[str, GroupedWeight], floats: Sequence[str]) -> dict[str, Any]:
+    """The quantization_config of `weights`, by their paths, beside linear layers `floats` in floating point.
+
+    Weights that are grouped differently become groups of layers with lists of names.
+    """
+    schemes: dict[tuple[int, int, bool, bool], list[str]] = {}
+    for path, weight in weights.items():
+        size = NO_GROUP if weight.group_size == weight.shape[1] else weight.group_size
+        key = weight.bits, size, _is_symmetric(weight.read(), weight.bits), weight.order is not None
+        schemes.setdefault(key, []).append(path)
+    groups = {
+        f"group_{index}": {
+            "targets": ["Linear"] if len(schemes) == 1 else paths,
+            "weights": {
+                "num_bits": bits,
+                "type": "int",
+                "symmetric": symmetric,
+                "strategy": "channel" if size == NO_GROUP else "group",
+                "group_size": None if size == NO_GROUP else size,
+                "actorder": "group" if ordered else None,
+                "dynamic": False,
+            },
+            "input_activations": None,
+            "output_activations": None,
+        }
+        for index, ((bits, size, symmetric, ordered), paths) in enumerate(schemes.items())
+    }
+    common = {"quant_method": NAME, "format": FORMAT, "quantization_status": "compressed"}
+    return {**common, "config_groups": groups, "ignore": list(floats)}
+
+
+def _is_symmetric(groups: Groups, bits: int) -> bool:
+    return bool((groups.zero_points == 2 ** (bits - 1)).all())

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Collection, Mapping, Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -19,7 +20,7 @@ from intaglio.exporters.checkpoints.quantized import (
     int_quantized,
 )
 from intaglio.exporters.checkpoints.quantized.grouped_weight import GroupedWeight, StackedWeight
-from intaglio.exporters.checkpoints.quantized.parts import Parts, layer_groups
+from intaglio.exporters.checkpoints.quantized.parts import Arrays, Parts, layer_groups
 from intaglio.exporters.files.computed_tensor import ComputedTensor, FloatTensor
 from intaglio.exporters.files.config import read_json
 from intaglio.exporters.files.safetensors_file import MappedTensor
@@ -88,6 +89,21 @@ FORMATS = {
         "8 bits": Format((WEIGHT,), ("weight_format",), bitsandbytes.of_8_bits, "SCB", True),
     },
     "hqq": {"": Format(("W_q", "scale", "zero"), ("shape", *hqq.SETTINGS, *hqq.QUANTISED), hqq.weight)},
+}
+
+
+class Writer(NamedTuple):
+    """How weights are written in a format, as its reader reads them."""
+
+    stored: Callable[[str, GroupedWeight], Arrays]  # its parts, by the last parts of their names
+    settings: Callable[[Mapping[str, GroupedWeight], Sequence[str]], dict[str, Any]]  # quantization_config
+
+
+WRITERS = {
+    "gptq": Writer(gptq.stored, gptq.settings),
+    "gptq_v2": Writer(partial(gptq.stored, layout=gptq.SECOND), partial(gptq.settings, layout=gptq.SECOND)),
+    "awq": Writer(awq.stored, awq.settings),
+    "compressed-tensors": Writer(compressed_tensors.stored, compressed_tensors.settings),
 }
 
 

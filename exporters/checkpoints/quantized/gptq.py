@@ -11,7 +11,8 @@ words with their lower two bits, and one with the upper ones.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import re
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -22,15 +23,20 @@ from intaglio.exporters.checkpoints.quantized.grouped_weight import (
     BITS,
     GroupedWeight,
     Groups,
+    codes_by_input,
+    common_group_size,
+    group_index,
     sorted_inputs,
     spread,
     stated_group_size,
+    to_write,
     usable_group,
 )
-from intaglio.exporters.checkpoints.quantized.parts import Parts, array, described, unpacked
+from intaglio.exporters.checkpoints.quantized.parts import Arrays, Parts, array, described, half, packed, unpacked
 from intaglio.plugins.bit_packing import WORD, pack
 
 FIRST, SECOND, PLANES = "gptq", "gptq_v2", "gptq_p"
+HEAD = "lm_head"  # which tools leave in floating point, unless the settings name it
 
 
 def weight(name: str, parts: Parts, settings: Mapping[str, Any]) -> GroupedWeight:
@@ -56,13 +62,13 @@ def weight(name: str, parts: Parts, settings: Mapping[str, Any]) -> GroupedWeigh
     first = layout == FIRST if not settings.get("sym", True) else _is_first_version(layout, parts, bits)
 
     def read() -> Groups:
-        packed = np.ascontiguousarray(array(parts["qweight"]).T)
+        codes_in_words = np.ascontiguousarray(array(parts["qweight"]).T)
         if order is not None or in_planes:
-            codes = _of_planes(packed) if in_planes else unpacked(packed, bits)
-            packed = pack(codes if order is None else codes[:, order], bits)
+            codes = _of_planes(codes_in_words) if in_planes else unpacked(codes_in_words, bits)
+            codes_in_words = pack(codes if order is None else codes[:, order], bits)
         zeros = _zero_points(array(parts["qzeros"]), bits, first, in_planes)[:, :channels].T
         scales = spread(array(parts["scales"]).T.astype(np.float32), size, usable, inputs)
-        return Groups(packed, scales, spread(zeros, size, usable, inputs))
+        return Groups(codes_in_words, scales, spread(zeros, size, usable, inputs))
 
     return GroupedWeight((channels, inputs), bits, usable, read, order)
 
@@ -102,3 +108,48 @@ def _of_planes(words: npt.NDArray[np.int32]) -> npt.NDArray[np.uint8]:
     low = unpacked(np.ascontiguousarray(blocks[..., :2]).reshape(rows, -1), 2)
     high = unpacked(np.ascontiguousarray(blocks[..., 2:]).reshape(rows, -1), 1)
     return low | high << np.uint8(2)
+
+
+def stored(name: str, weight: GroupedWeight, layout: str = FIRST) -> Arrays:
+    """The parts of `weight`, as `weight` reads them. Raises `SourceError` for one that they cannot hold."""
+    groups = to_write(name, weight, "GPTQ", BITS)
+    channels, bits = weight.shape[0], weight.bits
+    if channels * bits % WORD:
+        raise SourceError(
+            f"{name}: {channels} outputs, and zero points of GPTQ fill whole words of {WORD} bits. Skip this layer, or "
+            "write --format compressed-tensors."
+        )
+    zeros = groups.zero_points
+    if layout == FIRST:
+        if not zeros.all():
+            raise SourceError(
+                f"{name}: zero points of 0, which the first version of GPTQ's format has in no way that all tools read "
+                f"alike. Write --format {SECOND}."
+            )
+        zeros = zeros - np.uint8(1)
+    return {
+        "qweight": np.ascontiguousarray(packed(codes_by_input(weight, groups), bits).T),
+        "qzeros": packed(np.ascontiguousarray(zeros.T), bits),
+        "scales": np.ascontiguousarray(half(name, groups.scales, "GPTQ").T),
+        "g_idx": group_index(weight),
+    }
+
+
+def settings(weights: Mapping[str, GroupedWeight], floats: Sequence[str], layout: str = FIRST) -> dict[str, Any]:
+    """The quantization_config of `weights`, by their paths, beside linear layers `floats` in floating point.
+
+    Raises `SourceError` for weights that are grouped differently.
+    """
+    bits, group_size = common_group_size(weights, "GPTQ")
+    symmetric = all((each.read().zero_points == 2 ** (bits - 1)).all() for each in weights.values())
+    return {
+        "quant_method": "gptq",
+        "bits": bits,
+        "group_size": group_size,
+        "sym": symmetric,
+        "desc_act": any(each.order is not None for each in weights.values()),
+        "checkpoint_format": layout,
+        "pack_dtype": "int32",
+        "lm_head": HEAD in weights,
+        "dynamic": {f"-:^{re.escape(path)}$": {} for path in floats if path != HEAD},
+    }

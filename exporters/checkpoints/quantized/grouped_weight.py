@@ -69,6 +69,71 @@ class GroupedWeight:
         return torch.from_numpy(result)
 
 
+def codes_by_input(weight: GroupedWeight, groups: Groups) -> npt.NDArray[np.uint8]:
+    """The codes [N, K] of what `weight.read` returned, in the order of the inputs."""
+    codes = unpack(groups.packed, weight.bits)
+    if weight.order is None:
+        return codes
+    result = np.empty_like(codes)
+    result[:, weight.order] = codes
+    return result
+
+
+def group_index(weight: GroupedWeight) -> npt.NDArray[np.int32]:
+    """The group of each input, [K]: what `sorted_inputs` sorts by."""
+    ascending = (np.arange(weight.shape[1]) // weight.group_size).astype(np.int32)
+    if weight.order is None:
+        return ascending
+    index = np.empty_like(ascending)
+    index[weight.order] = ascending
+    return index
+
+
+def to_write(name: str, weight: GroupedWeight, form: str, bits: Sequence[int]) -> Groups:
+    """What `weight.read` returns, for the format `form` of codes in `bits` with zero points.
+
+    Raises `SourceError` for other bits, minimums, and zero points that are no codes.
+    """
+    if weight.bits not in bits:
+        known = ", ".join(map(str, bits))
+        raise SourceError(f"{name}: {weight.bits} bits, and {form} has {known}. Compress to these, or skip this layer.")
+    if weight.has_minimums:
+        raise SourceError(
+            f"{name}: its groups have minimums, as GGUF has them, and {form} has zero points alone. "
+            "Write --format gguf, or compress the checkpoint in floating point."
+        )
+    groups = weight.read()
+    if (highest := int(groups.zero_points.max())) >= 2**weight.bits:
+        raise SourceError(
+            f"{name}: a zero point of {highest}, and {form} has those below {2**weight.bits}. Compress the "
+            "checkpoint in floating point, or skip this layer."
+        )
+    return groups
+
+
+def common_group_size(weights: Mapping[str, GroupedWeight], form: str) -> tuple[int, int]:
+    """Bits and group size of all `weights`, -1 for whole rows, of which the format `form` states one.
+
+    Raises `SourceError` that names two weights that differ.
+    """
+    first, *rest = weights.items()
+
+    def sizes(weight: GroupedWeight) -> set[tuple[int, int]]:
+        size = weight.group_size
+        return {(weight.bits, size), *([(weight.bits, -1)] if size == weight.shape[1] else [])}
+
+    found = sizes(first[1])
+    for path, weight in rest:
+        if not (common := found & sizes(weight)):
+            raise SourceError(
+                f"{path}: {weight.bits} bits in groups of {weight.group_size}, and {first[0]} has {first[1].bits} bits "
+                f"in groups of {first[1].group_size}: {form} states one for all. Compress with a group size that "
+                "divides all rows, or write --format compressed-tensors."
+            )
+        found = common
+    return min(found)
+
+
 @dataclass(frozen=True)
 class StackedWeight:
     """Weights of experts [experts, inputs, outputs], each stored for itself as [outputs, inputs]."""
@@ -112,6 +177,15 @@ def below_each_other(weights: Sequence[GroupedWeight]) -> GroupedWeight | None:
 
     shape = sum(each.shape[0] for each in weights), weights[0].shape[1]
     return replace(weights[0], shape=shape, read=read)
+
+
+def rows_of(weight: GroupedWeight, rows: slice | npt.NDArray[np.int64]) -> GroupedWeight:
+    """The weight of some of the outputs, or of all in another order."""
+
+    def read() -> Groups:
+        return Groups(*(None if each is None else each[rows] for each in weight.read()))  # type: ignore[arg-type]
+
+    return replace(weight, shape=(len(np.arange(weight.shape[0])[rows]), weight.shape[1]), read=read)
 
 
 def alternating(even: GroupedWeight, odd: GroupedWeight) -> GroupedWeight:

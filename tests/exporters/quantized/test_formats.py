@@ -12,7 +12,7 @@ import pytest
 from covering import few
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from quantized_checkpoints import PACKED, Quantized, Tensors, quantized, save_quantized
+from quantized_checkpoints import PACKED, Quantized, Tensors, mapped, quantized, random_weight, save_quantized
 from quantized_checkpoints import settings as settings_of
 
 from intaglio.bundle.bundle import Bundle
@@ -29,27 +29,10 @@ from intaglio.runtime import generate
 BITS = {"gptq": (2, 3, 4, 8), "awq": (4,), "compressed-tensors": (2, 3, 4, 8)}
 
 
-def mapped(parts: Tensors, path: str = "layer") -> dict[str, Any]:
-    """The parts as tensors of a file."""
-    import torch
-
-    from intaglio.exporters.files.safetensors_file import MappedTensor
-
-    return {
-        f"{path}.{name}": MappedTensor(torch.from_numpy(array.copy()), Path("model.safetensors"), 0)
-        for name, array in parts.items()
-    }
-
-
 def read(parts: Tensors, method: str, **fields: Any) -> Any:
     """The weight that the parts form."""
     section = settings_of(method, 4, 32, True) | fields
     return joined(mapped(parts), {"quantization_config": section})["layer.weight"]
-
-
-def random_weight(rows: int, inputs: int, seed: int = 0) -> np.ndarray[Any, Any]:
-    """Normal numbers."""
-    return np.random.default_rng(seed).standard_normal((rows, inputs)).astype(np.float32)
 
 
 @settings(max_examples=60)

@@ -7,6 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from intaglio.errors import GraphError
 from intaglio.graph_passes.weights.int8_absmax import absmax_grid
 from intaglio.graph_passes.weights.int8_zeropoint import zero_point_grid
 from intaglio.graph_passes.weights.uniform import Floats, Grid, fit, usable_group_size
@@ -101,3 +102,22 @@ def test_zero_point_uses_the_full_range_of_skewed_weights() -> None:
 )
 def test_groups_stay_within_the_32_bit_sums_of_the_kernels(length: int, group_size: int, usable: int) -> None:
     assert usable_group_size(length, group_size) == usable
+
+
+@pytest.mark.parametrize("symmetric", [True, False])
+@pytest.mark.parametrize("bits", [2, 3, 4, 8])
+def test_scales_in_float16_are_rounded_before_the_weights(bits: int, symmetric: bool) -> None:
+    matrix = np.random.default_rng(bits).standard_normal((8, 96)).astype(np.float32)
+    grid, wide = (fit(matrix, bits, 32, symmetric, half) for half in (True, False))
+    np.testing.assert_array_equal(grid.scales.astype(np.float16).astype(np.float32), grid.scales)
+    assert (grid.scales != wide.scales).any()
+    np.testing.assert_allclose(grid.scales, wide.scales, rtol=2**-11)
+    # The end of a group's range is off the grid by at most what rounding changes the scale by, times the steps to it.
+    room = (0.5 if not symmetric else 1) + 2 ** (bits - 11)
+    assert (np.abs(grid.decode(grid.encode(matrix)) - matrix) <= (room + 0.5) * steps(grid, 96)).all()
+
+
+def test_scales_beyond_float16_are_refused() -> None:
+    with pytest.raises(GraphError, match="a scale of 1e\\+06 is beyond its range"):
+        fit(np.full((1, 32), 15e6, np.float32), 4, 32, False, True)
+    assert fit(np.full((1, 32), 1e-9, np.float32), 4, 32, True, True).scales == 1  # as those too small in float32

@@ -16,6 +16,23 @@ SIZES = {"hidden_size": 64, "intermediate_size": 128, "head_dim": 16}
 Tensors = dict[str, np.ndarray[Any, Any]]
 
 
+def mapped(parts: Tensors, path: str = "layer") -> dict[str, Any]:
+    """The parts as tensors of a file."""
+    import torch
+
+    from intaglio.exporters.files.safetensors_file import MappedTensor
+
+    return {
+        f"{path}.{name}": MappedTensor(torch.from_numpy(array.copy()), Path("model.safetensors"), 0)
+        for name, array in parts.items()
+    }
+
+
+def random_weight(rows: int, inputs: int, seed: int = 0) -> np.ndarray[Any, Any]:
+    """Normal numbers."""
+    return np.random.default_rng(seed).standard_normal((rows, inputs)).astype(np.float32)
+
+
 class Quantized(NamedTuple):
     """A weight [N, K]: w[n, k] = scales[n, index[k]]·(codes[n, k] - zeros[n, index[k]])."""
 

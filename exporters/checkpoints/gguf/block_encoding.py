@@ -1,0 +1,153 @@
+"""Write weights in groups as blocks of GGUF, as `blocks` decodes them: the smallest type that has the same numbers."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any, NamedTuple
+
+import numpy as np
+import numpy.typing as npt
+
+from intaglio.errors import SourceError
+from intaglio.exporters.checkpoints.gguf.blocks import TYPES, Bytes, Floats
+from intaglio.exporters.checkpoints.quantized.grouped_weight import GroupedWeight
+from intaglio.plugins.bit_packing import unpack
+
+ELEMENTS = 32  # of the blocks below
+
+
+class Encoder(NamedTuple):
+    """How codes become blocks of the type `TYPES[type]`: `write(numbers, scales, minimums)` returns their bytes.
+
+    Numbers are 0 to `span`; of a type without minimums `zero_point` stands for 0.
+    """
+
+    type: int
+    span: int
+    zero_point: int
+    write: Callable[[Bytes, Floats, Floats | None], Bytes]
+
+
+def _half(numbers: Floats) -> Bytes:
+    return np.frombuffer(numbers.astype("<f2").tobytes(), np.uint8).reshape(len(numbers), -1)
+
+
+def _nibbles(numbers: Bytes) -> Bytes:
+    """[blocks, 32] numbers below 16 to [blocks, 16] bytes: the first half of them in the lower halves."""
+    bytes_: Bytes = numbers[:, : ELEMENTS // 2] | numbers[:, ELEMENTS // 2 :] << 4
+    return bytes_
+
+
+def _fifth_bits(numbers: Bytes) -> Bytes:
+    return np.packbits(numbers >> 4 & 1, axis=-1, bitorder="little")
+
+
+def _q4_0(numbers: Bytes, scales: Floats, minimums: Floats | None) -> Bytes:
+    return np.concatenate([_half(scales), _nibbles(numbers)], 1)
+
+
+def _q4_1(numbers: Bytes, scales: Floats, minimums: Floats | None) -> Bytes:
+    assert minimums is not None
+    return np.concatenate([_half(scales), _half(-minimums), _nibbles(numbers)], 1)
+
+
+def _q5_0(numbers: Bytes, scales: Floats, minimums: Floats | None) -> Bytes:
+    return np.concatenate([_half(scales), _fifth_bits(numbers), _nibbles(numbers & 15)], 1)
+
+
+def _q5_1(numbers: Bytes, scales: Floats, minimums: Floats | None) -> Bytes:
+    assert minimums is not None
+    return np.concatenate([_half(scales), _half(-minimums), _fifth_bits(numbers), _nibbles(numbers & 15)], 1)
+
+
+def _q8_0(numbers: Bytes, scales: Floats, minimums: Floats | None) -> Bytes:
+    return np.concatenate([_half(scales), numbers ^ np.uint8(128)], 1)
+
+
+# From the smallest blocks to the largest; the first three hold every asymmetric weight of 4 bits and fewer.
+ENCODERS = (
+    Encoder(2, 15, 8, _q4_0),
+    Encoder(3, 15, 0, _q4_1),
+    Encoder(6, 31, 16, _q5_0),
+    Encoder(7, 31, 0, _q5_1),
+    Encoder(8, 255, 128, _q8_0),
+)
+
+
+def encoded(name: str, weights: list[GroupedWeight]) -> tuple[int, Bytes]:
+    """The type of GGUF, and the blocks [rows, bytes] of `weights` below each other, which share it.
+
+    Raises `SourceError` for weights that no type holds exactly.
+    """
+    blocks = [_blocks(name, weight) for weight in weights]
+    for encoder in ENCODERS:
+        parts = [_fitted(each, encoder) for each in blocks]
+        if not any(each is None for each in parts):
+            rows = sum(weight.shape[0] for weight in weights)
+            written = [encoder.write(*each) for each in parts if each is not None]
+            return encoder.type, np.concatenate(written).reshape(rows, -1)
+    raise SourceError(f"{name}: {_reason(blocks)}")
+
+
+def _reason(blocks: list[_Blocks]) -> str:
+    """Why no type holds the weights, and what to do."""
+    if not all(_is_half(each.scales) for each in blocks):
+        return (
+            "its scales are no float16 numbers, and GGUF's blocks have no others. Compress with scale_dtype: float16 "
+            "in the recipe file."
+        )
+    if any(each.minimums is not None for each in blocks):
+        return (
+            "its minimums are no float16 numbers, or its codes have more than 5 bits, and no type of GGUF that is "
+            "written holds them. Compress the checkpoint in floating point."
+        )
+    return (
+        "codes less zero points of 8 bits are not all from -128 to 127, which GGUF's type Q8_0 holds. Compress with "
+        "symmetric: true in the recipe file."
+    )
+
+
+class _Blocks(NamedTuple):
+    """Of blocks: codes [blocks, 32]; zero points, scales, minimums [blocks, 1]."""
+
+    codes: Bytes
+    zeros: npt.NDArray[np.int16]
+    scales: Floats
+    minimums: Floats | None
+
+
+def _blocks(name: str, weight: GroupedWeight) -> _Blocks:
+    if weight.order is not None:
+        raise SourceError(
+            f"{name}: its inputs are in the order of their groups (desc_act), and GGUF has them in their own. Write "
+            "--format gptq or compressed-tensors."
+        )
+    groups = weight.read()
+
+    def per_block(values: npt.NDArray[Any]) -> npt.NDArray[Any]:
+        return np.repeat(values, weight.group_size // ELEMENTS, 1).reshape(-1, 1)
+
+    codes, zeros = unpack(groups.packed, weight.bits).reshape(-1, ELEMENTS), per_block(groups.zero_points)
+    minimums = None if groups.minimums is None else per_block(groups.minimums)
+    return _Blocks(codes, zeros.astype(np.int16), per_block(groups.scales), minimums)
+
+
+def _fitted(blocks: _Blocks, encoder: Encoder) -> tuple[Bytes, Floats, Floats | None] | None:
+    """What `encoder` writes for `blocks`; None if it cannot hold them."""
+    if not _is_half(blocks.scales):
+        return None
+    if not TYPES[encoder.type].has_minimums:
+        numbers = blocks.codes - blocks.zeros + encoder.zero_point
+        fits = blocks.minimums is None and numbers.min() >= 0 and numbers.max() <= encoder.span
+        return (numbers.astype(np.uint8), blocks.scales, None) if fits else None
+    lowest: npt.NDArray[Any] = blocks.zeros * blocks.scales.astype(np.float64)
+    if blocks.minimums is not None:
+        lowest = lowest + blocks.minimums
+    if blocks.codes.max() > encoder.span or not _is_half(lowest):
+        return None
+    return blocks.codes, blocks.scales, lowest.astype(np.float32)
+
+
+def _is_half(values: npt.NDArray[Any]) -> bool:
+    with np.errstate(over="ignore"):
+        return bool((values.astype(np.float16) == values).all())

@@ -1,0 +1,104 @@
+"""Weights in groups become blocks with the same numbers, and containers are read again."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import gguf
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from intaglio.errors import SourceError
+from intaglio.exporters.checkpoints.gguf.block_encoding import encoded
+from intaglio.exporters.checkpoints.gguf.blocks import TYPES
+from intaglio.exporters.checkpoints.gguf.container import read_container
+from intaglio.exporters.checkpoints.gguf.container_writing import NewTensor, write_container
+from intaglio.exporters.checkpoints.quantized.grouped_weight import GroupedWeight, Groups
+from intaglio.plugins.bit_packing import pack
+
+
+def weight_of(bits: int, zeros: Any, scales: Any, minimums: Any = None, group_size: int = 32, seed: int = 0) -> Any:
+    """A weight of random codes, of as many rows and groups as its scales."""
+    rows, groups = scales.shape
+    codes = np.random.default_rng(seed).integers(0, 2**bits, (rows, groups * group_size), np.uint8)
+    found = Groups(pack(codes, bits), scales, np.broadcast_to(np.uint8(zeros), scales.shape), minimums)
+    return GroupedWeight(codes.shape, bits, group_size, lambda: found, None, minimums is not None)
+
+
+def halves(*shape: int, seed: int = 0) -> np.ndarray[Any, Any]:
+    """Random float16 numbers, in float32."""
+    return np.random.default_rng(seed).standard_normal(shape).astype(np.float16).astype(np.float32)
+
+
+@settings(max_examples=60)
+@given(st.data())
+def test_the_library_decodes_the_same_numbers(data: st.DataObject) -> None:
+    bits, seed = data.draw(st.sampled_from([2, 3, 4, 8])), data.draw(st.integers(0, 99))
+    group_size = data.draw(st.sampled_from([32, 64, 128, 256]))
+    scales = halves(data.draw(st.integers(1, 4)), data.draw(st.integers(1, 3)), seed=seed)
+    symmetric = bits == 8 or data.draw(st.booleans())
+    zeros = 2 ** (bits - 1) if symmetric else np.random.default_rng(seed).integers(0, 2**bits, scales.shape)
+    minimums = None
+    if bits < 8 and data.draw(st.booleans()):
+        zeros, minimums = 0, halves(*scales.shape, seed=seed + 1)
+    weight = weight_of(bits, zeros, scales, minimums, group_size, seed)
+    number, blocks = encoded("layer", [weight])
+    found = gguf.quants.dequantize(blocks, gguf.GGMLQuantizationType(number))
+    np.testing.assert_array_equal(found, weight.tensor.numpy())
+
+
+@pytest.mark.parametrize(
+    ("bits", "zeros", "minimum", "expected"),
+    [
+        (2, 2, None, "Q4_0"),
+        (3, 7, None, "Q4_0"),
+        (4, 8, None, "Q4_0"),
+        (4, 0, 0.5, "Q4_1"),
+        (4, 0, None, "Q4_1"),
+        (8, 128, None, "Q8_0"),
+        (8, 120, None, ""),
+    ],
+)
+def test_the_smallest_type_that_holds_a_weight(bits: int, zeros: int, minimum: float | None, expected: str) -> None:
+    scales = halves(8, 4)
+    weight = weight_of(bits, zeros, scales, None if minimum is None else np.full(scales.shape, minimum, np.float32))
+    if expected:
+        assert TYPES[encoded("layer", [weight])[0]].name == expected
+    else:
+        with pytest.raises(SourceError, match=r"^layer: codes less zero points of 8 bits"):
+            encoded("layer", [weight])
+
+
+def test_asymmetric_weights_whose_minimums_are_no_halves_take_five_bits() -> None:
+    scales = np.full((1, 1), np.float32(np.float16(0.1)))
+    assert TYPES[encoded("layer", [weight_of(4, 11, scales)])[0]].name == "Q5_0"
+
+
+def test_numbers_that_are_no_halves_are_refused_by_name() -> None:
+    scales = halves(2, 2)
+    with pytest.raises(SourceError, match=r"^layer: its scales are no float16 numbers.*scale_dtype: float16"):
+        encoded("layer", [weight_of(4, 8, scales / 3)])
+    with pytest.raises(SourceError, match=r"^layer: its minimums are no float16 numbers"):
+        encoded("layer", [weight_of(4, 0, scales, scales / 3)])
+    ordered = weight_of(4, 8, scales)
+    with pytest.raises(SourceError, match=r"^layer: .*desc_act"):
+        encoded("layer", [GroupedWeight(ordered.shape, 4, 32, ordered.read, np.arange(64))])
+
+
+def test_a_written_container_is_read_again(tmp_path: Path) -> None:
+    values = {"general.architecture": "llama", "a": True, "b": 7, "c": 0.5, "d": ["x", "é"], "e": [1, -2], "f": [0.25]}
+    arrays = {"one": halves(3, 5), "two": halves(7)}
+    tensors = {name: NewTensor(array.shape, 0, array.tobytes) for name, array in arrays.items()}
+    path = tmp_path / "model.gguf"
+    write_container(path, values, tensors)
+    found, theirs = read_container(path), gguf.GGUFReader(path)
+    assert {
+        key: each.tolist() if isinstance(each, np.ndarray) else each for key, each in found.values.items()
+    } == values
+    assert {key: theirs.fields[key].contents() for key in values} == values
+    for name, tensor in zip(arrays, theirs.tensors, strict=True):
+        np.testing.assert_array_equal(found.tensors[name].rows().view("<f4").reshape(arrays[name].shape), arrays[name])
+        np.testing.assert_array_equal(tensor.data, arrays[name])
