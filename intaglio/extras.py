@@ -53,6 +53,8 @@ PURPOSE = {
     "surgeon": "recipes with a function of your own over it",
     "grammar": "constrained output; serve and agents include it",
     "peers": "peers of the benchmarks",
+    "docs": "make docs and make docs-test",
+    "ray": "--executor ray: a cluster of machines",
     "dev": "working on Intaglio",
 }
 

@@ -9,6 +9,7 @@ from contextlib import ExitStack
 from pathlib import Path
 
 from intaglio.bundle.bundle import Bundle
+from intaglio.bundle.bundle_names import named
 from intaglio.display.progress import step
 from intaglio.errors import UsageError
 from intaglio.runtime.generation.generate import TextGenerator
@@ -28,26 +29,6 @@ SOURCE_TOKENS = 4096
 WAITING_TEXTS = 4 * MAX_INPUTS  # at least, of an encoder, which counts texts and not requests
 
 log = logging.getLogger("intaglio.serve")
-
-
-def named(bundles: Sequence[str | Path]) -> dict[str, Path]:
-    """The bundles by the names of their models: NAME=PATH, or a path, whose last folder is the name.
-
-    Raises `UsageError` for two of the same name.
-    """
-    found: dict[str, Path] = {}
-    for bundle in bundles:
-        name, equals, path = str(bundle).partition("=")
-        if not equals or Path(bundle).exists():
-            name, path = Path(bundle).resolve().name, str(bundle)
-        if not name:
-            raise UsageError(f"bundle {str(bundle)!r}: its name is empty. Write NAME=PATH.")
-        if name in found:
-            raise UsageError(f"two bundles are named {name!r}: {found[name]} and {path}. Write NAME=PATH for one.")
-        found[name] = Path(path)
-    if not found:
-        raise UsageError("no bundle is given, expected at least one.")
-    return found
 
 
 def open_models(

@@ -16,6 +16,7 @@ from typing import Any
 import uvicorn
 from sse_starlette.sse import AppStatus
 
+from intaglio.bundle.bundle_names import named
 from intaglio.display.verbosity import Verbosity, verbosity
 from intaglio.errors import UsageError, one_line
 from intaglio.files.input_files import read_bytes
@@ -30,7 +31,7 @@ from intaglio.serve.models.agent_opening import check_descriptions, open_agents
 from intaglio.serve.models.served_agent import ServedAgent
 from intaglio.serve.monitoring.logs import Format, configure
 from intaglio.serve.monitoring.trace import TraceFile
-from intaglio.serve.opening import named, open_models
+from intaglio.serve.opening import open_models
 from intaglio.serve.options import ServerOptions
 from intaglio.serve.responses.errors import ApiError
 from intaglio.serve.workers.encoder_worker import EncoderWorker

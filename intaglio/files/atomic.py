@@ -15,7 +15,9 @@ from intaglio import interrupts
 from intaglio.errors import UsageError, storage_errors
 from intaglio.processes.temporary import sibling_directory, taken
 
-BUNDLE, CHECKPOINT = "bundle.json", "config.json"  # files that mark a directory as replaceable by --force
+# Files that mark a directory as replaceable by --force, and the word for it.
+BUNDLE, CHECKPOINT, REPOSITORY = "bundle.json", "config.json", "repository.json"
+KINDS = {BUNDLE: "bundles", CHECKPOINT: "checkpoints", REPOSITORY: "model repositories"}
 
 
 def check_output_directory(path: Path, force: bool, holds: str = BUNDLE) -> None:
@@ -34,9 +36,9 @@ def check_output_directory(path: Path, force: bool, holds: str = BUNDLE) -> None
         if not force:
             raise UsageError(f"output {path}: the directory exists. Add --force to replace it, or choose another path.")
         if not (path / holds).is_file():
-            kind = "bundles" if holds == BUNDLE else "checkpoints"
             raise UsageError(
-                f"output {path}: --force replaces {kind} only, and this directory has no {holds}. Choose another path."
+                f"output {path}: --force replaces {KINDS[holds]} only, and this directory has no {holds}. "
+                "Choose another path."
             )
     with sibling_directory(path):
         pass  # fail now if the directory is not writable

@@ -141,9 +141,19 @@ class Tokenizer:
                 "Split it, or shorten it."
             )
 
-    def pad(self, sequences: Sequence[TokenSequence]) -> dict[str, npt.NDArray[np.int64]]:
-        """One batch: input name -> int64 [len(sequences), longest], padded on the right, mask 0 at padding."""
-        shape = len(sequences), max((len(sequence.ids) for sequence in sequences), default=0)
+    def pad(
+        self, sequences: Sequence[TokenSequence], step: int = 1, least: int = 0
+    ) -> dict[str, npt.NDArray[np.int64]]:
+        """One batch: input name -> int64 [len(sequences), length], padded on the right, mask 0 at padding.
+
+        The length is that of the longest sequence, and at least `least`, rounded up to a multiple of `step` as far as
+        the model's limit allows it.
+        """
+        longest = max((len(sequence.ids) for sequence in sequences), default=0)
+        length = -(-max(longest, least) // step) * step
+        if self.max_length is not None:
+            length = max(longest, min(length, self.max_length))
+        shape = len(sequences), length
         feeds = {name: np.full(shape, self._padding.get(name, 0), dtype=np.int64) for name in self.inputs}
         for row, sequence in enumerate(sequences):
             columns: dict[str, Sequence[int] | int] = {

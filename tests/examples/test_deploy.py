@@ -133,9 +133,10 @@ def test_systemd_accepts_the_unit_file(tmp_path: Path) -> None:
 
 def test_images_run_without_root_and_report_their_health() -> None:
     stages = images()
-    assert stages.keys() == {"wheel", "cpu", "gpu"}
+    assert stages.keys() == {"wheel", "cpu", "gpu", "triton"}
+    assert stages["triton"]["USER"] != "root" and "v2/health/ready" in stages["triton"]["HEALTHCHECK"]
     for name in ("cpu", "gpu"):
-        assert stages[name]["USER"] == "intaglio"
+        assert stages[name]["USER"] == "10001"
         assert stages[name]["STOPSIGNAL"] == "SIGTERM"
         assert "useradd" in stages[name]["RUN"] and "g++" not in stages[name]["RUN"]
         check = json.loads(stages[name]["HEALTHCHECK"].partition("CMD ")[2])

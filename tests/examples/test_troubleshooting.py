@@ -9,7 +9,7 @@ from documentation import ROOT
 
 PAGE = (ROOT / "docs" / "help" / "troubleshooting.md").read_text(encoding="utf-8")
 ROWS = re.findall(r"^\| (`.*?`(?: … `.*?`)?)[^|]* \|", PAGE, re.M)
-STAGES = ("cli", "exporters", "graph_passes", "intaglio", "plugins", "runtime", "serve", "training", "validation")
+STAGES = "cli deploy exporters graph_passes intaglio plugins runtime serve training validation".split()
 SOURCE = "\n".join(
     re.sub(r'"\s*\n\s*f?"', "", path.read_text(encoding="utf-8"))  # a message may go on in the next line
     for stage in STAGES

@@ -14,10 +14,10 @@ import pytest
 from intaglio.cli import VERBS, cli
 
 ROOT = Path(__file__).parent.parent.parent
-FOLDERS = ("exporters", "training", "graph_passes", "plugins", "runtime", "serve", "validation", "intaglio")
+FOLDERS = ("exporters", "training", "graph_passes", "plugins", "runtime", "serve", "deploy", "validation", "intaglio")
 OPTION = re.compile(r"(?<![\w-])--[a-z][a-z0-9-]*(?![\w-])")
 NAMING = re.compile(r"--[a-z]|^(?!from |import ).*\bintaglio\b(?!\.)", re.MULTILINE)
-COMMAND = re.compile(r"intaglio ((?:train )?[a-z-]+)((?: (?!intaglio)[^ ]+)*)")
+COMMAND = re.compile(r"intaglio ((?:train |deploy )?[a-z-]+)((?: (?!intaglio)[^ ]+)*)")
 # Options of other programs: pip, hf, ray, compilers, espeak, curl, compute-sanitizer, and CSS variables of plots.
 FOREIGN = (
     "exporters/checkpoints/adapters.py --local-dir",
@@ -77,6 +77,7 @@ SEEN_BY = {
     "runtime/speech/recognizer.py --features": "export",
     "runtime/speech/audio_file.py": "run",
     "serve": "serve",
+    "deploy": "deploy triton",
     "validation": "validate",
     "validation/bench": "bench",
     "validation/gpu_check": "gpu-check",
@@ -146,7 +147,7 @@ def verbs_that_show(path: str, option: str) -> list[str]:
             if key in FOREIGN:
                 return []
             if key in SEEN_BY:
-                return re.findall(r"train [a-z0-9-]+|[a-z-]+", SEEN_BY[key])
+                return re.findall(r"(?:train|deploy) [a-z0-9-]+|[a-z-]+", SEEN_BY[key])
     pytest.fail(f"{path} names {option}: who sees it? Add the file to SEEN_BY.")
 
 

@@ -15,7 +15,7 @@ import numpy as np
 import pytest
 
 import intaglio
-from intaglio import errors, training
+from intaglio import deploy, errors, training
 from intaglio.accuracy.default_bounds import given_bounds
 from intaglio.cli import VERBS, cli
 from intaglio.runtime.agents.answer import AgentOptions, open_agent
@@ -98,8 +98,8 @@ def function_of(name: str) -> Callable[..., Any]:
     verb, _, method = name.replace("-", "_").partition(" ")
     if not method:
         return getattr(intaglio, verb)  # type: ignore[no-any-return]
-    known = vars(training)
-    return known.get(f"train_{method}") or known[method]  # type: ignore[no-any-return]
+    known = vars({"train": training, "deploy": deploy}[verb])
+    return known.get(f"{verb}_{method}") or known[method]  # type: ignore[no-any-return]
 
 
 def parameters_of(name: str) -> Mapping[str, Any]:
@@ -239,7 +239,7 @@ def test_static_names_equal_runtime_names() -> None:
 
 
 def test_every_verb_and_every_error_is_exported() -> None:
-    functions = {name.replace("-", "_") for name in VERBS.keys() - NO_FUNCTION - {"train"}}
+    functions = {name.replace("-", "_") for name in VERBS.keys() - NO_FUNCTION - {"train", "deploy"}}
     assert functions <= set(intaglio.__all__)
     assert all(callable(getattr(intaglio, name)) for name in functions)
     defined = {name for name, each in vars(errors).items() if isinstance(each, type) and issubclass(each, Exception)}

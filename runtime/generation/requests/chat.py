@@ -54,18 +54,23 @@ def read_messages(path: Path, option: str) -> list[Message]:
 
     Raises `UsageError`.
     """
+    return parse_messages(read_text(path, option), f"{option} {path}")
+
+
+def parse_messages(text: str, where: str) -> list[Message]:
+    """The messages of a JSON list, at least one; `where` names it in the `UsageError`."""
     try:
-        messages = msgspec.json.decode(read_text(path, option), type=list[Message])
+        messages = msgspec.json.decode(text, type=list[Message])
     except (msgspec.DecodeError, RecursionError) as error:
         expected = 'a JSON list of {"role": "user", "content": "..."}'
-        raise UsageError(f"{option} {path}: expected {expected} ({one_line(error)}). Fix the file.") from error
+        raise UsageError(f"{where}: expected {expected} ({one_line(error)}). Fix it.") from error
     if not messages:
-        raise UsageError(f"{option} {path}: contains no messages, expected at least one. Add a message.")
+        raise UsageError(f"{where}: contains no messages, expected at least one. Add a message.")
     for number, message in enumerate(messages, 1):
         try:
             message.as_variable()
         except UsageError as error:
-            raise UsageError(f"{option} {path}: message {number}: {error}") from error
+            raise UsageError(f"{where}: message {number}: {error}") from error
     return messages
 
 

@@ -65,6 +65,22 @@ def test_texts_are_padded_on_the_right_for_any_file(
 
 
 @pytest.mark.parametrize(
+    ("step", "least", "most", "length"), [(1, 0, 9, 7), (4, 0, 9, 8), (4, 9, 16, 12), (8, 0, 7, 7), (5, 9, 9, 9)]
+)
+def test_lengths_are_rounded_up_within_the_limit(
+    tiny_bundle: Path, step: int, least: int, most: int, length: int
+) -> None:
+    tokenizer = Tokenizer.open(Bundle.open(tiny_bundle))
+    tokenizer.max_length = most
+    sequences = tokenizer.encode(TEXTS)
+    feeds, alone = tokenizer.pad(sequences, step, least), tokenizer.pad(sequences)
+    for name, array in feeds.items():
+        assert array.shape == (3, length)
+        np.testing.assert_array_equal(array[:, :7], alone[name])
+        assert (array[:, 7:] == 0).all()
+
+
+@pytest.mark.parametrize(
     ("beside", "pad"),
     [
         ({"special_tokens_map.json": {"pad_token": "[UNK]"}}, 1),

@@ -14,6 +14,7 @@ STAGES = (
     "exporters",
     "graph_passes",
     "serve",
+    "deploy",
     "training",
     "validation",
     "cli",

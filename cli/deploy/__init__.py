@@ -1,0 +1,24 @@
+"""`intaglio deploy`: one sub-command per system that serves models, in a file of its own."""
+
+from __future__ import annotations
+
+import click
+
+from intaglio.cli.deploy.triton import triton_command
+from intaglio.cli.running.command import VerbGroup
+
+EPILOG = """\b
+Examples:
+  intaglio deploy triton minilm chat=./smollm2-int8 -o models
+"""
+
+SYSTEMS = (triton_command,)
+
+
+@click.group("deploy", cls=VerbGroup, epilog=EPILOG)
+def deploy_command() -> None:
+    """Write what other systems serve: a model repository of the Triton Inference Server."""
+
+
+for system in SYSTEMS:
+    deploy_command.add_command(system)

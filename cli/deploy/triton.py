@@ -1,0 +1,120 @@
+"""`intaglio deploy triton`."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import click
+
+from intaglio.cli.options.choices import OneOf
+from intaglio.cli.options.runtime import target_option, threads_option
+from intaglio.cli.printing.results import force_option, json_option, number_of, print_json, print_table, say, size
+from intaglio.cli.running.command import OUTPUT, section, verb
+from intaglio.runtime.engines.gpus import SM
+from intaglio.runtime.generation.requests.strategy_choice import with_draft
+from intaglio.runtime.strategies import STRATEGIES
+
+EPILOG = """\b
+Examples:
+  intaglio deploy triton minilm -o models
+  intaglio deploy triton minilm-int8 -o models --backend onnxruntime
+  intaglio deploy triton minilm-fp16 -o models --gpu t4 --gpu a100
+  intaglio deploy triton chat=./smollm2-int8 -o models --rows 16
+"""
+BACKENDS = {
+    "python": "Intaglio's own runtime, in Triton's Python backend",
+    "onnxruntime": "the graph in Triton's ONNX Runtime",
+    "tensorrt": "the plans of build --target tensorrt",
+}
+
+
+@verb("triton", epilog=EPILOG)
+@click.argument("bundles", metavar="[NAME=]BUNDLE...", nargs=-1, required=True)
+@section("Encoders")
+@click.option(
+    "--backend",
+    type=OneOf(BACKENDS, "NAME"),
+    help=f"{', '.join(f'{name} ({meaning})' for name, meaning in BACKENDS.items())}.  "
+    "[default: tensorrt with --gpu, else python]",
+)
+@click.option(
+    "--gpu",
+    "gpus",
+    multiple=True,
+    type=OneOf(SM, "NAME"),
+    help="GPU whose TensorRT plan to take, e.g. t4 or a100. Can be repeated.  [default: all plans, with tensorrt]",
+)
+@click.option("--batch-size", default=32, show_default=True, help="Maximum texts of a batch.")
+@click.option(
+    "--queue-delay", default=2000, show_default=True, help="Microseconds that a text waits for others of its batch."
+)
+@click.option("--instances", default=1, show_default=True, help="Instances of each model, with weights of their own.")
+@click.option("--prompt-name", help="Prompt before texts to embed, by its name in the model.  [default: the model's]")
+@section("Decoders")
+@click.option("--rows", default=8, show_default=True, help="Maximum texts that are generated at a time.")
+@click.option("--strategy", type=OneOf(STRATEGIES, "NAME"), help="As for generate.")
+@click.option(
+    "--draft", type=click.Path(path_type=Path), help=f"Bundle of the draft model, for {', '.join(with_draft())}."
+)
+@target_option()
+@threads_option("CPU threads of each instance")
+@section(OUTPUT)
+@click.option(
+    "-o", "--output", required=True, type=click.Path(path_type=Path), help="Directory of the repository to create."
+)
+@click.option(
+    "--mounted-at",
+    default="/models",
+    show_default=True,
+    help="Path at which the server finds the repository, for the library of custom operators.",
+)
+@force_option
+@json_option
+def triton_command(
+    bundles: tuple[str, ...],
+    backend: str | None,
+    gpus: tuple[str, ...],
+    batch_size: int,
+    queue_delay: int,
+    instances: int,
+    prompt_name: str | None,
+    rows: int,
+    strategy: str | None,
+    draft: Path | None,
+    target: str,
+    threads: int | None,
+    output: Path,
+    mounted_at: str,
+    force: bool,
+    as_json: bool,
+) -> None:
+    """Write a model repository of NVIDIA's Triton Inference Server that serves bundles.
+
+    Encoders embed and classify texts, batched by Triton; decoders stream texts, batched continuously by Intaglio. A
+    model is named after its bundle's folder, or NAME. On the Python backend, the server's Python needs intaglio.
+    """
+    from intaglio.deploy import deploy_triton
+
+    result = deploy_triton(
+        bundles,
+        output,
+        backend=backend,
+        gpus=gpus,
+        target=target,
+        threads=threads,
+        batch_size=batch_size,
+        queue_delay=queue_delay,
+        instances=instances,
+        rows=rows,
+        prompt_name=prompt_name,
+        strategy=strategy,
+        draft=draft,
+        mounted_at=mounted_at,
+        force=force,
+    )
+    if as_json:
+        print_json(result)
+        return
+    rows_of_table = [(model.name, model.backend, model.bundle) for model in result.models]
+    print_table("Models", ["folder", "backend", "serves"], rows_of_table)
+    say(f"{output}: {number_of(len(result.models), 'models')}, {size(result.bytes)}")

@@ -1,0 +1,96 @@
+"""One model of a repository: its configuration and files; and the fields that all configurations share."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import msgspec
+
+from intaglio.bundle.bundle import Bundle
+from intaglio.deploy.triton.config import Message, Word, parameters, tensor
+from intaglio.deploy.triton.serving.settings import TEXT
+from intaglio.targets import DEFAULT, TARGETS
+
+BACKENDS = ("python", "onnxruntime", "tensorrt")
+VERSION = "1"  # the folder of the only version
+CODE = f"{VERSION}/model.py"
+WARM_UP = "A cat sits on the mat."
+TEXTS_IN = tensor(TEXT, "str", [1])
+
+
+@dataclass(frozen=True)
+class TritonOptions:
+    """The options of `deploy_triton`, which describes them."""
+
+    backend: str = BACKENDS[0]
+    gpus: Sequence[str] = ()
+    target: str = DEFAULT
+    threads: int | None = None
+    batch_size: int = 32
+    queue_delay: int = 2000  # µs
+    instances: int = 1
+    rows: int = 8
+    prompt_name: str | None = None
+    strategy: str | None = None
+    draft: Bundle | None = None
+    mounted_at: str = "/models"
+
+    @property
+    def kind(self) -> Word:
+        """Where the instances of a model on `target` run."""
+        return Word("KIND_GPU" if TARGETS[self.target].needs_gpu else "KIND_CPU")
+
+
+@dataclass(frozen=True)
+class TritonModel:
+    """A folder of the repository."""
+
+    name: str
+    backend: str
+    config: Message
+    files: Mapping[str, bytes | Path] = field(default_factory=dict)  # path below the folder -> content, or its file
+
+
+def batched(options: TritonOptions, maximum: int | None) -> dict[str, Any]:
+    """The fields of a model whose requests Triton batches; `maximum`: texts that the model takes at a time."""
+    size = min(options.batch_size, maximum or options.batch_size)
+    return {"max_batch_size": size, "dynamic_batching": {"max_queue_delay_microseconds": options.queue_delay}}
+
+
+def instances(options: TritonOptions, kind: Word | None = None) -> dict[str, Any]:
+    """The field `instance_group`; `kind`: by default that of the options' target."""
+    return {"instance_group": {"count": options.instances, "kind": kind or options.kind}}
+
+
+def python_code(module: str) -> dict[str, bytes | Path]:
+    """The model.py that runs a module of `serving`."""
+    place = f"intaglio.deploy.triton.serving.{module}"
+    return {CODE: f"from {place} import TritonPythonModel as TritonPythonModel\n".encode()}
+
+
+def settings(given: msgspec.Struct) -> dict[str, Any]:
+    """The field `parameters`, which `serving` reads."""
+    return {"parameters": parameters(msgspec.structs.asdict(given))}
+
+
+def warm_up(name: str, tensors: Mapping[str, tuple[Message, bytes]]) -> tuple[Message, dict[str, bytes | Path]]:
+    """A request that each instance runs before the model is ready, and the files with its tensors.
+
+    `tensors`: name -> the fields that describe it, and its content.
+    """
+    inputs = [
+        {"key": key, "value": {**described, "input_data_file": f"{name}_{key}"}}
+        for key, (described, _) in tensors.items()
+    ]
+    files: dict[str, bytes | Path] = {f"warmup/{name}_{key}": content for key, (_, content) in tensors.items()}
+    return {"name": name, "batch_size": 1, "inputs": inputs}, files
+
+
+def bundle_files(bundle: Bundle, folder: str) -> dict[str, bytes | Path]:
+    """All files of a bundle, below `folder` of the version."""
+    return {
+        f"{VERSION}/{folder}/{relative}": bundle.path / relative for relative in (*bundle.manifest.files, "bundle.json")
+    }

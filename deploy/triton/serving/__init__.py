@@ -1,0 +1,1 @@
+"""What runs inside Triton, on its Python backend: the classes that each written model.py imports."""

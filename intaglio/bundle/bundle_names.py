@@ -1,0 +1,28 @@
+"""The names of models: those given with their bundles, or their last folders."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+
+from intaglio.errors import UsageError
+
+
+def named(bundles: Sequence[str | Path]) -> dict[str, Path]:
+    """The bundles by the names of their models: NAME=PATH, or a path, whose last folder is the name.
+
+    Raises `UsageError` for two of the same name.
+    """
+    found: dict[str, Path] = {}
+    for bundle in bundles:
+        name, equals, path = str(bundle).partition("=")
+        if not equals or Path(bundle).exists():
+            name, path = Path(bundle).resolve().name, str(bundle)
+        if not name:
+            raise UsageError(f"bundle {str(bundle)!r}: its name is empty. Write NAME=PATH.")
+        if name in found:
+            raise UsageError(f"two bundles are named {name!r}: {found[name]} and {path}. Write NAME=PATH for one.")
+        found[name] = Path(path)
+    if not found:
+        raise UsageError("no bundle is given, expected at least one.")
+    return found
