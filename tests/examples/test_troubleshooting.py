@@ -9,11 +9,10 @@ from documentation import ROOT
 
 PAGE = (ROOT / "docs" / "help" / "troubleshooting.md").read_text(encoding="utf-8")
 ROWS = re.findall(r"^\| (`.*?`(?: … `.*?`)?)[^|]* \|", PAGE, re.M)
-STAGES = "cli deploy exporters graph_passes intaglio plugins runtime serve training validation".split()
 SOURCE = "\n".join(
     re.sub(r'"\s*\n\s*f?"', "", path.read_text(encoding="utf-8"))  # a message may go on in the next line
-    for stage in STAGES
-    for path in (ROOT / stage).rglob("*.py")
+    for path in ROOT.rglob("*.py")
+    if path.relative_to(ROOT).parts[0] not in ("build", "links", "tests", ".venv")
 )
 
 
