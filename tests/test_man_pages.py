@@ -27,7 +27,7 @@ def pages(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 def test_every_command_has_a_page_with_its_options(pages: Path) -> None:
     known = dict(commands(cli, click.Context(cli)))
-    names = {"intaglio", "intaglio-train", *(f"intaglio-{name.replace(' ', '-')}" for name in known)}
+    names = {"intaglio", "intaglio-train", "intaglio-deploy", *(f"intaglio-{name.replace(' ', '-')}" for name in known)}
     assert {page.stem for page in pages.iterdir()} == names
     for name, command in known.items():
         text = (pages / f"intaglio-{name.replace(' ', '-')}.1").read_text()

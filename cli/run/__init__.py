@@ -14,7 +14,7 @@ from intaglio.cli.options.runtime import target_option, threads_option
 from intaglio.cli.options.text_lines import lines
 from intaglio.cli.printing.results import json_option, print_json, print_table, terminal_width
 from intaglio.cli.run.speech import SpeechFlags, speech_flags, takes_recordings, transcribe
-from intaglio.cli.running.command import verb
+from intaglio.cli.running.command import section, verb
 from intaglio.errors import ContextLengthError, UsageError
 
 if TYPE_CHECKING:
@@ -56,6 +56,7 @@ HEADINGS = {
 )
 @target_option()
 @threads_option()
+@section("Texts")
 @click.option("--batch-size", default=32, show_default=True, help="Texts per run.")
 @click.option("--truncate", is_flag=True, help="Truncate texts that are longer than the model's maximum.")
 @click.option("--top", default=5, show_default=True, help="Number of words to list for a blank.")

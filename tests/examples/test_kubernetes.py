@@ -54,7 +54,7 @@ def test_probes_ask_for_paths_of_the_server() -> None:
     container = pod("server.yaml")["containers"][0]
     paths = {container[probe]["httpGet"]["path"] for probe in ("startupProbe", "readinessProbe", "livenessProbe")}
     source = Path(application.__file__).read_text()
-    assert all(f'Route("{path}"' in source for path in paths)
+    assert all(f'"{path}"' in source for path in paths)
 
 
 @pytest.mark.parametrize("name", ["server.yaml", "triton.yaml"])

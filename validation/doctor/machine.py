@@ -68,6 +68,14 @@ def gpus() -> Gpus:
         driver = ctypes.CDLL(CUDA_DRIVER)
     except OSError:
         return Gpus(None, None, [], None)
+    try:
+        return _ask(driver)
+    except AttributeError as error:
+        return Gpus(None, None, [], f"{CUDA_DRIVER} is not NVIDIA's driver, or is damaged: {error}. Install it again.")
+
+
+def _ask(driver: ctypes.CDLL) -> Gpus:
+    """What a driver says. Raises `AttributeError` for a library that lacks one of its functions."""
     number, count, text = ctypes.c_int(), ctypes.c_int(), ctypes.create_string_buffer(256)
     driver.cuDriverGetVersion(ctypes.byref(number))
     cuda = f"{number.value // 1000}.{number.value % 1000 // 10}"

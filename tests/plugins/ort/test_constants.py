@@ -23,7 +23,7 @@ def derive(tmp_path_factory):
     program = tmp_path_factory.mktemp("constants") / "constants_check"
     source = Path(__file__).with_name("constants_check.cpp")
     flags = ["-std=c++17", f"-I{build.PLUGINS.parent}"]
-    subprocess.run([build.compiler(), *flags, str(source), "-o", str(program)], check=True)
+    subprocess.run([*build.compiler(), *flags, str(source), "-o", str(program)], check=True)
 
     def run(lines: list[Line]) -> list[str]:
         text = "\n".join(" ".join([kind, *(value.hex() for value in values)]) for kind, values in lines)

@@ -17,6 +17,6 @@ def test_every_vector_function_equals_its_definition(instruction_set, tmp_path):
     flags = [*build.INSTRUCTION_SETS[instruction_set], f"-DINTAGLIO_ISA={instruction_set}", f"-I{build.ROOT}"]
     source = Path(__file__).with_name("simd_check.cpp")
     # Optimising would take longer than it saves.
-    subprocess.run([build.compiler(), "-std=c++17", "-O0", "-w", *flags, str(source), "-o", str(program)], check=True)
+    subprocess.run([*build.compiler(), "-std=c++17", "-O0", "-w", *flags, str(source), "-o", str(program)], check=True)
     done = subprocess.run([str(program)], capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stdout

@@ -42,6 +42,12 @@ def site(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return tmp_path / "site"
 
 
+@pytest.fixture(autouse=True)
+def no_driver(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A test before may have loaded a stand-in for NVIDIA's driver into this process."""
+    monkeypatch.setattr(machine, "CUDA_DRIVER", "libcuda-of-no-machine.so.1")
+
+
 def test_this_environment_is_healthy(intaglio: Run) -> None:
     code, out, err = intaglio("doctor", "--json")
     found = json.loads(out)
@@ -208,6 +214,12 @@ def test_driver_lists_its_gpus(
     monkeypatch.setattr(machine, "CUDA_DRIVER", str(tmp_path / "libcuda.so.1"))
     found = machine.gpus()
     assert (found.cuda, found.devices, found.problem) == ("13.2", devices, problem)
+
+
+def test_library_without_the_drivers_functions_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(machine, "CUDA_DRIVER", "libc.so.6")
+    problem = machine.gpus().problem
+    assert problem is not None and "libc.so.6 is not NVIDIA's driver, or is damaged" in problem
 
 
 def test_missing_required_package_is_one_line(tmp_path: Path) -> None:
