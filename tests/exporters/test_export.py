@@ -203,6 +203,7 @@ POOLINGS = [
 ]
 
 
+@pytest.mark.proof
 @pytest.mark.parametrize("pooling", POOLINGS, ids=str)
 def test_pooling_ignores_padding(pooling: dict[str, Any], make_checkpoint: Callable[..., Path], tmp_path: Path) -> None:
     folder = make_checkpoint("BertModel", sentence=dict(pooling), num_hidden_layers=1)

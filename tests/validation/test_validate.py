@@ -243,6 +243,7 @@ def test_trained_model_in_float16_is_within_its_bounds(minilm: Path, tmp_path: P
     assert 1e-4 < found.outputs["last_hidden_state"].relative < 5e-3  # the graph is float16
 
 
+@pytest.mark.proof
 def test_trained_model_is_far_within_its_bound(minilm_bundle: Path, tmp_path: Path) -> None:
     found = validate(minilm_bundle, samples=16, report=tmp_path)
     assert found.passed

@@ -68,6 +68,7 @@ def test_damage_to_a_compressed_decoder_fails(
     assert {each.name for each in found.measures} == {"kl_divergence", "perplexity_rise", "same_top"}
 
 
+@pytest.mark.proof
 @pytest.mark.parametrize("kinds", [("indices",), EVERY])
 def test_damage_to_a_compressed_encoder_fails(kinds: tuple[str, ...], minilm_bundle: Path, tmp_path: Path) -> None:
     found = check(minilm_bundle, "int8-weights", kinds, tmp_path)

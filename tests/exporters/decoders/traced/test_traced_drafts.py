@@ -97,6 +97,7 @@ def test_early_exit_equals_a_model_of_fewer_blocks(model_type: str, tmp_path: Pa
     proved(model_type, "generate", "traced", strategies=["speculative, early exit"])
 
 
+@pytest.mark.proof
 @pytest.mark.parametrize("model_type", few(["granite", "mixtral", "gemma2"], ["granite"]))
 def test_saturated_tokens_skip_blocks_as_in_torch(model_type: str, tmp_path: Path, proved: Proved) -> None:
     checkpoint = save_family(tmp_path / "checkpoint", model_type, num_hidden_layers=3)
