@@ -114,7 +114,10 @@ def main() -> None:
     given = parser.parse_args()
     with tempfile.TemporaryDirectory() as folder:
         try:
-            check(given.wheel, shutil.which(given.python) or given.python, Path(folder))
+            # The program itself: its name may lead to a script, which needs a shell.
+            named = [given.python, "-c", "import sys; print(sys.executable)"]
+            python = subprocess.run(named, capture_output=True, text=True, check=True).stdout.strip()
+            check(given.wheel, python, Path(folder))
         except CheckError as error:
             sys.exit(f"{given.wheel.name}: {error}")
 
