@@ -137,13 +137,8 @@ def _texts(texts: tuple[str, ...], file: Path | None) -> Iterable[str]:
 
 
 def _ranked(results: Iterator[Ran]) -> Iterator[Ran]:
-    """Sort by the score of the only class, the largest first; several classes keep the order of the texts."""
-    return iter(sorted(results, key=lambda result: -sum((result.scores or {}).values()) if _ranks(result) else 0.0))
-
-
-def _ranks(result: Ran) -> bool:
-    """Whether the model has one class, whose score is the relevance of a text."""
-    return result.query is not None and len(result.scores or {}) == 1
+    """Sort by relevance, the largest first; texts of a model with several classes keep their order."""
+    return iter(sorted(results, key=lambda result: -(result.relevance or 0.0)))
 
 
 def _line(result: Ran) -> str:
@@ -152,8 +147,8 @@ def _line(result: Ran) -> str:
         return f"[{shown}, … {len(result.embedding)} numbers]  {result.text}"
     from intaglio.cli.printing.printable import printable
 
-    if _ranks(result):
-        return printable(f"{sum((result.scores or {}).values()):+8.4f}  {result.text}")
+    if result.relevance is not None:
+        return printable(f"{result.relevance:+8.4f}  {result.text}")
     scores = ", ".join(f"{name} {score:.3f}" for name, score in list((result.scores or {}).items())[:5])
     return printable(f"{result.label}  ({scores})")  # labels are of the bundle
 

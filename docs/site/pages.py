@@ -32,14 +32,12 @@ def on_config(config: MkDocsConfig) -> None:
 
 def on_files(files: Files, config: MkDocsConfig) -> Files:
     """Add the pages that are generated, and the files of the checkout that pages link to."""
-    for path, content in (("commands.md", commands()), ("python.md", python())):
+    made = {"commands.md": commands(), "python.md": python()}
+    made |= {address(name): (ROOT / name).read_text(encoding="utf-8") for name in (START, "CHANGELOG.md")}
+    for path, content in made.items():
         files.append(File.generated(config, path, content=content))
-    waiting = [(page.src_uri, page.content_string) for page in files.documentation_pages() if page.generated_by is None]
-    waiting.append(("index.md", (ROOT / START).read_text(encoding="utf-8")))
-    waiting.append(("checkout/CHANGELOG.md", (ROOT / "CHANGELOG.md").read_text(encoding="utf-8")))
+    waiting = [(page.src_uri, page.content_string) for page in files.documentation_pages()]
     seen = {path for path, _ in waiting}
-    for path in ("index.md", "checkout/CHANGELOG.md"):
-        files.append(File.generated(config, path, content=dict(waiting)[path]))
     while waiting:
         path, text = waiting.pop()
         for target in outside(path, text):

@@ -33,6 +33,14 @@ class Ran(msgspec.Struct, omit_defaults=True, eq=False):
     tokens: int = 0  # that the model read, special tokens included
     query: str | None = None  # that the text was read with
 
+    @property
+    def relevance(self) -> float | None:
+        """The score of a reranker, the model's only class, for a text that was read with a query; None for others."""
+        if self.query is None or self.scores is None or len(self.scores) != 1:
+            return None
+        (score,) = self.scores.values()
+        return score
+
 
 def run(
     bundle: str | Path | Bundle,

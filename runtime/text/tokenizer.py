@@ -146,7 +146,7 @@ class Tokenizer:
     ) -> dict[str, npt.NDArray[np.int64]]:
         """One batch: input name -> int64 [len(sequences), length], padded on the right, mask 0 at padding.
 
-        The length is that of the longest sequence, and at least `least`, rounded up to a multiple of `step` as far as
+        The length equals the longest sequence's, and is at least `least`, rounded up to a multiple of `step` as far as
         the model's limit allows it.
         """
         longest = max((len(sequence.ids) for sequence in sequences), default=0)

@@ -58,8 +58,10 @@ async def rerank(request: RerankRequest, worker: EncoderWorker, model: str) -> R
     texts = [each if isinstance(each, str) else each.text for each in request.documents]
     _check(request, texts)
     found = await worker.run([Pair(request.query, text) for text in texts])
-    (label,) = manifest.labels
-    scores = [float((result.scores or {})[label]) for result in found]
+    scores = []
+    for result in found:
+        assert result.relevance is not None, "the task classifies, into one class"
+        scores.append(result.relevance)
     order = sorted(range(len(texts)), key=lambda index: -scores[index])[: request.top_n]
     ranked = [
         RankedDocument(index, scores[index], Document(texts[index]) if request.return_documents else None)

@@ -97,7 +97,7 @@ def test_triton_message_accepts_what_is_written(
     assert by_name["plans_graph"]["cc_model_filenames"] == {"7.5": "tensorrt-t4.engine", "8.0": "tensorrt-a100.engine"}
     steps = by_name["moods"]["ensemble_scheduling"]["step"]
     assert [step["model_name"] for step in steps] == ["moods_tokenizer", "moods_graph", "moods_scores"]
-    # Each step's tensors are those of its model, and come from the steps before it.
+    # Each step's tensors match its model, and come from the steps before it.
     known = {each["name"] for each in by_name["moods"]["input"]}
     for step in steps:
         model = by_name[step["model_name"]]

@@ -18,7 +18,7 @@ def generator(tiny_decoder: Path) -> Iterator[TextGenerator]:
         yield opened
 
 
-def test_defaults_are_those_of_generate(generator: TextGenerator) -> None:
+def test_defaults_equal_those_in_generate(generator: TextGenerator) -> None:
     request = generation_request(generator, "a", None)
     assert request.sampling.greedy and request.max_new_tokens == 256 and request.seed is None
     assert request.end_tokens == generator.ends
