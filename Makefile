@@ -66,8 +66,10 @@ tests: $(VENV)/dev kernels
 test-changed: $(VENV)/dev kernels
 	files=$$($(BIN)/python tests/support/source/changed_tests.py $(BASE)) && [ -z "$$files" ] || $(BIN)/pytest -n 2 --dist loadfile $$files
 
+# The properties again, with four times as many examples, and the tests that take long.
 proofs: $(VENV)/dev kernels
-	$(BIN)/pytest -n 2 --dist loadfile -m proof
+	$(BIN)/pytest -n 2 --dist loadfile --hypothesis-profile thorough $$(grep --recursive --files-with-matches --include='*.py' '^from hypothesis' tests)
+	$(BIN)/pytest -n 2 --dist loadfile --hypothesis-profile thorough -m proof
 
 # The server of nvidia-pytriton needs other versions of NumPy and protobuf, so it has an environment of its own, in which the
 # sources of this checkout are imported. ml_dtypes 0.6 needs NumPy 2, which is why constraints.txt cannot be used.

@@ -11,10 +11,11 @@ from typing import TYPE_CHECKING, Any, TypeVar
 import click
 
 from intaglio import interrupts
+from intaglio.cli.options.beams import SEARCH, beam_options, check_beams
 from intaglio.cli.options.generation import generation_options
 from intaglio.cli.options.runtime import RUNTIME
 from intaglio.cli.options.text_lines import standard_input
-from intaglio.cli.printing.generated_text import report_speed, show, show_trace
+from intaglio.cli.printing.generated_text import ENDS, report_speed, show, show_trace
 from intaglio.cli.printing.results import json_option, notice, print_json, print_table, size
 from intaglio.cli.running.command import OUTPUT, section, verb
 from intaglio.errors import UsageError
@@ -43,6 +44,7 @@ Examples:
   intaglio generate llama --chat "Name a city and its country." --schema city.json
   intaglio generate llama --chat "Is the sky blue?" --regex "Yes|No"
   intaglio generate llama-exit --early-exit --strategy bild "Once upon a time"
+  intaglio generate nllb --target-language fra_Latn --beams 4 "The cat sat on the mat."
   intaglio generate llama-exits --strategy calm --saturation 0.9 --decay 4 "Once upon a time"
 """
 
@@ -66,7 +68,10 @@ Examples:
     type=click.Path(path_type=Path),
     help='Conversation to answer, as JSON: [{"role": ..., "content": ...}].',
 )
+@click.option("--source-language", metavar="CODE", help="Language of the prompts, for a model that translates.")
+@click.option("--target-language", metavar="CODE", help="Language to translate into, such as fra_Latn.")
 @generation_options
+@beam_options
 @section("Structure of the text")
 @click.option("--schema", type=click.Path(path_type=Path), help="Generate JSON that is valid for this JSON schema.")
 @click.option("--grammar", type=click.Path(path_type=Path), help="Generate text of this grammar, in Lark's syntax.")
@@ -89,6 +94,7 @@ def generate_command(
     grammar: Path | None,
     trace: bool,
     work: bool,
+    beams: int | None,
     as_json: bool,
     **options: Any,
 ) -> int:
@@ -99,6 +105,7 @@ def generate_command(
     --trace shows drafted tokens in green, tokens of the large model in blue, and rejected drafts struck through; in a
     pipe, {+large+} and [-rejected-]. With --draft or --early-exit alone, the number of draft tokens adapts to the
     measured speed (strategy auto). --work ends with a table for all texts; with --json it is one more object.
+    With --beams the text is the most likely one that beam search finds, as in transformers.
     With --schema, --grammar or --regex only matching text can be generated; if it stops at --max-new-tokens, it is cut
     off there.
     """
@@ -108,7 +115,11 @@ def generate_command(
 
     if work and options["strategy"] == "calm":
         raise UsageError("--work counts whole passes, but strategy 'calm' skips blocks. Leave --work out.")
+    search = {name: options.pop(name) for name in SEARCH}
+    check_beams(beams)
     wanted = _prompts(prompts, files, data, messages, chat or system is not None, system)
+    if beams is not None:
+        return _search(bundle, wanted, {"beams": beams, **search}, options, as_json)
     options |= {
         "schema": None if schema is None else read_text(schema, "--schema"),
         "grammar": None if grammar is None else read_text(grammar, "--grammar"),
@@ -127,6 +138,27 @@ def generate_command(
     if work and any(result.tokens for result in done):
         _print_work(generator.bundle, generator.draft_bundle, done, as_json)
     return interrupts.exit_code() if any(result.stopped == "interrupted" for result in done) else 0
+
+
+def _search(
+    bundle: Path, prompts: Sequence[Prompt], search: dict[str, Any], options: dict[str, Any], as_json: bool
+) -> int:
+    """Write the texts that beam search finds."""
+    from intaglio.runtime.generation.beam_search import beam_search
+    from intaglio.runtime.sampling.beams import BeamOptions
+
+    given = BeamOptions(max_new_tokens=options["max_new_tokens"], **{k: v for k, v in search.items() if v is not None})
+    names = ("batch", "target", "threads", "source_language", "target_language")
+    for number, found in enumerate(beam_search(bundle, prompts, given, **{name: options[name] for name in names})):
+        if as_json:
+            print_json(found)
+            continue
+        if number:
+            click.echo()
+        show(found.text)
+        click.echo()
+        notice(f"{len(found.tokens)} tokens, score {found.score:.4f}. {ENDS[found.stopped]}")
+    return 0
 
 
 def _write(

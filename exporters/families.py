@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from intaglio.exporters.decoders.written import gpt2, llama, mistral, opt, qwen2, qwen3
-from intaglio.exporters.encoder_decoders import mt5, t5
+from intaglio.exporters.encoder_decoders.written import mt5, t5
 from intaglio.exporters.encoders import bert, camembert, causal, distilbert, roberta, xlm_roberta
 from intaglio.exporters.speech import conformer, squeezeformer
 

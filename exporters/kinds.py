@@ -13,7 +13,9 @@ from intaglio.exporters.decoders.reference import load_decoder
 from intaglio.exporters.decoders.traced.export import export_traced_decoder
 from intaglio.exporters.decoders.traced.family import find_traced
 from intaglio.exporters.decoders.written.export import export_decoder
-from intaglio.exporters.encoder_decoders.export import export_encoder_decoder
+from intaglio.exporters.encoder_decoders.traced.export import export_traced_encoder_decoder
+from intaglio.exporters.encoder_decoders.traced.family import find_traced_encoder_decoder
+from intaglio.exporters.encoder_decoders.written.export import export_encoder_decoder
 from intaglio.exporters.encoders.export import export_encoder
 from intaglio.exporters.encoders.reference import load_encoder
 from intaglio.exporters.encoders.traced import find_backbone, find_traced_encoder
@@ -33,6 +35,7 @@ KINDS = (
     Kind((), export_encoder, load_encoder, other=find_traced_encoder),
     Kind((), export_encoder, load_encoder, other=find_backbone, in_sentence_folders=True),
     Kind((), export_traced_decoder, load_decoder, ("context",), other=find_traced, keeps_quantized=True),
+    Kind((), export_traced_encoder_decoder, load=None, other=find_traced_encoder_decoder),
 )
 
 

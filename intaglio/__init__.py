@@ -55,11 +55,13 @@ if TYPE_CHECKING:
     from intaglio.runtime.engines.build_request import Built
     from intaglio.runtime.engines.engine import Engine
     from intaglio.runtime.engines.opening import open_engine
+    from intaglio.runtime.generation.beam_search import BeamText, beam_search
     from intaglio.runtime.generation.generate import TextGenerator, generate
     from intaglio.runtime.generation.requests.message import FunctionCall, Message, ToolCall
     from intaglio.runtime.generation.requests.request import GenerationRequest
     from intaglio.runtime.generation.scheduling.generated import Generated
     from intaglio.runtime.run_bundle import run
+    from intaglio.runtime.sampling.beams import BeamOptions
     from intaglio.runtime.sampling.grammar import Grammar
     from intaglio.runtime.speech.recognizer import SpeechOptions, SpeechRecognizer
     from intaglio.runtime.speech.run_recordings import Transcribed
@@ -83,6 +85,8 @@ __all__ = [
     "AgentLimits",
     "AgentResult",
     "AgentRun",
+    "BeamOptions",
+    "BeamText",
     "Bench",
     "BuildError",
     "Built",
@@ -133,6 +137,7 @@ __all__ = [
     "agent",
     "answer",
     "atomic_directory",
+    "beam_search",
     "bench",
     "build",
     "check_output_directory",
@@ -187,11 +192,13 @@ _MODULES = {
         "intaglio.runtime.engines.build_request": "Built",
         "intaglio.runtime.engines.engine": "Engine",
         "intaglio.runtime.engines.opening": "open_engine",
+        "intaglio.runtime.generation.beam_search": "BeamText beam_search",
         "intaglio.runtime.generation.generate": "TextGenerator generate",
         "intaglio.runtime.generation.requests.message": "FunctionCall Message ToolCall",
         "intaglio.runtime.generation.requests.request": "GenerationRequest",
         "intaglio.runtime.generation.scheduling.generated": "Generated",
         "intaglio.runtime.run_bundle": "run",
+        "intaglio.runtime.sampling.beams": "BeamOptions",
         "intaglio.runtime.sampling.grammar": "Grammar",
         "intaglio.runtime.speech.recognizer": "SpeechOptions SpeechRecognizer",
         "intaglio.runtime.speech.run_recordings": "Transcribed",

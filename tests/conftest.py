@@ -17,7 +17,7 @@ from typing import Any
 
 import pytest
 from chat_bundles import chat_bundle
-from covering import leave_to_proofs
+from covering import THOROUGH, leave_to_proofs
 from early_exits import save_early_exit
 from hypothesis import settings
 from speech_bundles import export_recogniser
@@ -32,8 +32,10 @@ from intaglio.exporters import export
 from intaglio.graph_passes import compress
 from intaglio.plugins import ort
 
-settings.register_profile("untimed", deadline=None)  # the duration of an example depends on other work of the machine
-settings.load_profile("untimed")
+# Without a deadline: the duration of an example depends on other work of the machine.
+settings.register_profile("thorough", deadline=None, max_examples=THOROUGH)
+settings.register_profile("quick", deadline=None, max_examples=THOROUGH // 4)
+settings.load_profile("quick")
 
 Once = Callable[[str, Callable[[Path], object]], Path]
 

@@ -99,10 +99,13 @@ class DecoderModule(nn.Module):
         They are chosen before the head, so that caps and scales behind it are part of the model.
         """
         with running(step, cache), before(self._network.get_output_embeddings(), head_input):
-            logits: Tensor = self._network(
-                input_ids=input_ids, position_ids=step.positions + self._first, past_key_values=cache, use_cache=True
-            ).logits
-        return logits.float()
+            return self._decode(input_ids, step, cache).float()
+
+    def _decode(self, input_ids: Tensor, step: Step, cache: Any) -> Tensor:
+        logits: Tensor = self._network(
+            input_ids=input_ids, position_ids=step.positions + self._first, past_key_values=cache, use_cache=True
+        ).logits
+        return logits
 
 
 class DraftedModule(DecoderModule):

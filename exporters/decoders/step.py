@@ -9,7 +9,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 from transformers import AttentionInterface, AttentionMaskInterface
-from transformers.masking_utils import causal_mask_function
+from transformers.masking_utils import bidirectional_mask_function, causal_mask_function
 
 from intaglio.exporters.decoders import experts
 from intaglio.exporters.decoders.operators import attention
@@ -25,22 +25,30 @@ class Step:
     mask       bool [batch, tokens, capacity], true where a token attends to a slot in layers without a window
     positions  int64 [batch, tokens], of the tokens in their sequences
     start      int64 [batch], the slot of a row's first token
+    source     bool [batch, source], false at padding; of a decoder that also attends to an encoder's states
     """
 
-    def __init__(self, mask: Tensor, positions: Tensor, start: Tensor):
-        self._mask, self.positions, self._start = mask, positions, start
+    def __init__(self, mask: Tensor, positions: Tensor, start: Tensor, source: Tensor | None = None):
+        self._mask, self.positions, self._start, self._source = mask, positions, start, source
 
     def with_rows(self, positions: Tensor, mask: Tensor) -> Step:
         """The step with further rows after its tokens, at `positions` [batch, rows], with their `mask`."""
         every = torch.cat([self._mask, mask], 1), torch.cat([self.positions, positions], 1)
         return Step(*every, self._start)
 
+    def with_source(self, source: Tensor) -> Step:
+        """The step of a decoder that also attends to a source."""
+        return Step(self._mask, self.positions, self._start, source)
+
     def mask(self, rule: Callable[..., Tensor]) -> Tensor:
         """The mask [batch, 1, tokens, capacity] of a layer whose tokens attend by `rule`, such as a window.
 
         `rule` is a mask function of transformers. A slot that this step writes is at the position of its token, which
-        is not the slot's number in a branch of drafts; every other slot is at its number.
+        is not the slot's number in a branch of drafts; every other slot is at its number. To a source, every token
+        attends in the same way.
         """
+        if self._source is not None and rule is bidirectional_mask_function:
+            return to_source(self._source, self.positions.shape[1])
         allowed = self._mask[:, None]
         if rule is causal_mask_function:
             return allowed
@@ -53,11 +61,33 @@ class Step:
         return allowed & rule(rows, rows[:1] * 0, self.positions[:, None, :, None], slots[:, None, None, :])
 
 
-_running: list[tuple[Step, Any]] = []
+def to_source(source: Tensor, rows: int) -> Tensor:
+    """The mask [batch, 1, rows, source] of rows that attend to `source`: ONNX Runtime requires each of them."""
+    return source[:, None, None].expand(-1, 1, rows, -1)
+
+
+class EncoderPass:
+    """What masks depend on while an encoder reads `source`, bool [batch, source], false at padding."""
+
+    def __init__(self, source: Tensor):
+        self._source = source
+
+    def mask(self, rule: Callable[..., Tensor]) -> Tensor:
+        """The mask [batch, 1, source, source] of a layer. Raises `NotImplementedError` unless all tokens see all."""
+        if rule is not bidirectional_mask_function:
+            raise NotImplementedError("its encoder does not attend to the whole text")
+        return to_source(self._source, self._source.shape[1])
+
+    def holds(self, *tensors: Tensor) -> bool:
+        """Return True: there is no cache that keys and values could be computed from."""
+        return True
+
+
+_running: list[tuple[Step | EncoderPass, Any]] = []
 
 
 @contextmanager
-def running(step: Step, cache: Any) -> Iterator[None]:
+def running(step: Step | EncoderPass, cache: Any) -> Iterator[None]:
     """Inside this block the masks are those of `step`, and the layers write their keys and values into `cache`."""
     _running.append((step, cache))
     try:

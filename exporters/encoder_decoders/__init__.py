@@ -1,1 +1,1 @@
-"""Encoder-decoders, such as T5: one file per family, and the classes that write their two graphs."""
+"""Encoder-decoders, such as T5 and BART: both ways to make their two graphs, and the comparison with the source."""

@@ -60,6 +60,10 @@ def deferred_model(checkpoint: Checkpoint, architecture: str, blocks: Callable[[
         for name, buffer in module._buffers.items():
             if isinstance(buffer, DeferredTensor):
                 module._buffers[name] = buffer.compute()
+        for name, parameter in list(module._parameters.items()):
+            if parameter is not None and not isinstance(parameter.data, DeferredTensor):
+                del module._parameters[name]  # a table that the library computes, such as sines of positions
+                module.register_buffer(name, parameter.data, persistent=False)
     return model.eval().requires_grad_(False)
 
 

@@ -107,8 +107,17 @@ class Encoder(msgspec.Struct, frozen=True):
     outputs: tuple[TensorSpec, ...]
     decoder_start_token_id: int  # first token of the decoder's sequence
     pad_token_id: int  # pads shorter source sequences, and is masked
+    forced_bos_token_id: int | None = None  # always the next one, such as that of the language to translate into
+    suppressed_tokens: tuple[int, ...] = ()  # never chosen
+    languages: dict[str, int] = {}  # code -> token, of a model that translates between several
     axes: dict[str, Axis] = {}
     layers: dict[str, str] = {}  # as in the manifest, for this graph
+
+    @property
+    def start(self) -> tuple[int, ...]:
+        """The tokens that the decoder's sequence begins with."""
+        forced = self.forced_bos_token_id
+        return (self.decoder_start_token_id,) if forced is None else (self.decoder_start_token_id, forced)
 
 
 class Audio(msgspec.Struct, frozen=True):

@@ -200,9 +200,14 @@ def verify_decoder(path: Path, manifest: Manifest, decoder: Decoder) -> None:
         check("drafts", decoder.drafts, drafts, drafts)
     check("exit_layer", decoder.exit_layer, 0, decoder.layers)
     encoder = manifest.encoder
-    ends = {f"eos_token_ids[{index}]": token for index, token in enumerate(decoder.eos_token_ids)}
+    ends: dict[str, int | None] = {
+        f"eos_token_ids[{index}]": token for index, token in enumerate(decoder.eos_token_ids)
+    }
     if encoder is not None:
         ends |= {"start token": encoder.decoder_start_token_id, "padding token": encoder.pad_token_id}
+        ends |= {"forced_bos_token_id": encoder.forced_bos_token_id}
+        ends |= {f"suppressed_tokens[{index}]": token for index, token in enumerate(encoder.suppressed_tokens)}
+        ends |= {f"language {code}": token for code, token in encoder.languages.items()}
     for name, token in {"bos_token_id": decoder.bos_token_id, **ends}.items():
         check(name, token, 0, decoder.vocab_size - 1)
     check("caches", len(decoder.caches), 0, decoder.layers)

@@ -14,6 +14,7 @@ from intaglio.errors import UsageError
 from intaglio.runtime.generation.generator_options import GeneratorOptions, StrategyOptions
 from intaglio.runtime.generation.requests.chat import ChatTemplate
 from intaglio.runtime.generation.requests.draft_model import check_draft
+from intaglio.runtime.generation.requests.languages import language_token
 from intaglio.runtime.generation.requests.prompt_encoder import EncodedPrompt, Prompt
 from intaglio.runtime.generation.requests.request import GenerationRequest
 from intaglio.runtime.generation.requests.strategy_choice import method_of, sampling_of
@@ -80,6 +81,8 @@ class TextGenerator(Closing):
         target: str = "ort-cpu",
         threads: int | None = None,
         scheduling: SchedulerOptions | None = None,
+        source_language: str | None = None,
+        target_language: str | None = None,
         **options: Unpack[StrategyOptions],
     ):
         """Open `bundle`, and the smaller decoder `draft` where the strategy needs one.
@@ -92,7 +95,8 @@ class TextGenerator(Closing):
         `schema`, `grammar` or `regex`: generate JSON of this schema, text of this Lark grammar, or text that matches
         this regular expression, see `Grammar`; a text that ends before `max_new_tokens` is complete.
         `batch`: maximum number of texts generated at a time. `target`: as for `open_engine`. `scheduling`: the limits
-        of the scheduler, by default none.
+        of the scheduler, by default none. `source_language`, `target_language`: codes of a model that translates
+        between several, such as "eng_Latn" and "fra_Latn"; by default those of the bundle.
         """
         if max_new_tokens < 1:
             raise UsageError(f"max new tokens {max_new_tokens}: expected at least 1.")
@@ -117,6 +121,9 @@ class TextGenerator(Closing):
         self.bundle, self.draft_bundle = Bundle.open(bundle), None if draft is None else Bundle.open(draft)
         decoder = self.bundle.manifest.decoder or decoder_of(self.bundle)
         self.ends = frozenset(() if ignore_eos else decoder.eos_token_ids)
+        self._languages = source_language, target_language
+        for language in filter(None, self._languages):
+            language_token(self.bundle.manifest.encoder, language)
         self.reuse_prefix = True  # see `GenerationRequest`; set to False for timing
         self._writing: BatchRun | RequestsRun | None = None
         with ExitStack() as opened:
@@ -238,6 +245,8 @@ class TextGenerator(Closing):
             end_tokens=self.ends,
             constraint=GrammarConstraint(self._grammar, self.ends) if self._grammar is not None else None,
             reuse_prefix=self.reuse_prefix,
+            source_language=self._languages[0],
+            target_language=self._languages[1],
         )
 
     def check(self, prompts: Iterable[Prompt], name_of: Callable[[int], str] | None = None) -> None:

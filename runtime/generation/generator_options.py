@@ -63,3 +63,5 @@ class GeneratorOptions(WritingOptions, total=False):
     regex: str | None
     batch: int
     scheduling: SchedulerOptions | None
+    source_language: str | None
+    target_language: str | None

@@ -59,6 +59,26 @@ class LogitConstraint(ABC):
         return len(draft)
 
 
+class Suppression(LogitConstraint):
+    """Allows every token of a vocabulary but some."""
+
+    def __init__(self, tokens: Sequence[int], vocabulary: int):
+        self._mask: Booleans = np.ones(vocabulary, np.bool_)
+        self._mask[list(tokens)] = False
+        self._octets: Octets = np.packbits(self._mask, bitorder="little")
+
+    def allowed(self, written: Sequence[int]) -> Booleans:
+        """See `LogitConstraint`."""
+        return self._mask
+
+    def octets(self, written: Sequence[int]) -> Octets:
+        """See `LogitConstraint`."""
+        return self._octets
+
+    def forced(self, written: Sequence[int]) -> None:
+        """Return None: several tokens may follow."""
+
+
 def constrained(logits: Logits, constraint: LogitConstraint, written: Sequence[int], memory: Logits) -> Logits:
     """Return the logits [vocab], with minus infinity for tokens that may not follow `written`.
 

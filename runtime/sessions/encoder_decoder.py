@@ -105,13 +105,15 @@ class EncoderDecoderSession(DecoderSession):
         for row in range(self.batch):
             self._place(row, {name: array[row] for name, array in cross_kv.items()}, self._source_lengths[row])
 
-    def encode_row(self, row: int, source: Sequence[int]) -> None:
-        """Restart `row` with its own source; the other rows continue. Raises as `encode` does."""
+    def encode_rows(self, rows: Sequence[int], source: Sequence[int]) -> None:
+        """Restart `rows` with one source for all of them; the other rows continue. Raises as `encode` does."""
         cross_kv = self._run_encoder([source], 1)
-        self.truncate(row, 0)
-        self._source_lengths[row] = len(source)
+        for row in rows:
+            self.truncate(row, 0)
+            self._source_lengths[row] = len(source)
         self._use_capacity(max(self._source_lengths))
-        self._place(row, {name: array[0] for name, array in cross_kv.items()}, len(source))
+        for row in rows:
+            self._place(row, {name: array[0] for name, array in cross_kv.items()}, len(source))
 
     def cross_kv(self, row: int) -> dict[str, Buffer]:
         """The cross-attention KV cache of `row` by input, views [kv_heads, tokens of the source, head_dim]."""

@@ -150,6 +150,7 @@ def test_first_plan_is_not_reported_as_a_replan(tmp_path: Path, agent: Agent) ->
         assert found["replans"] == replans and found["plan_errors"][0].startswith("line 2: no tool is named 'nope'")
 
 
+@pytest.mark.proof
 def test_tools_of_an_http_server_are_called(tmp_path: Path, agent: Agent) -> None:
     plan = '1. calculate("6 * 7")\n2. echo($1)\n3. fail()\n4. join()'
     with http_server(tmp_path) as (url, _):

@@ -45,6 +45,7 @@ def typed(monkeypatch: pytest.MonkeyPatch, intaglio: Run, tmp_path: Path) -> Cal
     return run
 
 
+@pytest.mark.proof
 def test_examples_of_sensitivity_and_of_decoder_recipes_run(
     typed: Callable[[list[str]], None], make_decoder: Callable[..., tuple[Path, Path]]
 ) -> None:
@@ -62,6 +63,7 @@ def test_examples_of_sensitivity_and_of_decoder_recipes_run(
     assert (layer.options["bits"], layer.options["group_size"]) == (3, 64)
 
 
+@pytest.mark.proof
 def test_examples_of_encoder_recipes_run(typed: Callable[[list[str]], None], tiny_bundle: Path) -> None:
     shutil.copytree(tiny_bundle, "bundle")
     shutil.copytree(tiny_bundle, "minilm")

@@ -15,7 +15,7 @@ import pytest
 import python_text
 import torch
 import train_language_models
-from covering import few
+from covering import examples, few
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from language_model import Length, Shape, Tokens
@@ -147,7 +147,7 @@ def test_text_files_hold_the_scored_tokens(one_step: tuple[Path, Measurements]) 
 
 
 @given(length=st.integers(2, 80))
-@settings(max_examples=15)
+@settings(max_examples=examples(15))
 def test_each_token_is_scored_once_after_at_least_half_a_context(length: int) -> None:
     """Against the definition, one token at a time."""
     torch.manual_seed(1)

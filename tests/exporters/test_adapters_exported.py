@@ -56,6 +56,7 @@ def test_written_decoder(tmp_path: Path, intaglio: Program) -> None:
     assert_as_merged(merged_by_peft(checkpoint, adapter), tmp_path / "bundle")
 
 
+@pytest.mark.proof
 @pytest.mark.parametrize(
     ("model_type", "architecture", "modules", "options"),
     [

@@ -271,6 +271,7 @@ def test_output_inside_another_bundle_is_refused(source: Path, refused: Callable
     assert "is inside another bundle" in refused(source)
 
 
+@pytest.mark.proof
 def test_disk_full_while_writing_weights_prints_one_line(source: Path, refused: Callable[..., str]) -> None:
     limits = resource.getrlimit(resource.RLIMIT_FSIZE)
     resource.setrlimit(resource.RLIMIT_FSIZE, (40_000, limits[1]))

@@ -13,6 +13,7 @@ import onnx_ir as ir
 import pytest
 from covering import few
 from drafts import save_drafts
+from tiny_translators import save_translator
 
 from intaglio.bundle.model_file import save
 from intaglio.exporters import export
@@ -20,7 +21,8 @@ from intaglio.networks.drafts import HIDDEN_TRANSFER, MEDUSA
 
 Damage = Callable[[ir.Model, str], None]  # damages a graph, in place; its weights of the given module
 ENCODERS, DECODERS, ENCODER_DECODERS = (
-    f"intaglio.exporters.{module}.save" for module in ("encoders.export", "decoders.writing", "encoder_decoders.export")
+    f"intaglio.exporters.{module}.save"
+    for module in ("encoders.export", "decoders.writing", "encoder_decoders.writing")
 )
 
 
@@ -186,6 +188,19 @@ def test_check_detects_a_wrong_source_mask(
 
     folder = make_encoder_decoder("t5")[0]
     assert "logits" in damaged_export(monkeypatch, ENCODER_DECODERS, folder, tmp_path / "bundle", widened)
+
+
+@pytest.mark.proof
+@pytest.mark.parametrize("part", ["encoder.layers.1.self_attn", "decoder.layers.1.encoder_attn.q_proj"])
+def test_check_detects_a_damaged_traced_encoder_decoder(
+    part: str, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    def damage(model: ir.Model) -> None:
+        if any(part in name for name in model.graph.initializers):
+            change_a_weight(model, part)
+
+    folder = save_translator(tmp_path / "checkpoint", "bart")
+    assert "logits" in damaged_export(monkeypatch, ENCODER_DECODERS, folder, tmp_path / "bundle", damage)
 
 
 def test_check_detects_a_damaged_encoder(

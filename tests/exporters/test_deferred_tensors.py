@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from covering import examples
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -40,7 +41,7 @@ def deferred(*arrays: Any) -> list[Any]:
     return [DeferredTensor.of(f"w{index}", MappedTensor(array, Path("w"), 0)) for index, array in enumerate(arrays)]
 
 
-@settings(max_examples=30)
+@settings(max_examples=examples(30))
 @given(st.lists(st.sampled_from(list(STEPS)), max_size=5), st.integers(0, 2))
 def test_any_steps_compute_the_same(names: list[str], part: int) -> None:
     wanted = _torch().randn(SHAPE).half().float()

@@ -151,6 +151,7 @@ def test_tied_weights_are_stored_once(make_checkpoint: Callable[..., Path], tmp_
     assert (tmp_path / "bundle" / "model.onnx").stat().st_size < (folder / "model.safetensors").stat().st_size + 40_000
 
 
+@pytest.mark.proof
 def test_half_precision_halves_the_weights_and_keeps_the_embeddings(one_layer_checkpoint: Path, tmp_path: Path) -> None:
     result = export(str(one_layer_checkpoint), tmp_path / "half", dtype="float16")
     assert result.passed

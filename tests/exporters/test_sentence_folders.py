@@ -101,6 +101,7 @@ def test_embeddings_equal_sentence_transformers(case: Case, backbone: Backbone, 
     check(case, backbone, tmp_path)
 
 
+@pytest.mark.proof
 def test_decoder_with_last_token_pooling_embeds(backbone: Backbone, tmp_path: Path) -> None:
     case = Case("qwen3", ("lasttoken",), prompts={"query": "Instruct: find\nQuery: "}, length="model_max_length")
     check(case, backbone, tmp_path)

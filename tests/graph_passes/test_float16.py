@@ -9,6 +9,7 @@ import numpy as np
 import onnx
 import onnx_ir as ir
 import pytest
+from covering import examples
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from hypothesis.extra import numpy as hnp
@@ -27,7 +28,7 @@ def dtypes(model: ir.Model) -> dict[str, str]:
     return {str(value.name): str(value.dtype) for value in (*model.graph.inputs, *model.graph.outputs)}
 
 
-@settings(max_examples=200)
+@settings(max_examples=examples(200))
 @given(hnp.arrays(np.float32, st.integers(1, 8), elements=st.floats(width=32)))
 def test_conversion_introduces_no_infinities_and_no_zeros(array: Any) -> None:
     with np.errstate(over="raise", invalid="raise"):

@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 import onnx_ir as ir
 import pytest
+from covering import examples
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -86,14 +87,14 @@ class Writer:
         return self.plus(half, self.reduce("Mul", [half, curve]))
 
 
-@settings(max_examples=60)
+@settings(max_examples=examples(60))
 @given(st.data(), st.sampled_from(["none", "tanh"]))
 def test_every_form_becomes_one_gelu(parse: Any, compute: Any, data: st.DataObject, approximate: str) -> None:
     check(parse, compute, data, approximate)
 
 
 @pytest.mark.proof
-@settings(max_examples=400)
+@settings(max_examples=examples(400))
 @given(st.data(), st.sampled_from(["none", "tanh"]))
 def test_400_forms_become_one_gelu(parse: Any, compute: Any, data: st.DataObject, approximate: str) -> None:
     check(parse, compute, data, approximate)

@@ -98,6 +98,7 @@ def decoder_feeds(path: Path) -> dict[str, np.ndarray]:
     return given | {name: np.zeros((1, *shape[1:]), np.float32) for name, shape in shapes.items()}
 
 
+@pytest.mark.proof
 @pytest.mark.parametrize("name", ["int8-only", "lut-sparse", "rtn"])
 def test_plain_onnx_runtime_runs_it_without_a_warning(
     name: str, compressed: dict[str, Path], inlined: dict[str, Path], capfd: pytest.CaptureFixture[str]

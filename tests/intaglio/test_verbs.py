@@ -71,6 +71,11 @@ COMMAND_LINE_ONLY = {
     "generate --messages": "a prompt may be a list of messages",
     "generate --trace": "the result has it",
     "generate --work": "intaglio.validation.roofline.decoding_work.compared_work",
+    "generate --beams": "intaglio.beam_search",
+    "generate --length-penalty": "intaglio.BeamOptions",
+    "generate --no-repeat-ngram": "intaglio.BeamOptions",
+    "generate --min-new-tokens": "intaglio.BeamOptions",
+    "generate --early-stopping": "intaglio.BeamOptions",
 }
 # The functions that receive the options.
 PASSED_TO: Mapping[str, Callable[..., Any]] = {

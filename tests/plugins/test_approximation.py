@@ -4,6 +4,7 @@ import math
 
 import numpy as np
 import pytest
+from covering import examples
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -69,7 +70,7 @@ def test_exp_with_16_bits_is_within_its_bound():
     assert np.abs(found - np.exp(-distances * SCALE)).max() <= 0.0022
 
 
-@settings(max_examples=50)
+@settings(max_examples=examples(50))
 @given(st.floats(-27, 10))
 def test_exp_is_within_its_bound_at_every_scale(power):
     scale = float(np.float32(2.0**power))

@@ -4,6 +4,7 @@ from collections.abc import Callable
 
 import numpy as np
 import pytest
+from covering import examples
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from operator_bounds import check_outputs
@@ -120,7 +121,7 @@ def check(case: Case) -> None:
 
 
 @pytest.mark.parametrize("operator", MAKERS)
-@settings(max_examples=8, suppress_health_check=[HealthCheck.too_slow])
+@settings(max_examples=examples(8), suppress_health_check=[HealthCheck.too_slow])
 @given(data=st.data())
 def test_body_stays_within_its_bound(operator, data):
     check(data.draw(cases(operator)))
@@ -128,7 +129,7 @@ def test_body_stays_within_its_bound(operator, data):
 
 @pytest.mark.proof
 @pytest.mark.parametrize("operator", MAKERS)
-@settings(max_examples=100, suppress_health_check=[HealthCheck.too_slow])
+@settings(max_examples=examples(100), suppress_health_check=[HealthCheck.too_slow])
 @given(data=st.data())
 def test_body_stays_within_its_bound_in_100_cases(operator, data):
     check(data.draw(cases(operator)))

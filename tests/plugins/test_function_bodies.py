@@ -5,6 +5,7 @@ import math
 import numpy as np
 import onnx_ir as ir
 import pytest
+from covering import examples
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from operator_bounds import check_outputs
@@ -27,7 +28,7 @@ def check(case: Case, constants: bool = False) -> None:
 
 
 @pytest.mark.parametrize("operator", MAKERS)
-@settings(max_examples=10, suppress_health_check=[HealthCheck.too_slow])
+@settings(max_examples=examples(10), suppress_health_check=[HealthCheck.too_slow])
 @given(data=st.data())
 def test_body_equals_reference(operator, data):
     check(data.draw(cases(operator)), constants=data.draw(st.booleans()))
@@ -35,7 +36,7 @@ def test_body_equals_reference(operator, data):
 
 @pytest.mark.proof
 @pytest.mark.parametrize("operator", MAKERS)
-@settings(max_examples=100, suppress_health_check=[HealthCheck.too_slow])
+@settings(max_examples=examples(100), suppress_health_check=[HealthCheck.too_slow])
 @given(data=st.data())
 def test_body_equals_reference_in_100_cases(operator, data):
     check(data.draw(cases(operator)), constants=data.draw(st.booleans()))

@@ -7,6 +7,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from covering import examples
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -69,7 +70,7 @@ def test_requantisation_is_exact_at_every_extreme(x: int, multiplier: int, shift
     assert int(im.requantize(x, multiplier, shift)) == rounded(x * multiplier, shift)
 
 
-@settings(max_examples=20)
+@settings(max_examples=examples(20))
 @given(SCALE, SCALE)
 def test_gelu_is_exact_for_every_16_bit_value(scale: float, out_scale: float) -> None:
     constants = im.gelu_constants(scale, out_scale)
@@ -110,7 +111,7 @@ def test_byte_planes_of_the_longest_row_stay_in_32_bits() -> None:
     assert 255 * 128 * im.MAX_ROW < 2**31
 
 
-@settings(max_examples=60)
+@settings(max_examples=examples(60))
 @given(data=st.data())
 def test_layer_norm_is_exact_for_any_int32(data: Any) -> None:
     length = data.draw(st.sampled_from([1, 2, 3, 17, 64, 100]))

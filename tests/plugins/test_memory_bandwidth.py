@@ -4,6 +4,7 @@ import ctypes
 
 import numpy as np
 import pytest
+from covering import examples
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -13,7 +14,7 @@ from intaglio.plugins.native.memory_bandwidth import HUGE_PAGE, Memory
 pytestmark = pytest.mark.skipif(not ort.library(), reason="no compiled kernels")
 
 
-@settings(max_examples=20)
+@settings(max_examples=examples(20))
 @given(steps=st.integers(1, 40), seed=st.integers(0, 2**32 - 1))
 def test_every_byte_is_read(steps, seed):
     read = ctypes.CDLL(str(ort.library())).intaglio_read_memory

@@ -29,7 +29,19 @@ from intaglio.validation.reports.report import processor
 REQUESTS = 16  # of a round, at least, and
 REQUESTS_EACH = 4  # requests per round for each concurrent request
 OF_THE_METHOD = ("strategy", "draft", "early_exit", *options_by_name(STRATEGIES))  # not for the baseline
-NOT_TAKEN = ("bundle", "options", "batch", "scheduling", "schema", "grammar", "regex")  # of `TextGenerator`
+NOT_TAKEN = (  # of `TextGenerator`
+    *("bundle", "options", "batch", "scheduling", "schema", "grammar", "regex", "source_language", "target_language"),
+)
+    "bundle",
+    "options",
+    "batch",
+    "scheduling",
+    "schema",
+    "grammar",
+    "regex",
+    "source_language",
+    "target_language",
+)  # of `TextGenerator`
 OF_THE_PROCESS = ("target", "threads")  # not for a server that is measured beside a bundle
 
 

@@ -17,7 +17,7 @@ import msgspec
 import numpy as np
 import numpy.typing as npt
 
-from intaglio.bundle.bundle import Bundle
+from intaglio.bundle.bundle import Bundle, Encoder
 from intaglio.display.progress import step, track
 from intaglio.errors import UsageError
 from intaglio.files.input_files import read_text
@@ -141,11 +141,18 @@ def _texts(bundle: Bundle, path: Path) -> list[Text]:
         check_words(example.reference or "")
     return [
         Text(
-            [encoder.decoder_start_token_id, *tokenizer.encode(_reference(example, path)).ids],
+            _after_start(encoder, tokenizer.encode(_reference(example, path)).ids),
             tokenizer.encode(example.prompt).ids,
         )
         for example in examples
     ]
+
+
+def _after_start(encoder: Encoder, tokens: list[int]) -> list[int]:
+    """The decoder's sequence for the tokens of a text, whose first may be the forced one, or a language, already."""
+    named = {encoder.forced_bos_token_id, *encoder.languages.values()}
+    written = tokens[1:] if encoder.forced_bos_token_id is not None and tokens[:1] and tokens[0] in named else tokens
+    return [*encoder.start, *written]
 
 
 def _written(bundle: Bundle) -> list[Text]:
@@ -155,7 +162,7 @@ def _written(bundle: Bundle) -> list[Text]:
         raise UsageError("only an encoder-decoder is scored on generated text. Give a file of text.")
     with TextGenerator(bundle, max_new_tokens=WRITTEN_TOKENS) as generator:
         return [
-            Text([encoder.decoder_start_token_id, *generator.write(source).whole().tokens], generator.encode(source))
+            Text([*encoder.start, *generator.write(source).whole().tokens], generator.encode(source))
             for source in track(sources, "writing texts to compare on", len(sources))
         ]
 

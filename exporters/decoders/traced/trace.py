@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
@@ -21,6 +21,7 @@ from onnxscript import optimizer
 from torch._subclasses.fake_tensor import FakeTensorMode
 from torch.utils._pytree import tree_leaves
 
+from intaglio.bundle.bundle import TensorSpec
 from intaglio.bundle.model_file import count_weights
 from intaglio.exporters.decoders.caches import Shapes
 from intaglio.exporters.decoders.experts import expand
@@ -70,16 +71,35 @@ class TracedGraph:
 def trace(module: DecoderModule, dtype: torch.dtype) -> TracedGraph:
     """Trace `module`, whose parameters are `DeferredTensor`s and are consumed."""
     with quiet():
-        fake = FakeTensorMode(allow_non_fake_inputs=True)  # buffers, such as frequencies, keep their values
+        fake = fake_mode()
         parameters = fake_parameters(module, dtype, fake)
         rotations = Rotations(module)
-        with rotations.watched(), fake, _returns(module) as returned:
+        with rotations.watched(), fake, returns(module) as returned:
             caches = module.cache_shapes()
         module.cached = sorted(caches)
         replace_modules(module)
         with as_nodes(), rotations.replaced():
-            model = _export(module, caches, dtype, fake)
-    weights = TracedWeights(model, parameters, from_torch_dtype(dtype))
+            model = export_step(module, caches, dtype, fake)
+    return finish(model, GRAPH, module, caches, TracedWeights(model, parameters, from_torch_dtype(dtype)), returned)
+
+
+def fake_mode() -> FakeTensorMode:
+    """The mode in which parameters have no values; buffers, such as frequencies, keep theirs."""
+    return FakeTensorMode(allow_non_fake_inputs=True)
+
+
+def finish(
+    model: ir.Model,
+    name: str,
+    module: torch.nn.Module,
+    caches: Shapes,
+    weights: TracedWeights,
+    returned: Mapping[str, int],
+) -> TracedGraph:
+    """Attach the weights to the traced `model`, and make it the graph `name` of a bundle.
+
+    `returned`: of `returns`.
+    """
     expand(model, weights.expert)
     split_gemm(model)
     weights.attach()
@@ -92,14 +112,14 @@ def trace(module: DecoderModule, dtype: torch.dtype) -> TracedGraph:
     ShapeInferencePass()(model)
     state_lengths(model)
     RemoveUnusedNodesPass()(model)
-    name_nodes(model, GRAPH)
+    name_nodes(model, name)
     layers = {path: value for path, value in module_outputs(model, module).items() if returned[path] == 1}
     ClearMetadataAndDocStringPass()(model)  # stack traces: longer than the graph, and full of this machine's paths
     return TracedGraph(model, layers, caches, weights.rounding, weights.unused, count, decoded)
 
 
 @contextmanager
-def _returns(module: DecoderModule) -> Iterator[Counter[str]]:
+def returns(module: torch.nn.Module) -> Iterator[Counter[str]]:
     """The tensors that each module returns inside this block, by its path.
 
     Of one that returns several, such as cosines and sines, the graph does not tell which value is computed last.
@@ -120,37 +140,80 @@ def _tensors(output: object) -> list[torch.Tensor]:
     return [each for each in tree_leaves(output) if isinstance(each, torch.Tensor)]
 
 
-def _export(module: DecoderModule, caches: Shapes, dtype: torch.dtype, fake: FakeTensorMode) -> ir.Model:
-    sizes: dict[str, Any] = {name: torch.export.Dim(name) for name in EXAMPLE}
-    lengths = dict(EXAMPLE)
+def export_step(
+    module: DecoderModule,
+    caches: Shapes,
+    dtype: torch.dtype,
+    fake: FakeTensorMode,
+    further: Mapping[str, int] | None = None,
+) -> ir.Model:
+    """Trace a decoder, without weights; `further`: axes of its own inputs, with lengths to trace them with."""
+    names = cache_names(len(caches))
+    past = [
+        TensorSpec(PAST + name, str(dtype).removeprefix("torch."), (BATCH, caches[layer][0], CAPACITY, width))
+        for name, (layer, width) in zip(names, _widths(module.cached, caches), strict=True)
+    ]
+    lengths = {**EXAMPLE, **(further or {})}
+    sizes: dict[str, Any] = {name: torch.export.Dim(name) for name in lengths}
     if isinstance(module, DraftedModule):
         sizes[DRAFTED] = len(module.drafts) * sizes[DRAFTING]
         lengths[DRAFTED] = len(module.drafts) * lengths[DRAFTING]
-    names = cache_names(len(caches))
-    inputs = [*STEP, *module.inputs]
-    with fake:
-        example = [
-            torch.zeros([lengths[str(axis)] for axis in spec.shape], dtype=getattr(torch, spec.dtype))
-            for spec in inputs
-        ]
-        for layer in module.cached:
-            heads, *widths = caches[layer]
-            example += [torch.zeros(lengths[BATCH], heads, lengths[CAPACITY], width, dtype=dtype) for width in widths]
-    shapes = [{index: sizes[str(axis)] for index, axis in enumerate(spec.shape)} for spec in inputs]
-    past = tuple({0: sizes[BATCH], 2: sizes[CAPACITY]} for _ in names)
     outputs = module.outputs if not isinstance(module, EarlyExitModule) else module.outputs[:1]
+    return to_onnx(
+        module,
+        [*STEP, *module.inputs, *past],
+        [*outputs, *(PRESENT + name for name in names)],
+        sizes,
+        lengths,
+        fake,
+        variadic=len(module.inputs) + len(past),
+    )
+
+
+def _widths(layers: Sequence[int], caches: Shapes) -> Iterator[tuple[int, int]]:
+    """Layer and width of each cache, in the order of the graph's inputs."""
+    return ((layer, width) for layer in layers for width in caches[layer][1:])
+
+
+def to_onnx(
+    module: torch.nn.Module,
+    inputs: Sequence[TensorSpec],
+    outputs: Sequence[str],
+    sizes: Mapping[str, Any],
+    lengths: Mapping[str, int],
+    fake: FakeTensorMode,
+    variadic: int = 0,
+) -> ir.Model:
+    """Trace `module` to a graph with these inputs and outputs, without weights.
+
+    sizes     the `torch.export.Dim` of each axis
+    lengths   of the axes, in the inputs that are traced
+    variadic  how many of the inputs, the last ones, its `forward` takes as `*arguments`
+    """
+    with fake:
+        example = tuple(
+            torch.zeros(
+                [axis if isinstance(axis, int) else lengths[axis] for axis in spec.shape],
+                dtype=getattr(torch, spec.dtype),
+            )
+            for spec in inputs
+        )
+    shapes = [
+        {index: sizes[axis] for index, axis in enumerate(spec.shape) if not isinstance(axis, int)} for spec in inputs
+    ]
+    named = len(inputs) - variadic
     program = torch.onnx.export(
         module,
-        tuple(example),
+        example,
         dynamo=True,
         opset_version=OPSET,
-        input_names=[*(spec.name for spec in inputs), *(PAST + name for name in names)],
-        output_names=[*outputs, *(PRESENT + name for name in names)],
-        dynamic_shapes=(*shapes[: len(STEP)], (*shapes[len(STEP) :], *past)),
+        input_names=[spec.name for spec in inputs],
+        output_names=list(outputs),
+        dynamic_shapes=(*shapes[:named], tuple(shapes[named:])) if variadic else tuple(shapes),
         optimize=False,  # done later, once the weights are attached
         verbose=False,
     )
     assert program is not None
-    for value, spec in zip(program.model.graph.inputs, inputs, strict=False):
+    for value, spec in zip(program.model.graph.inputs, inputs, strict=True):
         value.shape = ir.Shape(spec.shape)  # of axes that follow from others, too
     return program.model

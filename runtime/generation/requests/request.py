@@ -33,6 +33,8 @@ class GenerationRequest:
     priority: int = 0  # requests of higher priority start first
     reuse_prefix: bool = True  # copy the beginning of the prompt from a cache that holds it; False: prefill all of it
     keep_special: frozenset[int] = frozenset()  # special tokens to show in the text, such as markers of tool calls
+    source_language: str | None = None  # code of the prompt's language; None: that which the tokenizer writes
+    target_language: str | None = None  # code of the text's language; None: that of the bundle
     logprobs: int | None = None  # record each token's log-probability, and this many alternatives; None: neither
 
     def __post_init__(self) -> None:

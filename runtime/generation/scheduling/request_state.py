@@ -26,12 +26,12 @@ class RequestState:
     """A request submitted to a scheduler, which alone changes it; `result` returns the text so far."""
 
     def __init__(
-        self, request: GenerationRequest, prompt: EncodedPrompt, tokenizer: Tokenizer, start: int | None = None
+        self, request: GenerationRequest, prompt: EncodedPrompt, tokenizer: Tokenizer, start: Sequence[int] = ()
     ):
-        """`start`: the decoder start token of an encoder-decoder; None for a decoder."""
+        """`start`: the tokens before the text of an encoder-decoder; none for a decoder."""
         self.request, self.prompt = request, prompt
-        self.source: Sequence[int] = () if start is None else prompt.tokens
-        self.start: Sequence[int] = prompt.tokens if start is None else (start,)  # the tokens before the text
+        self.source: Sequence[int] = prompt.tokens if start else ()
+        self.start: Sequence[int] = start or prompt.tokens  # the tokens before the text
         self.counts = Counts()
         self.reused = 0  # tokens of the prompt that the target model did not prefill
         self.forward: Forward | EncodeSource | None = None  # what the request waits for, once it has a row

@@ -8,10 +8,11 @@ from __future__ import annotations
 
 import time
 from collections.abc import Sequence
-from dataclasses import fields
+from dataclasses import fields, replace
 
 from intaglio.bundle.bundle import Bundle
 from intaglio.errors import EngineError, IntaglioError, UsageError, one_line
+from intaglio.runtime.generation.requests.languages import in_language, start_tokens
 from intaglio.runtime.generation.requests.prompt_encoder import EncodedPrompt, Prompt, PromptEncoder, PromptLimit
 from intaglio.runtime.generation.requests.request import GenerationRequest
 from intaglio.runtime.generation.scheduling.batch import Batch
@@ -23,6 +24,7 @@ from intaglio.runtime.generation.scheduling.row_assignment import Row, Rows
 from intaglio.runtime.generation.scheduling.schedule import schedule
 from intaglio.runtime.generation.scheduling.scheduler_options import Load, SchedulerOptions
 from intaglio.runtime.generation.scheduling.waiting import WaitingRequests
+from intaglio.runtime.sampling.constraint import Suppression
 from intaglio.runtime.sessions.decoder import DecoderSession, Logits
 from intaglio.runtime.sessions.encoder_decoder import EncoderDecoderSession
 from intaglio.runtime.strategies import CachedModel, EncodeSource, Strategy
@@ -54,7 +56,9 @@ class Scheduler:
         self.limit = min(session.limit for session in (target, draft) if session)  # tokens of a prompt and its text
         self._ends = frozenset(bundle.manifest.decoder.eos_token_ids)
         self._target, self._draft, self._chunk_size = target, draft, options.chunk
-        self._start = target.encoder.decoder_start_token_id if isinstance(target, EncoderDecoderSession) else None
+        self._encoder = target.encoder if isinstance(target, EncoderDecoderSession) else None
+        never = self._encoder.suppressed_tokens if self._encoder else ()
+        self._suppression = Suppression(never, target.vocabulary) if never else None
         sources = [each.source_limit for each in (target, draft) if isinstance(each, EncoderDecoderSession)]
         self.source_limit = min(sources, default=None)  # maximum tokens of an encoder's input; None: no encoder
         self._waiting = WaitingRequests(options.max_waiting, options.max_waiting_tokens)
@@ -87,13 +91,16 @@ class Scheduler:
         """
         try:
             request.sampling.check_vocabulary(self._target.vocabulary)
-            prompt = self.encode(request.prompt)
+            prompt = in_language(self._encoder, self.encode(request.prompt), request.source_language)
+            start = start_tokens(self._encoder, request.target_language)
         except IntaglioError as error:
-            state = RequestState(request, EncodedPrompt("", []), self.prompts.tokenizer, self._start)
+            state = RequestState(request, EncodedPrompt("", []), self.prompts.tokenizer)
             state.error = error
             self._waiting.abort(state)
             return state
-        state = RequestState(request, prompt, self.prompts.tokenizer, self._start)
+        if request.constraint is None:
+            request = replace(request, constraint=self._suppression)
+        state = RequestState(request, prompt, self.prompts.tokenizer, start)
         self._waiting.add(state)
         return state
 
@@ -203,7 +210,7 @@ class Scheduler:
         assert isinstance(session, EncoderDecoderSession), "only encoder-decoders have a source"
         before, began = session.seconds, time.perf_counter()
         try:
-            session.encode_row(model.row, state.source)
+            session.encode_rows([model.row], state.source)
         except IntaglioError as error:
             state.error = error
             return

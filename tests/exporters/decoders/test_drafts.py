@@ -108,6 +108,7 @@ def test_validation_compares_drafts_and_their_layers(make_decoder: MakeDecoder, 
     assert result.passed and result.first_layer_beyond is None and "draft_logits" in result.outputs
 
 
+@pytest.mark.proof
 @pytest.mark.parametrize("kind", KINDS)
 def test_compressed_graphs_draft(make_decoder: MakeDecoder, language_models: Path, tmp_path: Path, kind: str) -> None:
     folder = save_drafts(make_decoder("llama")[0], tmp_path / "drafting", kind)

@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 import onnx_ir as ir
 import pytest
-from covering import few
+from covering import examples, few
 from drafts import save_drafts
 from early_exits import save_early_exit
 from hypothesis import given, settings
@@ -109,7 +109,7 @@ def both(wide: Path) -> tuple[Bundle, Any, Any]:
     return bundle, open_engine(wide), load_module(bundle.manifest.source)
 
 
-@settings(max_examples=15)
+@settings(max_examples=examples(15))
 @given(thresholds=st.lists(st.floats(-1.1, 1.1), min_size=2, max_size=2), seed=st.integers(0, 99))
 def test_torch_and_graph_agree_for_any_thresholds(
     thresholds: list[float], seed: int, both: tuple[Bundle, Any, Any]

@@ -9,6 +9,7 @@ from typing import Any
 import msgspec
 import numpy as np
 import pytest
+from covering import examples
 from decoder_logits import TEXTS, assert_same_logits, rewrite, source_logits
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -122,7 +123,7 @@ def test_sliding_window_masks_earlier_tokens(make_decoder: MakeDecoder) -> None:
     assert np.abs(seeing[2][8:] - expected[2][8:]).max() > 1e-2
 
 
-@settings(max_examples=60)
+@settings(max_examples=examples(60))
 @given(
     st.sampled_from(["default", "linear", "llama3", "yarn"]),
     st.sampled_from([10000.0, 500000.0, 1e6]),

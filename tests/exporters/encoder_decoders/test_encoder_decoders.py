@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 import pytest
-from covering import few
+from covering import examples, few
 from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 from tiny_decoders import END, VOCABULARY
@@ -109,7 +109,7 @@ def test_export_checks_both_graphs_against_the_source(
     assert manifest.outputs[0].name == "logits" and manifest.outputs[0].dtype == "float32"
 
 
-@settings(max_examples=100)
+@settings(max_examples=examples(100))
 @given(st.integers(4, 64), st.integers(2, 300), st.booleans())
 def test_position_buckets_equal_transformers_at_every_distance(buckets: int, furthest: int, both_ways: bool) -> None:
     import torch

@@ -86,6 +86,7 @@ def test_model_that_fails_on_other_lengths_is_refused(tmp_path: Path) -> None:
     assert not (tmp_path / "bundle").exists()
 
 
+@pytest.mark.proof
 def test_model_that_cannot_be_traced_is_refused(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
     checkpoint = save_encoder(tmp_path / "checkpoint", "longformer", attention_window=8)
     capfd.readouterr()

@@ -31,6 +31,7 @@ def sentence_folder(folder: Path, model_type: str, case: Case, **settings: str) 
     return make(case, checkpoint, folder / "source")
 
 
+@pytest.mark.proof
 @pytest.mark.parametrize("model_type", few(TYPES, ["mpnet"]))
 def test_embeddings_equal_sentence_transformers(model_type: str, tmp_path: Path) -> None:
     from sentence_transformers import SentenceTransformer

@@ -5,6 +5,7 @@ from __future__ import annotations
 import gguf
 import numpy as np
 import pytest
+from covering import examples
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -19,7 +20,7 @@ def test_type_has_the_name_and_sizes_of_the_library(number: int) -> None:
     assert (kind.name, (kind.elements, kind.bytes)) == (theirs.name, gguf.GGML_QUANT_SIZES[theirs])
 
 
-@settings(max_examples=200)
+@settings(max_examples=examples(200))
 @given(st.data())
 def test_any_bytes_are_decoded_as_by_the_library(data: st.DataObject) -> None:
     number = data.draw(st.sampled_from(DECODED))

@@ -9,6 +9,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from covering import examples
 from gguf_files import options, write_gguf
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
@@ -99,7 +100,7 @@ def test_damaged_file_gets_one_line(change: Callable[[bytes], bytes], whole: byt
     assert "\n" not in str(error.value)
 
 
-@settings(max_examples=60, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(max_examples=examples(60), suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(changes=st.data())
 def test_changed_bytes_of_the_header_crash_nothing(changes: st.DataObject, whole: bytes, tmp_path: Path) -> None:
     from intaglio.exporters.checkpoints.gguf.container import read_container

@@ -8,6 +8,7 @@ from typing import Any
 import gguf
 import numpy as np
 import pytest
+from covering import examples
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -33,7 +34,7 @@ def halves(*shape: int, seed: int = 0) -> np.ndarray[Any, Any]:
     return np.random.default_rng(seed).standard_normal(shape).astype(np.float16).astype(np.float32)
 
 
-@settings(max_examples=60)
+@settings(max_examples=examples(60))
 @given(st.data())
 def test_the_library_decodes_the_same_numbers(data: st.DataObject) -> None:
     bits, seed = data.draw(st.sampled_from([2, 3, 4, 8])), data.draw(st.integers(0, 99))

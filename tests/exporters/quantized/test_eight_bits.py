@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from covering import examples
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from quantized_checkpoints import save_stored
@@ -48,7 +49,7 @@ def integers(*shape: int, seed: int = 0) -> Any:
     return torch.randint(-128, 128, shape, generator=torch.Generator().manual_seed(seed), dtype=torch.int8)
 
 
-@settings(max_examples=40)
+@settings(max_examples=examples(40))
 @given(st.data())
 def test_integers_are_kept_to_the_bit(data: st.DataObject) -> None:
     import torch
@@ -71,7 +72,7 @@ def test_integers_are_kept_to_the_bit(data: st.DataObject) -> None:
     assert torch.equal(found.tensor, expected)
 
 
-@settings(max_examples=40)
+@settings(max_examples=examples(40))
 @given(st.data())
 def test_floats_of_8_bits_are_decoded_exactly(data: st.DataObject) -> None:
     import torch
@@ -166,6 +167,7 @@ def save(folder: Path, model_type: str, section: dict[str, Any]) -> Path:
     return save_stored(folder, model_type, section, store, (LINEAR,), **SIZES)
 
 
+@pytest.mark.proof
 @pytest.mark.parametrize(
     ("model_type", "section", "note"),
     [

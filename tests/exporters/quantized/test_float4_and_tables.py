@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from covering import few
+from covering import examples, few
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from quantized_checkpoints import packed_along_rows, quantized, save_stored
@@ -72,7 +72,7 @@ def nf4(rows: int, columns: int, block: int, nested: bool, random: np.random.Gen
     return parts, numbers.reshape(rows, columns)
 
 
-@settings(max_examples=40)
+@settings(max_examples=examples(40))
 @given(st.data())
 def test_tables_of_bitsandbytes_are_decoded_to_the_bit(data: st.DataObject) -> None:
     rows, columns = data.draw(st.integers(1, 40)), 2 * data.draw(st.integers(1, 40))
@@ -118,7 +118,7 @@ def hqq(rows: int, columns: int, bits: int, size: int, axis: int, random: np.ran
     return parts, (wide * numbers.astype(np.float32) - wide * zero.astype(np.float32)).reshape(rows, columns)
 
 
-@settings(max_examples=60)
+@settings(max_examples=examples(60))
 @given(st.data())
 def test_zero_points_of_hqq_are_minimums(data: st.DataObject) -> None:
     bits, axis = data.draw(st.sampled_from([2, 3, 4, 8])), data.draw(st.sampled_from([0, 1]))
@@ -154,7 +154,7 @@ def fp4(rows: int, columns: int, kind: str, random: np.random.Generator) -> tupl
     return parts, E2M1[indices] * scales.repeat(16, 1)
 
 
-@settings(max_examples=40)
+@settings(max_examples=examples(40))
 @given(st.data())
 def test_floats_of_4_bits_are_read_to_the_bit(data: st.DataObject) -> None:
     kind, section = data.draw(st.sampled_from([("mx", MX), ("nv", NV), ("modelopt", MODELOPT)]))
@@ -277,6 +277,7 @@ def _gpt_oss(weight: Any, seed: int) -> tuple[Parts, Any]:
 NAMES = ["hqq", "nf4", "int8", "mxfp4", "nvfp4", "modelopt", "gemv", "gpt-oss"]
 
 
+@pytest.mark.proof
 @pytest.mark.parametrize(("model_type", "section", "store", "note"), few(EXPORTED, EXPORTED[:1]), ids=NAMES)
 def test_bundle_writes_the_text_of_the_numbers(
     model_type: str, section: dict[str, Any], store: Any, note: str, tmp_path: Path

@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from covering import few
+from covering import examples, few
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from quantized_checkpoints import PACKED, Quantized, Tensors, mapped, quantized, random_weight, save_quantized
@@ -35,7 +35,7 @@ def read(parts: Tensors, method: str, **fields: Any) -> Any:
     return joined(mapped(parts), {"quantization_config": section})["layer.weight"]
 
 
-@settings(max_examples=60)
+@settings(max_examples=examples(60))
 @given(st.data())
 def test_every_weight_is_read_to_the_bit(data: st.DataObject) -> None:
     method = data.draw(st.sampled_from(list(PACKED)))

@@ -6,6 +6,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from covering import examples
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from quantized_checkpoints import PACKED, mapped, quantized, random_weight
@@ -39,7 +40,7 @@ def read_again(form: str, weight: GroupedWeight) -> Any:
     return joined(mapped(WRITERS[form].stored("layer", weight)), {SECTION: settings_})["layer.weight"]
 
 
-@settings(max_examples=40)
+@settings(max_examples=examples(40))
 @given(st.data())
 def test_codes_are_read_again_to_the_bit(data: st.DataObject) -> None:
     form = data.draw(st.sampled_from(list(WRITERS)))

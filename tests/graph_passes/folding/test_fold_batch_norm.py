@@ -6,6 +6,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from covering import examples
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -130,7 +131,7 @@ def test_skipped_nodes_have_a_reason(parse: Any, operators: Any, text: str, chan
     assert operators(model) == before
 
 
-@settings(max_examples=25, deadline=None)
+@settings(max_examples=examples(25), deadline=None)
 @given(groups=st.integers(1, 3), inputs=st.integers(1, 3), outputs=st.integers(1, 3), seed=st.integers(0, 99))
 def test_images_and_groups_of_any_size_are_folded(
     parse: Any, compute: Any, operators: Any, groups: int, inputs: int, outputs: int, seed: int

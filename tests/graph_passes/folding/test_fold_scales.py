@@ -6,6 +6,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from covering import examples
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -250,7 +251,7 @@ def test_float16_layers_stay(parse: Any) -> None:
     assert counts.reasons[0].startswith("Mul used by a MatMul in float16, expected float32")
 
 
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=examples(40), deadline=None)
 @given(
     channels=st.integers(1, 5),
     outputs=st.integers(1, 5),

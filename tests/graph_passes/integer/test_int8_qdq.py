@@ -236,6 +236,7 @@ def test_vision_transformer_stays_accurate_in_int8(vision_transformer: Path, ima
     assert np.abs(a - b).max() > 1e-4, "something was rounded"
 
 
+@pytest.mark.proof
 def test_int8_only_names_recipes_for_image_models(
     intaglio: Run, vision_transformer: Path, images: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

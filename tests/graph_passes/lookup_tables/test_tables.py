@@ -6,6 +6,7 @@ from unittest.mock import patch
 
 import numpy as np
 import pytest
+from covering import examples
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -63,7 +64,7 @@ def test_reported_error_equals_the_error_of_the_stored_weight() -> None:
     assert made.error == pytest.approx(error, rel=1e-6)
 
 
-@settings(max_examples=40)
+@settings(max_examples=examples(40))
 @given(
     rows=st.integers(1, 6), columns=st.integers(1, 40), sensitive=st.floats(0, 0.5), outliers=st.floats(0, 0.5),
     seed=st.integers(0, 5), block=st.sampled_from([7, 64, 1 << 22]),

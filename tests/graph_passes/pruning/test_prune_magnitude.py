@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 import onnx_ir as ir
 import pytest
+from covering import examples
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
@@ -33,7 +34,7 @@ def matrices(model: ir.Model) -> list[np.ndarray]:
     return [layer.matrix() for layer in linear_layers(model, Counts())]
 
 
-@settings(suppress_health_check=[HealthCheck.function_scoped_fixture], max_examples=25)
+@settings(suppress_health_check=[HealthCheck.function_scoped_fixture], max_examples=examples(25))
 @given(fraction=st.floats(0, 0.99))
 def test_each_layer_is_pruned_by_the_fraction(parse: Callable[..., ir.Model], fraction: float) -> None:
     model, counts = PruneMagnitude(fraction=fraction, sparse="never")(model_of(parse))

@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 import onnx_ir as ir
 import pytest
+from covering import examples
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
@@ -43,7 +44,7 @@ def shapes(model: ir.Model) -> dict[str, list[int]]:
     return {name: list(value.const_value.shape.numpy()) for name, value in model.graph.initializers.items()}
 
 
-@settings(suppress_health_check=[HealthCheck.function_scoped_fixture], max_examples=15)
+@settings(suppress_health_check=[HealthCheck.function_scoped_fixture], max_examples=examples(15))
 @given(
     body=st.sampled_from([RELU, GEMM, GATED, SQUARED]),
     width=st.integers(3, 40),

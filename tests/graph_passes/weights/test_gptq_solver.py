@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
+from covering import examples
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -97,7 +98,7 @@ def test_indefinite_hessian_is_damped_more() -> None:
 
 
 @given(st.integers(1, 200), st.integers(0, 2**32))
-@settings(max_examples=20)
+@settings(max_examples=examples(20))
 def test_recursive_inverse_is_exact(size: int, seed: int) -> None:
     square = np.random.default_rng(seed).standard_normal((size, size)) / size + np.eye(size)
     matrix = square @ square.T + 0.01 * np.eye(size)

@@ -15,6 +15,7 @@ import numpy as np
 import onnx
 import onnx_ir as ir
 import pytest
+from covering import examples
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
@@ -127,7 +128,7 @@ def flip(path: Path) -> None:
     path.write_bytes(data)
 
 
-@settings(max_examples=40, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(max_examples=examples(40), suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(data=st.data())
 def test_truncated_manifest_is_refused(data: st.DataObject, tmp_path_factory: pytest.TempPathFactory) -> None:
     path = make(tmp_path_factory.mktemp("cut") / "b")

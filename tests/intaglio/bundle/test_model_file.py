@@ -10,6 +10,7 @@ import numpy as np
 import onnx
 import onnx_ir as ir
 import pytest
+from covering import examples
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from hypothesis.extra import numpy as hnp
@@ -37,7 +38,7 @@ def model_of(arrays: dict[str, np.ndarray]) -> ir.Model:
     return ir.serde.deserialize_model(proto)
 
 
-@settings(max_examples=60)
+@settings(max_examples=examples(60))
 @given(arrays=st.lists(ARRAYS, max_size=5), external=st.booleans(), consume=st.booleans())
 def test_every_weight_round_trips(
     arrays: list[np.ndarray], external: bool, consume: bool, tmp_path_factory: pytest.TempPathFactory

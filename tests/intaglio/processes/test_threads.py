@@ -94,6 +94,7 @@ def tasks() -> int:
     return sum(1 for _ in Path("/proc/self/task").iterdir())
 
 
+@pytest.mark.proof
 @pytest.mark.parametrize(
     ("chosen", "policy"),
     [({}, "PASSIVE"), pytest.param({"OMP_WAIT_POLICY": "ACTIVE"}, "ACTIVE", marks=pytest.mark.proof)],

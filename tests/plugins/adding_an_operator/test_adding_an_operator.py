@@ -109,6 +109,7 @@ def test_only_the_new_operator_and_the_operator_table_are_compiled(built: set[st
     assert built == {"library", "ort-library", f"{FOLDER}-ort_binding", *kernels}
 
 
+@pytest.mark.proof
 @pytest.mark.parametrize("name", INTERPRETED)
 def test_new_operator_works_without_a_compiler(name: str, interpreted: dict[str, list[ElementTree.Element]]) -> None:
     check(name, interpreted)

@@ -2,6 +2,7 @@
 
 import numpy as np
 import pytest
+from covering import examples
 from cuda_emulator import POISON, emulate
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -299,7 +300,7 @@ def test_atomic_additions_are_complete(kernels):
 
 @pytest.mark.parametrize("sm", [75, 80])
 @pytest.mark.parametrize(("entry", "dtype"), [("signed_tile", np.int8), ("unsigned_tile", np.uint8)])
-@settings(max_examples=10)
+@settings(max_examples=examples(10))
 @given(seed=st.integers(0, 2**32 - 1))
 def test_tensor_core_multiplies_a_tile(kernels, sm, entry, dtype, seed):
     random = np.random.default_rng(seed)
@@ -309,7 +310,7 @@ def test_tensor_core_multiplies_a_tile(kernels, sm, entry, dtype, seed):
 
 
 @pytest.mark.parametrize("sm", [75, 80])
-@settings(max_examples=10)
+@settings(max_examples=examples(10))
 @given(seed=st.integers(0, 2**32 - 1))
 def test_tensor_core_multiplies_a_float16_tile(kernels, sm, seed):
     random = np.random.default_rng(seed)  # halves of small integers: every sum is exact

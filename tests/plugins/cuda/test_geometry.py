@@ -4,6 +4,7 @@ import dataclasses
 
 import numpy as np
 import pytest
+from covering import examples
 from hypothesis import assume, example, given, settings
 from hypothesis import strategies as st
 from kernel_cases import kernel_case
@@ -104,7 +105,7 @@ def test_sums_of_symbolic_and_numeric_lengths_agree():
     assert number(product([2, Symbol(3), 4, Symbol(5)])) == 120
 
 
-@settings(max_examples=300)
+@settings(max_examples=examples(300))
 @given(rows=st.integers(0, 5000), channels=st.integers(1, 600))
 @example(rows=64, channels=1)
 @example(rows=4096, channels=1)

@@ -6,6 +6,7 @@ from typing import Any
 import numpy as np
 import operator_cases
 import pytest
+from covering import examples
 from cuda_emulator import emulate
 from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
@@ -46,7 +47,7 @@ def check(run: Run, case: Case, seed: int = 0) -> None:
 
 
 @pytest.mark.parametrize("operator", MAKERS)
-@settings(max_examples=15, suppress_health_check=[HealthCheck.too_slow])
+@settings(max_examples=examples(15), suppress_health_check=[HealthCheck.too_slow])
 @given(seed=st.integers(0, 2**32 - 1))
 def test_kernel_equals_reference(run, operator, seed):
     check(run, kernel_case(operator, np.random.default_rng(seed)), seed)
@@ -64,7 +65,7 @@ def test_kernel_equals_reference_on_rows_of_4096_in_float16(run, operator):
 
 @pytest.mark.parametrize("sm", [75, 80])
 @pytest.mark.parametrize("operator", MAKERS)
-@settings(max_examples=4, suppress_health_check=[HealthCheck.too_slow])
+@settings(max_examples=examples(4), suppress_health_check=[HealthCheck.too_slow])
 @given(seed=st.integers(0, 2**32 - 1))
 def test_arrays_may_begin_anywhere(operator, sm, seed):
     """A part of another tensor begins at a multiple of its elements, 4 bytes here, and not of 16."""
@@ -81,7 +82,7 @@ def test_arrays_may_begin_anywhere(operator, sm, seed):
 
 # Numbers of rows at which the grid gets more blocks or another block shape; channels around the widths of both.
 @pytest.mark.parametrize("bits", [2, 3, 4, 8])
-@settings(max_examples=12)
+@settings(max_examples=examples(12))
 @given(
     rows=st.sampled_from([0, 1, 7, 8, 9, 16, 17, 64, 65, 130, 264, 265, 521]),
     channels=st.sampled_from([1, 31, 32, 33, 66, 127, 129, 200]),
@@ -146,7 +147,7 @@ def test_sparse_product_of_two_dtypes_is_refused():
         launch_of(Case(half.operator, (half.inputs[0], *single.inputs[1:]), {}))
 
 
-@settings(max_examples=20)
+@settings(max_examples=examples(20))
 @given(rows=st.integers(0, 200), inner=st.integers(0, 13), columns=st.integers(0, 20), seed=st.integers(0, 99))
 @example(rows=128, inner=12, columns=16, seed=1)
 @example(rows=65, inner=9, columns=17, seed=1)
@@ -157,7 +158,7 @@ def test_aligned_matrices_in_partial_tiles_equal_the_reference(run, rows, inner,
     check(run, Case("IntLinear", (x, weight, bias), {"bits": 32}), seed)
 
 
-@settings(max_examples=15, suppress_health_check=[HealthCheck.too_slow, HealthCheck.function_scoped_fixture])
+@settings(max_examples=examples(15), suppress_health_check=[HealthCheck.too_slow, HealthCheck.function_scoped_fixture])
 @given(seed=st.integers(0, 2**32 - 1))
 def test_wide_tiles_equal_the_reference(run, monkeypatch, seed):
     """Where the tests' small matrices would take narrow ones."""

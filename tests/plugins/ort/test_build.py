@@ -204,6 +204,7 @@ def make_wheel(folder: Path, compiler: str | None) -> tuple[Path, str]:
     return wheel, done.stdout + done.stderr
 
 
+@pytest.mark.proof
 def test_wheel_holds_the_library_and_is_platform_specific(tmp_path):
     pytest.importorskip("setuptools")
     wheel, _ = make_wheel(tmp_path, None)

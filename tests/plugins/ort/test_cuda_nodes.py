@@ -11,6 +11,7 @@ import numpy as np
 import onnx_ir as ir
 import onnxruntime
 import pytest
+from covering import examples
 from emulated_driver import IMAGES, EmulatedDriver, emulated_library
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
@@ -226,7 +227,7 @@ def test_images_have_to_be_constants(gpu: Gpu) -> None:
         opened(gpu, model)
 
 
-@settings(max_examples=150, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(max_examples=examples(150), suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(data=st.data(), operator=st.sampled_from(["IntAdd", "LutMatMul", "IntLayerNorm"]))
 def test_damaged_launch_is_refused_or_launched_within_limits(gpu: Gpu, data: st.DataObject, operator: str) -> None:
     case = case_of(operator)

@@ -2,6 +2,7 @@
 
 import numpy as np
 import pytest
+from covering import examples
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from operator_bounds import check_outputs
@@ -40,7 +41,7 @@ def check(case: Case, constants: bool = False) -> None:
 
 
 @pytest.mark.parametrize("operator", MAKERS)
-@settings(max_examples=16, suppress_health_check=list(HealthCheck))
+@settings(max_examples=examples(16), suppress_health_check=list(HealthCheck))
 @given(data=st.data())
 def test_kernel_equals_reference(operator, instruction_set, data):
     assert ort.instruction_set() == instruction_set
@@ -49,7 +50,7 @@ def test_kernel_equals_reference(operator, instruction_set, data):
 
 @pytest.mark.proof
 @pytest.mark.parametrize("operator", MAKERS)
-@settings(max_examples=100, suppress_health_check=list(HealthCheck))
+@settings(max_examples=examples(100), suppress_health_check=list(HealthCheck))
 @given(data=st.data())
 def test_kernel_equals_reference_in_100_cases(operator, instruction_set, data):
     assert ort.instruction_set() == instruction_set

@@ -11,6 +11,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
+from covering import examples
 from event_loops import run, run_in_virtual_time
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -135,7 +136,7 @@ def check_events(tasks: list[Planned], seen: Ran) -> None:
         assert kinds == [TaskPlanned, *[TaskStarted] * attempts, TaskEnded]
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=examples(60), deadline=None)
 @given(size=st.integers(1, 200), seed=st.integers(0, 2**32))
 def test_tasks_start_when_their_inputs_are_ready(size: int, seed: int) -> None:
     tasks = graph(size, seed)
@@ -147,7 +148,7 @@ def test_tasks_start_when_their_inputs_are_ready(size: int, seed: int) -> None:
             assert began == ready(task, seen)
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=examples(60), deadline=None)
 @given(size=st.integers(1, 200), seed=st.integers(0, 2**32), parallel=st.integers(1, 8), narrow=st.integers(1, 4))
 def test_limits_hold_and_no_slot_stays_idle(size: int, seed: int, parallel: int, narrow: int) -> None:
     tasks = graph(size, seed)
@@ -165,7 +166,7 @@ def test_limits_hold_and_no_slot_stays_idle(size: int, seed: int, parallel: int,
                 assert len(running) == parallel or (task.tool == "narrow" and running.count("narrow") == narrow)
 
 
-@settings(max_examples=20, deadline=None)
+@settings(max_examples=examples(20), deadline=None)
 @given(size=st.integers(1, 30), seed=st.integers(0, 2**32))
 def test_blocking_tools_run_once_after_their_inputs(size: int, seed: int) -> None:
     generator, numbers = random.Random(seed), range(1, size + 1)

@@ -112,6 +112,7 @@ def test_server_exit_during_a_call_raises_immediately(tmp_path: Path) -> None:
     use(script(tmp_path, "ours.py", OURS), body)
 
 
+@pytest.mark.proof
 def test_http_server_exit_during_a_call_raises_immediately(tmp_path: Path) -> None:
     async def body(tools: dict[str, Tool]) -> None:
         for name in ("die", "fail"):
@@ -124,6 +125,7 @@ def test_http_server_exit_during_a_call_raises_immediately(tmp_path: Path) -> No
         assert process.wait(5) == 7 and time.perf_counter() - began < 15
 
 
+@pytest.mark.proof
 def test_unanswered_call_ends_at_its_timeout(tmp_path: Path) -> None:
     async def body(tools: dict[str, Tool]) -> None:
         with pytest.raises(ToolError, match=r"sleep: no result within 1 s"):
@@ -158,6 +160,7 @@ def test_closing_a_hanging_http_server_is_bounded(tmp_path: Path) -> None:
         assert time.perf_counter() - began < 15
 
 
+@pytest.mark.proof
 def test_cancelled_agent_leaves_no_server(tmp_path: Path) -> None:
     before = servers()
     source = script(tmp_path, "ours.py", OURS)
@@ -346,6 +349,7 @@ server.run()
 '''
 
 
+@pytest.mark.proof
 def test_tools_of_a_server_built_with_the_mcp_library(tmp_path: Path) -> None:
     async def body(tools: dict[str, Tool]) -> None:
         forecast = tools["get_the_forecast"]

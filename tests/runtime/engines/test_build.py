@@ -84,6 +84,7 @@ def test_bundle_is_unchanged_if_all_gpus_fail(make_encoder: MakeEncoder) -> None
     assert sorted(file.name for file in path.iterdir()) == ["bundle.json", "model.onnx"]
 
 
+@pytest.mark.proof
 def test_gpu_failing_one_graph_gets_no_engines(
     make_encoder_decoder: Callable[..., tuple[Path, Path]], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -68,6 +68,7 @@ def test_encoder_runs_on_the_gpu_alone(tiny_int8_bundle: Path, tmp_path: Path) -
     assert step.down == sum(array.nbytes for array in expected.values())
 
 
+@pytest.mark.proof
 @pytest.mark.parametrize("recipe", few(["rtn", "lut-sparse"], ["lut-sparse"]))
 def test_compressed_decoder_writes_the_same_text(tiny_decoder: Path, tmp_path: Path, recipe: str) -> None:
     compressed = tmp_path / "compressed"

@@ -15,6 +15,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from covering import examples
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from jsonschema import Draft202012Validator
@@ -54,7 +55,7 @@ def walk(constraint: LogitConstraint, seed: int, most: int = 300) -> list[int]:
     return written
 
 
-@settings(max_examples=30, deadline=None)
+@settings(max_examples=examples(30), deadline=None)
 @given(number=st.integers(0, len(GRAMMARS) - 1), seed=st.integers(0, 10**6), data=st.data())
 def test_masks_are_independent_of_query_order(number: int, seed: int, data: st.DataObject) -> None:
     constraint = GrammarConstraint(GRAMMARS[number], {END})
@@ -71,7 +72,7 @@ def test_masks_are_independent_of_query_order(number: int, seed: int, data: st.D
             assert constraint.count_allowed(written, draft) == LogitConstraint.count_allowed(fresh, written, draft)
 
 
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=examples(40), deadline=None)
 @given(number=st.integers(0, len(DOZEN) - 1), seed=st.integers(0, 10**6))
 def test_finished_random_walks_are_valid_documents(number: int, seed: int) -> None:
     constraint = GrammarConstraint(GRAMMARS[number], {END})

@@ -6,6 +6,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from covering import examples
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from hypothesis.extra.numpy import arrays
@@ -67,7 +68,7 @@ def test_greedy_breaks_ties_like_torch(logits: np.ndarray) -> None:
 
 
 @given(any_logits, samplings, st.integers(0, 2**32))
-@settings(max_examples=50)
+@settings(max_examples=examples(50))
 def test_seed_reproduces_possible_tokens(logits: np.ndarray, sampling: Sampling, seed: int) -> None:
     samplers = Sampler(sampling, seed), Sampler(sampling, seed)
     first, second = ([sampler.choose(logits) for _ in range(8)] for sampler in samplers)

@@ -9,6 +9,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from covering import examples
 from fixed_engine import FixedEngine
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
@@ -53,7 +54,7 @@ def one_at_a_time(bundle: Path, text: list[int]) -> Any:
 
 
 @pytest.mark.parametrize("family", ["tiny_decoder", "mistral"])
-@settings(max_examples=15, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(max_examples=examples(15), suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(sizes=st.lists(st.integers(1, 9), min_size=1, max_size=10))
 def test_several_tokens_per_step_equal_one_at_a_time(
     request: pytest.FixtureRequest, family: str, sizes: list[int]
@@ -176,7 +177,7 @@ def appended(draw: st.DrawFn) -> list[list[tuple[int, int]]]:
 
 
 @pytest.mark.parametrize("fixed", [False, True])
-@settings(max_examples=25, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(max_examples=examples(25), suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(appends=appended(), piece=st.integers(1, 9), truncated=st.integers(0, 2), left=st.integers(0, 50))
 def test_chunked_ragged_rows_equal_one_token_at_a_time(
     appends: list[list[tuple[int, int]]],

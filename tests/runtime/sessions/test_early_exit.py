@@ -11,7 +11,7 @@ from typing import Any
 import msgspec
 import numpy as np
 import pytest
-from covering import few
+from covering import examples, few
 from early_exits import exit_logits, save_early_exit
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -114,7 +114,7 @@ def predicted(session: DecoderSession, text: list[int]) -> Any:
     return session.append([text], [1])[0]
 
 
-@settings(max_examples=30)
+@settings(max_examples=examples(30))
 @given(
     moves=st.lists(
         st.tuples(st.sampled_from(["exit", "whole", "exit back", "whole back"]), st.integers(0, 6), st.integers(0, 6)),

@@ -140,7 +140,7 @@ def test_encoding_a_row_does_not_affect_the_others(pair: tuple[Path, Path, Path]
         written: list[tuple[list[int], list[int]]] = [(sources[0], [])] * 3
         for number, source in enumerate(sources):
             row = number % 3
-            session.encode_row(row, source)
+            session.encode_rows([row], source)
             written[row] = source, []
             assert session.lengths[row] == 0
             for token in (7, 8):
@@ -153,4 +153,4 @@ def test_encoding_a_row_does_not_affect_the_others(pair: tuple[Path, Path, Path]
                         np.testing.assert_allclose(logits[each], expected, atol=1e-4, rtol=1e-4)
         for wrong, message in ([], "at least 1"), ([100_000], "token ids"):
             with pytest.raises(UsageError, match=message):
-                session.encode_row(0, wrong)
+                session.encode_rows([0], wrong)

@@ -9,6 +9,7 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
+from covering import examples
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -72,7 +73,7 @@ def spans(path: tuple[int, ...]) -> list[tuple[int, int]]:
     return [(run[0], run[-1]) for token, run in runs if token]
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=examples(60), deadline=None)
 @given(log_probabilities())
 def test_wide_beam_sums_the_alignments_of_every_text(log_probs: LogProbs) -> None:
     expected = {tokens: sum(each for each, _ in paths) for tokens, paths in alignments(log_probs).items()}
@@ -84,7 +85,7 @@ def test_wide_beam_sums_the_alignments_of_every_text(log_probs: LogProbs) -> Non
     assert found == sorted(found, key=lambda each: -each.score)
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=examples(60), deadline=None)
 @given(log_probabilities())
 def test_times_equal_the_most_probable_alignment(log_probs: LogProbs) -> None:
     every = alignments(log_probs)
@@ -97,7 +98,7 @@ def test_times_equal_the_most_probable_alignment(log_probs: LogProbs) -> None:
             assert token.log_prob == log_probs[token.first : token.last + 1, token.token_id].max()
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=examples(60), deadline=None)
 @given(log_probabilities())
 def test_best_text_is_at_least_as_probable_as_greedy(log_probs: LogProbs) -> None:
     texts = {tokens: sum(each for each, _ in paths) for tokens, paths in alignments(log_probs).items()}
@@ -137,7 +138,7 @@ def language(model: NgramModel, text: str, options: BeamOptions) -> float:
     return total + options.alpha * model.score(state, "</s>")[0] * math.log(10)
 
 
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=examples(40), deadline=None)
 @given(log_probabilities(), st.floats(0, 2), st.floats(-2, 2), st.floats(-5, 0))
 def test_language_score_equals_the_score_of_the_words(
     model: NgramModel, log_probs: LogProbs, alpha: float, beta: float, unknown: float
@@ -178,7 +179,7 @@ def test_prefixes_far_below_the_best_are_pruned() -> None:
     assert near[-1] >= near[0] - 2 - 1e-9
 
 
-@settings(max_examples=30, deadline=None)
+@settings(max_examples=examples(30), deadline=None)
 @given(st.integers(0, 2**32 - 1), st.lists(st.integers(0, 150), max_size=4))
 def test_pieces_and_settled_tokens_do_not_change_the_result(model: NgramModel, seed: int, cuts: list[int]) -> None:
     log_probs = speech_like(150, seed)

@@ -6,6 +6,7 @@ import itertools
 from pathlib import Path
 
 import pytest
+from covering import examples
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -38,7 +39,7 @@ def test_bigram_estimates_equal_hand_computation() -> None:
     assert words[("a",)][1] == pytest.approx(2 * d2 / 3)
 
 
-@settings(max_examples=30, deadline=None)
+@settings(max_examples=examples(30), deadline=None)
 @given(st.lists(st.lists(st.sampled_from("abc"), min_size=1, max_size=5), min_size=1, max_size=6), st.integers(1, 4))
 def test_probabilities_sum_to_one_after_any_words(
     tmp_path_factory: pytest.TempPathFactory, texts: list[list[str]], order: int

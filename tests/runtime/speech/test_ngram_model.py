@@ -9,6 +9,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from covering import examples
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -139,7 +140,7 @@ def by_definition(ngrams: Ngrams, context: tuple[str, ...], word: str) -> float:
     return backoff + by_definition(ngrams, context[1:], word)
 
 
-@settings(max_examples=80, deadline=None)
+@settings(max_examples=examples(80), deadline=None)
 @given(models(), st.lists(st.sampled_from(WORDS[1:]), max_size=12))
 def test_any_model_follows_the_definition_of_back_off(
     tmp_path_factory: pytest.TempPathFactory, ngrams: Ngrams, sentence: list[str]

@@ -7,6 +7,7 @@ from collections.abc import Callable
 
 import numpy as np
 import pytest
+from covering import examples
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from local_models import FRAME, RATE, LocalModel, recording
@@ -40,7 +41,7 @@ def streamed(samples: Samples, sizes: list[int], decoder: Decoder, model: LocalM
 
 
 @pytest.mark.parametrize("decoder", DECODERS)
-@settings(max_examples=25, deadline=None)
+@settings(max_examples=examples(25), deadline=None)
 @given(st.integers(1, 1200), st.lists(st.integers(1, 400), min_size=1, max_size=5), st.integers(0, 9))
 def test_words_are_independent_of_piece_boundaries(decoder: str, length: int, sizes: list[int], seed: int) -> None:
     samples = recording(length, seed)
@@ -49,7 +50,7 @@ def test_words_are_independent_of_piece_boundaries(decoder: str, length: int, si
 
 
 @pytest.mark.parametrize("more", [0, 1])
-@settings(max_examples=25, deadline=None)
+@settings(max_examples=examples(25), deadline=None)
 @given(st.integers(1, 1200))
 def test_streamed_words_equal_offline_words_within_the_context(more: int, length: int) -> None:
     samples, model = recording(length), LocalModel(reach=4 * FRAME, more=more)

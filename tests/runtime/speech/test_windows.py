@@ -8,6 +8,7 @@ from collections.abc import Iterator
 
 import numpy as np
 import pytest
+from covering import examples
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from local_models import FRAME, RATE, LocalModel, recording
@@ -32,7 +33,7 @@ def whole(model: LocalModel, samples: Samples) -> np.ndarray:
     return model(samples[None], np.array([len(samples)]))[0][0]
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=examples(60), deadline=None)
 @given(
     st.integers(1, 1500),
     st.lists(st.integers(0, 1500), max_size=8),

@@ -9,6 +9,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from covering import examples
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
@@ -81,7 +82,7 @@ def reference(trained_pair: tuple[Path, Path]) -> Iterator[Reference]:
     opened.close()
 
 
-@settings(max_examples=25, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(max_examples=examples(25), suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(
     place=st.integers(0, 150_000),
     characters=st.integers(1, 300),

@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 import pytest
 from calm_reference import NEVER, CalmReference
+from covering import examples
 from early_exits import save_early_exit
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -117,7 +118,7 @@ def sessions(made: dict[str, tuple[Path, Path, Path]]) -> dict[str, tuple[Decode
 
 
 @families
-@settings(max_examples=15)
+@settings(max_examples=examples(15))
 @given(
     texts=st.lists(st.lists(st.integers(0, 250), min_size=2, max_size=9), min_size=3, max_size=3),
     thresholds=st.lists(st.one_of(st.floats(-1.1, 1.1), st.just(NEVER)), min_size=3, max_size=3),

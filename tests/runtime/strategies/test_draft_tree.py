@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 import pytest
 from chi_squared import follows
-from covering import few
+from covering import examples, few
 from drafts import save_drafts
 from fixed_engine import FixedEngine
 from hypothesis import given, settings
@@ -233,7 +233,7 @@ def test_nearest_drafts_are_used_up_to_their_length(path: list[int], row: int, a
     assert drafts_after([5], [0, 3], drafts).shape == (0, 4)
 
 
-@settings(max_examples=60)
+@settings(max_examples=examples(60))
 @given(
     logits=arrays.arrays(
         np.float32, st.tuples(st.integers(1, 3), st.integers(2, 5)), elements=st.floats(-4, 4, width=16)
@@ -263,7 +263,7 @@ def test_tree_holds_the_likeliest_paths(logits: Any, most: int, least: float) ->
     )
 
 
-@settings(max_examples=60)
+@settings(max_examples=examples(60))
 @given(
     logits=arrays.arrays(np.float32, st.tuples(st.integers(0, 2), st.just(3)), elements=st.floats(-4, 4, width=16)),
     text=st.lists(st.integers(0, 2), min_size=1, max_size=12),

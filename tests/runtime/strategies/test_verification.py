@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 import pytest
 from chi_squared import follows
+from covering import examples
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -80,7 +81,7 @@ def distributions(draw: st.DrawFn, size: int) -> Probabilities:
     return np.diff([0, *cuts, PARTS]) / PARTS
 
 
-@settings(max_examples=25)
+@settings(max_examples=examples(25))
 @given(st.data(), st.integers(2, 5), st.integers(0, 2))
 def test_sampled_draft_preserves_the_distribution(data: st.DataObject, size: int, before: int) -> None:
     target, proposal = data.draw(distributions(size)), data.draw(distributions(size))
@@ -90,7 +91,7 @@ def test_sampled_draft_preserves_the_distribution(data: st.DataObject, size: int
     np.testing.assert_allclose(found, target, atol=1e-12)
 
 
-@settings(max_examples=25)
+@settings(max_examples=examples(25))
 @given(st.data(), st.integers(2, 5), st.integers(0, 2))
 def test_copied_draft_preserves_the_distribution(data: st.DataObject, size: int, before: int) -> None:
     target, token = data.draw(distributions(size)), data.draw(st.integers(0, size - 1))

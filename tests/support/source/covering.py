@@ -8,9 +8,11 @@ from collections.abc import Container, Iterable, Sequence
 from typing import Any, TypeVar
 
 import pytest
+from hypothesis import settings
 
 Interaction = frozenset[tuple[str, int]]  # parameters with the number of the value of each
 Value = TypeVar("Value")
+THOROUGH = 100  # examples of a property in `make proofs`; `make test` has a quarter of them
 
 
 def leave_to_proofs(items: Sequence[pytest.Item]) -> None:
@@ -59,6 +61,11 @@ def few(values: Iterable[Value], kept: Container[Value]) -> list[Any]:
     A tuple holds the values of several parameters.
     """
     return [value if value in kept else pytest.param(*_values(value), marks=pytest.mark.proof) for value in values]
+
+
+def examples(thorough: int) -> int:
+    """The examples of a property that has `thorough` of them in `make proofs`."""
+    return max(2, thorough * settings.default.max_examples // THOROUGH)
 
 
 def _values(value: Any) -> tuple[Any, ...]:

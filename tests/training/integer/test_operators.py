@@ -8,7 +8,7 @@ import numpy as np
 import numpy.typing as npt
 import pytest
 import torch
-from covering import few
+from covering import examples, few
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from operator_cases import FLOAT_LIMITS, MAKERS, Case, cases, longest
@@ -33,7 +33,7 @@ def check(case: Case) -> None:
 
 
 @pytest.mark.parametrize("operator", few(INTEGER, [each for each in INTEGER if each != "IntAttention"]))
-@settings(max_examples=60, suppress_health_check=[HealthCheck.too_slow])
+@settings(max_examples=examples(60), suppress_health_check=[HealthCheck.too_slow])
 @given(data=st.data())
 def test_integers_equal_the_reference(operator: str, data: st.DataObject) -> None:
     check(data.draw(cases(operator)))

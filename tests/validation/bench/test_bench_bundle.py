@@ -28,6 +28,7 @@ Run = Callable[..., tuple[int, str, str]]
 FEW = {"requests": 3, "rounds": 2, "max_new_tokens": 6}
 
 
+@pytest.mark.proof
 def test_decoder_is_compared_with_a_baseline(trained_pair: tuple[Path, Path], intaglio: Run, tmp_path: Path) -> None:
     small, large = trained_pair
     plot = tmp_path / "plot.svg"
@@ -61,6 +62,7 @@ def test_batch_has_the_requested_concurrency(trained_pair: tuple[Path, Path], ro
     assert rows / 2 < at_a_time <= rows
 
 
+@pytest.mark.proof
 def test_strategy_applies_only_to_the_subject(trained_pair: tuple[Path, Path]) -> None:
     small, large = trained_pair
     found = bench(small, small, draft=large, strategy="speculative", window=3, **FEW)  # type: ignore[arg-type]

@@ -10,6 +10,7 @@ import numpy as np
 import numpy.typing as npt
 import onnx
 import pytest
+from covering import examples
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -99,7 +100,7 @@ def test_only_block_outputs_are_compared() -> None:
     assert blocks(layers) == shown
 
 
-@settings(max_examples=12)
+@settings(max_examples=examples(12))
 @given(st.integers(1, 14), st.data())
 def test_planted_error_is_found_in_a_graph(
     chain: Callable[..., onnx.ModelProto],

@@ -145,6 +145,7 @@ def test_too_long_prompt_is_named_before_any_text_is_generated(trained_pair: tup
         tune_decoding(target, draft, long)
 
 
+@pytest.mark.proof
 def test_existing_plot_is_refused_before_any_run(
     trained_pair: tuple[Path, Path], data: Path, tmp_path: Path, intaglio: Callable[..., tuple[int, str, str]]
 ) -> None:

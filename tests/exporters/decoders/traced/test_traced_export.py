@@ -38,6 +38,7 @@ def windowed(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Path]:
     return checkpoint, folder / "bundle"
 
 
+@pytest.mark.proof
 def test_lost_window_fails_the_check(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     from intaglio.exporters.decoders.step import Step
 

@@ -49,13 +49,17 @@ KINDS = {
     "lfm2": "short convolutions",
 }
 
-# Of these all layers are alike, and one is traced in the half of the time; `make families` traces two.
+# Of these one layer has all that is tested, and is traced in the half of the time; `make families` traces two or more.
 ALIKE: dict[str, dict[str, Any]] = {
     "phi3": {},
     "granite": {},
     "gpt_neox": {},
     "mixtral": {},
     "deepseek_v2": {"first_k_dense_replace": 0},
+    "deepseek_v3": {"first_k_dense_replace": 0},
+    "gemma2": {"layer_types": ["sliding_attention"]},
+    "gpt_oss": {"layer_types": ["sliding_attention"]},
+    "llama4_text": {"no_rope_layers": [1], "interleave_moe_layer_step": 1},
 }
 
 # All others that are known to export, for `make families`. Written families are traced where a setting needs it.

@@ -6,6 +6,7 @@ import msgspec
 import numpy as np
 import pytest
 import torch
+from covering import examples
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from speech_networks import FRONT_ENDS
@@ -53,7 +54,7 @@ def test_features_of_real_speech_equal_the_definition(config: FrontEnd) -> None:
     assert (features[0] - expected).abs().max() <= 1e-4 * expected.abs().max()
 
 
-@settings(max_examples=15, deadline=None)
+@settings(max_examples=examples(15), deadline=None)
 @given(st.lists(st.integers(1, 3000), min_size=1, max_size=4), st.sampled_from(sorted(FRONT_ENDS)), st.integers(0, 99))
 def test_padding_does_not_change_a_row(lengths: list[int], name: str, seed: int) -> None:
     config = FRONT_ENDS[name]

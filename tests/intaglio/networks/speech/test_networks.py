@@ -5,6 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 import torch
+from covering import examples
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from speech_networks import NETWORKS, random_network
@@ -26,7 +27,7 @@ def test_parameter_counts_equal_the_papers(size: str) -> None:
     assert abs(sum(parameter.numel() for parameter in network.parameters()) / 1e6 - shape.millions) <= 0.1
 
 
-@settings(max_examples=20, deadline=None)
+@settings(max_examples=examples(20), deadline=None)
 @given(st.integers(1, 9), st.integers(0, 99))
 def test_position_score_depends_on_the_key_distance(frames: int, seed: int) -> None:
     scores = torch.from_numpy(np.random.default_rng(seed).normal(size=(2, 3, frames, 2 * frames + 1)))

@@ -7,6 +7,7 @@ from collections.abc import Iterator
 
 import numpy as np
 import pytest
+from covering import examples
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from hypothesis.extra import numpy as hnp
@@ -62,7 +63,7 @@ def one(values: np.ndarray, weights: np.ndarray, count: int) -> Clusters:
     return Clusters(made.centroids[0], made.masses[0])
 
 
-@settings(max_examples=60)
+@settings(max_examples=examples(60))
 @given(data=st.data(), count=st.integers(1, 4), length=st.integers(1, 9))
 @pytest.mark.parametrize("exponent", [0, -20])
 def test_clustering_is_optimal(exponent: int, data: st.DataObject, count: int, length: int) -> None:

@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 from agent_plans import JSON, made
+from covering import examples
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from jsonschema import Draft202012Validator
@@ -69,7 +70,7 @@ VALUES = JSON.filter(lambda value: not has_whole_float(value)) | st.recursive(
 )
 
 
-@settings(deadline=None, max_examples=300)
+@settings(deadline=None, max_examples=examples(300))
 @given(schema=SCHEMAS, value=VALUES)
 def test_value_checks_match_jsonschema(schema: Any, value: Any) -> None:
     root = {"$defs": DEFINITIONS}

@@ -10,6 +10,7 @@ import llguidance
 import numpy as np
 import pytest
 from agent_plans import INTEGER, NUMBER, STRING, TOOLS, made, plans
+from covering import examples
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from tokenizers import Tokenizer
@@ -81,7 +82,7 @@ def walk(grammar: llguidance.LLMatcher, seed: int, most: int = 1500) -> str:
     return written.decode()
 
 
-@settings(deadline=None, max_examples=150)
+@settings(deadline=None, max_examples=examples(150))
 @given(seed=st.integers(0, 10**9), known=st.sampled_from([(), (1, 2), (1, 3, 11)]), more=st.booleans())
 def test_texts_of_the_grammar_are_valid_plans(seed: int, known: tuple[int, ...], more: bool) -> None:
     text = walk(compiled(frozenset(known), 4, more), seed)
@@ -93,7 +94,7 @@ def test_texts_of_the_grammar_are_valid_plans(seed: int, known: tuple[int, ...],
     assert len(calls) <= 4
 
 
-@settings(deadline=None, max_examples=150)
+@settings(deadline=None, max_examples=examples(150))
 @given(data=st.data(), known=st.sampled_from([(), (1, 2), (1, 3, 11)]))
 def test_rendered_plans_are_allowed(data: st.DataObject, known: tuple[int, ...]) -> None:
     calls = data.draw(plans(known, 4))
@@ -267,7 +268,7 @@ def compiled_turn(known: frozenset[int], more: bool) -> llguidance.LLMatcher:
     return matcher(turn_grammar(MORE if more else list(TOOLS.values()), known))
 
 
-@settings(deadline=None, max_examples=150)
+@settings(deadline=None, max_examples=examples(150))
 @given(seed=st.integers(0, 10**9), known=st.sampled_from([(), (1, 2), (1, 3, 11)]), more=st.booleans())
 def test_texts_of_the_turn_grammar_are_calls_or_answers(seed: int, known: tuple[int, ...], more: bool) -> None:
     text = walk(compiled_turn(frozenset(known), more), seed)
@@ -280,7 +281,7 @@ def test_texts_of_the_turn_grammar_are_calls_or_answers(seed: int, known: tuple[
     assert call.number == max(known, default=0) + 1
 
 
-@settings(deadline=None, max_examples=150)
+@settings(deadline=None, max_examples=examples(150))
 @given(data=st.data(), known=st.sampled_from([(), (1, 2), (1, 3, 11)]))
 def test_rendered_calls_are_allowed_in_a_turn(data: st.DataObject, known: tuple[int, ...]) -> None:
     (call,) = data.draw(plans(known, 1))
@@ -319,7 +320,7 @@ def test_turn_without_tools_is_an_answer() -> None:
 
 
 @pytest.mark.parametrize("may_replan", [True, False])
-@settings(deadline=None, max_examples=60)
+@settings(deadline=None, max_examples=examples(60))
 @given(seed=st.integers(0, 10**9))
 def test_texts_of_the_joiner_grammar_are_decisions(may_replan: bool, seed: int) -> None:
     decision = read_decision(walk(matcher(joiner_grammar(may_replan)), seed))

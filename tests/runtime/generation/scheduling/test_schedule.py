@@ -8,6 +8,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from covering import examples
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -187,7 +188,7 @@ requests = st.tuples(
 )
 
 
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=examples(200), deadline=None)
 @given(st.lists(requests, max_size=8), st.booleans())
 def test_batch_fits_and_changes_nothing(waiting: list[tuple[int, int, int, bool, bool, int]], after: bool) -> None:
     machine = Machine()

@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 import pytest
+from covering import examples
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from scheduled_models import Models, in_four_bits
@@ -131,7 +132,7 @@ def drive(models: Models, plans: Sequence[Planned], rows: int, chunk: int) -> li
 
 
 @pytest.mark.parametrize("kind", KINDS)
-@settings(max_examples=8)
+@settings(max_examples=examples(8))
 @given(data=st.data(), rows=ROWS, chunk=CHUNKS)
 def test_request_output_is_independent_of_the_batch(
     kind: str, data: st.DataObject, rows: int, chunk: int, models: dict[str, Models]
@@ -142,7 +143,7 @@ def test_request_output_is_independent_of_the_batch(
 
 @pytest.mark.proof
 @pytest.mark.parametrize("kind", KINDS)
-@settings(max_examples=60)
+@settings(max_examples=examples(60))
 @given(data=st.data(), rows=ROWS, chunk=CHUNKS)
 def test_request_output_is_independent_of_540_batches(
     kind: str, data: st.DataObject, rows: int, chunk: int, models: dict[str, Models]

@@ -5,8 +5,8 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import Any
 
-from intaglio.exporters.encoder_decoders import t5
-from intaglio.exporters.encoder_decoders.graph import CrossAttentionDecoderGraph
+from intaglio.exporters.encoder_decoders.written import t5
+from intaglio.exporters.encoder_decoders.written.graph import CrossAttentionDecoderGraph
 
 
 def decode(graph: CrossAttentionDecoderGraph, config: dict[str, Any]) -> None:

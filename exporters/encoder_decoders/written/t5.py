@@ -13,8 +13,8 @@ import onnx_ir as ir
 
 from intaglio.bundle.bundle import Decoder
 from intaglio.errors import SourceError
-from intaglio.exporters.encoder_decoders.family import EncoderDecoderFamily
-from intaglio.exporters.encoder_decoders.graph import CrossAttentionDecoderGraph, EncoderGraph
+from intaglio.exporters.encoder_decoders.written.family import EncoderDecoderFamily
+from intaglio.exporters.encoder_decoders.written.graph import CrossAttentionDecoderGraph, EncoderGraph
 from intaglio.exporters.files.config import integer
 from intaglio.exporters.writing.graph_writer import GraphWriter
 from intaglio.exporters.writing.relative_positions import RelativePositions

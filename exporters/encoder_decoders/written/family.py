@@ -8,7 +8,7 @@ from typing import Any
 
 from intaglio.bundle.bundle import Decoder
 from intaglio.exporters.checkpoints.family import Family
-from intaglio.exporters.encoder_decoders.graph import CrossAttentionDecoderGraph, EncoderGraph
+from intaglio.exporters.encoder_decoders.written.graph import CrossAttentionDecoderGraph, EncoderGraph
 
 
 @dataclass(frozen=True)

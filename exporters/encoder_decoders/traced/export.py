@@ -1,0 +1,91 @@
+"""Export an encoder-decoder by tracing."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from intaglio.accuracy.default_bounds import Bounds
+from intaglio.bundle.bundle import Decoder, Draft
+from intaglio.display.progress import step
+from intaglio.errors import SourceError, UsageError
+from intaglio.exporters.checkpoints.checkpoint import Checkpoint
+from intaglio.exporters.encoder_decoders.traced.family import TracedEncoderDecoder
+from intaglio.exporters.encoder_decoders.writing import Part, Parts, special_tokens, write_encoder_decoder
+from intaglio.exporters.files.config import integer
+from intaglio.exporters.reference.check import Checked
+from intaglio.exporters.reference.source_model import deferred_model, tracing_errors
+from intaglio.extras import load
+
+LAYERS = "layers"  # the name of both lists of Transformer blocks
+
+
+def export_traced_encoder_decoder(
+    checkpoint: Checkpoint, family: TracedEncoderDecoder, dtype: str, draft: Draft, bounds: Bounds | None
+) -> dict[str, Checked]:
+    """Fill `draft` with the two graphs of `checkpoint`, and compare their outputs with the source model's.
+
+    Raises `SourceError` for a checkpoint that is inconsistent or not supported, `UsageError` without `bounds`.
+    """
+    if bounds is None:
+        raise UsageError(
+            f"--no-check: the graphs of a {family.architecture} are traced, which can go wrong without an error. "
+            "Leave it out; the check has the weights of one layer in memory at a time."
+        )
+    with step("loading the libraries"):
+        torch = load("torch")
+        load("transformers")
+        from intaglio.exporters.encoder_decoders.traced.trace import trace
+    with step("tracing"):
+        model = deferred_model(checkpoint, family.architecture, lambda _: LAYERS)
+        config = model.config
+        longest = _longest(config)
+        vocabulary = int(model.get_output_embeddings().weight.shape[0])
+        tokens = special_tokens(checkpoint, config.to_dict(), vocabulary)
+        parameters = sum(each.numel() for each in model.parameters())
+        blocks = [
+            path
+            for path, each in model.named_modules()
+            if path.endswith(f".{LAYERS}") and isinstance(each, torch.nn.ModuleList)
+        ]
+        with tracing_errors(checkpoint, family.architecture):
+            encoder, decoder = trace(model, longest, getattr(torch, dtype))
+        del model
+    parts = Parts(
+        Part(encoder.model, encoder.layers),
+        Part(decoder.model, decoder.layers),
+        _describe(config, decoder.caches, vocabulary, longest),
+        tokens,
+        blocks,
+        parameters,
+        [encoder.rounding, decoder.rounding],
+        longest,
+    )
+    unused = set(encoder.unused) & set(decoder.unused)
+    if unused:
+        raise SourceError(
+            f"{checkpoint.folder}: its graphs do not use {len(unused)} weights ({min(unused)}…), so it is not "
+            "supported. Export a similar model."
+        )
+    return write_encoder_decoder(parts, checkpoint, family, config.to_dict(), dtype, draft, bounds)
+
+
+def _longest(config: Any) -> int:
+    """The tokens for which a model has positions, of a source and of a text."""
+    return integer({"max_position_embeddings": config.max_position_embeddings}, "max_position_embeddings", 2)
+
+
+def _describe(config: Any, caches: dict[int, tuple[int, int, int]], vocabulary: int, longest: int) -> Decoder:
+    """The manifest's entry for the decoder, from the caches that it was seen to write."""
+    heads, key_dim, _ = caches[0]
+    if set(caches) != set(range(len(caches))) or set(caches.values()) != {(heads, key_dim, key_dim)}:
+        raise SourceError(
+            "config.json: the layers of its decoder have caches of different shapes. Export another model."
+        )
+    return Decoder(
+        layers=len(caches),
+        heads=integer({"decoder_attention_heads": config.decoder_attention_heads}, "decoder_attention_heads", 1),
+        kv_heads=heads,
+        head_dim=key_dim,
+        vocab_size=vocabulary,
+        max_positions=longest,
+    )

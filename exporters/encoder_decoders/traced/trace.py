@@ -1,0 +1,63 @@
+"""Trace an encoder-decoder of `transformers` to the two graphs of a bundle, their weights still unread."""
+
+from __future__ import annotations
+
+from typing import Any, NamedTuple
+
+import torch
+from onnx_ir.tensor_adapters import from_torch_dtype
+
+from intaglio.exporters.decoders.operators import as_nodes
+from intaglio.exporters.decoders.traced import trace as decoders
+from intaglio.exporters.decoders.traced.replaced import replace_modules
+from intaglio.exporters.decoders.traced.rotations import Rotations
+from intaglio.exporters.decoders.traced.trace import TracedGraph
+from intaglio.exporters.decoders.traced.weights import TracedWeights
+from intaglio.exporters.encoder_decoders.traced.modules import CrossAttentionModule, EncoderModule, position_embeddings
+from intaglio.exporters.writing.traced_graph import fake_parameters, quiet
+from intaglio.runtime.sessions.step import BATCH, SOURCE, SOURCE_IDS, SOURCE_MASK
+
+ENCODER = "encoder"  # the name of its graph
+EXAMPLE = {BATCH: 2, SOURCE: 5}  # a size of 1 would be taken as a constant
+
+
+class TracedGraphs(NamedTuple):
+    """The two graphs."""
+
+    encoder: TracedGraph
+    decoder: TracedGraph
+
+
+def trace(model: Any, longest: int, dtype: torch.dtype) -> TracedGraphs:
+    """Trace `model`, whose parameters are `DeferredTensor`s and are consumed; `longest`: tokens of a source."""
+    decoder = CrossAttentionModule(model)
+    encoder = EncoderModule(decoder)
+    for table in position_embeddings(model):
+        for name, buffer in table.named_buffers(recurse=False):
+            setattr(table, name, buffer.to(dtype))
+    with quiet():
+        fake = decoders.fake_mode()
+        parameters = fake_parameters(decoder, dtype, fake)
+        rotations = Rotations(decoder)
+        with rotations.watched(), fake, decoders.returns(decoder) as returned:
+            caches = decoder.cache_shapes()
+        decoder.cached = sorted(caches)
+        replace_modules(decoder)
+        source = torch.export.Dim(SOURCE, max=longest)
+        with as_nodes(), rotations.replaced():
+            reading = decoders.to_onnx(
+                encoder,
+                [SOURCE_IDS, SOURCE_MASK],
+                [spec.name for spec in decoder.inputs[1:]],
+                {BATCH: torch.export.Dim(BATCH), SOURCE: source},
+                EXAMPLE,
+                fake,
+            )
+            writing = decoders.export_step(decoder, caches, dtype, fake, {SOURCE: EXAMPLE[SOURCE]})
+    graphs = [
+        decoders.finish(
+            traced, name, module, caches, TracedWeights(traced, parameters, from_torch_dtype(dtype)), returned
+        )
+        for traced, name, module in ((reading, ENCODER, encoder), (writing, decoders.GRAPH, decoder))
+    ]
+    return TracedGraphs(*graphs)
