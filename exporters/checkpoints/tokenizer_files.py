@@ -18,6 +18,7 @@ from intaglio.runtime.text.tokenizer import TOKENIZER
 
 # Files from which transformers builds a tokenizer; without any of them it builds an empty one.
 MODELS = ("spiece.model", "sentencepiece.bpe.model", "sentencepiece.model", "tokenizer.model", "tiktoken.model")
+SOURCE_MODEL = "source.spm"  # of Marian
 VOCABULARIES = ("vocab.txt", "vocab.json", *MODELS)
 GENERIC = "TokenizersBackend"  # the class of transformers for a tokenizer of an unknown class
 MERGES = "merges.txt"  # without it, transformers would build a tokenizer of single characters from vocab.json
@@ -118,6 +119,11 @@ def _check_readable(folder: Path) -> None:
                 f"Install it with: pip install {library} protobuf. Or put the model's {TOKENIZER} there."
             )
         return
+    if (folder / SOURCE_MODEL).is_file():
+        raise SourceError(
+            f"{folder}: no {TOKENIZER}, and its tokenizer is two models of sentencepiece, {SOURCE_MODEL} and target.spm, "
+            f"with one vocabulary, which are not read. Put a {TOKENIZER} of this model there, as its ONNX conversions have."
+        )
     if (folder / "vocab.json").is_file() and not any((folder / name).is_file() for name in ("vocab.txt", MERGES)):
         raise SourceError(f"{folder}: no {TOKENIZER}, and vocab.json lacks its {MERGES}. Put one of them there.")
 

@@ -73,6 +73,14 @@ def test_vocabulary_without_merges_is_refused(llama: Path, tmp_path: Path) -> No
         export(source, tmp_path / "bundle", check=False)
 
 
+def test_tokenizer_of_marian_is_named(llama: Path, tmp_path: Path) -> None:
+    source = Path(shutil.copytree(llama, tmp_path / "source"))
+    for name, content in (("vocab.json", '{"a": 0}'), ("source.spm", ""), ("target.spm", "")):
+        (source / name).write_text(content)
+    with pytest.raises(SourceError, match=r"two models of sentencepiece, source\.spm and target\.spm"):
+        export(source, tmp_path / "bundle", check=False)
+
+
 def test_tokenizer_above_an_onnx_folder_is_used(tiny_bundle: Path, tmp_path: Path) -> None:
     (tmp_path / "model" / "onnx").mkdir(parents=True)
     shutil.copy(tiny_bundle / "model.onnx", tmp_path / "model" / "onnx")

@@ -32,16 +32,6 @@ OF_THE_METHOD = ("strategy", "draft", "early_exit", *options_by_name(STRATEGIES)
 NOT_TAKEN = (  # of `TextGenerator`
     *("bundle", "options", "batch", "scheduling", "schema", "grammar", "regex", "source_language", "target_language"),
 )
-    "bundle",
-    "options",
-    "batch",
-    "scheduling",
-    "schema",
-    "grammar",
-    "regex",
-    "source_language",
-    "target_language",
-)  # of `TextGenerator`
 OF_THE_PROCESS = ("target", "threads")  # not for a server that is measured beside a bundle
 
 
