@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from intaglio.exporters.decoders.written import gpt2, llama, mistral, opt, qwen2, qwen3
-from intaglio.exporters.encoder_decoders.written import mt5, t5
+from intaglio.exporters.encoder_decoders.written import mt5, t5, umt5
 from intaglio.exporters.encoders import bert, camembert, causal, distilbert, roberta, xlm_roberta
 from intaglio.exporters.speech import conformer, squeezeformer
 
@@ -29,6 +29,7 @@ DECODERS = (
 ENCODER_DECODERS = (
     t5.FAMILY,
     mt5.FAMILY,
+    umt5.FAMILY,
 )
 SPEECH = (
     conformer.FAMILY,

@@ -121,8 +121,8 @@ def _check_readable(folder: Path) -> None:
         return
     if (folder / SOURCE_MODEL).is_file():
         raise SourceError(
-            f"{folder}: no {TOKENIZER}, and its tokenizer is two models of sentencepiece, {SOURCE_MODEL} and target.spm, "
-            f"with one vocabulary, which are not read. Put a {TOKENIZER} of this model there, as its ONNX conversions have."
+            f"{folder}: no {TOKENIZER}, and its tokenizer is two models of sentencepiece, {SOURCE_MODEL} and "
+            f"target.spm, which are not read. Put a {TOKENIZER} of this model there, as its ONNX conversions have."
         )
     if (folder / "vocab.json").is_file() and not any((folder / name).is_file() for name in ("vocab.txt", MERGES)):
         raise SourceError(f"{folder}: no {TOKENIZER}, and vocab.json lacks its {MERGES}. Put one of them there.")

@@ -28,16 +28,16 @@ class EncoderGraph(GraphWriter):
         super().__init__(
             "encoder", [self.source_ids, self.source_mask], weights, dtype, decoder.heads, decoder.head_dim
         )
+        length = self.op("Squeeze", [self.op("Shape", [self.source_ids], start=1, end=2)])
+        places = self.op("Range", [self.constant("none", 0), length, self.constant("one", 1)])
+        self._places = self.op("Unsqueeze", [places, self.constant("axis_0", [0])])
+        self._kept = self.op("Unsqueeze", [self.source_mask, self.constant("axes_1_2", [1, 2])])
         self._mask: ir.Value | None = None
 
     def relative_positions(self, path: str, relative: RelativePositions) -> None:
-        """Let tokens attend to the whole source sequence, with the biases of the embedding at `path`."""
-        length = self.op("Squeeze", [self.op("Shape", [self.source_ids], start=1, end=2)])
-        places = self.op("Range", [self.constant("none", 0), length, self.constant("one", 1)])
-        places = self.op("Unsqueeze", [places, self.constant("axis_0", [0])])
-        bias = relative.bias(self, path, places, places, self.decoder.heads)
-        kept = self.op("Unsqueeze", [self.source_mask, self.constant("axes_1_2", [1, 2])])
-        self._mask = masked(self, kept, bias)
+        """In the next layers tokens attend to the whole source sequence, with the biases of the embedding at `path`."""
+        bias = relative.bias(self, path, self._places, self._places, self.decoder.heads)
+        self._mask = masked(self, self._kept, bias)
 
     def attention(self, queries: ir.Value, keys: ir.Value, values: ir.Value, scale: float) -> ir.Value:
         """Attention of inputs [batch, heads, source, head_dim]; returns [batch, source, heads · head_dim]."""
@@ -71,9 +71,15 @@ class CrossAttentionDecoderGraph(DecoderGraph):
         every = self.op("Concat", [one, one, tokens, one], axis=0)
         kept = self.op("Unsqueeze", [self.source_mask, self.constant("axes_1_2", [1, 2])])
         self._source_mask = self.op("Expand", [kept, every])  # ONNX Runtime requires one row per token
+        self._seen, self._keys = self._mask, self._key_positions()
 
     def relative_positions(self, path: str, relative: RelativePositions) -> None:
-        """Add the biases of the embedding at `path` to the self-attention mask.
+        """In the next layers the self-attention mask has the biases of the embedding at `path`."""
+        bias = relative.bias(self, path, self.positions, self._keys, self.decoder.heads)
+        self._mask = masked(self, self._seen, bias)
+
+    def _key_positions(self) -> ir.Value:
+        """The position of each slot, int64 [batch, capacity].
 
         A slot written in this step has the position of its token, any other slot its own index: the tokens of earlier
         steps in the cache have no branches.
@@ -85,9 +91,7 @@ class CrossAttentionDecoderGraph(DecoderGraph):
         tokens = self.op("Squeeze", [self.op("Shape", [self.input_ids], start=1, end=2)])
         written = self.op("Range", [self.constant("none", 0), tokens, self.constant("one", 1)])
         start = self.op("Unsqueeze", [self.write_start, self.constant("axis_1", [1])])
-        keys = self.op("ScatterElements", [slots, self.op("Add", [start, written]), self.positions], axis=1)
-        bias = relative.bias(self, path, self.positions, keys, self.decoder.heads)
-        self._mask = masked(self, self._mask, bias)
+        return self.op("ScatterElements", [slots, self.op("Add", [start, written]), self.positions], axis=1)
 
     def cross_attention(self, index: int, queries: ir.Value, scale: float) -> ir.Value:
         """Attend to the source sequence; `queries` [batch, heads, tokens, head_dim] come from layer `index`."""

@@ -21,7 +21,8 @@ from intaglio.exporters.writing.relative_positions import RelativePositions
 
 SMALLER = 2.0**-6  # keeps the sums within float16; inputs that become subnormal are off by 4e-6 at most
 LONGEST = 1 << 16  # tokens; relative positions have no limit, so this bounds only the size of the cache
-FIRST = "block.0.layer.0.SelfAttention.relative_attention_bias"  # the only position embedding of each part
+BIASES = "layer.0.SelfAttention.relative_attention_bias"  # of the first block, for all blocks of a part
+IN_EVERY_BLOCK = "biases_in_every_block"  # whether each block has its own, an addition of ours to the configuration
 
 
 def describe(config: dict[str, Any]) -> Decoder:
@@ -48,9 +49,10 @@ def describe(config: dict[str, Any]) -> Decoder:
 def encode(graph: EncoderGraph, config: dict[str, Any]) -> None:
     """Write the encoder, and the cross-attention keys and values of the decoder's layers."""
     x = _embedded(graph, config, "encoder", graph.source_ids)
-    graph.relative_positions(f"encoder.{FIRST}", _relative(config, both_ways=True))
     for index in range(config["num_layers"]):
         path = f"encoder.block.{index}"
+        if index == 0 or config.get(IN_EVERY_BLOCK):
+            graph.relative_positions(f"{path}.{BIASES}", _relative(config, both_ways=True))
         with graph.module(path):
             x = _self_attention(graph, config, f"{path}.layer.0", x)
             x = _feed_forward(graph, config, f"{path}.layer.1", x)
@@ -66,9 +68,10 @@ def decode(graph: CrossAttentionDecoderGraph, config: dict[str, Any]) -> None:
     """Write the decoder. With `scale_decoder_outputs` the head's input is divided by the square root of its width."""
     width = config["d_model"]
     x = _embedded(graph, config, "decoder", graph.input_ids)
-    graph.relative_positions(f"decoder.{FIRST}", _relative(config, both_ways=False))
     for index in range(graph.decoder.layers):
         path = f"decoder.block.{index}"
+        if index == 0 or config.get(IN_EVERY_BLOCK):
+            graph.relative_positions(f"{path}.{BIASES}", _relative(config, both_ways=False))
         with graph.module(path):
             x = _self_attention(graph, config, f"{path}.layer.0", x)
             x = _cross_attention(graph, config, f"{path}.layer.1", index, x)

@@ -82,6 +82,7 @@ VARIANTS: dict[str, tuple[str, dict[str, Any]]] = {
     "multilingual": ("mt5", {}),
     "multilingual, head of its own": ("mt5", {"untied": True}),
     "more layers in the decoder": ("t5", {"num_layers": 1, "num_decoder_layers": 3}),
+    "biases in every block": ("umt5", {}),
     "uneven buckets": ("t5", {"relative_attention_num_buckets": 6, "relative_attention_max_distance": 9}),
 }
 

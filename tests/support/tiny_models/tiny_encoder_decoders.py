@@ -22,6 +22,7 @@ SIZES: dict[str, Any] = {
 FAMILIES: dict[str, tuple[str, dict[str, Any]]] = {
     "t5": ("T5", {"feed_forward_proj": "relu"}),
     "mt5": ("MT5", {"feed_forward_proj": "gated-gelu"}),
+    "umt5": ("UMT5", {"feed_forward_proj": "gated-gelu"}),
 }
 
 
