@@ -73,10 +73,13 @@ class EncoderPass:
         self._source = source
 
     def mask(self, rule: Callable[..., Tensor]) -> Tensor:
-        """The mask [batch, 1, source, source] of a layer. Raises `NotImplementedError` unless all tokens see all."""
-        if rule is not bidirectional_mask_function:
-            raise NotImplementedError("its encoder does not attend to the whole text")
-        return to_source(self._source, self._source.shape[1])
+        """The mask [batch, 1, source, source] of a layer whose tokens attend by `rule`, such as a window."""
+        every = to_source(self._source, self._source.shape[1])
+        if rule is bidirectional_mask_function:
+            return every
+        places = torch.arange(self._source.shape[1])
+        rows = torch.arange(self._source.shape[0])[:, None, None, None]
+        return every & rule(rows, rows[:1] * 0, places[None, None, :, None], places[None, None, None])
 
     def holds(self, *tensors: Tensor) -> bool:
         """Return True: there is no cache that keys and values could be computed from."""

@@ -38,7 +38,7 @@ def export_traced_encoder_decoder(
     with step("tracing"):
         model = deferred_model(checkpoint, family.architecture, lambda _: LAYERS)
         config = model.config
-        longest = _longest(config)
+        longest = min(_number(_part(config, part), "max_position_embeddings", 2) for part in ("encoder", "decoder"))
         vocabulary = int(model.get_output_embeddings().weight.shape[0])
         tokens = special_tokens(checkpoint, config.to_dict(), vocabulary)
         parameters = sum(each.numel() for each in model.parameters())
@@ -69,9 +69,13 @@ def export_traced_encoder_decoder(
     return write_encoder_decoder(parts, checkpoint, family, config.to_dict(), dtype, draft, bounds)
 
 
-def _longest(config: Any) -> int:
-    """The tokens for which a model has positions, of a source and of a text."""
-    return integer({"max_position_embeddings": config.max_position_embeddings}, "max_position_embeddings", 2)
+def _part(config: Any, part: str) -> Any:
+    """The configuration of the encoder or the decoder, which may be a part of the model's."""
+    return getattr(config, part, None) or config.get_text_config(**{part: True})
+
+
+def _number(config: Any, name: str, least: int) -> int:
+    return integer({name: getattr(config, name, None)}, name, least)
 
 
 def _describe(config: Any, caches: dict[int, tuple[int, int, int]], vocabulary: int, longest: int) -> Decoder:
@@ -83,7 +87,7 @@ def _describe(config: Any, caches: dict[int, tuple[int, int, int]], vocabulary: 
         )
     return Decoder(
         layers=len(caches),
-        heads=integer({"decoder_attention_heads": config.decoder_attention_heads}, "decoder_attention_heads", 1),
+        heads=_number(_part(config, "decoder"), "num_attention_heads", 1),
         kv_heads=heads,
         head_dim=key_dim,
         vocab_size=vocabulary,

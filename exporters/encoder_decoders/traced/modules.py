@@ -10,6 +10,7 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor, nn
 from transformers import EncoderDecoderCache
+from transformers.modeling_outputs import BaseModelOutput
 
 from intaglio.bundle.bundle import TensorSpec
 from intaglio.exporters.decoders.caches import ShapeCache, Shapes, StepCache
@@ -42,9 +43,12 @@ class CrossAttentionModule(DecoderModule):
         The decoder computes them from the encoder's last states in a first step. What else that step computes is noted
         by `cache`, and is no part of a traced graph.
         """
-        encoder = EncoderPass(source_mask)
-        with running(encoder, encoder):
-            states = self._network.get_encoder()(input_ids=source_ids, attention_mask=source_mask.long())[0]
+        reading, encoder = EncoderPass(source_mask), self._network.get_encoder()
+        given = {}
+        if "position_ids" in _parameters(encoder):  # of every row, as the operator for rotary embeddings wants them
+            given["position_ids"] = torch.arange(source_ids.shape[1]) + source_ids * 0
+        with running(reading, reading):
+            states = encoder(input_ids=source_ids, attention_mask=source_mask.long(), **given)[0]
         first = source_ids[:, :1] * 0
         step = Step(first[..., None] == 0, first, first[:, 0], source_mask)
         crossed = _CrossCache()
@@ -69,8 +73,11 @@ class CrossAttentionModule(DecoderModule):
     def _run(self, input_ids: Tensor, step: Step, cache: _BothCaches, states: Tensor) -> Tensor:
         """The logits of a step; `states` [batch, source, width] are the encoder's."""
         with _given_positions(self._network, step.positions):
+            takes = "decoder_position_ids" in _parameters(self._network)
+            given = {"decoder_position_ids": step.positions} if takes else {}
             logits: Tensor = self._network(
-                encoder_outputs=(states,),
+                **given,
+                encoder_outputs=BaseModelOutput(last_hidden_state=states),
                 decoder_input_ids=input_ids,
                 decoder_attention_mask=torch.ones_like(input_ids),  # the masks are those of the step
                 past_key_values=cache,

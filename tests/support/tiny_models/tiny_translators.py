@@ -25,7 +25,20 @@ KINDS = {
     "marian": "positions by sines, a bias of the logits",
     "m2m_100": "positions by sines that count from the padding, norms before each part, scaled embeddings",
 }
-OTHERS = ("blenderbot", "blenderbot-small", "mbart", "pegasus", "plbart")
+OTHERS = ("blenderbot", "blenderbot-small", "mbart", "pegasus", "plbart", "t5gemma")
+PART: dict[str, Any] = {  # of T5Gemma, whose encoder and decoder have a configuration each
+    "vocab_size": VOCABULARY,
+    "hidden_size": 32,
+    "intermediate_size": 48,
+    "num_hidden_layers": 2,
+    "num_attention_heads": 4,
+    "num_key_value_heads": 2,
+    "head_dim": 8,
+    "query_pre_attn_scalar": 8,
+    "max_position_embeddings": POSITIONS,
+    "sliding_window": 8,
+    "layer_types": ["sliding_attention", "full_attention"],
+}
 
 
 def save_translator(folder: Path, model_type: str, **options: Any) -> Path:
@@ -37,8 +50,9 @@ def save_translator(folder: Path, model_type: str, **options: Any) -> Path:
     import transformers
 
     tokens = {"vocab_size": VOCABULARY, "eos_token_id": END, "pad_token_id": PADDING, "bos_token_id": END}
+    sizes = {"encoder": dict(PART), "decoder": dict(PART)} if model_type == "t5gemma" else SIZES
     config = transformers.AutoConfig.for_model(
-        model_type, **{**tokens, **SIZES, "decoder_start_token_id": END, "forced_eos_token_id": None}
+        model_type, **{**tokens, **sizes, "decoder_start_token_id": END, "forced_eos_token_id": None}
     )
     torch.manual_seed(0)
     model = transformers.AutoModelForSeq2SeqLM.from_config(config).eval()
