@@ -11,6 +11,7 @@ from intaglio.runtime.generation.requests.request import GenerationRequest
 from intaglio.runtime.generation.scheduling.generated import Generated
 from intaglio.runtime.generation.text.logprobs import LogprobRecorder, TokenLogprobs
 from intaglio.runtime.generation.text.stream import TextStream
+from intaglio.runtime.sampling.constraint import LogitConstraint
 from intaglio.runtime.sampling.sampler import Sampler
 from intaglio.runtime.sessions.decoder import Logits
 from intaglio.runtime.strategies import CachedModel, Emitted, EncodeSource, Forward, GeneratedSequence, Strategy
@@ -26,9 +27,18 @@ class RequestState:
     """A request submitted to a scheduler, which alone changes it; `result` returns the text so far."""
 
     def __init__(
-        self, request: GenerationRequest, prompt: EncodedPrompt, tokenizer: Tokenizer, start: Sequence[int] = ()
+        self,
+        request: GenerationRequest,
+        prompt: EncodedPrompt,
+        tokenizer: Tokenizer,
+        start: Sequence[int] = (),
+        constraint: LogitConstraint | None = None,
     ):
-        """`start`: the tokens before the text of an encoder-decoder; none for a decoder."""
+        """`start`: the tokens before the text of an encoder-decoder; none for a decoder.
+
+        `constraint`: of a request that has none of its own.
+        """
+        self._constraint = request.constraint or constraint
         self.request, self.prompt = request, prompt
         self.source: Sequence[int] = prompt.tokens if start else ()
         self.start: Sequence[int] = start or prompt.tokens  # the tokens before the text
@@ -66,7 +76,7 @@ class RequestState:
             tokens=list(self.start),
             remaining=self._max_new_tokens,
             ends=self._ends,
-            sampler=Sampler(request.sampling, request.seed, request.constraint, start),
+            sampler=Sampler(request.sampling, request.seed, self._constraint, start),
             target=target,
             source=self.source,
             draft=draft,

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Sequence
-from dataclasses import fields, replace
+from dataclasses import fields
 
 from intaglio.bundle.bundle import Bundle
 from intaglio.errors import EngineError, IntaglioError, UsageError, one_line
@@ -98,9 +98,7 @@ class Scheduler:
             state.error = error
             self._waiting.abort(state)
             return state
-        if request.constraint is None:
-            request = replace(request, constraint=self._suppression)
-        state = RequestState(request, prompt, self.prompts.tokenizer, start)
+        state = RequestState(request, prompt, self.prompts.tokenizer, start, self._suppression)
         self._waiting.add(state)
         return state
 
