@@ -239,6 +239,7 @@ def test_environment_variables_control_colours_and_bold(environment: dict[str, s
     assert ("\x1b[" in shown) == styles
 
 
+@pytest.mark.proof
 def test_output_in_a_pipe_has_no_styles_and_no_wrapped_rows_unless_forced(
     tiny_bundle: Path, tmp_path: Path, intaglio: Run, monkeypatch: pytest.MonkeyPatch
 ) -> None:

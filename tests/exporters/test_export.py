@@ -141,6 +141,7 @@ def test_nodes_and_values_are_named_after_modules(tiny_bundle: Path) -> None:
     assert nodes[-1].outputs[0].name == "last_hidden_state"
 
 
+@pytest.mark.proof
 def test_tied_weights_are_stored_once(make_checkpoint: Callable[..., Path], tmp_path: Path) -> None:
     folder = make_checkpoint("BertForMaskedLM", num_hidden_layers=1)
     assert export(str(folder), tmp_path / "bundle", check=False).passed is None

@@ -59,6 +59,7 @@ def inside_blocks(path: Path) -> Counter[str]:
     )
 
 
+@pytest.mark.proof
 def test_folded_recogniser_has_equal_transcripts_and_no_batch_norm(bundle: Path, tmp_path: Path) -> None:
     done = compress(bundle, tmp_path / "folded", "fold")
     counts = {record.name: record.counts for record in done.passes}

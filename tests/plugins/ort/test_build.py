@@ -37,6 +37,7 @@ def kernel_symbols(source: build.Compilation) -> list[tuple[str, str]]:
     return symbols(build.compile_object(source))
 
 
+@pytest.mark.proof
 @pytest.mark.parametrize("source", KERNELS, ids=lambda source: source.name)
 def test_kernels_of_different_instruction_sets_share_no_symbol(source):
     """Every definition is local or in the namespace of its instruction set; the linker would merge a weak one."""

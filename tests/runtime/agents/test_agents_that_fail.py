@@ -142,6 +142,7 @@ def test_time_limit_ends_a_run_with_a_blocking_tool() -> None:
     gate.set()
 
 
+@pytest.mark.proof
 def test_mcp_server_exit_during_a_run(tmp_path: Path) -> None:
     plan = '1. echo("a")\n2. die()\n3. echo("$1")\n4. echo($2)\n5. join()'
 

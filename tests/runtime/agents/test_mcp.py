@@ -390,6 +390,7 @@ asyncio.run(main())
 """
 
 
+@pytest.mark.proof
 def test_invalid_schema_raises_on_open(tmp_path: Path) -> None:
     async def body(tools: dict[str, Tool]) -> None:
         raise AssertionError(f"opened: {tools}")

@@ -83,6 +83,7 @@ def test_trained_model_equals_plain_decoding(
         assert all(result.calls.large <= len(result.tokens) - result.accepted + 1 for result in found)
 
 
+@pytest.mark.proof
 def test_four_bit_model_equals_its_plain_decoding(
     trained_drafting: Callable[[str], Path], prompts: list[str], tmp_path: Path
 ) -> None:
