@@ -43,7 +43,11 @@ And out again: the weights of a decoder's bundle, as other tools read them
 @click.option(
     "--check/--no-check", default=True, show_default=True, help="Compare the outputs with the source model's."
 )
-@click.option("--features", is_flag=True, help="Speech: leave out the front end; the graph takes log-mel features.")
+@click.option(
+    "--features",
+    is_flag=True,
+    help="Leave out the front end: the graph takes log-mel features, or images processed elsewhere.",
+)
 @click.option(
     "--context",
     type=OneOf(("short", "long")),

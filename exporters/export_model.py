@@ -62,9 +62,10 @@ def export(
     on real sentences, and the outputs are compared with the source model in float32; `passed` is whether they stay
     within the bounds of `intaglio.accuracy.default_bounds` for the dtype, relative to each output's largest magnitude.
     `bound` maps "relative", "max_abs" and "min_cosine" to bounds that replace these; the latter two have short forms.
-    With `features`, the graph of a speech recogniser takes the features of its front end, for a deployment that
-    computes them elsewhere. `context`, "short" or "long", chooses the frequencies of rotary embeddings that have others
-    for long texts. `adapter` is the folder of a LoRA adapter as peft saves it, which is merged into the weights.
+    With `features`, the graph of a speech recogniser takes the features of its front end, and that of a model that
+    reads images what its image processor returns, for a deployment that computes them elsewhere. `context`, "short" or
+    "long", chooses the frequencies of rotary embeddings that have others for long texts. `adapter` is the folder of a
+    LoRA adapter as peft saves it, which is merged into the weights.
 
     With `format` ("gguf", "gptq", "gptq_v2", "awq" or "compressed-tensors"), `source` is the bundle of a decoder, whose
     weights are written to `output` as a checkpoint of other tools, with the same numbers; the check compares the
@@ -95,12 +96,13 @@ def export(
     else:
         checkpoint = Checkpoint.open(source, revision, check=find_kind)
         kind, family = find_kind(checkpoint.config, str(checkpoint.folder), checkpoint.is_sentence_folder)
-        check_config(checkpoint, family.learned_positions)
+        check_config(checkpoint, family.learned_positions, family.unread)
         if adapter is not None:
             checkpoint = checkpoint.with_adapter(open_adapter(adapter), architecture_of(checkpoint.config, family))
         if features and "features" not in kind.options:
             raise UsageError(
-                "--features leaves out the front end of a speech recogniser, which this is not. Remove it."
+                "--features leaves out the front end of a speech recogniser, or the image processor of a model that "
+                "reads images, and this is neither. Remove it."
             )
         if context is not None and "context" not in kind.options:
             raise UsageError("--context is for decoders whose rotary embedding depends on the length. Remove it.")

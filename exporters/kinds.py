@@ -24,6 +24,9 @@ from intaglio.exporters.kind import Kind
 from intaglio.exporters.speech.export import checked_as, export_speech
 from intaglio.exporters.speech.reference import load_speech
 from intaglio.exporters.unsupported import not_supported, not_supported_in_sentence_folder
+from intaglio.exporters.vision.export import export_vision
+from intaglio.exporters.vision.family import find_vision
+from intaglio.exporters.vision.reference import load_vision
 
 KINDS = (
     Kind(ENCODERS, export_encoder, load_encoder),
@@ -34,6 +37,7 @@ KINDS = (
     # Last: these load transformers.
     Kind((), export_encoder, load_encoder, other=find_traced_encoder),
     Kind((), export_encoder, load_encoder, other=find_backbone, in_sentence_folders=True),
+    Kind((), export_vision, load_vision, ("features",), other=find_vision),
     Kind((), export_traced_decoder, load_decoder, ("context",), other=find_traced, keeps_quantized=True),
     Kind((), export_traced_encoder_decoder, load=None, other=find_traced_encoder_decoder),
 )

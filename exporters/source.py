@@ -22,8 +22,9 @@ def load_module(source: Source, download: bool = False, takes_audio: bool = True
 
     `forward` takes the manifest's inputs in order and returns a tuple in the order of its outputs. `download`: whether
     a checkpoint of the hub may be downloaded; a manifest may name any. `takes_audio`: whether a speech recogniser
-    begins with its front end. `context`: that of a decoder. Raises `SourceError` if the checkpoint is missing, or its
-    weights or configuration have changed since the export, and `MissingExtraError` without torch or transformers.
+    begins with its front end, and a model that reads images with its image processor. `context`: that of a decoder.
+    Raises `SourceError` if the checkpoint is missing, or its weights or configuration have changed since the export,
+    and `MissingExtraError` without torch or transformers.
     """
     if source.kind not in ("local", "hub"):
         raise SourceError(
@@ -62,8 +63,9 @@ def _check_unchanged(files: Mapping[str, Path], found: Mapping[str, str], record
 
 def module_options(manifest: Manifest) -> dict[str, Any]:
     """The options of `load_module` by which the module takes what the graph of a manifest takes."""
-    audio, decoder = manifest.audio, manifest.decoder
-    return {"takes_audio": not audio or not audio.features, "context": decoder.context or None if decoder else None}
+    audio, image, decoder = manifest.audio, manifest.image, manifest.decoder
+    features = (audio is not None and audio.features > 0) or (image is not None and image.processed)
+    return {"takes_audio": not features, "context": decoder.context or None if decoder else None}
 
 
 def _checkpoint(source: Source, download: bool) -> Checkpoint:

@@ -1,7 +1,7 @@
-"""The part of a recogniser's graph that computes log-mel features from a waveform.
+"""The part of a graph that prepares its input: log-mel features of a waveform, or the normalised pixels of an image.
 
 It stays in float32: the power of loud speech exceeds float16, and the logarithm of a quiet band's power amplifies the
-rounding of its weights without bound.
+rounding of its weights without bound. Of an image, the layers behind it are those that a pass is for.
 """
 
 from __future__ import annotations
@@ -15,15 +15,18 @@ NOT_LINEAR = frozenset({"Gelu", "LayerNormalization", "Relu", "Sigmoid", "Softma
 
 
 def front_end(model: ir.Model) -> set[ir.Node]:
-    """Return the nodes that compute log-mel features; none in a graph that takes no waveform.
+    """Return the nodes that compute log-mel features or normalised pixels; none in a graph that takes neither.
 
     1. A Log of the power (x·x, or Pow) of a spectrum (Conv, MatMul, STFT or DFT) with no activation function before
        it, and all nodes that it depends on.
     2. What follows it up to the first layer (Conv, MatMul, Gemm, a normalisation with weights), and all nodes which
        that depends on: the normalisation of the features, and how many they are.
+    3. In a graph with an input of unsigned 8-bit integers, the pixels of images, what follows it up to the first layer.
     """
     logs = [node for node in model.graph if node.op_type == "Log" and node.domain == "" and _is_of_power(node)]
-    return ancestors([*logs, *_following(logs)])
+    pixels = [value for value in model.graph.inputs if value.dtype == ir.DataType.UINT8]
+    reading = [user for value in pixels for user, _ in value.uses() if user.op_type not in STRUCTURE | LAYERS]
+    return ancestors([*logs, *_following(logs), *reading, *_following(reading)])
 
 
 def features(model: ir.Model, nodes: set[ir.Node]) -> set[ir.Value]:
@@ -60,10 +63,10 @@ def _is_of_power(log: ir.Node) -> bool:
     return powers and not kinds.isdisjoint(SPECTRA) and kinds.isdisjoint(NOT_LINEAR)
 
 
-def _following(logs: list[ir.Node]) -> list[ir.Node]:
-    """The nodes after `logs`, up to the first layers."""
-    found: set[ir.Node] = set(logs)
-    waiting = list(logs)
+def _following(first: list[ir.Node]) -> list[ir.Node]:
+    """The nodes after `first`, up to the first layers."""
+    found: set[ir.Node] = set(first)
+    waiting = list(first)
     while waiting:
         for value in waiting.pop().outputs:
             for user, _ in value.uses():

@@ -184,7 +184,7 @@ def _check_data(
     if observing and calibration is None:
         raise UsageError(
             f"recipe {recipe}: pass {observing[0]} needs real text. Give {CALIBRATION} FILE (one text per line; for a "
-            "speech recogniser a folder or a list of recordings)."
+            "speech recogniser a folder or a list of recordings, for a model that reads images a folder of them)."
         )
     if weighting and calibration is None and sensitivity is None:
         raise UsageError(

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 
 from intaglio.bundle.bundle import Bundle
+from intaglio.errors import UsageError
 from intaglio.runtime.modalities.modality import RunOptions
 from intaglio.runtime.modalities.table import modality_of
 from intaglio.runtime.speech.recognizer import speech_options
@@ -28,8 +29,13 @@ def run(
     threads: int | None = None,
     prompt_name: str | None = None,
     query: str | None = None,
+    labels: Sequence[str] | None = None,
+    embed_texts: bool = False,
 ) -> Iterator[Ran | Transcribed]:
     """Run `bundle` on `texts` and yield one result per text, in order: a `Ran`, see `intaglio.runtime.text.run_texts`.
+
+    A model that reads images takes the paths of images. One that compares images with texts embeds each image, or with
+    `labels` scores these texts for it; with `embed_texts` it takes texts and embeds them.
 
     A speech recogniser takes the paths of recordings instead, and its results are `Transcribed`
     (`intaglio.runtime.speech.run_recordings`). `beam`: the width of its prefix beam search; None: greedy decoding, or
@@ -42,6 +48,7 @@ def run(
     """
     opened = Bundle.open(bundle)
     speech = speech_options(beam, language_model, language_model_weight, word_bonus, max_seconds)
-    return modality_of(opened.manifest).run(
-        opened, texts, RunOptions(target, batch_size, truncate, top, prompt_name, speech, query, threads)
-    )
+    if (labels or embed_texts) and opened.manifest.text is None:
+        raise UsageError("labels and embed_texts are for a model that compares images with texts. Leave them out.")
+    options = RunOptions(target, batch_size, truncate, top, prompt_name, speech, query, labels, embed_texts, threads)
+    return modality_of(opened.manifest).run(opened, texts, options)

@@ -12,10 +12,12 @@ import click
 
 from intaglio.cli.options.runtime import target_option, threads_option
 from intaglio.cli.options.text_lines import lines
+from intaglio.cli.printing.printable import printable
 from intaglio.cli.printing.results import json_option, print_json, print_table, terminal_width
-from intaglio.cli.run.speech import SpeechFlags, speech_flags, takes_recordings, transcribe
+from intaglio.cli.run.images import ImageFlags, image_flags
+from intaglio.cli.run.speech import SpeechFlags, speech_flags, transcribe
 from intaglio.cli.running.command import section, verb
-from intaglio.errors import ContextLengthError, UsageError
+from intaglio.errors import BundleError, ContextLengthError, UsageError
 
 if TYPE_CHECKING:
     from intaglio.runtime.text.run_texts import Ran
@@ -29,6 +31,9 @@ Examples:
   intaglio run minilm --similarity "A cat sits." "A kitten rests." "Stocks fell."
   intaglio run reranker --query "Who wrote Emma?" "Jane Austen wrote it." "Bees make honey."
   intaglio run bert-fill-mask "Paris is the [MASK] of France."
+  intaglio run vit photo.png another.jpg
+  intaglio run dinov2 --input photos --json > embeddings.jsonl
+  intaglio run clip photo.png --labels "a cat, a dog"
   intaglio run squeezeformer meeting.wav call.flac
   intaglio run squeezeformer meeting.wav --beam 50 --language-model words.arpa --json
   arecord -q -t raw -f S16_LE -r 16000 | intaglio run squeezeformer --stream
@@ -47,22 +52,24 @@ HEADINGS = {
 
 @verb("run", epilog=EPILOG)
 @click.argument("bundle", type=click.Path(path_type=Path))
-@click.argument("texts", nargs=-1, metavar="[TEXTS or RECORDINGS]...")
+@click.argument("texts", nargs=-1, metavar="[TEXTS, IMAGES or RECORDINGS]...")
 @click.option(
     "--input",
     "file",
     type=click.Path(path_type=Path),
-    help="UTF-8 file with one text per line, - for stdin; a folder or list (.tsv, .jsonl) of recordings.",
+    help="UTF-8 file with one text per line, - for stdin; an image or a folder of images; a folder or list (.tsv, "
+    ".jsonl) of recordings.",
 )
 @target_option()
 @threads_option()
+@click.option("--batch-size", default=32, show_default=True, help="Texts per run, or images of the same size.")
 @section("Texts")
-@click.option("--batch-size", default=32, show_default=True, help="Texts per run.")
 @click.option("--truncate", is_flag=True, help="Truncate texts that are longer than the model's maximum.")
 @click.option("--top", default=5, show_default=True, help="Number of words to list for a blank.")
 @click.option("--prompt-name", help="Name of the model's prompt to put before each text.  [default: the model's]")
 @click.option("--query", help="Text that a classifier reads with each text; a reranker's best texts come first.")
 @click.option("--similarity", "compare", is_flag=True, help="Show the similarity of the texts' embeddings.")
+@image_flags
 @speech_flags
 @json_option
 def run_command(
@@ -77,10 +84,14 @@ def run_command(
     prompt_name: str | None,
     query: str | None,
     compare: bool,
+    images: ImageFlags,
     speech: SpeechFlags,
     as_json: bool,
 ) -> None:
     """Run BUNDLE on TEXTS, a file, or standard input: embed, classify, or fill blanks, depending on the bundle's task.
+
+    A model that reads images takes IMAGES (PNG, JPEG, WebP, GIF, TIFF, BMP, AVIF), and prints their classes or
+    embeddings; CLIP and SigLIP also tell which of --labels an image shows.
 
     A speech recogniser takes RECORDINGS (WAV, FLAC, OGG), of any length, and prints their transcripts; with --json
     also the start and end of each word and token.
@@ -93,18 +104,30 @@ def run_command(
     from intaglio.runtime.text.run_texts import run
     from intaglio.runtime.text.similarities import similarity
 
-    if takes_recordings(bundle):
-        if compare:
-            raise UsageError(
-                "--similarity compares embeddings of texts, and the bundle takes recordings. Leave it out."
-            )
-        if prompt_name is not None:
-            raise UsageError("--prompt-name is for embeddings of texts, and the bundle takes recordings. Leave it out.")
-        if query is not None:
-            raise UsageError("--query is for classifiers of texts, and the bundle takes recordings. Leave it out.")
+    if (items := _files_of(bundle)) is not None:
+        texts_only = {
+            "--similarity compares embeddings of texts": compare,
+            "--prompt-name is for embeddings of texts": prompt_name is not None,
+            "--query is for classifiers of texts": query is not None,
+        }
+        for what in (what for what, given in texts_only.items() if given):
+            raise UsageError(f"{what}, and the bundle takes {items}. Leave it out.")
+    if items == "recordings":
         transcribe(bundle, texts, file, target, threads, speech, as_json)
         return
     speech.refuse(bundle)
+    if items == "images":
+        several = file is not None or len(texts) > 1
+        try:
+            if images.embed_texts:
+                results = images.embed(bundle, _texts(texts, file), target, batch_size, truncate, threads)
+            else:
+                results = images.run(bundle, texts, file, target, batch_size, threads)
+            _print(results, as_json, several)
+        except ContextLengthError as error:
+            raise UsageError(f"{error} Or truncate it with --truncate.") from error
+        return
+    images.refuse(bundle)
     read = _texts(texts, file)
     if compare and query is not None:
         raise UsageError("--query scores texts, and --similarity compares embeddings. Leave one of them out.")
@@ -115,13 +138,30 @@ def run_command(
         results = run(bundle, read, target, batch_size, truncate, top, threads, prompt_name, query)
         if query is not None and not as_json:
             results = _ranked(results)
-        for result in results:
-            if as_json:
-                print_json(result)
-            else:
-                click.echo(_line(result))
+        _print(results, as_json)
     except ContextLengthError as error:
         raise UsageError(f"{error} Or truncate it with --truncate.") from error
+
+
+def _files_of(bundle: Path) -> str | None:
+    """What files a bundle takes, "images" or "recordings"; None for texts, and for one that cannot be read."""
+    from intaglio.bundle.manifest_reading import read_manifest
+
+    try:
+        modality = read_manifest(bundle).modality
+    except BundleError:  # reported when it is opened
+        return None
+    return {"image": "images", "audio": "recordings"}.get(modality)
+
+
+def _print(results: Iterable[Ran], as_json: bool, several_images: bool = False) -> None:
+    for result in results:
+        if as_json:
+            print_json(result)
+        elif several_images and result.label is not None:
+            click.echo(f"{printable(result.text)}: {_line(result)}")
+        else:
+            click.echo(_line(result))
 
 
 def _texts(texts: tuple[str, ...], file: Path | None) -> Iterable[str]:
@@ -145,8 +185,6 @@ def _line(result: Ran) -> str:
     if result.embedding is not None:
         shown = ", ".join(f"{number:+.4f}" for number in result.embedding[:6])
         return f"[{shown}, … {len(result.embedding)} numbers]  {result.text}"
-    from intaglio.cli.printing.printable import printable
-
     if result.relevance is not None:
         return printable(f"{result.relevance:+8.4f}  {result.text}")
     scores = ", ".join(f"{name} {score:.3f}" for name, score in list((result.scores or {}).items())[:5])

@@ -14,7 +14,7 @@ import click
 from intaglio.cli.printing.printable import printable
 from intaglio.cli.printing.results import notice, print_json
 from intaglio.cli.running.command import group, section
-from intaglio.errors import BundleError, UsageError
+from intaglio.errors import UsageError
 
 if TYPE_CHECKING:
     from intaglio.runtime.speech.recognizer import SpeechOptions
@@ -33,11 +33,11 @@ class SpeechFlags:
     stream: bool
 
     def refuse(self, bundle: Path) -> None:
-        """Raise `UsageError` if one was given for a bundle that takes text."""
+        """Raise `UsageError` if one was given for a bundle that takes something else."""
         given = [each.name for each in fields(self) if getattr(self, each.name) not in (None, False)]
         if given:
             option = f"--{given[0].replace('_', '-')}"
-            raise UsageError(f"{option} is for speech recognisers, and {bundle} takes text. Leave it out.")
+            raise UsageError(f"{option} is for speech recognisers, and {bundle} is none. Leave it out.")
 
     def options(self) -> SpeechOptions:
         """The options of the recogniser. Raises `UsageError` for values out of range."""
@@ -90,16 +90,6 @@ def speech_flags(command: Callable[..., Any]) -> Callable[..., Any]:
 
     decorated: Callable[..., Any] = with_flags
     return decorated
-
-
-def takes_recordings(bundle: Path) -> bool:
-    """Whether the bundle at this path is a speech recogniser; one that cannot be read is reported when it is opened."""
-    from intaglio.bundle.manifest_reading import read_manifest
-
-    try:
-        return read_manifest(bundle).audio is not None
-    except BundleError:
-        return False
 
 
 def transcribe(

@@ -124,6 +124,8 @@ def _check(
     for name, bundle in opened.items():
         if not NAME.fullmatch(name):
             raise UsageError(f"model {name!r}: Triton's names have letters, digits, _, - and dots. Write NAME=PATH.")
+        if bundle.manifest.image is not None:
+            raise BundleError(f"bundle {bundle.path}: reads images, expected a model of texts. Choose another bundle.")
         if bundle.manifest.audio is not None:
             raise BundleError(
                 f"bundle {bundle.path}: its task is {bundle.manifest.task!r}, expected an encoder or a decoder. "

@@ -36,6 +36,7 @@ from intaglio.networks.drafts import MATRICES, RECORD, Drafts, matrix_path, read
 CONFIG = "config.json"
 WEIGHTS = "model.safetensors"
 INDEX = "model.safetensors.index.json"
+PROCESSORS = ("preprocessor_config.json", "processor_config.json")  # of images and recordings
 SAFETENSORS = ("*.safetensors",)
 
 Check = Callable[[Mapping[str, Any], str, bool], object]  # config.json, its folder, whether of sentence-transformers
@@ -135,7 +136,7 @@ class Checkpoint:
         """The weight and configuration files by their names, without the tokenizer's, which every bundle contains."""
         if self.gguf:
             return {path.name: path for path in self.weights}
-        configurations = [self.folder / name for name in (CONFIG, RECORD, MATRICES, early_exit.RECORD)]
+        configurations = [self.folder / name for name in (CONFIG, *PROCESSORS, RECORD, MATRICES, early_exit.RECORD)]
         present = [path for path in configurations if path.is_file()]
         own = [path.relative_to(self.root).as_posix() for path in (*self.weights, *present)]
         return {name: self.root / name for name in (*own, *module_files(self.root))}

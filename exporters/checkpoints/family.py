@@ -24,6 +24,11 @@ class Family:
         """Whether a weight of the model has one row per position."""
         return False
 
+    @property
+    def unread(self) -> Collection[str]:
+        """Lengths of config.json that no model of the family has; their values do not matter."""
+        return ()
+
     def takes(self, config: Mapping[str, Any]) -> bool:
         """Whether it can export a config.json of its `model_type`; another kind may where this does not."""
         return True

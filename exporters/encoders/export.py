@@ -95,12 +95,15 @@ def _write_graph(
     """Trace the checkpoint, and write the graph and the manifest into the draft."""
     import torch
 
-    from intaglio.exporters.encoders.trace import trace
+    from intaglio.exporters.encoders.trace import token_inputs, trace
 
     axes = {"batch": Axis(), "sequence": Axis(1, described.positions)}
     with step("tracing"), _errors(checkpoint, described, "traced", torch.onnx.OnnxExporterError):
         weights = checkpoint.tensors()
-        traced = trace(build_encoder(checkpoint, described, weights), weights, axes, getattr(torch, dtype))
+        module = build_encoder(checkpoint, described, weights)
+        inputs = token_inputs(module.input_names)
+        traced = trace(module, inputs, module.output_names, weights, axes, getattr(torch, dtype))
+        del module
         del weights  # only the graph refers to them now, and releases each one once written
     with step("writing"):
         classifies = described.task == "classify"

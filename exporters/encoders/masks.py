@@ -28,15 +28,19 @@ def _mask(
     q_length: int,
     kv_length: int,
     mask_function: Callable[..., Tensor],
-    attention_mask: Tensor,
+    attention_mask: Tensor | None,
     dtype: torch.dtype,
     **options: Any,
-) -> Tensor:
+) -> Tensor | None:
     """The mask added to scores, 0 for tokens, the lowest number elsewhere: [batch, 1, 1 or sequence, sequence].
 
     `mask_function` is a rule of transformers by which tokens attend, such as a window; `attention_mask` is bool
-    [batch, sequence], False at padding.
+    [batch, sequence], False at padding. None if each token attends to all: the patches of an image.
     """
+    if attention_mask is None:
+        if mask_function is bidirectional_mask_function:
+            return None
+        attention_mask = torch.ones(1, kv_length, dtype=torch.bool)
     keep = attention_mask[:, None, None, :]
     if mask_function is not bidirectional_mask_function:
         rows = torch.arange(attention_mask.shape[0])[:, None, None, None]

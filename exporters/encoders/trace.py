@@ -7,9 +7,8 @@ asks for another dtype, they are cast only when they are written out.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
 
 import onnx_ir as ir
 import torch
@@ -18,7 +17,7 @@ from onnx_ir.tensor_adapters import TorchTensor, from_torch_dtype
 from onnxscript import optimizer
 from torch._subclasses.fake_tensor import FakeTensorMode
 
-from intaglio.bundle.bundle import Axis
+from intaglio.bundle.bundle import Axis, TensorSpec
 from intaglio.exporters.decoders.operators import as_nodes
 from intaglio.exporters.decoders.traced.replaced import replace_modules
 from intaglio.exporters.encoders.masks import short_masks
@@ -27,13 +26,9 @@ from intaglio.exporters.files.safetensors_file import MappedTensor
 from intaglio.exporters.writing.traced_graph import fake_parameters, module_outputs, name_nodes, quiet, scopes
 from intaglio.exporters.writing.weights import Rounding, in_file, weight
 
-if TYPE_CHECKING:
-    from intaglio.exporters.encoders.modules import Encoder
-
 OPSET = 23  # the first with Attention and RMSNormalization; has Gelu and LayerNormalization as single operators
 FOLDED = 1024  # elements of a constant; larger ones are folded only if used once, so tied weights stay shared
-SHAPE = ("batch", "sequence")  # the axes of every input
-EXAMPLE = (2, 16)  # of the inputs that are traced; a size of 1 would be taken as a constant
+EXAMPLE = {"batch": 2, "sequence": 16}  # of the inputs that are traced; a size of 1 would be taken as a constant
 GRAPH = "encoder"  # the graph's name
 
 
@@ -46,8 +41,20 @@ class Traced:
     rounding: Rounding  # of the weights, complete once they are written
 
 
-def trace(module: Encoder, weights: Mapping[str, FloatTensor], axes: Mapping[str, Axis], dtype: torch.dtype) -> Traced:
-    """Trace `module`, whose inputs are int64 [batch, sequence], to opset 23 with both axes symbolic.
+def token_inputs(names: Sequence[str]) -> list[TensorSpec]:
+    """The inputs of a model that reads texts: int64 [batch, sequence]."""
+    return [TensorSpec(name, "int64", tuple(EXAMPLE)) for name in names]
+
+
+def trace(
+    module: torch.nn.Module,
+    inputs: Sequence[TensorSpec],
+    outputs: Sequence[str],
+    weights: Mapping[str, FloatTensor],
+    axes: Mapping[str, Axis],
+    dtype: torch.dtype,
+) -> Traced:
+    """Trace `module`, from `inputs` to `outputs`, to opset 23, with the axes `batch` and `sequence` symbolic.
 
     `weights` are the tensors that the module was built from. The module's parameters are consumed: afterwards
     only the graph refers to them.
@@ -56,19 +63,20 @@ def trace(module: Encoder, weights: Mapping[str, FloatTensor], axes: Mapping[str
         fake = FakeTensorMode(allow_non_fake_inputs=True)  # buffers, such as position ids, keep their values
         real = fake_parameters(module, dtype, fake)
         with fake:
-            sizes = [min(size, axes[name].maximum or size) for name, size in zip(SHAPE, EXAMPLE, strict=True)]
-            example = tuple(torch.ones(*sizes, dtype=torch.int64) for _ in module.input_names)
-        symbolic = {axis: torch.export.Dim(name, max=axes[name].maximum) for axis, name in enumerate(SHAPE)}
-        replace_modules(module.model)
+            sizes = {name: min(size, axes[name].maximum or size) for name, size in EXAMPLE.items() if name in axes}
+            example = tuple(_example(spec, sizes) for spec in inputs)
+        lengths = {name: torch.export.Dim(name, max=axes[name].maximum) for name in sizes}
+        symbolic = [{axis: lengths[name] for axis, name in enumerate(each.shape) if name in lengths} for each in inputs]
+        replace_modules(module.get_submodule("model"))
         with short_masks(), as_nodes():
             program = torch.onnx.export(
                 module,
                 example,
                 dynamo=True,
                 opset_version=OPSET,
-                input_names=list(module.input_names),
-                output_names=list(module.output_names),
-                dynamic_shapes=(tuple(symbolic for _ in example),),
+                input_names=[spec.name for spec in inputs],
+                output_names=list(outputs),
+                dynamic_shapes=(tuple(symbolic),),
                 optimize=False,  # done below, once the weights are attached
                 verbose=False,
             )
@@ -96,6 +104,11 @@ def trace(module: Encoder, weights: Mapping[str, FloatTensor], axes: Mapping[str
     layers = module_outputs(model, module)
     ClearMetadataAndDocStringPass()(model)  # stack traces: longer than the graph, and full of this machine's paths
     return Traced(model, layers, rounding)
+
+
+def _example(spec: TensorSpec, sizes: Mapping[str, int]) -> torch.Tensor:
+    shape = [sizes[length] if isinstance(length, str) else length for length in spec.shape]
+    return torch.ones(*shape, dtype=getattr(torch, spec.dtype))
 
 
 def _place(tensor: torch.Tensor) -> tuple[int, torch.Size, torch.dtype]:

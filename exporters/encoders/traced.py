@@ -107,7 +107,7 @@ def find_backbone(config: Mapping[str, Any]) -> TracedEncoder | None:
         tasks=tasks,
         inputs=("input_ids", "attention_mask", *(["token_type_ids"] if typed else [])),
         max_length=partial(_max_length, from_padding=from_padding),
-        blocks=_blocks,
+        blocks=blocks_of,
         has_pooler="add_pooling_layer" in inspect.signature(_class(base).__init__).parameters,
         pad_token_id=_padding(default),
         counts_padding=not from_padding,
@@ -143,7 +143,7 @@ def _max_length(config: Mapping[str, Any], from_padding: bool) -> int:
     return integer(found, "max_position_embeddings", first + 1) - first
 
 
-def _blocks(model: Any) -> str:
+def blocks_of(model: Any) -> str:
     """The path of a model's Transformer blocks: those that the configuration counts, or else its longest list."""
     from torch.nn import ModuleList
 

@@ -128,11 +128,13 @@ def load_state(
     return model, report
 
 
-def check_finite(checkpoint: Checkpoint, outputs: Iterable[npt.NDArray[np.generic]]) -> None:
-    """Raise `SourceError` if one of the source model's `outputs` on real input has a NaN or an infinity."""
+def check_finite(
+    checkpoint: Checkpoint, outputs: Iterable[npt.NDArray[np.generic]], inputs: str = "plain English sentences"
+) -> None:
+    """Raise `SourceError` if one of the source model's `outputs` on `inputs` has a NaN or an infinity."""
     if not all(np.isfinite(array).all() for array in outputs):
         raise SourceError(
-            f"{checkpoint.folder}: the source model itself returns NaN or infinity on plain English sentences. "
+            f"{checkpoint.folder}: the source model itself returns NaN or infinity on {inputs}. "
             "Its weights are damaged: download or copy the checkpoint again."
         )
 

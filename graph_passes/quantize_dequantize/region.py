@@ -17,7 +17,7 @@ def model_region(model: ir.Model) -> list[ir.Node]:
 
     1. They begin with the Gathers from constant tables of two axes (words, positions, types), and what follows them;
        in a graph without such tables, such as for images, with its floating-point inputs; in one that computes the
-       features of a waveform, after these.
+       features of a waveform, or normalises pixels, after these.
     2. They end with the last normalisation; a pooler, a classifier or a language model's head comes after it. In a
        graph without normalisations they end with the outputs.
 

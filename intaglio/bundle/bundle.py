@@ -26,11 +26,13 @@ from intaglio.bundle.manifest import (
     EngineRecord,
     FileRecord,
     Graph,
+    Image,
     LayerCache,
     Manifest,
     PassRecord,
     Source,
     TensorSpec,
+    TextTower,
     encode,
 )
 from intaglio.bundle.manifest_reading import (
@@ -42,6 +44,8 @@ from intaglio.bundle.manifest_reading import (
     verify_engine,
     verify_files,
     verify_graph,
+    verify_image,
+    verify_text,
 )
 from intaglio.bundle.model_file import outline
 from intaglio.errors import GraphError, storage_errors
@@ -65,11 +69,13 @@ __all__ = [
     "EngineRecord",
     "FileRecord",
     "Graph",
+    "Image",
     "LayerCache",
     "Manifest",
     "PassRecord",
     "Source",
     "TensorSpec",
+    "TextTower",
     "create",
     "encode",
     "tensor_spec",
@@ -90,7 +96,7 @@ class Bundle:
 
     @property
     def graph_paths(self) -> list[Path]:
-        """The ONNX file, and the encoder's if any."""
+        """The ONNX file, and the encoder's or that for texts if any."""
         return [self.path / graph.file for graph in self.manifest.graphs]
 
     def graph(self, file: str = MODEL) -> Graph:
@@ -99,7 +105,7 @@ class Bundle:
 
     @property
     def encoder_data(self) -> list[str]:
-        """The weight files of the encoder; the model may use them too."""
+        """The weight files of the other graph, such as the encoder's; the model may use them too."""
         return [name for path in self.graph_paths[1:] for name in external_data_files(outline(path))]
 
     @classmethod
@@ -125,6 +131,10 @@ class Bundle:
             verify_decoder(path, manifest, manifest.decoder)
         if manifest.audio is not None:
             verify_audio(path, manifest.audio)
+        if manifest.image is not None:
+            verify_image(path, manifest.image)
+        if manifest.text is not None:
+            verify_text(path, manifest.text)
         return cls(path, manifest)
 
     def add_files(self, files: Mapping[str, bytes | Path], engines: list[EngineRecord] | None = None) -> None:

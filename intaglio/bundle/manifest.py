@@ -12,6 +12,7 @@ MANIFEST = "bundle.json"
 MODEL = "model.onnx"
 LONGEST = (1 << 31) - 1  # of an axis, and upper limit of a decoder's numbers
 SIMILARITIES = ("cosine", "dot", "euclidean", "manhattan")  # of embeddings
+RESAMPLING = ("bilinear", "bicubic")  # filters that resize images
 MAX_DRAFTS = 64  # tokens that a graph drafts after each token
 DTYPES = (
     "float32", "float16", "float64", "bfloat16", "bool", "str", "object",
@@ -130,6 +131,35 @@ class Audio(msgspec.Struct, frozen=True):
     blank: int = 0  # the token of CTC that is none
 
 
+class Image(msgspec.Struct, frozen=True):
+    """What the graph of a bundle that takes images does with them first: it resizes, crops and normalises them.
+
+    An image of `height` and `width`, or whose shortest side is `height` if it `keeps_ratio`, is not resized.
+    """
+
+    height: int
+    width: int
+    keeps_ratio: bool = False  # the shortest side becomes `height`, and the image is cropped later
+    resample: str = "bilinear"  # the filter: "bilinear" or "bicubic"
+    processed: bool = False  # the graph takes images that were resized, cropped and normalised elsewhere
+
+
+class TextTower(msgspec.Struct, frozen=True):
+    """The graph for texts of a model that compares images with texts: a separate one, which embeds them.
+
+    The logit of an image and a text is the product of their embeddings, of length 1, times `scale`, plus `bias`.
+    """
+
+    file: str  # next to model.onnx
+    inputs: tuple[TensorSpec, ...]
+    outputs: tuple[TensorSpec, ...]
+    scale: float
+    bias: float = 0.0
+    padded_to: int = 0  # texts are padded to at least this number of tokens, which the model reads too
+    axes: dict[str, Axis] = {}
+    layers: dict[str, str] = {}  # as in the manifest, for this graph
+
+
 class Prompt(msgspec.Struct, frozen=True):
     """A text that is put before the texts to embed."""
 
@@ -198,6 +228,8 @@ class Manifest(msgspec.Struct):
     decoder: Decoder | None = None  # for the tasks "generate" and "text-to-text"
     encoder: Encoder | None = None  # for the task "text-to-text"; model.onnx is then the decoder
     audio: Audio | None = None  # for the task "transcribe"
+    image: Image | None = None  # for graphs that take images
+    text: TextTower | None = None  # of a model that compares images with texts; model.onnx is then for images
     truncation: int | None = None  # maximum tokens of a text, if the model defines one beside its axis
     prompts: dict[str, Prompt] = {}  # name -> prompt, for the task "embed"
     default_prompt: str | None = None  # name of the prompt that is used unless another is chosen
@@ -211,14 +243,18 @@ class Manifest(msgspec.Struct):
     @property
     def modality(self) -> str:
         """The modality of the bundle's input, a name of `intaglio.runtime.modalities`."""
+        if self.image is not None:
+            return "image"
         return "text" if self.audio is None else "audio"
 
     @property
     def graphs(self) -> list[Graph]:
-        """The graphs of the bundle's ONNX files: model.onnx first, then the encoder if any."""
+        """The graphs of the bundle's ONNX files: model.onnx first, then the encoder or the graph for texts if any."""
         graphs = [Graph(MODEL, self.inputs, self.outputs, self.axes)]
         if (encoder := self.encoder) is not None:
             graphs.append(Graph(encoder.file, encoder.inputs, encoder.outputs, encoder.axes))
+        if (text := self.text) is not None:
+            graphs.append(Graph(text.file, text.inputs, text.outputs, text.axes))
         return graphs
 
 

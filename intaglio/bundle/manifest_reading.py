@@ -15,13 +15,17 @@ from intaglio.bundle.manifest import (
     MANIFEST,
     MAX_DRAFTS,
     MAX_MANIFEST_BYTES,
+    MODEL,
+    RESAMPLING,
     SIMILARITIES,
     Audio,
     Decoder,
     EngineRecord,
     Graph,
+    Image,
     Manifest,
     TensorSpec,
+    TextTower,
 )
 from intaglio.bundle.model_file import outline
 from intaglio.errors import BundleError, one_line
@@ -33,6 +37,8 @@ if TYPE_CHECKING:
     import onnx
 
 FEATURE_DTYPES = ("float32", "float16")  # of the features of audio
+LARGEST_SIDE = 1 << 13  # of an image that a model reads, in pixels
+LONGEST_TEXT = 1 << 16  # tokens that texts are padded to
 
 
 class _Versioned(msgspec.Struct):
@@ -248,4 +254,27 @@ def verify_audio(path: Path, audio: Audio) -> None:
         raise BundleError(
             f"{path / MANIFEST}: the audio's precision is {audio.precision[:40]!r}, expected one of "
             f"{', '.join(FEATURE_DTYPES)}. Re-export the bundle."
+        )
+
+
+def verify_image(path: Path, image: Image) -> None:
+    """Reject invalid sizes of images, and an unknown filter."""
+    for name, value in (("height", image.height), ("width", image.width)):
+        if not 1 <= value <= LARGEST_SIDE:
+            raise BundleError(
+                f"{path / MANIFEST}: the image's {name} is {value}, expected 1 to {LARGEST_SIDE}. Re-export the bundle."
+            )
+    if image.resample not in RESAMPLING:
+        raise BundleError(
+            f"{path / MANIFEST}: the image's resample is {image.resample[:40]!r}, expected one of "
+            f"{', '.join(RESAMPLING)}. Re-export the bundle."
+        )
+
+
+def verify_text(path: Path, text: TextTower) -> None:
+    """Reject an invalid length of texts, and a file that is the graph for images."""
+    if not 0 <= text.padded_to <= LONGEST_TEXT or text.file == MODEL:
+        raise BundleError(
+            f"{path / MANIFEST}: texts are padded to {text.padded_to} tokens by {text.file[:80]}, expected 0 to "
+            f"{LONGEST_TEXT} and another file than {MODEL}. Re-export the bundle."
         )

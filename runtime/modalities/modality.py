@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Protocol
@@ -51,6 +51,8 @@ class RunOptions:
     prompt_name: str | None = None  # put before each text to embed; None: the bundle's default
     speech: SpeechOptions | None = None  # recordings
     query: str | None = None  # that a classifier reads with each text
+    labels: Sequence[str] | None = None  # texts that each image is compared with
+    embed_texts: bool = False  # the inputs are texts for a model of images and texts
     threads: int | None = None  # of ONNX Runtime
 
 

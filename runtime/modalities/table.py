@@ -7,10 +7,11 @@ from collections.abc import Mapping
 from intaglio.bundle.bundle import Manifest
 from intaglio.runtime.engines.engine import Array
 from intaglio.runtime.modalities.audio import RECORDINGS
+from intaglio.runtime.modalities.images import IMAGES
 from intaglio.runtime.modalities.modality import Modality
 from intaglio.runtime.modalities.text import TEXTS
 
-MODALITIES = {"text": TEXTS, "audio": RECORDINGS}
+MODALITIES = {"text": TEXTS, "audio": RECORDINGS, "image": IMAGES}
 
 
 def modality_of(manifest: Manifest) -> Modality:

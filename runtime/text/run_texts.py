@@ -130,6 +130,8 @@ class TextRunner(Closing):
 def _task(bundle: Bundle) -> Task:
     """The task of `bundle`. Raises `BundleError` unless it is one of the `TASKS`, and the bundle has what it needs."""
     manifest = bundle.manifest
+    if manifest.image is not None:
+        raise BundleError(f"bundle {bundle.path}: reads images, no texts. Use: intaglio run {bundle.path} IMAGE")
     if manifest.decoder is not None:
         raise BundleError(
             f"bundle {bundle.path}: is a decoder, which generates text. Use: intaglio generate {bundle.path}"

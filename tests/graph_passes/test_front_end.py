@@ -1,4 +1,4 @@
-"""The features of a waveform are found by their structure; similar nodes are not."""
+"""The features of a waveform, and the pixels of images, are found by their structure; similar nodes are not."""
 
 from __future__ import annotations
 
@@ -6,9 +6,12 @@ from typing import Any
 
 import numpy as np
 import onnx_ir as ir
+import pytest
 
+from intaglio.exporters.vision.front_end import add_front_end
+from intaglio.exporters.vision.image_processor import ImageProcessor
 from intaglio.graph_passes.float16 import Float16
-from intaglio.graph_passes.front_end import front_end
+from intaglio.graph_passes.front_end import features, front_end
 from intaglio.graph_passes.quantize_dequantize.quantize_weights import QuantizeWeights
 from intaglio.graph_passes.quantize_dequantize.region import model_region
 from intaglio.graph_passes.weights.rtn import Rtn
@@ -78,3 +81,22 @@ def test_power_of_loud_audio_stays_in_range_of_float16(parse: Any, compute: Any)
     kept = {name: value.const_value.dtype for name, value in model.graph.initializers.items()}
     assert (kept["waves"], kept["filters"], kept["w"]) == (ir.DataType.FLOAT, ir.DataType.FLOAT, ir.DataType.FLOAT16)
     np.testing.assert_allclose(compute(model, audio=audio)[0], expected, atol=5e-3)
+
+
+@pytest.mark.parametrize("dtype", [ir.DataType.FLOAT, ir.DataType.FLOAT16])
+def test_image_processor_is_a_front_end(dtype: ir.DataType) -> None:
+    """All its nodes stay in float32, and the first convolution does not."""
+    pixels = ir.Value(name="pixel_values", type=ir.TensorType(dtype), shape=ir.Shape(["batch", 3, 8, 8]))
+    weight = ir.tensor(np.ones((2, 3, 4, 4), dtype.numpy()), name="weight")
+    node = ir.node("Conv", [pixels, ir.Value(name="weight", const_value=weight)], name="patches")
+    node.outputs[0].type = ir.TensorType(dtype)
+    initializers = [value for value in node.inputs if value is not None and value.const_value is not None]
+    graph = ir.Graph(
+        [pixels], node.outputs, nodes=[node], initializers=initializers, opset_imports={"": 23}, name="image"
+    )
+    model = ir.Model(graph, ir_version=11)
+    processor = ImageProcessor(9, 9, True, (8, 8), "bicubic", 1 / 255, (0.5,) * 3, (0.5,) * 3)
+    add_front_end(model, processor)
+    found = front_end(model)
+    assert {str(each.name) for each in model.graph} - {str(each.name) for each in found} == {"patches"}
+    assert [value.name for value in features(model, found)] == ["pixel_values"]

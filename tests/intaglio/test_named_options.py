@@ -72,6 +72,7 @@ SEEN_BY = {
     "runtime/text/token_inputs.py": "validate",
     "runtime/modalities": "validate",
     "runtime/modalities/audio.py --prompt-name": "run",
+    "runtime/modalities/images.py --prompt-name": "run",
     "runtime/text/similarities.py": "run",
     "runtime/speech/recognizer.py": "run serve",
     "runtime/speech/recognizer.py --features": "export",

@@ -19,6 +19,7 @@ from intaglio.bundle.bundle import Bundle
 from intaglio.errors import IntaglioError
 from intaglio.validation.bench.decoder import DecoderBench
 from intaglio.validation.bench.encoder import EncoderBench
+from intaglio.validation.bench.images import ImageBench
 from intaglio.validation.bench.load import Load, Round
 from intaglio.validation.bench.speech import SpeechBench
 
@@ -61,6 +62,8 @@ def opened(opening: Opening) -> BundleBench:
     bundle = Bundle.open(opening.bundle)
     if bundle.manifest.audio is not None:
         return SpeechBench(bundle, opening.options, opening.prompts)
+    if bundle.manifest.image is not None:
+        return ImageBench(bundle, opening.options, opening.prompts)
     if bundle.manifest.decoder is None:
         return EncoderBench(bundle, opening.options, opening.prompts)
     return DecoderBench(bundle, opening.options, opening.prompts, opening.rows)

@@ -40,7 +40,6 @@ def translator(tmp_path_factory: pytest.TempPathFactory) -> Path:
     checkpoint = save_translator(
         folder / "checkpoint",
         "m2m_100",
-        layers=1,
         forced_bos_token_id=LANGUAGES["__fr__"],
         bad_words_ids=[[each] for each in NEVER],
     )

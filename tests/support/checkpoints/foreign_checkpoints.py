@@ -375,8 +375,8 @@ FOREIGN = {
         ("LlamaForTokenClassification is not supported", "LlamaForCausalLM (llama)"),
     ),
     "an image model": Case(
-        {"config.json": {"model_type": "vit", "architectures": ["ViTForImageClassification"], "image_size": 224}},
-        ("No model that reads images is",),
+        {"config.json": {"model_type": "detr", "architectures": ["DetrForObjectDetection"], "num_channels": 3}},
+        ("Of models that read images, classifiers and encoders are",),
     ),
     "a speech model": Case(
         {

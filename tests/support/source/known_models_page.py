@@ -11,13 +11,14 @@ HEAD = """# Models that are known to work
 
 `intaglio models` prints this list. It is written by `make families`, from tests that passed: each exports a small
 random checkpoint of a type of models, and compares the bundle with transformers. A type that is not listed may work as
-well: every causal language model and encoder of transformers can be tried, and an export is checked against its source
-model.
+well: every causal language model, every encoder and every model that reads images of transformers can be tried, and an
+export is checked against its source model.
 
 *Tested* of decoders: logits (prefill, steps of several tokens, rows of different length, beyond windows), the text
 over 40 tokens of a batch, logits after a rollback, and the sensitivity of each weight. Of encoders: the hidden states
 and what a pooler returns, and the logits of two heads, in batches of one and three texts, and of one that is longer
-than windows. *Recipes*: of `compress`. *Strategies*: of `generate`, whose text equals the greedy one. *Targets*:
+than windows. Of models that read images: the hidden states and the embedding, the logits of a head, and the scores of
+texts for images. Of encoder-decoders: the logits, and the texts of a batch, greedy and by beam search. *Recipes*: of `compress`. *Strategies*: of `generate`, whose text equals the greedy one. *Targets*:
 `a100` is an engine of TensorRT-RTX, built in float32.
 """
 

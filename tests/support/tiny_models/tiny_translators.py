@@ -41,18 +41,16 @@ PART: dict[str, Any] = {  # of T5Gemma, whose encoder and decoder have a configu
 }
 
 
-def save_translator(folder: Path, model_type: str, layers: int = 2, **options: Any) -> Path:
+def save_translator(folder: Path, model_type: str, **options: Any) -> Path:
     """Write a checkpoint into `folder`, with weights large enough for varied text, and return it.
 
-    `layers`: of each part. `options`: of generation_config.json.
+    `options`: of generation_config.json.
     """
     import torch
     import transformers
 
     tokens = {"vocab_size": VOCABULARY, "eos_token_id": END, "pad_token_id": PADDING, "bos_token_id": END}
-    sizes = {**SIZES, "encoder_layers": layers, "decoder_layers": layers}
-    if model_type == "t5gemma":
-        sizes = {"encoder": dict(PART), "decoder": dict(PART)}
+    sizes = {"encoder": dict(PART), "decoder": dict(PART)} if model_type == "t5gemma" else SIZES
     config = transformers.AutoConfig.for_model(
         model_type, **{**tokens, **sizes, "decoder_start_token_id": END, "forced_eos_token_id": None}
     )

@@ -1,0 +1,1 @@
+"""Export models that read images: traced encoders behind their image processor."""

@@ -1,0 +1,1 @@
+"""Models that read images: reading the files, and one forward pass."""
