@@ -20,15 +20,17 @@ ROOT = Path(__file__).parents[2]
 TESTS = {
     "generate": "decoders/traced/test_traced_families.py",
     "encode": "encoders/test_traced_encoders.py",
+    "text-to-text": "encoder_decoders/test_traced_encoder_decoders.py",
     "images": "vision/test_vision_models.py",
 }
 TESTED = {
     "generate": {"logits", "text", "rollback", "sensitivities"},
     "encode": {"hidden states", "fill-mask", "classify"},
+    "text-to-text": {"logits", "text"},
     "images": {"embedding", "classify", "texts"},
 }
 LEAST = {**TESTED, "encode": {"hidden states"}, "images": {"embedding"}}
-RECIPE = {"generate": "rtn", "encode": "int8-weights", "images": "int8-weights"}
+RECIPE = {"generate": "rtn", "text-to-text": "rtn", "encode": "int8-weights", "images": "int8-weights"}
 
 
 def families(task: str) -> set[str]:
@@ -41,7 +43,7 @@ def families(task: str) -> set[str]:
     return {*module.KINDS, *module.OTHERS}
 
 
-@pytest.mark.parametrize(("task", "least"), [("generate", 90), ("encode", 20), ("images", 20)])
+@pytest.mark.parametrize(("task", "least"), [("generate", 90), ("encode", 20), ("text-to-text", 8), ("images", 20)])
 def test_every_exported_family_is_listed_and_no_other(task: str, least: int) -> None:
     listed = {each.model_type for each in models().models if each.task == task}
     assert listed == families(task) and len(listed) >= least
@@ -59,11 +61,11 @@ def test_page_and_readme_show_the_list() -> None:
     known = models().models
     assert PAGE.read_text(encoding="utf-8") == page(known), "run: python tests/support/source/known_models_page.py"
     counts = re.findall(
-        r"(\d+) types of decoders, (\d+) of encoders and (\d+) of models that read images",
+        r"(\d+) types of decoders, (\d+) of encoders, (\d+) of encoder-decoders and (\d+) of models that read images",
         (ROOT / "README.md").read_text(encoding="utf-8"),
     )
     tasks = [each.task for each in known]
-    assert counts == [tuple(str(tasks.count(task)) for task in ("generate", "encode", "images"))]
+    assert counts == [tuple(str(tasks.count(task)) for task in ("generate", "encode", "text-to-text", "images"))]
 
 
 def test_pattern_selects_types() -> None:
