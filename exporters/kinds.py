@@ -63,8 +63,8 @@ def find_kind(config: Mapping[str, Any], where: str, in_sentence_folder: bool = 
         for family in kind.families
         for architecture in family.architectures
     }
-    if other := find_backbone(config):
-        supported |= dict.fromkeys(other.architectures, other.model_type)
+    for other in (find_backbone(config), find_traced_encoder_decoder({"model_type": config.get("model_type")})):
+        supported |= dict.fromkeys(other.architectures, other.model_type) if other else {}
     if in_sentence_folder and config.get("model_type") in supported.values():
         raise not_supported_in_sentence_folder(config, where, [each for kind in kinds for each in kind.families])
     raise not_supported(config, where, supported)

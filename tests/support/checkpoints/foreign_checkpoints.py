@@ -360,11 +360,11 @@ FOREIGN = {
         {
             "config.json": {
                 "model_type": "bart",
-                "architectures": ["BartForConditionalGeneration"],
+                "architectures": ["BartForQuestionAnswering"],
                 "encoder_layers": "x",
             }
         },
-        ("BartForConditionalGeneration is not supported", "T5ForConditionalGeneration", "docs/reference.md"),
+        ("BartForQuestionAnswering is not supported", "BartForConditionalGeneration", "docs/reference.md"),
     ),
     "its numbers do not matter": Case(
         {"config.json": {"model_type": "mamba", "architectures": ["MambaForCausalLM"], "intermediate_size": [1]}},
