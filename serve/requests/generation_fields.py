@@ -9,6 +9,7 @@ import msgspec
 from msgspec import Meta
 
 from intaglio.errors import UsageError
+from intaglio.runtime.generation.requests.languages import language_token
 from intaglio.runtime.generation.requests.prompt_encoder import Prompt
 from intaglio.runtime.generation.requests.request import GenerationRequest
 from intaglio.runtime.sampling.constraint import LogitConstraint
@@ -52,6 +53,17 @@ class GenerationFields(msgspec.Struct, kw_only=True):
     ignore_eos: bool = False
     user: str | None = None  # returned by /v1/responses, and not used
     structured_outputs: dict[str, Any] | None = None  # see `constraints`
+    source_language: str | None = None  # codes of a model that translates, see `GenerationRequest`
+    target_language: str | None = None
+
+    def check_languages(self, model: DecoderModel) -> None:
+        """Raise `ApiError` for a language that the model does not know."""
+        for name, code in (("source_language", self.source_language), ("target_language", self.target_language)):
+            try:
+                if code is not None:
+                    language_token(model.worker.generator.bundle.manifest.encoder, code)
+            except UsageError as error:
+                raise invalid(f"{name}: {error}", name) from error
 
     def sampling(self, vocabulary: int) -> Sampling:
         """The sampling parameters, for a model with token ids below `vocabulary`. Raises `ApiError`."""
@@ -104,6 +116,7 @@ def generation_requests(
     `keep_special`: special tokens that are part of the text.
     """
     generator, sampling, stops = model.worker.generator, fields.sampling(model.vocabulary), fields.stops
+    fields.check_languages(model)
     numbered = [(prompt, choice) for prompt in prompts for choice in range(fields.n)]
     try:
         return [
@@ -119,6 +132,8 @@ def generation_requests(
                 constraint=constraint,
                 logprobs=logprobs,
                 keep_special=keep_special,
+                source_language=fields.source_language,
+                target_language=fields.target_language,
             )
             for (prompt, choice), constraint in zip(numbered, constraints, strict=True)
         ]

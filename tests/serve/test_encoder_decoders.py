@@ -4,14 +4,17 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import openai
 import pytest
 from served import Served, served
+from tiny_encoder_decoders import save_encoder_decoder
+from tiny_translators import write_languages
 
+from intaglio.exporters import export
 from intaglio.runtime.generation.generate import TextGenerator
 from intaglio.serve.opening import SOURCE_TOKENS, open_models
 from intaglio.serve.options import ServerOptions
@@ -21,9 +24,12 @@ LIMIT = 100  # tokens of a prompt, and of a text
 
 
 @pytest.fixture(scope="module")
-def bundle(make_encoder_decoder: Callable[..., tuple[Path, Path]]) -> Path:
-    """A small random T5, whose tokens are bytes."""
-    return make_encoder_decoder("t5")[1]
+def bundle(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A small random T5, whose tokens are bytes and languages."""
+    folder = tmp_path_factory.mktemp("translator")
+    write_languages(save_encoder_decoder(folder / "checkpoint", "t5"), {"__en__": 257, "__fr__": 258})
+    export(str(folder / "checkpoint"), folder / "bundle", check=False)
+    return folder / "bundle"
 
 
 @pytest.fixture(scope="module")
@@ -48,6 +54,18 @@ def test_texts_equal_the_library_full_streamed_and_several(t5: Served, bundle: P
     with openai.OpenAI(base_url=f"{t5.url}/v1", api_key="any", max_retries=0) as client:
         stream = client.completions.create(model="t5", prompt=PROMPT, max_tokens=30, temperature=0, stream=True)
         assert "".join(chunk.choices[0].text for chunk in stream) == expected
+
+
+def test_languages_are_those_of_the_request(t5: Served, bundle: Path) -> None:
+    languages = {"source_language": "fr", "target_language": "en"}
+    with TextGenerator(bundle, max_new_tokens=30, **languages) as generator:
+        expected = generator.write(PROMPT).whole().text
+    assert complete(t5, temperature=0, **languages) == [expected]
+    assert complete(t5, temperature=0) != [expected]
+    for name in languages:
+        status, found = t5.post("/v1/completions", {"model": "t5", "prompt": PROMPT, name: "de"})
+        assert status == 400 and found["error"]["param"] == name
+        assert "language de: expected one of en, fr" in found["error"]["message"]
 
 
 def test_texts_are_constrained(t5: Served) -> None:
