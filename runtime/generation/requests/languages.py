@@ -33,12 +33,15 @@ def in_language(encoder: Encoder | None, prompt: EncodedPrompt, language: str | 
 def start_tokens(encoder: Encoder | None, language: str | None) -> Sequence[int]:
     """The tokens that the decoder's sequence begins with, for a text in `language`; None: the model's own.
 
+    The language follows the start token, unless that is one itself, as in the first mBART.
+
     Raises `UsageError` for a language that the model does not know.
     """
     if language is not None:
         token = language_token(encoder, language)
         assert encoder is not None, "it has languages"
-        return (encoder.decoder_start_token_id, token)
+        start = encoder.decoder_start_token_id
+        return (token,) if start in encoder.languages.values() else (start, token)
     return () if encoder is None else encoder.start
 
 
