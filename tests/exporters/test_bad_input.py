@@ -66,9 +66,9 @@ def test_missing_source_is_refused(refused: Callable[..., str], tmp_path: Path) 
 
 
 def test_unsupported_architecture_names_the_nearest_one_and_the_page(source: Path, refused: Callable[..., str]) -> None:
-    edit_config(source, model_type="bart", architectures=["BartForConditionalGeneration"])
+    edit_config(source, model_type="t6", architectures=["T6ForConditionalGeneration"])
     line = refused(source)
-    assert "BartForConditionalGeneration is not supported" in line
+    assert "T6ForConditionalGeneration is not supported" in line
     assert "T5ForConditionalGeneration (t5)" in line and "docs/reference.md" in line
     page = (Path(__file__).parent.parent.parent / "docs" / "reference.md").read_text()
     listed = [architecture for family in (*DECODERS, *ENCODERS) for architecture in family.architectures]
