@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 from collections.abc import Sequence
-from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
@@ -35,8 +34,6 @@ from intaglio.exporters.vision.front_end import add_front_end
 from intaglio.exporters.vision.image_processor import ImageProcessor
 from intaglio.runtime.modalities.images import load_images
 from intaglio.samples.images import images
-
-pytestmark = pytest.mark.skipif(find_spec("PIL") is None, reason="Pillow is not installed")
 
 SIDE = 4
 MEANS = ImageProcessor(SIDE, SIDE, False, None, "bilinear", 1 / 255, (0.0,) * 3, (1.0,) * 3)

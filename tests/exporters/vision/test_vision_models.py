@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
@@ -17,8 +16,6 @@ from intaglio.bundle.bundle import Bundle
 from intaglio.graph_passes import compress
 from intaglio.runtime import open_engine
 from intaglio.samples.images import images
-
-pytestmark = pytest.mark.skipif(find_spec("PIL") is None, reason="Pillow is not installed")
 
 BOUND = 2e-5  # of the largest number
 # What each adds to ViT.
