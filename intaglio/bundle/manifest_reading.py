@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Collection
 from pathlib import Path, PurePosixPath
 from typing import TYPE_CHECKING, Any
 
@@ -193,10 +194,8 @@ def verify_decoder(path: Path, manifest: Manifest, decoder: Decoder) -> None:
     """Reject a decoder with invalid numbers, or numbers that contradict its graph."""
 
     def check(name: str, value: int | None, low: int, high: int) -> None:
-        if value is not None and not low <= value <= high:
-            raise BundleError(
-                f"{path / MANIFEST}: the decoder's {name} is {value}, expected {low} to {high}. Re-export the bundle."
-            )
+        if value is not None:
+            _check_number(path, f"decoder's {name}", value, low, high)
 
     for name in ("layers", "heads", "kv_heads", "head_dim", "vocab_size", "max_positions", "sliding_window"):
         check(name, getattr(decoder, name), 1, LONGEST)
@@ -237,6 +236,19 @@ def verify_decoder(path: Path, manifest: Manifest, decoder: Decoder) -> None:
         check("vocab_size", decoder.vocab_size, widths[0], widths[0])
 
 
+def _check_number(path: Path, what: str, value: int, low: int, high: int) -> None:
+    if not low <= value <= high:
+        raise BundleError(f"{path / MANIFEST}: the {what} is {value}, expected {low} to {high}. Re-export the bundle.")
+
+
+def _check_name(path: Path, what: str, value: str, known: Collection[str]) -> None:
+    if value not in known:
+        expected = ", ".join(known)
+        raise BundleError(
+            f"{path / MANIFEST}: the {what} is {value[:40]!r}, expected one of {expected}. Re-export the bundle."
+        )
+
+
 def verify_audio(path: Path, audio: Audio) -> None:
     """Reject invalid numbers of a speech recogniser."""
     limits = {
@@ -246,29 +258,15 @@ def verify_audio(path: Path, audio: Audio) -> None:
         "blank": (0, LONGEST),
     }
     for name, (low, high) in limits.items():
-        if not low <= (value := getattr(audio, name)) <= high:
-            raise BundleError(
-                f"{path / MANIFEST}: the audio's {name} is {value}, expected {low} to {high}. Re-export the bundle."
-            )
-    if audio.precision not in FEATURE_DTYPES:
-        raise BundleError(
-            f"{path / MANIFEST}: the audio's precision is {audio.precision[:40]!r}, expected one of "
-            f"{', '.join(FEATURE_DTYPES)}. Re-export the bundle."
-        )
+        _check_number(path, f"audio's {name}", getattr(audio, name), low, high)
+    _check_name(path, "audio's precision", audio.precision, FEATURE_DTYPES)
 
 
 def verify_image(path: Path, image: Image) -> None:
     """Reject invalid sizes of images, and an unknown filter."""
     for name, value in (("height", image.height), ("width", image.width)):
-        if not 1 <= value <= LARGEST_SIDE:
-            raise BundleError(
-                f"{path / MANIFEST}: the image's {name} is {value}, expected 1 to {LARGEST_SIDE}. Re-export the bundle."
-            )
-    if image.resample not in RESAMPLING:
-        raise BundleError(
-            f"{path / MANIFEST}: the image's resample is {image.resample[:40]!r}, expected one of "
-            f"{', '.join(RESAMPLING)}. Re-export the bundle."
-        )
+        _check_number(path, f"image's {name}", value, 1, LARGEST_SIDE)
+    _check_name(path, "image's resample", image.resample, RESAMPLING)
 
 
 def verify_text(path: Path, text: TextTower) -> None:
