@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Any
 
 import msgspec
@@ -27,11 +28,17 @@ def step_axes(decoder: Decoder) -> dict[str, Axis]:
     return {"batch": Axis(), "tokens": Axis(1, decoder.max_positions), "capacity": Axis(), "positions_wanted": Axis()}
 
 
+def generation_settings(checkpoint: Checkpoint, config: Mapping[str, Any]) -> dict[str, Any]:
+    """The settings of text generation that are not null: of generation_config.json, else of config.json."""
+    path = checkpoint.folder / GENERATION
+    named = read_json(path) if path.is_file() else {}
+    return {key: value for place in (config, named) for key, value in place.items() if value is not None}
+
+
 def with_ends(decoder: Decoder, checkpoint: Checkpoint, config: dict[str, Any]) -> Decoder:
     """`decoder` with its BOS and EOS ids: those of generation_config.json, else those of config.json."""
-    path = checkpoint.folder / GENERATION
-    named = {key: value for key, value in (read_json(path) if path.is_file() else {}).items() if value is not None}
-    begin, end = (named.get(key, config.get(key)) for key in ("bos_token_id", "eos_token_id"))
+    settings = generation_settings(checkpoint, config)
+    begin, end = settings.get("bos_token_id"), settings.get("eos_token_id")
     ends = end if isinstance(end, list) else [end] if end is not None else []
     for number in [*ends, *([begin] if begin is not None else [])]:
         if not isinstance(number, int) or isinstance(number, bool) or not 0 <= number < decoder.vocab_size:

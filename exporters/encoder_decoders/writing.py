@@ -17,9 +17,8 @@ from intaglio.errors import SourceError
 from intaglio.exporters.checkpoints.checkpoint import Checkpoint
 from intaglio.exporters.checkpoints.family import Family
 from intaglio.exporters.checkpoints.tokenizer_files import write_decoder_tokenizer
-from intaglio.exporters.decoders.writing import GENERATION, step_axes, with_ends
+from intaglio.exporters.decoders.writing import GENERATION, generation_settings, step_axes, with_ends
 from intaglio.exporters.encoder_decoders.check import Pair, check_encoder_decoder, pair_batch
-from intaglio.exporters.files.config import read_json
 from intaglio.exporters.reference.check import Checked, Floats, block_outputs
 from intaglio.exporters.reference.source_model import build_model, check_finite, source_errors
 from intaglio.exporters.writing.manifest import new_manifest
@@ -102,7 +101,7 @@ def write_encoder_decoder(
 
 def special_tokens(checkpoint: Checkpoint, config: Mapping[str, Any], vocabulary: int) -> SpecialTokens:
     """The tokens that generation_config.json, or else config.json, names. Raises `SourceError` for one that is none."""
-    settings = _generation(checkpoint, config)
+    settings = generation_settings(checkpoint, config)
     padding = settings.get("pad_token_id", 0)
     named = {
         "pad_token_id": padding,
@@ -132,13 +131,6 @@ def _record(parts: Parts, tokenizer: Tokenizer) -> Encoder:
         languages=_languages(tokenizer),
         **parts.tokens.named,
     )
-
-
-def _generation(checkpoint: Checkpoint, config: Mapping[str, Any]) -> dict[str, Any]:
-    """The settings of text generation that are not null: of generation_config.json, else of config.json."""
-    path = checkpoint.folder / GENERATION
-    named = read_json(path) if path.is_file() else {}
-    return {key: value for place in (config, named) for key, value in place.items() if value is not None}
 
 
 def _list(value: Any) -> list[Any]:

@@ -15,7 +15,6 @@ import torch
 from onnx_ir.passes.common import ClearMetadataAndDocStringPass
 from onnx_ir.tensor_adapters import TorchTensor, from_torch_dtype
 from onnxscript import optimizer
-from torch._subclasses.fake_tensor import FakeTensorMode
 
 from intaglio.bundle.bundle import Axis, TensorSpec
 from intaglio.exporters.decoders.operators import as_nodes
@@ -23,7 +22,15 @@ from intaglio.exporters.decoders.traced.replaced import replace_modules
 from intaglio.exporters.encoders.masks import short_masks
 from intaglio.exporters.files.computed_tensor import FloatTensor
 from intaglio.exporters.files.safetensors_file import MappedTensor
-from intaglio.exporters.writing.traced_graph import fake_parameters, module_outputs, name_nodes, quiet, scopes
+from intaglio.exporters.writing.traced_graph import (
+    fake_mode,
+    fake_parameters,
+    module_outputs,
+    name_nodes,
+    quiet,
+    scopes,
+    to_onnx,
+)
 from intaglio.exporters.writing.weights import Rounding, in_file, weight
 
 OPSET = 23  # the first with Attention and RMSNormalization; has Gelu and LayerNormalization as single operators
@@ -60,29 +67,13 @@ def trace(
     only the graph refers to them.
     """
     with quiet():
-        fake = FakeTensorMode(allow_non_fake_inputs=True)  # buffers, such as position ids, keep their values
+        fake = fake_mode()
         real = fake_parameters(module, dtype, fake)
-        with fake:
-            sizes = {name: min(size, axes[name].maximum or size) for name, size in EXAMPLE.items() if name in axes}
-            example = tuple(_example(spec, sizes) for spec in inputs)
-        lengths = {name: torch.export.Dim(name, max=axes[name].maximum) for name in sizes}
-        symbolic = [{axis: lengths[name] for axis, name in enumerate(each.shape) if name in lengths} for each in inputs]
+        lengths = {name: min(size, axes[name].maximum or size) for name, size in EXAMPLE.items() if name in axes}
+        sizes = {name: torch.export.Dim(name, max=axes[name].maximum) for name in lengths}
         replace_modules(module.get_submodule("model"))
         with short_masks(), as_nodes():
-            program = torch.onnx.export(
-                module,
-                example,
-                dynamo=True,
-                opset_version=OPSET,
-                input_names=[spec.name for spec in inputs],
-                output_names=list(outputs),
-                dynamic_shapes=(tuple(symbolic),),
-                optimize=False,  # done below, once the weights are attached
-                verbose=False,
-            )
-        assert program is not None
-        model = program.model
-        del program  # frees torch's graphs, which are larger than ours
+            model = to_onnx(module, inputs, outputs, sizes, lengths, fake, OPSET, variadic=len(inputs))
         rounding = Rounding()
         in_files = {_place(each.tensor): each for each in weights.values() if isinstance(each, MappedTensor)}
         for name, value in model.graph.initializers.items():
@@ -104,11 +95,6 @@ def trace(
     layers = module_outputs(model, module)
     ClearMetadataAndDocStringPass()(model)  # stack traces: longer than the graph, and full of this machine's paths
     return Traced(model, layers, rounding)
-
-
-def _example(spec: TensorSpec, sizes: Mapping[str, int]) -> torch.Tensor:
-    shape = [sizes[length] if isinstance(length, str) else length for length in spec.shape]
-    return torch.ones(*shape, dtype=getattr(torch, spec.dtype))
 
 
 def _place(tensor: torch.Tensor) -> tuple[int, torch.Size, torch.dtype]:

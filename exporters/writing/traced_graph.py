@@ -1,4 +1,4 @@
-"""What all traced graphs need: parameters without values, and names of nodes after the modules they were traced in."""
+"""What all traced graphs need: parameters without values, the trace, and nodes named after their modules."""
 
 from __future__ import annotations
 
@@ -8,14 +8,22 @@ import io
 import logging
 import warnings
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any
 
 import onnx_ir as ir
 import torch
 from torch._subclasses.fake_tensor import FakeTensorMode
 from torch.export import _trace
 
+from intaglio.bundle.bundle import TensorSpec
+
 SCOPES = "pkg.torch.onnx.name_scopes"  # node metadata: the modules of the node, outermost first
+
+
+def fake_mode() -> FakeTensorMode:
+    """The mode in which parameters have no values; buffers, such as frequencies, keep theirs."""
+    return FakeTensorMode(allow_non_fake_inputs=True)
 
 
 def fake_parameters(module: torch.nn.Module, dtype: torch.dtype, fake: FakeTensorMode) -> dict[str, torch.Tensor]:
@@ -54,6 +62,51 @@ def quiet() -> Iterator[None]:
         vars(_trace).pop("print", None)
         for name, level in before.items():
             logging.getLogger(name).setLevel(level)
+
+
+def to_onnx(
+    module: torch.nn.Module,
+    inputs: Sequence[TensorSpec],
+    outputs: Sequence[str],
+    sizes: Mapping[str, Any],
+    lengths: Mapping[str, int],
+    fake: FakeTensorMode,
+    opset: int,
+    variadic: int = 0,
+) -> ir.Model:
+    """Trace `module` to a graph with these inputs and outputs, without weights.
+
+    sizes     the `torch.export.Dim` of each axis
+    lengths   of the axes, in the inputs that are traced
+    variadic  how many of the inputs, the last ones, its `forward` takes as `*arguments`
+    """
+    with fake:
+        example = tuple(
+            torch.zeros(
+                [axis if isinstance(axis, int) else lengths[axis] for axis in spec.shape],
+                dtype=getattr(torch, spec.dtype),
+            )
+            for spec in inputs
+        )
+    shapes = [
+        {index: sizes[axis] for index, axis in enumerate(spec.shape) if not isinstance(axis, int)} for spec in inputs
+    ]
+    named = len(inputs) - variadic
+    program = torch.onnx.export(
+        module,
+        example,
+        dynamo=True,
+        opset_version=opset,
+        input_names=[spec.name for spec in inputs],
+        output_names=list(outputs),
+        dynamic_shapes=(*shapes[:named], tuple(shapes[named:])) if variadic else tuple(shapes),
+        optimize=False,  # done later, once the weights are attached
+        verbose=False,
+    )
+    assert program is not None
+    for value, spec in zip(program.model.graph.inputs, inputs, strict=True):
+        value.shape = ir.Shape(spec.shape)  # of axes that follow from others, too
+    return program.model
 
 
 def scopes(node: ir.Node) -> list[str]:

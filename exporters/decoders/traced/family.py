@@ -22,17 +22,22 @@ class TracedFamily(Family):
     def check(self, config: Mapping[str, Any], where: str) -> None:
         """Raise `SourceError` for an architecture whose attention or state is of a kind of its own."""
         model = getattr(load("transformers"), self.architecture)
-        reason = ""
+        reason = own_attention(model)
         if getattr(model, "_is_stateful", False) and not _convolves(config):
             reason = "keeps a recurrent state beside its KV cache"
-        elif not hasattr(sys.modules[model.__module__], "ALL_ATTENTION_FUNCTIONS"):
-            reason = "computes its attention itself, and not by the attention interface of transformers"
-        elif "position_ids" not in inspect.signature(model.forward).parameters:
+        elif not reason and "position_ids" not in inspect.signature(model.forward).parameters:
             reason = "counts the tokens of its cache, and takes no positions"
         if reason:
             raise SourceError(
                 f"{where}: architecture {self.architecture} is not supported: it {reason}. Export another model."
             )
+
+
+def own_attention(model: type) -> str:
+    """What a class of `transformers` does that cannot be traced: attention of its own; "" if it uses the interface."""
+    if hasattr(sys.modules[model.__module__], "ALL_ATTENTION_FUNCTIONS"):
+        return ""
+    return "computes its attention itself, and not by the attention interface of transformers"
 
 
 def _convolves(config: Mapping[str, Any]) -> bool:

@@ -35,7 +35,14 @@ from intaglio.exporters.decoders.traced.reshapes import state_lengths
 from intaglio.exporters.decoders.traced.rotations import Rotations
 from intaglio.exporters.decoders.traced.weights import TracedWeights
 from intaglio.exporters.writing.graph_writer import OPSET
-from intaglio.exporters.writing.traced_graph import fake_parameters, module_outputs, name_nodes, quiet
+from intaglio.exporters.writing.traced_graph import (
+    fake_mode,
+    fake_parameters,
+    module_outputs,
+    name_nodes,
+    quiet,
+    to_onnx,
+)
 from intaglio.exporters.writing.weights import Rounding
 from intaglio.runtime.sessions.step import (
     BATCH,
@@ -81,11 +88,6 @@ def trace(module: DecoderModule, dtype: torch.dtype) -> TracedGraph:
         with as_nodes(), rotations.replaced():
             model = export_step(module, caches, dtype, fake)
     return finish(model, GRAPH, module, caches, TracedWeights(model, parameters, from_torch_dtype(dtype)), returned)
-
-
-def fake_mode() -> FakeTensorMode:
-    """The mode in which parameters have no values; buffers, such as frequencies, keep theirs."""
-    return FakeTensorMode(allow_non_fake_inputs=True)
 
 
 def finish(
@@ -166,6 +168,7 @@ def export_step(
         sizes,
         lengths,
         fake,
+        OPSET,
         variadic=len(module.inputs) + len(past),
     )
 
@@ -173,47 +176,3 @@ def export_step(
 def _widths(layers: Sequence[int], caches: Shapes) -> Iterator[tuple[int, int]]:
     """Layer and width of each cache, in the order of the graph's inputs."""
     return ((layer, width) for layer in layers for width in caches[layer][1:])
-
-
-def to_onnx(
-    module: torch.nn.Module,
-    inputs: Sequence[TensorSpec],
-    outputs: Sequence[str],
-    sizes: Mapping[str, Any],
-    lengths: Mapping[str, int],
-    fake: FakeTensorMode,
-    variadic: int = 0,
-) -> ir.Model:
-    """Trace `module` to a graph with these inputs and outputs, without weights.
-
-    sizes     the `torch.export.Dim` of each axis
-    lengths   of the axes, in the inputs that are traced
-    variadic  how many of the inputs, the last ones, its `forward` takes as `*arguments`
-    """
-    with fake:
-        example = tuple(
-            torch.zeros(
-                [axis if isinstance(axis, int) else lengths[axis] for axis in spec.shape],
-                dtype=getattr(torch, spec.dtype),
-            )
-            for spec in inputs
-        )
-    shapes = [
-        {index: sizes[axis] for index, axis in enumerate(spec.shape) if not isinstance(axis, int)} for spec in inputs
-    ]
-    named = len(inputs) - variadic
-    program = torch.onnx.export(
-        module,
-        example,
-        dynamo=True,
-        opset_version=OPSET,
-        input_names=[spec.name for spec in inputs],
-        output_names=list(outputs),
-        dynamic_shapes=(*shapes[:named], tuple(shapes[named:])) if variadic else tuple(shapes),
-        optimize=False,  # done later, once the weights are attached
-        verbose=False,
-    )
-    assert program is not None
-    for value, spec in zip(program.model.graph.inputs, inputs, strict=True):
-        value.shape = ir.Shape(spec.shape)  # of axes that follow from others, too
-    return program.model

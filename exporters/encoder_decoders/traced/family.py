@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import importlib
-import sys
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
 from intaglio.errors import SourceError
 from intaglio.exporters.checkpoints.family import Family, listed_architecture
+from intaglio.exporters.decoders.traced.family import own_attention
 from intaglio.extras import load
 
 
@@ -19,11 +19,9 @@ class TracedEncoderDecoder(Family):
 
     def check(self, config: Mapping[str, Any], where: str) -> None:
         """Raise `SourceError` for an architecture whose attention is of a kind of its own."""
-        model = getattr(load("transformers"), self.architecture)
-        if not hasattr(sys.modules[model.__module__], "ALL_ATTENTION_FUNCTIONS"):
+        if reason := own_attention(getattr(load("transformers"), self.architecture)):
             raise SourceError(
-                f"{where}: architecture {self.architecture} is not supported: it computes its attention itself, and "
-                "not by the attention interface of transformers. Export another model."
+                f"{where}: architecture {self.architecture} is not supported: it {reason}. Export another model."
             )
 
 

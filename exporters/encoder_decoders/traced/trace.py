@@ -14,7 +14,8 @@ from intaglio.exporters.decoders.traced.rotations import Rotations
 from intaglio.exporters.decoders.traced.trace import TracedGraph
 from intaglio.exporters.decoders.traced.weights import TracedWeights
 from intaglio.exporters.encoder_decoders.traced.modules import CrossAttentionModule, EncoderModule, position_embeddings
-from intaglio.exporters.writing.traced_graph import fake_parameters, quiet
+from intaglio.exporters.writing.graph_writer import OPSET
+from intaglio.exporters.writing.traced_graph import fake_mode, fake_parameters, quiet, to_onnx
 from intaglio.runtime.sessions.step import BATCH, SOURCE, SOURCE_IDS, SOURCE_MASK
 
 ENCODER = "encoder"  # the name of its graph
@@ -36,7 +37,7 @@ def trace(model: Any, longest: int, dtype: torch.dtype) -> TracedGraphs:
         for name, buffer in table.named_buffers(recurse=False):
             setattr(table, name, buffer.to(dtype))
     with quiet():
-        fake = decoders.fake_mode()
+        fake = fake_mode()
         parameters = fake_parameters(decoder, dtype, fake)
         rotations = Rotations(decoder)
         with rotations.watched(), fake, decoders.returns(decoder) as returned:
@@ -45,13 +46,14 @@ def trace(model: Any, longest: int, dtype: torch.dtype) -> TracedGraphs:
         replace_modules(decoder)
         source = torch.export.Dim(SOURCE, max=longest)
         with as_nodes(), rotations.replaced():
-            reading = decoders.to_onnx(
+            reading = to_onnx(
                 encoder,
                 [SOURCE_IDS, SOURCE_MASK],
                 [spec.name for spec in decoder.inputs[1:]],
                 {BATCH: torch.export.Dim(BATCH), SOURCE: source},
                 EXAMPLE,
                 fake,
+                OPSET,
             )
             writing = decoders.export_step(decoder, caches, dtype, fake, {SOURCE: EXAMPLE[SOURCE]})
     graphs = [
