@@ -36,12 +36,11 @@ PIP := PYTHONWARNINGS=ignore $(BIN)/pip install --quiet --no-compile --constrain
 quickstart: $(VENV)/run
 	PATH="$(CURDIR)/$(BIN):$$PATH" bash examples/quickstart.sh build/quickstart
 
-# The kernels are compiled while pip downloads, the types are checked while the tests are collected.
+# The kernels are compiled while pip downloads, the types are checked beside the tests, some of which wait.
 test:
 	$(MAKE) --jobs=2 $(VENV)/dev kernels
-	$(MAKE) lint
-	$(MAKE) --jobs=2 types collected
-	$(MAKE) tests
+	$(MAKE) --jobs=2 lint collected
+	$(MAKE) --jobs=2 types tests
 
 lint: $(VENV)/dev
 	$(BIN)/ruff check .

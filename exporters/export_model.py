@@ -89,10 +89,10 @@ def export(
     if revision is not None and Path(source).exists():
         raise UsageError(f"--revision {revision}: is for a hub id, and {source} is on this machine. Remove it.")
     if source.endswith(".onnx"):
-        outputs = {}
         _check_graph_options(dtype, features, context, adapter)
         with create(output, force) as draft:
-            adopt(Path(source), draft)
+            outputs = adopt(Path(source), draft, given, check)
+            notes += draft.notes
     else:
         checkpoint = Checkpoint.open(source, revision, check=find_kind)
         kind, family = find_kind(checkpoint.config, str(checkpoint.folder), checkpoint.is_sentence_folder)

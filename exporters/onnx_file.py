@@ -3,16 +3,21 @@
 from __future__ import annotations
 
 import warnings
+from collections.abc import Mapping
 from pathlib import Path
 
+from intaglio.accuracy.default_bounds import bounds_for
 from intaglio.bundle.bundle import Axis, Draft, Source, tensor_spec
 from intaglio.bundle.external_data import external_data_files
 from intaglio.bundle.model_file import load, outline, parse, save
 from intaglio.bundle.recorded_name import recorded_name
-from intaglio.errors import BundleError, SourceError, one_line
+from intaglio.errors import BundleError, SourceError, UsageError, one_line
 from intaglio.exporters.checkpoints.family import Family
 from intaglio.exporters.checkpoints.pointers import check_downloaded
-from intaglio.exporters.checkpoints.tokenizer_files import BESIDE
+from intaglio.exporters.checkpoints.tokenizer_files import BESIDE, BESIDE_DECODER
+from intaglio.exporters.decoders.foreign.export import rewritten
+from intaglio.exporters.decoders.writing import step_axes
+from intaglio.exporters.reference.check import Checked
 from intaglio.exporters.writing.manifest import new_manifest
 from intaglio.files.hashes import copy_file, inside, sha256
 from intaglio.plugins import custom_operators
@@ -22,10 +27,15 @@ from intaglio.runtime.text.tokenizer import TOKENIZER
 TASK_OF_OUTPUT = {"sentence_embedding": "embed", "last_hidden_state": "encode"}
 
 
-def adopt(path: Path, draft: Draft) -> None:
+def adopt(path: Path, draft: Draft, given: Mapping[str, float], check: bool) -> dict[str, Checked]:
     """Fill `draft` with the graph at `path`, its external data, and the tokenizer files next to it.
 
-    Raises `SourceError` if the file is not a valid ONNX graph, or its external data is outside its folder.
+    A decoder is rewritten to take a step as ours do, and compared with the graph as it was, by bounds with the ones
+    `given` in place. What has caches but cannot be rewritten stays as it is, and a note says why. Returns the
+    differences; of other graphs there are none.
+
+    Raises `SourceError` if the file is not a valid ONNX graph, or its external data is outside its folder, and
+    `UsageError` for a decoder without `check`.
     """
     import onnx
 
@@ -42,32 +52,46 @@ def adopt(path: Path, draft: Draft) -> None:
         model = load(path)
     except BundleError as error:
         raise SourceError(f"source {one_line(error, 300)}") from error
+    places = [path.parent, path.parent.parent] if path.parent.name == "onnx" else [path.parent]  # optimum's folders
+    for name in (TOKENIZER, *BESIDE, *BESIDE_DECODER):
+        if found := next((place / name for place in places if (place / name).is_file()), None):
+            copy_file(found, draft.path / name)
+    reasons: list[str] = []
+    try:
+        decoder = rewritten(path, model, places, draft)
+    except SourceError as error:
+        decoder, model = None, load(path)
+        reasons = [str(error).rstrip(".")]
+        draft.notes.append(f"it has a cache, but is taken as a graph that `generate` does not run: {reasons[0]}")
+    if decoder and not check:
+        raise UsageError(
+            "--no-check: the graph of a decoder is rewritten, which can go wrong without an error. Leave it out."
+        )
     inputs = [tensor_spec(value) for value in model.graph.inputs if not value.is_initializer()]
     outputs = {tensor_spec(value).name for value in model.graph.outputs}
     symbolic = {length for spec in inputs for length in spec.shape if isinstance(length, str)}
     weights = [value.dtype.numpy().name for value in model.graph.initializers.values() if value.dtype is not None]
     floats = [name for name in weights if name.startswith(("float", "bfloat"))]
-    places = [path.parent, path.parent.parent] if path.parent.name == "onnx" else [path.parent]  # optimum's folders
-    for name in (TOKENIZER, *BESIDE):
-        if found := next((place / name for place in places if (place / name).is_file()), None):
-            copy_file(found, draft.path / name)
     draft.manifest = new_manifest(
         model,
         Source(
             "onnx", recorded_name(path), None, {name: sha256(path.parent / name) for name in (path.name, *locations)}
         ),
         Family("", model.producer_name or ""),
-        task=next((task for name, task in TASK_OF_OUTPUT.items() if name in outputs), ""),
-        dtype=max(set(floats), key=floats.count, default="float32"),
-        axes={name: Axis() for name in sorted(symbolic)},
+        task="generate" if decoder else next((task for name, task in TASK_OF_OUTPUT.items() if name in outputs), ""),
+        dtype=decoder.dtype if decoder else max(set(floats), key=floats.count, default="float32"),
+        axes=step_axes(decoder.decoder) if decoder else {name: Axis() for name in sorted(symbolic)},
         custom_operators=custom_operators(model.graph),
+        **({"decoder": decoder.decoder} if decoder else {}),
     )
     save(model, draft.model_path)
     try:
         onnx.checker.check_model(str(draft.model_path))  # of the copy: it rejects external data behind links
     except onnx.checker.ValidationError as error:
-        raise SourceError(f"source {path}: {one_line(error, 300)}") from error
+        unread = "".join(f" As a decoder it is not read: {reason}." for reason in reasons)
+        raise SourceError(f"source {path}: {one_line(error, 300).rstrip('.')}.{unread}") from error
     _check_opens(path, draft.model_path)
+    return decoder.check(draft.model_path, bounds_for(decoder.dtype, given)) if decoder else {}
 
 
 def _check_interface(path: Path) -> None:

@@ -17,7 +17,7 @@ from typing import Any
 
 import pytest
 from chat_bundles import chat_bundle
-from covering import THOROUGH, leave_to_proofs
+from covering import QUICK, THOROUGH, leave_to_proofs
 from early_exits import save_early_exit
 from hypothesis import settings
 from speech_bundles import export_recogniser
@@ -34,7 +34,7 @@ from intaglio.plugins import ort
 
 # Without a deadline: the duration of an example depends on other work of the machine.
 settings.register_profile("thorough", deadline=None, max_examples=THOROUGH)
-settings.register_profile("quick", deadline=None, max_examples=THOROUGH // 4)
+settings.register_profile("quick", deadline=None, max_examples=QUICK)
 settings.load_profile("quick")
 
 Once = Callable[[str, Callable[[Path], object]], Path]

@@ -87,6 +87,7 @@ def test_float16_is_rounded_after_merging(tmp_path: Path) -> None:
     np.testing.assert_array_equal(stored.numpy(), expected.T if "transposed" in str(stored.name) else expected)
 
 
+@pytest.mark.proof
 def test_classifier(make_checkpoint: Callable[..., Path], tmp_path: Path) -> None:
     import torch
 

@@ -23,7 +23,6 @@ BASES = [(family.architecture, 2) for family in ENCODERS if family.model_type no
 FEW = [
     ("BertForSequenceClassification", 1),
     ("DistilBertModel", 1),
-    ("RobertaForMaskedLM", 1),
 ]
 OTHERS = [
     (name, 1) for family in ENCODERS for name in family.architectures if (name, 1) not in FEW and (name, 2) not in BASES

@@ -90,7 +90,7 @@ def test_linked_external_data_is_read(layout: Callable[[Path, Path], None], mode
 @pytest.mark.parametrize("layout", LAYOUTS)
 def test_bundle_of_links_opens_and_runs(layout: Callable[[Path, Path], None], model: Path, tmp_path: Path) -> None:
     with create(tmp_path / "bundle") as draft:
-        adopt(model, draft)
+        adopt(model, draft, {}, check=True)
         save(load(model), draft.model_path, external_above=0)
     layout(tmp_path / "bundle", tmp_path / "linked")
     assert (tmp_path / "linked" / "model.onnx.data").is_file()

@@ -179,7 +179,7 @@ def all_follow(texts: list[tuple[int, ...]], distribution: dict[tuple[int, ...],
         pytest.param({"strategy": "sample"}, id="plain", marks=pytest.mark.proof),
         # Drafts of two tokens have all that those of one have.
         pytest.param({"strategy": "speculative", "window": 1}, id="speculative-1", marks=pytest.mark.proof),
-        pytest.param({"strategy": "speculative", "window": 2}, id="speculative-2"),
+        pytest.param({"strategy": "speculative", "window": 2}, id="speculative-2", marks=pytest.mark.proof),
         # Certain drafts, as those of a tree are: test_draft_tree samples with these.
         pytest.param({"strategy": "ngram"}, id="ngram", marks=pytest.mark.proof),
     ],

@@ -35,6 +35,7 @@ def documents(count: int) -> list[str]:
     return ["".join(letters.choices("abcdefgh ", k=letters.randint(1, 60))) or "a" for _ in range(count)]
 
 
+@pytest.mark.proof
 def test_scores_and_order_equal_a_cross_encoder(reranker: tuple[Path, Path]) -> None:
     from sentence_transformers import CrossEncoder
 

@@ -12,7 +12,7 @@ from hypothesis import settings
 
 Interaction = frozenset[tuple[str, int]]  # parameters with the number of the value of each
 Value = TypeVar("Value")
-THOROUGH = 100  # examples of a property in `make proofs`; `make test` has a quarter of them
+THOROUGH, QUICK = 100, 15  # examples of a property in `make proofs` and in `make test`
 
 
 def leave_to_proofs(items: Sequence[pytest.Item]) -> None:

@@ -1,0 +1,1 @@
+"""Decoders that other tools exported to ONNX, rewritten to take a step as ours do."""
