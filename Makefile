@@ -65,7 +65,7 @@ tests: $(VENV)/dev kernels
 test-changed: $(VENV)/dev kernels
 	files=$$($(BIN)/python tests/support/source/changed_tests.py $(BASE)) && [ -z "$$files" ] || $(BIN)/pytest -n 2 --dist loadfile $$files
 
-# The properties again, with four times as many examples, and the tests that take long.
+# The properties again, with more examples, and the tests that take long.
 proofs: $(VENV)/dev kernels
 	$(BIN)/pytest -n 2 --dist loadfile --hypothesis-profile thorough $$(grep --recursive --files-with-matches --include='*.py' '^from hypothesis' tests)
 	$(BIN)/pytest -n 2 --dist loadfile --hypothesis-profile thorough -m proof

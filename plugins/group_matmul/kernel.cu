@@ -6,7 +6,7 @@
 //
 // Of every kernel: x: [rows, depth]; packed: int32 [channels, depth·bits/32]; scales: float16 or float32 [channels, groups],
 // by scale_bytes, the bytes of a scale; zero_points: uint8 [channels, groups], or the middle of all numbers; group_size,
-// depth / groups, is a multiple of 32; y: [rows, channels], of x's dtype.
+// depth / groups, is a multiple of 32, in float32 of 16; y: [rows, channels], of x's dtype.
 #include "cuda/packed_weights/product.cuh"
 #include "cuda/packed_weights/float32.cuh"
 

@@ -15,13 +15,21 @@ RECIPROCAL = 2**30  # of the 32 numbers of a chunk in a group: RECIPROCAL_BITS o
 def launch(inputs: Sequence[Tensor | None], attributes: Mapping[str, Any], sm: int) -> Launch:
     """Rows are all axes of x but the last; the kernel is chosen by x's dtype, bits, and whether there are zero points.
 
-    `activation_bits` is for CPUs. Raises `EngineError` for groups so large that the kernel could not tell them apart.
+    `activation_bits` is for CPUs. Raises `EngineError` for groups so large that the kernel could not tell them apart,
+    and for smaller ones than it has.
     """
     x, depth, group_size = inputs[0], attributes["K"], attributes["group_size"]
     suffix = "_zero_points" if len(inputs) > 3 and inputs[3] is not None else ""
+    is_float32 = x is not None and x.dtype == "float32"
+    if is_float32:
+        return packed_launch("group_matmul", inputs, attributes, sm, suffix, (group_size,))
     chunks = group_size // CHUNK
+    if group_size % CHUNK:
+        raise EngineError(
+            f"group_matmul: groups of {group_size} in float16, and the GPU's kernel has those of multiples of {CHUNK}. "
+            "Export the checkpoint with --dtype float16, which decodes smaller groups."
+        )
     if depth // CHUNK * chunks >= RECIPROCAL:
         raise EngineError(f"group_matmul: groups of {group_size} of {depth} in_features. Use smaller groups.")
-    is_float32 = x is not None and x.dtype == "float32"
-    scalars = (group_size,) if is_float32 else (depth // group_size, RECIPROCAL // chunks + 1)
+    scalars = (depth // group_size, RECIPROCAL // chunks + 1)
     return packed_launch("group_matmul", inputs, attributes, sm, suffix, scalars)

@@ -3,6 +3,14 @@
 from intaglio.plugins.lut_matmul.signature import ACTIVATION_BITS
 from intaglio.plugins.signature import FLOATS, Attribute, Group, Input, Like, Output, Signature
 
+SMALLEST_GROUP = 16  # numbers; a unit of the CPU kernels has at most as many of a row, but 32 of 3 bits
+
+
+def smallest_group(bits: int) -> int:
+    """The number of values of which every group size is a multiple."""
+    return 32 if bits == 3 else SMALLEST_GROUP
+
+
 SIGNATURE = Signature(
     name="GroupMatMul",
     inputs=(

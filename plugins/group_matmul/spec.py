@@ -19,7 +19,7 @@ from intaglio.errors import GraphError
 from intaglio.plugins import operation_counts
 from intaglio.plugins.bit_packing import WORD, unpack, unpack_body
 from intaglio.plugins.contract import Operator
-from intaglio.plugins.group_matmul.signature import SIGNATURE
+from intaglio.plugins.group_matmul.signature import SIGNATURE, smallest_group
 from intaglio.plugins.lut_matmul.spec import check_depth, check_width, product
 from intaglio.plugins.operator_inputs import Array, Given, Shape
 
@@ -30,6 +30,7 @@ if TYPE_CHECKING:
 
 
 BLOCKS = (
+    16,
     32,
     64,
     128,
@@ -46,11 +47,11 @@ class GroupMatMul(Operator):
     def complete(self, attributes: Mapping[str, Any]) -> dict[str, Any]:
         """Checked: K fills whole words, and groups fill K."""
         complete = super().complete(attributes)
-        depth, size = complete["K"], complete["group_size"]
+        depth, size, least = complete["K"], complete["group_size"], smallest_group(complete["bits"])
         check_depth(self.name, depth)
-        if not WORD <= size <= LARGEST_GROUP or size % WORD or depth % size:
+        if not least <= size <= LARGEST_GROUP or size % least or depth % size:
             raise GraphError(
-                f"{self.name}: group_size={size}, expected a multiple of {WORD}, at most {LARGEST_GROUP}, "
+                f"{self.name}: group_size={size}, expected a multiple of {least}, at most {LARGEST_GROUP}, "
                 f"that divides K={depth}."
             )
         return complete

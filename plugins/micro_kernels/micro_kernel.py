@@ -36,7 +36,6 @@ VARIANTS = 3  # of a case that are emitted
 SIGNATURES = {"group_matmul": group_matmul.SIGNATURE, "lut_matmul": lut_matmul.SIGNATURE}
 # Of a weight's numbers, by operator.
 BITS = {operator: tuple(map(int, each.attribute("bits").choices)) for operator, each in SIGNATURES.items()}
-SHORTEST_GROUP = 32  # values of K of a group, whose multiple every group's size is
 
 
 class Case(NamedTuple):
@@ -118,7 +117,7 @@ def _steps_fit(case: Case, m_u: int) -> bool:
     if case.operator == "lut_matmul" or m_u <= vectors:
         return vectors % m_u == 0
     depth = m_u * (4 if case.planes else 1)  # values of K, of which a byte's lane holds four side by side
-    return m_u % vectors == 0 and SHORTEST_GROUP % depth == 0
+    return m_u % vectors == 0 and group_matmul.SMALLEST_GROUP % depth == 0
 
 
 def variants(case: Case, isa: InstructionSet) -> list[MicroKernel]:

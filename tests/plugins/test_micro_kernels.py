@@ -14,6 +14,7 @@ from operator_cases import Case as OperatorCase
 
 from intaglio.plugins import OPS, ort
 from intaglio.plugins.bit_packing import pack
+from intaglio.plugins.group_matmul.signature import smallest_group
 from intaglio.plugins.kernel_check.node_model import feeds, node_model
 from intaglio.plugins.micro_kernels import tables
 from intaglio.plugins.micro_kernels.header import headers
@@ -96,7 +97,7 @@ def test_search_finds_exactly_the_variants_that_fit_the_registers(found, count):
             held = planes * m_u + m_u * t_u + case.rows * planes * t_u  # x, weights, sums
             if case.operator == "group_matmul":
                 held += 1 + (0 if case.planes else t_u)  # the mask, zero points
-                steps = vectors % m_u == 0 or (m_u % vectors == 0 and 32 % (m_u * lanes) == 0)
+                steps = vectors % m_u == 0 or (m_u % vectors == 0 and 16 % (m_u * lanes) == 0)
             else:
                 if case.planes:
                     pairs = case.rows == 1 and isa.bytes.index_bits >= 2 * case.bits
@@ -191,9 +192,10 @@ def operator_case(case: Case, random: np.random.Generator) -> OperatorCase:
     packed = pack(random.integers(0, 2**case.bits, (rows, depth)), case.bits)
     attributes = {"bits": case.bits, "K": depth, "activation_bits": 16 if case.planes == 2 else 32}
     if case.operator == "group_matmul":
-        scales = random.normal(size=(rows, depth // 32)).astype(np.float32)
+        size = smallest_group(case.bits)
+        scales = random.normal(size=(rows, depth // size)).astype(np.float32)
         zero_points = random.integers(0, 2**case.bits, scales.shape).astype(np.uint8)
-        return OperatorCase("GroupMatMul", (x, packed, scales, zero_points), {**attributes, "group_size": 32})
+        return OperatorCase("GroupMatMul", (x, packed, scales, zero_points), {**attributes, "group_size": size})
     lut = random.normal(size=(rows, 2**case.bits)).astype(np.float32)
     if case.planes:
         steps = random.integers(-127, 128, lut.shape)

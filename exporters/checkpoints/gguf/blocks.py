@@ -166,7 +166,7 @@ TYPES = {
     7: BlockType("Q5_1", 32, 24, 8, _q5_1, has_minimums=True),
     8: BlockType("Q8_0", 32, 34, 8, _q8_0),
     10: BlockType("Q2_K", 256, 84, 2, _q2_k, groups=16, has_minimums=True),
-    11: BlockType("Q3_K", 256, 110, 3, _q3_k, groups=16),
+    11: BlockType("Q3_K", 256, 110, 4, _q3_k, groups=16),  # in 3 bits, groups have 32 numbers
     12: BlockType("Q4_K", 256, 144, 4, _q4_k, groups=8, has_minimums=True),
     13: BlockType("Q5_K", 256, 176, 8, _q5_k, groups=8, has_minimums=True),
     14: BlockType("Q6_K", 256, 210, 8, _q6_k, groups=16),

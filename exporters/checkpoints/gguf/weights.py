@@ -20,7 +20,8 @@ from intaglio.exporters.checkpoints.gguf.container import Container, StoredBlock
 from intaglio.exporters.checkpoints.quantized.grouped_weight import GroupedWeight, Groups, StackedWeight, alternating
 from intaglio.exporters.files.computed_tensor import ComputedTensor, FloatTensor
 from intaglio.exporters.files.safetensors_file import MappedTensor, map_tensor
-from intaglio.plugins.bit_packing import WORD, pack
+from intaglio.plugins.bit_packing import pack
+from intaglio.plugins.group_matmul.signature import smallest_group
 
 if TYPE_CHECKING:
     import torch
@@ -143,7 +144,7 @@ def _stored(blocks: StoredBlocks, order: npt.NDArray[np.int64] | None, offset: f
             return _mapped(blocks)
         return ComputedTensor(blocks.shape, lambda: _floats(blocks, order, offset), "")
     size = kind.elements // kind.groups
-    if len(blocks.shape) != 2 or size % WORD:
+    if len(blocks.shape) != 2 or size % smallest_group(kind.bits):
         return ComputedTensor(blocks.shape, lambda: _floats(blocks, order, offset), kind.name)
 
     def read() -> Groups:

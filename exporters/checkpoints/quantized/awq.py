@@ -55,7 +55,7 @@ def weight(name: str, parts: Parts, settings: Mapping[str, Any]) -> GroupedWeigh
         raise SourceError(f"{name}: {described(parts)} do not form a weight of AWQ in {BITS} bits. Download it again.")
     size = stated_group_size(name, settings, ("group_size", "q_group_size"), inputs, 0 if by_row else deep)
     groups = min(deep, -(-inputs // size)) if by_row else deep
-    usable = usable_group(name, inputs, groups, size)
+    usable = usable_group(name, inputs, groups, size, BITS)
 
     def read() -> Groups:
         if by_row:

@@ -106,7 +106,7 @@ def of_8_bits(name: str, parts: Parts, settings: Mapping[str, Any]) -> GroupedWe
     form = int(array(parts["weight_format"]).reshape(-1)[0]) if "weight_format" in parts else 0
     if form != 0:
         raise SourceError(f"{name}: weight_format is {form}, expected 0, rows. Save the model with bitsandbytes again.")
-    usable_group(name, inputs, 1, inputs)
+    usable_group(name, inputs, 1, inputs, 8)
 
     def read() -> Groups:
         codes = (array(numbers).astype(np.int16) + CENTRE).astype(np.uint8)

@@ -45,7 +45,7 @@ def weight(name: str, parts: Parts, settings: Mapping[str, Any]) -> GroupedWeigh
         )
     inputs = stored[1]
     size = -(-inputs // groups)
-    usable = usable_group(name, inputs, groups, size)
+    usable = usable_group(name, inputs, groups, size, bits)
     index = array(parts["weight_g_idx"]) if "weight_g_idx" in parts else None
     order = sorted_inputs(name, None if index is None or (index == NO_GROUP).all() else index, inputs, size)
     zeros = parts.get("weight_zero_point")

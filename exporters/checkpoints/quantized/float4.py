@@ -24,10 +24,10 @@ from intaglio.errors import SourceError
 from intaglio.exporters.checkpoints.quantized.grouped_weight import GroupedWeight, Groups, StackedWeight
 from intaglio.exporters.checkpoints.quantized.parts import Parts, array, described
 from intaglio.exporters.files.computed_tensor import ComputedTensor
-from intaglio.plugins.bit_packing import pack
+from intaglio.plugins.bit_packing import WORD, pack
 
 if TYPE_CHECKING:
-    import torch
+    pass
 
 # E2M1 times 2, which are whole numbers: the operator's codes are these plus the centre.
 TWICE = np.array([0, 1, 2, 3, 4, 6, 8, 12, 0, -1, -2, -3, -4, -6, -8, -12])
@@ -47,7 +47,7 @@ def mx_weight(name: str, parts: Parts, settings: Mapping[str, Any]) -> GroupedWe
     channels, inputs = packed.shape[0], packed.shape[1] * 2
     if packed.dtype.itemsize != 1 or scale.dtype.itemsize != 1 or scale.shape != (channels, inputs / MX_BLOCK):
         raise SourceError(f"{name}: {described(parts)} do not form a weight of MXFP4. Download it again.")
-    return GroupedWeight((channels, inputs), BITS, MX_BLOCK, lambda: _groups(array(packed), _bytes(scale)))
+    return GroupedWeight((channels, inputs), BITS, MX_BLOCK, lambda: _mx_groups(array(packed), _bytes(scale)))
 
 
 def experts(name: str, parts: Parts, settings: Mapping[str, Any]) -> StackedWeight:
@@ -62,7 +62,7 @@ def experts(name: str, parts: Parts, settings: Mapping[str, Any]) -> StackedWeig
         import torch
 
         exponents = scale.tensor[expert].view(torch.uint8).numpy()
-        return _groups(packed.tensor[expert].numpy().reshape(channels, -1), exponents)
+        return _mx_groups(packed.tensor[expert].numpy().reshape(channels, -1), exponents)
 
     shape = channels, blocks * MX_BLOCK
     return StackedWeight(tuple(GroupedWeight(shape, BITS, MX_BLOCK, partial(read, each)) for each in range(number)))
@@ -75,14 +75,18 @@ def _bytes(scale: Any) -> npt.NDArray[np.uint8]:
     return np.ascontiguousarray(scale.tensor.view(torch.uint8).numpy())
 
 
-def _groups(packed: npt.NDArray[np.uint8], exponents: npt.NDArray[np.uint8]) -> Groups:
+def _mx_groups(packed: npt.NDArray[np.uint8], exponents: npt.NDArray[np.uint8]) -> Groups:
     """What GroupMatMul gets for [N, K/2] bytes and [N, K/32] exponents."""
+    return _groups(packed, np.ldexp(np.float32(0.5), exponents.astype(np.int32) - BIAS))
+
+
+def _groups(packed: npt.NDArray[np.uint8], scales: npt.NDArray[np.float32]) -> Groups:
+    """What GroupMatMul gets for [N, K/2] bytes and half of each block's scale."""
     codes = (TWICE + CENTRE).astype(np.uint8)[indices(packed)]
-    scales = np.ldexp(np.float32(0.5), exponents.astype(np.int32) - BIAS)
     return Groups(pack(codes, BITS), scales, np.full(scales.shape, CENTRE, np.uint8))
 
 
-def nv_weight(name: str, parts: Parts, settings: Mapping[str, Any]) -> ComputedTensor:
+def nv_weight(name: str, parts: Parts, settings: Mapping[str, Any]) -> GroupedWeight | ComputedTensor:
     """The weight `name` of NVFP4 from its parts. Raises `SourceError` where they disagree."""
     import torch
 
@@ -96,13 +100,13 @@ def nv_weight(name: str, parts: Parts, settings: Mapping[str, Any]) -> ComputedT
         if each.shape not in ((), (1,)) or not each.dtype.is_floating_point:
             raise SourceError(f"{name}: {described(parts)}: expected one scale of all. Download it again.")
 
-    def read() -> torch.Tensor:
+    def read() -> Groups:
         scales = scale.tensor.to(torch.float32)
         if divisor is not None:
             scales = scales / divisor.tensor.to(torch.float32)
         if factor is not None:
             scales = scales * factor.tensor.to(torch.float32)
-        numbers = (TWICE / 2).astype(np.float32)[indices(array(packed))].reshape(channels, -1, NV_BLOCK)
-        return torch.from_numpy(numbers).mul_(scales[:, :, None]).reshape(channels, inputs)
+        return _groups(array(packed), (scales / 2).numpy())
 
-    return ComputedTensor((channels, inputs), read, "NVFP4")
+    weight = GroupedWeight((channels, inputs), BITS, NV_BLOCK, read)
+    return weight if inputs % WORD == 0 else ComputedTensor(weight.shape, lambda: weight.tensor, "NVFP4")

@@ -56,7 +56,7 @@ def weight(name: str, parts: Parts, settings: Mapping[str, Any]) -> GroupedWeigh
     inputs = words * WORD // bits
     index = array(parts["g_idx"]) if "g_idx" in parts else None
     size = stated_group_size(name, settings, ("group_size",), inputs, groups)
-    usable = usable_group(name, inputs, groups, size)
+    usable = usable_group(name, inputs, groups, size, bits)
     order = sorted_inputs(name, index, inputs, size)
     in_planes = layout == PLANES and bits == 3
     first = layout == FIRST if not settings.get("sym", True) else _is_first_version(layout, parts, bits)

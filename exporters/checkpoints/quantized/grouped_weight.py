@@ -12,6 +12,7 @@ import numpy.typing as npt
 
 from intaglio.errors import SourceError
 from intaglio.plugins.bit_packing import WORD, unpack
+from intaglio.plugins.group_matmul.signature import smallest_group
 
 if TYPE_CHECKING:
     import torch
@@ -211,21 +212,21 @@ def stated_group_size(name: str, settings: Mapping[str, Any], keys: Sequence[str
     return inputs if given == -1 or groups == 1 else given
 
 
-def usable_group(name: str, inputs: int, groups: int, group_size: int) -> int:
+def usable_group(name: str, inputs: int, groups: int, group_size: int, bits: int) -> int:
     """The group size to store `groups` groups of `group_size` (the last may be shorter) of a row of `inputs` weights.
 
     A smaller one, of which each group has several with equal scales, where `group_size` does not divide the row.
-    Raises `SourceError` if none is a multiple of 32, or the groups do not fill the row.
+    Raises `SourceError` if none is a multiple of what GroupMatMul has in `bits`, or the groups do not fill the row.
     """
     if group_size < 1 or -(-inputs // group_size) != groups:
         raise SourceError(
             f"{name}: {groups} groups of {group_size} for {inputs} inputs. Download the checkpoint again."
         )
-    usable = gcd(group_size, inputs) if inputs % group_size else group_size
-    if usable % WORD or inputs % WORD:
+    usable, least = gcd(group_size, inputs) if inputs % group_size else group_size, smallest_group(bits)
+    if usable % least or inputs % WORD:
         raise SourceError(
-            f"{name}: groups of {group_size} for {inputs} inputs are not kept: groups have to be multiples of {WORD}. "
-            "Export the checkpoint that it was made from."
+            f"{name}: groups of {group_size} for {inputs} inputs are not kept: groups have to be multiples of {least}, "
+            f"and inputs of {WORD}. Export the checkpoint that it was made from."
         )
     return usable
 

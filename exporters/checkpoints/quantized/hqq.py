@@ -22,6 +22,7 @@ from intaglio.exporters.checkpoints.quantized.grouped_weight import BITS, Groupe
 from intaglio.exporters.checkpoints.quantized.parts import Parts, array, described
 from intaglio.exporters.files.computed_tensor import ComputedTensor
 from intaglio.plugins.bit_packing import WORD, pack
+from intaglio.plugins.group_matmul.signature import smallest_group
 
 if TYPE_CHECKING:
     import torch
@@ -65,7 +66,7 @@ def weight(name: str, parts: Parts, settings: Mapping[str, Any]) -> GroupedWeigh
         scale = array(parts["scale"]).astype(np.float32)
         return scale, scale * array(parts["zero"]).astype(np.float32)
 
-    if axis == 1 and size % WORD == 0 and shape[1] % size == 0:
+    if axis == 1 and size % smallest_group(bits) == 0 and shape[1] % WORD == shape[1] % size == 0:
 
         def read() -> Groups:
             scales, minimums = (each.reshape(shape[0], -1) for each in factors())

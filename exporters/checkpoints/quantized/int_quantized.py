@@ -38,7 +38,7 @@ def weight(name: str, parts: Parts, settings: Mapping[str, Any]) -> GroupedWeigh
             "Download it again."
         )
     size = -(-inputs // groups)
-    usable = usable_group(name, inputs, groups, size)
+    usable = usable_group(name, inputs, groups, size, 8)
 
     def per_group(values: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
         return spread(np.broadcast_to(values.reshape(-1, groups), (channels, groups)), size, usable, inputs)

@@ -12,8 +12,9 @@ INPUTS = (
     "position_ids", "attention_bias", "head_sink", "k_scale", "v_scale", "q_norm_weight", "k_norm_weight",
 )  # fmt: skip
 UNREAD = ("attention_bias", "head_sink", "k_scale", "v_scale", "q_norm_weight", "k_norm_weight")
-# Attributes with another value than these change what is computed, and are not read.
-EXPECTED = {"smooth_softmax": (0, -1), "qk_output": (0,), "causal": (1,), "sliding_window_cache": (0,)}
+# Attributes with another value than these change what is computed, and are not read. `sliding_window_cache` only says
+# that tokens before the window may be left out of the cache.
+EXPECTED = {"smooth_softmax": (0, -1), "qk_output": (0,), "causal": (1,)}
 
 
 def site(node: ir.Node, nodes: Nodes, positions: ir.Value) -> Site | None:

@@ -11,15 +11,17 @@ import onnx_ir as ir
 from intaglio.errors import SourceError
 from intaglio.exporters.checkpoints.quantized.grouped_weight import GroupedWeight, Groups
 from intaglio.exporters.decoders.foreign.norms import replace
+from intaglio.exporters.decoders.foreign.original import EXACT
 from intaglio.exporters.decoders.foreign.site import Nodes, given
 from intaglio.exporters.decoders.traced.grouped import keep_codes
 from intaglio.plugins.bit_packing import WORD, pack
+from intaglio.plugins.group_matmul.signature import smallest_group
 
 BITS = (2, 4, 8)
 
 
-def keep_nbits(model: ir.Model, nodes: Nodes) -> list[str]:
-    """Replace each MatMulNBits by GroupMatMul. Returns why some stay as they are."""
+def keep_nbits(model: ir.Model, nodes: Nodes, dtype: ir.DataType) -> list[str]:
+    """Replace each MatMulNBits by GroupMatMul; `dtype`: of their inputs. Returns why some stay as they are."""
     graph = model.graph
     weights: dict[ir.Value, GroupedWeight] = {}
     placed: dict[str, ir.Value] = {}
@@ -27,8 +29,9 @@ def keep_nbits(model: ir.Model, nodes: Nodes) -> list[str]:
     for node in list(graph):
         if (node.domain, node.op_type) != ("com.microsoft", "MatMulNBits"):
             continue
-        if reason := _unfit(node):
+        if reason := _unfit(node, dtype):
             left.setdefault(reason, []).append(str(node.inputs[1].name))  # type: ignore[union-attr]
+            node.attributes.add(ir.AttrInt64("accuracy_level", EXACT))
             continue
         weight = _weight(node)
         stored = str(node.inputs[1].name)  # type: ignore[union-attr]
@@ -37,7 +40,7 @@ def keep_nbits(model: ir.Model, nodes: Nodes) -> list[str]:
             placed[stored] = ir.Value(
                 name=stored.removesuffix("_Q4").removesuffix("_quant") + ".codes",
                 shape=ir.Shape([inputs, channels]),
-                type=ir.TensorType(node.inputs[0].dtype or ir.DataType.FLOAT),  # type: ignore[union-attr]
+                type=ir.TensorType(dtype),
             )
             placed[stored].const_value = ir.LazyTensor(_no_numbers, ir.DataType.FLOAT, placed[stored].shape)  # type: ignore[arg-type]
             graph.register_initializer(placed[stored])
@@ -49,21 +52,26 @@ def keep_nbits(model: ir.Model, nodes: Nodes) -> list[str]:
                 found = nodes.op("Add", [found, bias])
         replace(graph, node, {0: found})
     keep_codes(model, weights)
-    return [f"{len(names)} products stay as ONNX Runtime's MatMulNBits: {reason}" for reason, names in left.items()]
+    return [
+        f"{len(names)} products stay as ONNX Runtime's MatMulNBits, in float32 (accuracy_level {EXACT}): {reason}"
+        for reason, names in left.items()
+    ]
 
 
 def _no_numbers() -> ir.TensorProtocol:
     raise AssertionError("the weight's codes take its place")
 
 
-def _unfit(node: ir.Node) -> str:
+def _unfit(node: ir.Node, dtype: ir.DataType) -> str:
     """Why the weight of a MatMulNBits is none of GroupMatMul; "" if it is."""
     bits, size, width = (node.attributes[name].as_int() for name in ("bits", "block_size", "K"))
     zeros = given(node, 3)
     if bits not in BITS:
         return f"{bits} bits"
-    if size % WORD or width % size:
+    if size % smallest_group(bits) or width % WORD or width % size:
         return f"groups of {size} for {width} inputs"
+    if size % WORD and dtype != ir.DataType.FLOAT:
+        return f"groups of {size} in {dtype.numpy().name}"
     if given(node, 4) is not None:
         return "g_idx"
     if zeros is not None and zeros.dtype != ir.DataType.UINT8:

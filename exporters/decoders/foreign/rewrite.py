@@ -82,7 +82,7 @@ class Rewriting:
         self._replace_inputs(caches)
         self.graph.outputs[:] = [logits, *outputs]
         standard_norms(self.graph, self.nodes)
-        notes = keep_nbits(self.model, self.nodes)
+        notes = keep_nbits(self.model, self.nodes, self.sites[0].dtype)
         common.RemoveUnusedNodesPass()(self.model)
         self._check_inputs()
         self.graph.opset_imports[""] = OPSET

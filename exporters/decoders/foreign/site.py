@@ -46,7 +46,7 @@ class Site(NamedTuple):
     softcap: float = 0.0
     window: int | None = None  # tokens that a token attends to, including itself
     mask: ir.Value | None = None  # added to the scores, or true where a token attends; still to be understood
-    causal: bool = True  # whether a token attends to none after it, whatever the mask says
+    causal: bool = True  # whether a token attends to none after it, regardless of the mask
 
     @property
     def dtype(self) -> ir.DataType:

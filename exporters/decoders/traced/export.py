@@ -85,7 +85,8 @@ def export_traced_decoder(
     _write(graph, checkpoint, family, decoder, dtype, draft)
     draft.notes += kept(checkpoint.parameters(), checkpoint.config)
     if graph.decoded:
-        draft.notes.append(f"of these, {', '.join(graph.decoded)} is looked up, and stored in {dtype}")
+        names = ", ".join(graph.decoded[:3]) + (f" and {len(graph.decoded) - 3} more" if len(graph.decoded) > 3 else "")
+        draft.notes.append(f"of these, stored in {dtype}, as looked up or in groups below 32: {names}")
     with step("checking against the source model"):
         cuts = block_outputs(graph.layers, [blocks])
         return check_decoder(draft.model_path, decoder, bounds, batch, expected, cuts, past)

@@ -22,12 +22,16 @@ ACTIVATION_BITS = 16  # as in the recipes
 def keep_codes(model: ir.Model, weights: Mapping[ir.Value, GroupedWeight]) -> list[str]:
     """Replace each MatMul by a weight of `weights`, stored [K, N], by GroupMatMul, and let a Gather look up codes.
 
-    Returns the names of weights that are looked up and stay in floating point: in a graph of float16, which is for
-    GPUs, where TensorRT looks up no bytes. Raises `SourceError` for a weight that the graph also uses otherwise.
+    Returns the names of weights that stay in floating point: in a graph of float16, which is for GPUs, those of groups
+    below 32, and those that are looked up, as TensorRT looks up no bytes. Raises `SourceError` for a weight that the
+    graph also uses otherwise.
     """
     graph, left = model.graph, list[str]()
     for value, weight in weights.items():
         users = [node for node, _ in value.uses()]
+        if value.dtype != FLOATS and weight.group_size % WORD:  # the kernels of GPUs have no smaller groups in float16
+            left.append(str(value.name))
+            continue
         if all(node.op_type == "Gather" and node.inputs[0] is value for node in users):
             if value.dtype != FLOATS or weight.order is not None:
                 left.append(str(value.name))

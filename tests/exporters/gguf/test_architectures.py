@@ -137,9 +137,9 @@ def test_long_texts_of_phi_3_have_frequencies_of_their_own(tmp_path: Path) -> No
 MIXED = {
     "attn_q": "Q4_K",
     "attn_k": "Q8_0",
-    "attn_v": "Q6_K",
+    "attn_v": "F16",
     "attn_output": "Q4_0",
-    "ffn_down": "Q5_K",
+    "ffn_down": "Q6_K",
     "ffn_gate": "Q4_1",
 }
 MORE = {"ffn_up": "Q5_K", "token_embd": "Q5_1", "output.weight": "Q5_1"}

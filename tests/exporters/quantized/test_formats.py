@@ -168,7 +168,7 @@ def test_layout_that_is_not_read_is_named() -> None:
 
 
 def test_groups_that_the_operator_lacks_are_refused() -> None:
-    each = quantized(random_weight(32, 64), 4, 16)
+    each = quantized(random_weight(32, 64), 3, 16)
     with pytest.raises(SourceError, match="groups of 16 for 64 inputs are not kept"):
         read(PACKED["gptq"](each), "gptq", group_size=16)
 

@@ -93,6 +93,15 @@ def test_no_grid_is_empty():
     assert [number(at_least_1(each)) for each in (0, 1, 7, Symbol(0), Symbol(1), Symbol(7))] == [1, 1, 7, 1, 1, 7]
 
 
+def test_groups_below_32_are_refused_in_float16_alone():
+    tensors = [Tensor((1, 64), "float16"), Tensor((8, 8), "int32"), Tensor((8, 4), "float16")]
+    attributes = {"bits": 4, "K": 64, "group_size": 16}
+    with pytest.raises(EngineError, match="groups of 16 in float16, and the GPU's kernel has those of multiples of 32"):
+        launch("group_matmul", tensors, attributes, 80)
+    wide = [Tensor((1, 64), "float32"), *tensors[1:]]
+    assert launch("group_matmul", wide, attributes, 80).scalars[-2] == 16
+
+
 @pytest.mark.parametrize("scalar", [-1, 2**31])
 def test_scalar_that_no_dimension_can_be_is_refused(scalar):
     with pytest.raises(EngineError, match=f"kernel: scalar {scalar}, expected 0 to 2147483647"):

@@ -128,7 +128,7 @@ HOSTILE = {
     "a scale of 0": Hostile(norm(), "scales: expected positive numbers", {"scale": 0.0}),
     "an infinite scale": Hostile(norm(), "scales: expected positive numbers", {"out_scale": float("inf")}),
     "a group beyond what sums of 32 bits hold": Hostile(
-        group(), "group_size: 131072, expected a multiple of 32, at most 65536", {"K": 2**17, "group_size": 2**17}
+        group(), "group_size: 131072, expected a multiple of 16, at most 65536", {"K": 2**17, "group_size": 2**17}
     ),
     "an epsilon of NaN": Hostile(norm(), "epsilon: expected 0 or a positive number", {"epsilon": float("nan")}),
 }

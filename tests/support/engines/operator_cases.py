@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 
 from intaglio.plugins import OPS
 from intaglio.plugins.bit_packing import pack
+from intaglio.plugins.group_matmul.signature import smallest_group
 from intaglio.plugins.kernel_check.case import Case
 
 Array = npt.NDArray[Any]
@@ -233,10 +234,10 @@ def csr_matmul(random: Random) -> Case:
 
 
 def group_matmul(random: Random) -> Case:
-    """Groups from one word to the full row, with and without zero points."""
+    """Groups from the smallest to the full row, with and without zero points."""
     bits, rows = int(random.choice([2, 3, 4, 8])), width(random)
-    size = 32 * int(random.choice([1, 2, 3, 4, 8]))
-    depth = size * int(random.integers(1, 6))
+    size = smallest_group(bits) * int(random.choice([1, 2, 3, 4, 8]))
+    depth = size * int(random.integers(1, 6)) * (2 if size % 32 else 1)
     scales = floats(random, rows, depth // size)
     zero_points = random.integers(0, 2**bits, scales.shape).astype(np.uint8) if random.random() < 0.5 else None
     attributes = {"bits": bits, "K": depth, "group_size": size, "activation_bits": int(random.choice([16, 32]))}
@@ -253,8 +254,16 @@ FLOAT_LIMITS: dict[str, dict[str, float]] = {
 
 
 def in_float16(case: Case, mixed: bool = False) -> Case:
-    """The case with its floats in float16, scaled down; with `mixed` only x and y, which must have the same dtype."""
+    """The case with its floats in float16, scaled down; with `mixed` only x and y, which must have the same dtype.
+
+    Groups have at least 32 numbers, as in the kernels of GPUs.
+    """
     limits = FLOAT_LIMITS[case.operator]
+    if case.attributes.get("group_size", 32) % 32:
+        x, packed, *per_group = case.inputs
+        fewer = (array if array is None else array[:, ::2] for array in per_group)
+        attributes = {**case.attributes, "group_size": 2 * case.attributes["group_size"]}
+        case = Case(case.operator, (x, packed, *fewer), attributes, case.outputs)
     inputs = []
     for spec, array in zip(OPS[case.operator].inputs, case.inputs, strict=False):
         if array is not None and spec.name in limits:
