@@ -10,11 +10,10 @@ import click
 from intaglio.cli.options.choices import OneOf
 from intaglio.cli.options.generation import drafting_options
 from intaglio.cli.options.runtime import target_option, threads_option
+from intaglio.cli.options.serving import limit_options, network_options
 from intaglio.cli.run.speech import beam_options
 from intaglio.cli.running.command import OUTPUT, section, verb
-from intaglio.errors import UsageError
 from intaglio.extras import load
-from intaglio.files.input_files import read_text, text_lines
 
 EPILOG = """\b
 Examples:
@@ -39,48 +38,16 @@ Examples:
     metavar="FILE",
     help="YAML, TOML or JSON file that describes an agent, which becomes a model too. Can be repeated.",
 )
-@section("Network")
-@click.option("--host", default="127.0.0.1", show_default=True, help="Address to listen on; 0.0.0.0: all networks.")
-@click.option("--port", type=click.IntRange(0, 65535), default=8000, show_default=True, help="0: any free port.")
-@click.option("--api-key-file", type=click.Path(path_type=Path), help="File with one API key per line.")
-@click.option("--tls-cert", type=click.Path(path_type=Path), help="Certificate chain, PEM. Serves HTTPS.")
-@click.option("--tls-key", type=click.Path(path_type=Path), help="Its private key, PEM, without a password.")
-@click.option(
-    "--cors-origin", "cors_origins", multiple=True, help="Web page that may call the server. Can be repeated."
-)
+@network_options
+@limit_options
 @section("Limits")
-@click.option("--rows", default=8, show_default=True, help="Maximum batch size of a decoder.")
-@click.option(
-    "--max-waiting", default=256, show_default=True, help="Maximum queue length per model; further requests get 429."
-)
-@click.option(
-    "--max-waiting-tokens",
-    default=1 << 18,
-    show_default=True,
-    help="Maximum prompt tokens in a queue; further requests get 429.",
-)
-@click.option(
-    "--max-sequence-tokens",
-    type=int,
-    help="Maximum tokens of prompt and output together; of an encoder-decoder, of each.  [default: the model's limit; "
-    "4096 for the prompt of an encoder-decoder]",
-)
-@click.option(
-    "--max-body-bytes", default=8 << 20, show_default=True, help="Maximum bytes of a request; larger ones get 413."
-)
 @click.option(
     "--max-audio-seconds",
     default=10_800.0,
     show_default=True,
     help="Maximum seconds of a recording; longer ones get 400, and more than 96 kB per second gets 413.",
 )
-@click.option("--max-choices", default=32, show_default=True, help="Maximum outputs per request: prompts x n.")
-@click.option(
-    "--body-timeout", default=30.0, show_default=True, help="Read timeout in seconds: for headers, then for the body."
-)
-@click.option("--request-timeout", default=600.0, show_default=True, help="Time limit of a response, in seconds.")
 @click.option("--send-timeout", default=60.0, show_default=True, help="Client write timeout, in seconds.")
-@click.option("--grace", default=30.0, show_default=True, help="Seconds to finish running requests after SIGTERM.")
 @drafting_options
 @beam_options
 @click.option(
@@ -116,7 +83,7 @@ def serve_command(
     """
     for library in ("uvicorn", "httptools", "starlette", "sse_starlette", "prometheus_client", "python_multipart"):
         load(library)
-    from intaglio.serve.options import ServerOptions
+    from intaglio.serve.options import ServerOptions, read_keys
     from intaglio.serve.server import serve
 
     names = ServerOptions.__dataclass_fields__
@@ -134,15 +101,3 @@ def serve_command(
         options=options,
         **given,
     )
-
-
-def read_keys(path: Path | None) -> tuple[str, ...]:
-    """The keys in a file. Raises `UsageError` for a file without any."""
-    if path is None:
-        return ()
-    keys = tuple(line.strip() for line in text_lines(read_text(path, "--api-key-file")) if line.strip())
-    if not keys:
-        raise UsageError(f"--api-key-file {path}: has no key, expected one per line. Write at least one.")
-    if not all(key.isascii() and key.isprintable() and " " not in key for key in keys):
-        raise UsageError(f"--api-key-file {path}: a key has characters other than visible ASCII. Choose another key.")
-    return keys

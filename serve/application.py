@@ -31,7 +31,8 @@ from intaglio.serve.endpoints.rerank import RerankRequest, RerankResponse, reran
 from intaglio.serve.endpoints.responses import ResponseFormatter, ResponsesRequest
 from intaglio.serve.endpoints.transcriptions import MEDIA_TYPES, Ending, Spoken, recording_error
 from intaglio.serve.middleware import CLOSED, Gate, Observed
-from intaglio.serve.models.model import DecoderModel, Model, Models
+from intaglio.serve.models.card import ModelList, card_of
+from intaglio.serve.models.model import DecoderModel, Models
 from intaglio.serve.models.served_agent import ServedAgent
 from intaglio.serve.monitoring.metrics import ServerMetrics
 from intaglio.serve.monitoring.observation import KEY, Observation, Record
@@ -51,23 +52,6 @@ EncoderResponse = TypeVar("EncoderResponse", EmbeddingsResponse, ClassificationR
 Answer = TypeVar("Answer")
 
 
-class ModelCard(msgspec.Struct):
-    """A model in the list of models."""
-
-    id: str
-    created: int
-    max_model_len: int | None
-    object: str = "model"
-    owned_by: str = "intaglio"
-
-
-class ModelList(msgspec.Struct):
-    """The models of this server."""
-
-    data: list[ModelCard]
-    object: str = "list"
-
-
 class Health(msgspec.Struct):
     """Whether the server works."""
 
@@ -82,7 +66,7 @@ class Api:
         self.models, self.options, self._uploads = models, options, uploads
         self.metrics = ServerMetrics()
         # These may take a row or a place in a queue.
-        self._arrivals = Arrivals((options.rows + options.max_waiting) * len(models.by_name))
+        self.arrivals = Arrivals((options.rows + options.max_waiting) * len(models.by_name))
         for model in models.by_name.values():
             self.metrics.gauges(model.name, model.worker.state)
 
@@ -101,7 +85,7 @@ class Api:
             *(Route(path, self.rerank, methods=["POST"]) for path in ("/v1/rerank", "/v2/rerank")),  # Jina's, Cohere's
             Route("/v1/audio/transcriptions", self.transcriptions, methods=["POST"]),
         ]
-        gate = Middleware(Gate, api_keys=self.options.api_keys, arrivals=self._arrivals)
+        gate = Middleware(Gate, api_keys=self.options.api_keys, arrivals=self.arrivals)
         middleware = [Middleware(Observed, metrics=self.metrics), gate]
         if self.options.cors_origins:
             cors = Middleware(
@@ -119,7 +103,7 @@ class Api:
     async def live(self, request: Request) -> Response:
         """Whether the process serves its models: if not, restart it."""
         alive = self.models.alive
-        return _json(Health("ok" if alive else "a model has stopped"), 200 if alive else 503)
+        return json_response(Health("ok" if alive else "a model has stopped"), 200 if alive else 503)
 
     async def show_metrics(self, request: Request) -> Response:
         """Metrics in Prometheus' format."""
@@ -129,39 +113,39 @@ class Api:
     async def list_models(self, request: Request) -> Response:
         """All models."""
         models = [*self.models.by_name.values(), *self.models.agents.values()]
-        return _json(ModelList([_card(model) for model in models]))
+        return json_response(ModelList([card_of(model) for model in models]))
 
     async def show_model(self, request: Request) -> Response:
         """One model."""
         name = request.path_params["name"]
-        return _json(_card(self.models.agents.get(name) or self.models.find(name)))
+        return json_response(card_of(self.models.agents.get(name) or self.models.find(name)))
 
     async def completions(self, request: Request) -> Response:
         """Texts that continue prompts."""
-        return await self._generate(request, await self._fields(request, CompletionRequest), CompletionFormatter)
+        return await self.generate(request, await self.fields(request, CompletionRequest), CompletionFormatter)
 
     async def chat_completions(self, request: Request) -> Response:
         """Answers to a conversation, of a model or an agent."""
-        fields = await self._fields(request, ChatRequest)
+        fields = await self.fields(request, ChatRequest)
         if fields.model in self.models.agents:
             return await self._ask(request, fields, self.models.agents[fields.model])
-        return await self._generate(request, fields, ChatFormatter)
+        return await self.generate(request, fields, ChatFormatter)
 
     async def responses(self, request: Request) -> Response:
         """Answers to a conversation, as items."""
-        return await self._generate(request, await self._fields(request, ResponsesRequest), ResponseFormatter)
+        return await self.generate(request, await self.fields(request, ResponsesRequest), ResponseFormatter)
 
     async def embeddings(self, request: Request) -> Response:
         """Embeddings of texts."""
-        return await self._encode(request, EmbeddingsRequest, create_embeddings)
+        return await self.encode(request, EmbeddingsRequest, create_embeddings)
 
     async def classify(self, request: Request) -> Response:
         """Classes of texts."""
-        return await self._encode(request, ClassificationRequest, classify)
+        return await self.encode(request, ClassificationRequest, classify)
 
     async def rerank(self, request: Request) -> Response:
         """Documents in the order of their relevance."""
-        return await self._encode(request, RerankRequest, rerank)
+        return await self.encode(request, RerankRequest, rerank)
 
     async def transcriptions(self, request: Request) -> Response:
         """The transcript of a recording."""
@@ -179,7 +163,7 @@ class Api:
             if isinstance(error, Exception):
                 raise recording_error(error) from error
             raise
-        self._arrivals.leave(record)
+        self.arrivals.leave(record)
         seconds = self.options.request_timeout
         late = f"the response took more than {seconds:g} seconds. Send a shorter recording."
         call.expire_after(seconds, ApiError(504, late, "timeout_error"))
@@ -189,17 +173,18 @@ class Api:
         content = await _unless_disconnected(request, spoken.full_response())
         return Response(content, media_type=MEDIA_TYPES[fields.response_format])
 
-    async def _encode(
+    async def encode(
         self,
         request: Request,
         kind: type[EncoderFields],
         create: Callable[[EncoderFields, EncoderWorker, str], Coroutine[Any, Any, EncoderResponse]],
     ) -> Response:
-        fields = await self._fields(request, kind)
+        """The response of an encoder."""
+        fields = await self.fields(request, kind)
         model = self.models.encoder(fields.model)
         record: Record = request.scope["state"][KEY]
         record.model = model.name
-        self._arrivals.leave(record)  # the worker counts its texts before it tokenizes them
+        self.arrivals.leave(record)  # the worker counts its texts before it tokenizes them
         seconds = self.options.request_timeout
         began = time.perf_counter()
         work = asyncio.wait_for(create(fields, model.worker, model.name), seconds)
@@ -212,11 +197,12 @@ class Api:
             raise api_error(error, "input") from error
         record.prompt_tokens = response.usage.prompt_tokens
         self.metrics.encoded(model.name, record.prompt_tokens, time.perf_counter() - began)
-        return _json(response)
+        return json_response(response)
 
-    async def _generate(
+    async def generate(
         self, request: Request, fields: Fields, formatter: Callable[[Fields, DecoderModel, int], Formatter]
     ) -> Response:
+        """The response of a decoder."""
         model = self.models.decoder(fields.model)
         record: Record = request.scope["state"][KEY]
         record.model = model.name
@@ -227,9 +213,9 @@ class Api:
         except Exception as error:
             raise api_error(error) from error
         stream = await start(model.worker, formatted, self.options.request_timeout)
-        self._arrivals.leave(record)
+        self.arrivals.leave(record)
         if not formatted.streams:
-            return _json(await _unless_disconnected(request, full_response(stream, formatted, observation)))
+            return json_response(await _unless_disconnected(request, full_response(stream, formatted, observation)))
         return self._events(streamed(stream, formatted, observation))
 
     async def _ask(self, request: Request, fields: ChatRequest, agent: ServedAgent) -> Response:
@@ -240,19 +226,20 @@ class Api:
             stream = agent.start(formatted.question, self.options.request_timeout)
         except BusyError as error:
             raise api_error(error) from error
-        self._arrivals.leave(record)
+        self.arrivals.leave(record)
         if not formatted.streams:
-            return _json(await _unless_disconnected(request, formatted.full_response(stream)))
+            return json_response(await _unless_disconnected(request, formatted.full_response(stream)))
         return self._events(formatted.streamed(stream))
 
     def _events(self, chunks: AsyncIterator[bytes]) -> Response:
         return EventSourceResponse(chunks, ping=PING, sep="\n")
 
-    async def _fields(self, request: Request, kind: type[Body]) -> Body:
-        return await _decoded(await read_body(request, self.options), kind)
+    async def fields(self, request: Request, kind: type[Body]) -> Body:
+        """Read and decode the body. Raises `ApiError`."""
+        return await decoded(await read_body(request, self.options), kind)
 
 
-async def _decoded(body: bytes, kind: type[Body]) -> Body:
+async def decoded(body: bytes, kind: type[Body]) -> Body:
     """Decode a body; a long one in a thread, as it takes a while."""
     return decode(body, kind) if len(body) <= SHORT_BODY else await asyncio.to_thread(decode, body, kind)
 
@@ -278,21 +265,18 @@ async def _disconnected(request: Request) -> None:
         pass
 
 
-def _json(body: msgspec.Struct, status: int = 200, headers: dict[str, str] | None = None) -> Response:
+def json_response(body: msgspec.Struct, status: int = 200, headers: dict[str, str] | None = None) -> Response:
+    """`body` as JSON."""
     return Response(msgspec.json.encode(body), status, headers, "application/json")
 
 
 async def _error(request: Request, error: Exception) -> Response:
     known = api_error(error)
-    return _json(known.body, known.status, known.headers)
+    return json_response(known.body, known.status, known.headers)
 
 
 async def _http_error(request: Request, error: HTTPException) -> Response:
     where = f"{request.method} {request.url.path[:200]}"
     message = {404: f"{where} does not exist.", 405: f"{where}: another method is needed."}.get(error.status_code)
     known = ApiError(error.status_code, message or error.detail)
-    return _json(known.body, known.status, dict(error.headers or {}))
-
-
-def _card(model: Model | ServedAgent) -> ModelCard:
-    return ModelCard(model.name, model.created, None if isinstance(model, ServedAgent) else model.max_tokens)
+    return json_response(known.body, known.status, dict(error.headers or {}))

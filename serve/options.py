@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from pathlib import Path
 
 from intaglio.errors import UsageError
+from intaglio.files.input_files import read_text, text_lines
 
 UPLOAD_RATE = 96_000  # bytes a second of a recording: one channel of 16 bits at 48 kHz
 
@@ -46,3 +48,15 @@ class ServerOptions:
     def max_upload_bytes(self) -> int:
         """Maximum size of a recording; larger ones get 413."""
         return int(self.max_audio_seconds * UPLOAD_RATE)
+
+
+def read_keys(path: Path | None) -> tuple[str, ...]:
+    """The keys in a file. Raises `UsageError` for a file without any."""
+    if path is None:
+        return ()
+    keys = tuple(line.strip() for line in text_lines(read_text(path, "--api-key-file")) if line.strip())
+    if not keys:
+        raise UsageError(f"--api-key-file {path}: has no key, expected one per line. Write at least one.")
+    if not all(key.isascii() and key.isprintable() and " " not in key for key in keys):
+        raise UsageError(f"--api-key-file {path}: a key has characters other than visible ASCII. Choose another key.")
+    return keys

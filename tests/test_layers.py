@@ -24,7 +24,7 @@ MAY_IMPORT = {
     "exporters": {"plugins", "runtime"},
     "graph_passes": {"plugins", "runtime"},
     "serve": {"plugins", "runtime"},
-    "deploy": {"plugins", "runtime"},
+    "deploy": {"plugins", "runtime", "serve"},
     "training": {"plugins", "runtime"},
     "validation": {"plugins", "runtime", "exporters", "graph_passes", "serve", "deploy", "training"},
     "cli": EVERY_STAGE,

@@ -4,20 +4,22 @@ from __future__ import annotations
 
 import click
 
+from intaglio.cli.deploy.ray import ray_command
 from intaglio.cli.deploy.triton import triton_command
 from intaglio.cli.running.command import VerbGroup
 
 EPILOG = """\b
 Examples:
   intaglio deploy triton minilm chat=./smollm2-int8 -o models
+  intaglio deploy ray minilm chat=./smollm2-int8 -o app.yaml
 """
 
-SYSTEMS = (triton_command,)
+SYSTEMS = (triton_command, ray_command)
 
 
 @click.group("deploy", cls=VerbGroup, epilog=EPILOG)
 def deploy_command() -> None:
-    """Write what other systems serve: a model repository of the Triton Inference Server."""
+    """Write what other systems serve: a model repository of the Triton Inference Server, a Ray Serve application."""
 
 
 for system in SYSTEMS:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
 from intaglio.bundle.bundle import Bundle
@@ -119,9 +119,7 @@ class Models:
         if name in self.agents:
             raise invalid(f"model {name!r} is an agent. Send the request to /v1/chat/completions.", "model")
         if name not in self.by_name:
-            served = ", ".join([*self.by_name, *self.agents])
-            message = f"model {name[:100]!r} does not exist. This server has: {served}."
-            raise ApiError(404, message, param="model", code="model_not_found")
+            raise unknown_model(name, [*self.by_name, *self.agents])
         return self.by_name[name]
 
     @property
@@ -133,6 +131,12 @@ class Models:
         """End all requests, and release the models."""
         for model in self.by_name.values():
             model.worker.close()
+
+
+def unknown_model(name: str, served: Sequence[str]) -> ApiError:
+    """The error for a model that is not among the `served` ones."""
+    message = f"model {name[:100]!r} does not exist. This server has: {', '.join(served)}."
+    return ApiError(404, message, param="model", code="model_not_found")
 
 
 def _unsuitable(model: Model, lacking: str) -> ApiError:

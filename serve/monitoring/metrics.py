@@ -193,14 +193,19 @@ class ServerMetrics:
 
     def render(self, accept: str = "") -> tuple[bytes, str]:
         """Return the metrics and their content type: OpenMetrics if the Accept header `accept` asks for it."""
-        if any(accepted.split(";")[0].strip().lower() == OPEN_METRICS for accepted in accept.split(",")):
-            # With the library's other ways of escaping, a colon in the name of a sample becomes an underscore.
-            text: bytes = openmetrics.generate_latest(self.registry, escaping=openmetrics.ALLOWUTF8)  # type: ignore[no-untyped-call]
-            return text, f"{OPEN_METRICS}; version=1.0.0; charset=utf-8"
-        return generate_latest(self.registry), PLAIN
+        return exposition(self.registry, accept)
 
     def _of(self, model: str) -> _ModelMetrics:
         return self._models.get(model) or self._models.setdefault(model, _ModelMetrics(self, model))
+
+
+def exposition(registry: CollectorRegistry, accept: str) -> tuple[bytes, str]:
+    """The metrics of `registry` and their content type, see `ServerMetrics.render`."""
+    if any(accepted.split(";")[0].strip().lower() == OPEN_METRICS for accepted in accept.split(",")):
+        # With the library's other ways of escaping, a colon in the name of a sample becomes an underscore.
+        text: bytes = openmetrics.generate_latest(registry, escaping=openmetrics.ALLOWUTF8)  # type: ignore[no-untyped-call]
+        return text, f"{OPEN_METRICS}; version=1.0.0; charset=utf-8"
+    return generate_latest(registry), PLAIN
 
 
 class _ModelMetrics:

@@ -17,7 +17,7 @@ import pytest
 from small_tokenizers import byte_tokenizer
 
 from intaglio.bundle.manifest_reading import read_manifest
-from intaglio.cli import cli, generate, serve
+from intaglio.cli import cli, generate
 from intaglio.cli.options.text_lines import lines
 from intaglio.errors import IntaglioError, SourceError, UsageError
 from intaglio.exporters.files.config import read_json
@@ -37,6 +37,7 @@ from intaglio.runtime.text import inputs
 from intaglio.runtime.text.chunks import read_tokens
 from intaglio.runtime.text.tokenizer_config import read_small
 from intaglio.serve.models.agent_description import read_description
+from intaglio.serve.options import read_keys
 from intaglio.validation.bench.bench import read_result
 from intaglio.validation.bench.prompts import read as read_bench_prompts
 
@@ -107,7 +108,7 @@ READERS: dict[str, Reader] = {
     "train ngram TEXT": Reader(LINES, estimated),
     "agent --examples": Reader(PLAN, lambda path: read_plans(path, {"search": search}, "--examples")),
     "serve --agent": Reader("name: caf\u00e9\nmodel: m@\ntools:\n  - calculate\n", read_description, "\u00a0"),
-    "serve --api-key-file": Reader("one\ntwo\n", serve.read_keys),
+    "serve --api-key-file": Reader("one\ntwo\n", read_keys),
     "bench --data": Reader(LINES, lambda path: read_bench_prompts(path, "--data")),
     "bench --data of JSON lines": Reader(PROMPTS, lambda path: read_bench_prompts(path, "--data")),
     "bench --baseline": Reader("{}", lambda path: read_result(path, ())),
