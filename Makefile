@@ -3,6 +3,7 @@
 # make test-changed   the tests that reach the files changed since BASE, by the imports (default: since main)
 # make proofs       the tests that `make test` leaves out, as faster ones guard the same risks in the small
 # make triton-test   a Triton server with its Python backend serves what is deployed; its environment is made here (0.8 GB)
+# make ray-test      Ray Serve on this machine serves what is deployed, and a cluster compresses; its environment is made here (0.3 GB)
 # make families     every type of models that is known to be traced (minutes)
 # make sanitize     the CPU library's tests with AddressSanitizer and UBSan
 # make benchmarks   every benchmark, each printing a ratio against a peer
@@ -31,7 +32,7 @@ export PIP_DISABLE_PIP_VERSION_CHECK := 1
 unexport PYTHONDONTWRITEBYTECODE
 PIP := PYTHONWARNINGS=ignore $(BIN)/pip install --quiet --no-compile --constraint constraints.txt
 
-.PHONY: quickstart test test-changed lint types collected tests proofs families sanitize benchmarks kernels docs docs-test language-models sdist wheel wheel-test wheel-check man sbom triton-test clean
+.PHONY: quickstart test test-changed lint types collected tests proofs families sanitize benchmarks kernels docs docs-test language-models sdist wheel wheel-test wheel-check man sbom triton-test ray-test clean
 
 quickstart: $(VENV)/run
 	PATH="$(CURDIR)/$(BIN):$$PATH" bash examples/quickstart.sh build/quickstart
@@ -84,6 +85,18 @@ $(TRITON)/made: tests/support/deployed/requirements.txt
 	echo $(CURDIR) > $$($(TRITON)/bin/python -c 'import sysconfig; print(sysconfig.get_path("purelib"))')/intaglio.pth
 	touch $@
 
+# Ray brings many libraries that nothing else needs, so it has an environment of its own, on top of the one of development.
+RAY := build/ray
+ray-test: $(RAY)/made kernels
+	$(RAY)/bin/python -m pytest -m "" tests/deploy/ray tests/intaglio/executors/test_ray_cluster.py
+
+SITE := -c 'import sysconfig; print(sysconfig.get_path("purelib"))'
+$(RAY)/made: constraints.txt $(VENV)/dev
+	$(PYTHON) -m venv $(RAY)
+	echo "import site; site.addsitedir('$$($(BIN)/python $(SITE))')" > $$($(RAY)/bin/python $(SITE))/development.pth
+	PYTHONWARNINGS=ignore $(RAY)/bin/pip install --quiet --no-compile --constraint constraints.txt 'ray[client,serve]'
+	touch $@
+
 # Each type of causal language models and encoders that is known to work; if all do, the list of `intaglio models` and its page are
 # written again.
 FAMILY_TESTS := tests/exporters/decoders/traced tests/exporters/encoders/test_traced_encoders.py \
@@ -103,10 +116,10 @@ sanitize: $(VENV)/dev
 	    $(BIN)/pytest -n 2 --kernels $(SANITIZED) $(SANITIZED_TESTS) \
 	    --deselect tests/plugins/ort/test_build.py --deselect tests/plugins/ort/test_sanitized.py
 
-# Without those that ask for checkpoints (docs/decoding.md describes how to make them), one that takes hours, and one that
-# needs the environment of triton-test.
+# Without those that ask for checkpoints (docs/decoding.md describes how to make them), one that takes hours, and those that
+# need the environments of triton-test and ray-test.
 benchmarks: $(VENV)/dev kernels
-	for file in $(filter-out %/decoding_speed.py %/early_exit.py %/large_decoder.py %/triton_throughput.py,$(wildcard benchmarks/*.py)); do echo "== $$file"; $(BIN)/python $$file || exit 1; done
+	for file in $(filter-out %/decoding_speed.py %/early_exit.py %/large_decoder.py %/triton_throughput.py %/ray_throughput.py %/ray_prefixes.py,$(wildcard benchmarks/*.py)); do echo "== $$file"; $(BIN)/python $$file || exit 1; done
 
 # Without a compiler this fails and make continues: the operators' function bodies replace the kernels.
 kernels: $(VENV)/base

@@ -1,4 +1,4 @@
-"""Writing what other systems serve: model repositories of NVIDIA's Triton Inference Server, applications of Ray Serve."""
+"""Writing what other systems serve: repositories of NVIDIA's Triton Inference Server, applications of Ray Serve."""
 
 from intaglio.deploy.ray.app_file import DeployedRay, RayDeployment, deploy_ray
 from intaglio.deploy.triton.repository import DeployedModel, DeployedTriton, deploy_triton

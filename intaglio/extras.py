@@ -56,7 +56,7 @@ PURPOSE = {
     "grammar": "constrained output; serve and agents include it",
     "peers": "peers of the benchmarks",
     "docs": "make docs and make docs-test",
-    "ray": "compressing on a cluster of machines",
+    "ray": "compressing and serving on a cluster of machines",
     "dev": "working on Intaglio",
 }
 

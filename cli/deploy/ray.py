@@ -33,8 +33,7 @@ Examples:
 @click.option(
     "--max-replicas",
     type=int,
-    help="Maximum replicas of each model: more requests than --rows for each start another.  "
-    "[default: --min-replicas]",
+    help="Maximum replicas of each model: more requests than --rows for each start another.  [default: --min-replicas]",
 )
 @click.option(
     "--threads",

@@ -211,9 +211,7 @@ def _deployment(
         "max_queued_requests": options.max_waiting,
         "graceful_shutdown_timeout_s": options.grace + AFTER_GRACE,
         "ray_actor_options": dict(reserved),
-        **(
-            {"request_router_config": {**router, "request_router_kwargs": {"rows": options.rows}}} if decoder else {}
-        ),
+        **({"request_router_config": {**router, "request_router_kwargs": {"rows": options.rows}}} if decoder else {}),
     }
 
 

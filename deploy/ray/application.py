@@ -12,7 +12,7 @@ from intaglio.deploy.ray.settings import FRONT_DOOR, read_settings
 
 
 def build(args: dict[str, Any]) -> Any:
-    """A deployment for each model, and the front door before them. Their options are those of the file.
+    """A deployment for each model, and the front door before them. The file has their options.
 
     Raises `UsageError` for arguments that are not `RaySettings`.
     """

@@ -33,6 +33,7 @@ from intaglio.serve.responses.formatter import Chunk, Formatter
 from intaglio.serve.workers.encoder_worker import EncoderWorker
 
 RETRIES = 1  # of a request whose replica died before its response began; more could kill all replicas, one by one
+AFTER_TIMEOUT = 5.0  # seconds that a replica has to say itself that a response takes too long
 SCRAPE_SECONDS = 5.0  # in which a replica returns its metrics
 PROMPT_FIELDS = ("tools", "instructions", "messages", "input", "prompt")
 
@@ -58,7 +59,7 @@ class FrontDoor:
         keys = () if settings.api_key_file is None else read_keys(Path(settings.api_key_file))
         self._api = FrontDoorApi(dict(zip(settings.models, handles, strict=True)), settings.options(keys))
 
-    def __serve_build_asgi_app__(self) -> ASGIApp:  # noqa: PLW3201  # Ray's name
+    def __serve_build_asgi_app__(self) -> ASGIApp:  # Ray's name
         """The application that Ray serves."""
         application = self._api.application()
 
@@ -130,7 +131,8 @@ class FrontDoorApi(Api):
         record.model = model
         self.arrivals.leave(record)
         identifier = (request_id() or "").encode()
-        return Answer(handle, Forwarded(request.scope["path"], identifier, request.state.body, prompt))
+        forwarded = Forwarded(request.scope["path"], identifier, request.state.body, prompt)
+        return Answer(handle, forwarded, self.options.request_timeout)
 
     def _handle(self, model: str) -> Any:
         if model not in self._handles:
@@ -151,9 +153,10 @@ class FrontDoorApi(Api):
 class Answer(Response):
     """The response of a replica, sent on as it arrives."""
 
-    def __init__(self, handle: Any, request: Forwarded):
+    def __init__(self, handle: Any, request: Forwarded, timeout: float):
+        """`timeout`: seconds until it has to begin, in which it may wait for a replica."""
         self._answer = handle.options(method_name="answer", stream=True)
-        self._request = request
+        self._request, self._timeout = request, timeout
         self._begun = False
         self._events = 0  # with a name, of the Responses API
 
@@ -164,11 +167,7 @@ class Answer(Response):
         """
         for retries in reversed(range(RETRIES + 1)):
             try:
-                async for messages in self._answer.remote(self._request):
-                    for message in messages:
-                        self._begun = True
-                        self._events += message.get("body", b"").count(b"\ndata: ")
-                        await send(message)
+                await self._send_response(send)
                 return
             except Exception as error:
                 known = response_error(error)
@@ -179,6 +178,22 @@ class Answer(Response):
                 if not (retries and isinstance(error, RayActorError)):
                     raise known from error
 
+    async def _send_response(self, send: Send) -> None:
+        """Call a replica. Raises `ApiError` if none has answered in time, though replicas have the same limit."""
+        messages = self._answer.remote(self._request)
+        try:
+            async with asyncio.timeout(self._timeout + AFTER_TIMEOUT) as limit:
+                async for group in messages:
+                    limit.reschedule(None)
+                    for message in group:
+                        self._begun = True
+                        self._events += message.get("body", b"").count(b"\ndata: ")
+                        await send(message)
+        except TimeoutError:
+            messages.cancel()
+            late = f"no replica answered within {self._timeout:g} seconds. Send the request again later."
+            raise ApiError(504, late, "timeout_error") from None
+
     def _failure(self, error: ApiError) -> bytes:
         """The last event of a stream. Other responses begin when they are complete."""
         if self._request.path != "/v1/responses":
@@ -188,7 +203,7 @@ class Answer(Response):
 
 
 def response_error(error: Exception) -> ApiError:
-    """What a client is told of an error of a call."""
+    """The error that a client gets for an exception of a call."""
     if isinstance(error, BackPressureError):
         message = f"{error.args[1]} requests to this model are waiting, the maximum. Try again later."
         return ApiError(429, message, "rate_limit_error", code="queue_full", retry_after=RETRY_AFTER)

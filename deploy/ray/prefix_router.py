@@ -33,7 +33,7 @@ class PrefixRouter(RequestRouter):  # type: ignore[misc]  # mypy runs without Ra
         self, candidate_replicas: list[RunningReplica], pending_request: PendingRequest | None = None
     ) -> list[list[RunningReplica]]:
         """Return the replicas to try first, and those to try next."""
-        fallback = random.sample(candidate_replicas, min(2, len(candidate_replicas)))  # noqa: S311  # no secret
+        fallback = random.sample(candidate_replicas, min(2, len(candidate_replicas)))  # no secret
         if pending_request is None:
             return [fallback]
         pending_request.routing_context.should_backoff = True  # wait between attempts while all replicas are full

@@ -46,7 +46,7 @@ class Forwarded:
 class Replica:
     """Opens one model, and its draft model if it has one."""
 
-    async def __init__(self, name: str, settings: RaySettings):
+    async def __init__(self, name: str, settings: RaySettings):  # type: ignore[misc]  # Ray awaits it
         configure("text")
         AppStatus.disable_automatic_graceful_drain()  # type: ignore[no-untyped-call]  # running streams are ours
         model, options = settings.models[name], settings.options()

@@ -13,6 +13,7 @@ import yaml
 from triton_server import environment
 
 from intaglio.cli.serve import serve_command
+from intaglio.deploy.ray.settings import FRONT_DOOR, read_settings
 from intaglio.serve import application
 from intaglio.serve.monitoring import metrics
 
@@ -86,6 +87,31 @@ def test_names_refer_to_each_other() -> None:
     assert service["spec"]["predictor"]["model"]["storageUri"].startswith(f"pvc://{claim['metadata']['name']}/")
 
 
+def test_application_of_ray_fits_its_pods() -> None:
+    (service,) = documents("rayservice.yaml")
+    cluster = service["spec"]["rayClusterConfig"]
+    content = yaml.safe_load(service["spec"]["serveConfigV2"])
+    (application,) = content["applications"]
+    settings = read_settings(application["args"])
+    settings.options()
+    deployments = {each["name"]: each for each in application["deployments"]}
+    assert list(deployments) == [FRONT_DOOR, *settings.models]
+    for group in (cluster["headGroupSpec"], *cluster["workerGroupSpecs"]):
+        spec = group["template"]["spec"]
+        (container,) = spec["containers"]
+        mounted = {each["mountPath"]: each["name"] for each in container["volumeMounts"]}
+        paths = [settings.api_key_file, *(model.bundle.path for model in settings.models.values())]
+        assert all(any(str(path).startswith(f"{folder}/") for folder in mounted) for path in paths)
+        assert {each["name"] for each in spec["volumes"]} == set(mounted.values())
+        assert content["http_options"]["port"] in {each["containerPort"] for each in container["ports"]}
+        assert int(container["resources"]["requests"]["cpu"]) == settings.threads
+        drain = max(each["graceful_shutdown_timeout_s"] for each in deployments.values())
+        assert spec["terminationGracePeriodSeconds"] > drain + 5
+    (claim,) = documents("models.yaml")
+    assert spec["volumes"][0]["persistentVolumeClaim"]["claimName"] == claim["metadata"]["name"]
+    assert f"ray=={cluster['rayVersion']}\n" in (DEPLOY.parents[1] / "constraints.txt").read_text()
+
+
 def test_autoscaling_reads_a_metric_of_the_server() -> None:
     (scaler,), (adapter,) = documents("autoscaling.yaml"), documents("prometheus-adapter.yaml")
     (rule,) = adapter["rules"]["custom"]
@@ -105,6 +131,18 @@ def test_schemas_of_kubernetes_accept_the_manifest(name: str, tmp_path: Path) ->
     assert found.returncode == 0, found.stdout + found.stderr
     (tmp_path / name).write_text((FOLDER / name).read_text().replace("spec:\n", "spec:\n  misspelt: 1\n", 1))
     assert validate(tmp_path / name).returncode != 0
+
+
+@pytest.mark.proof
+def test_schemas_of_kubernetes_accept_the_pods_of_ray(tmp_path: Path) -> None:
+    (service,) = documents("rayservice.yaml")
+    cluster = service["spec"]["rayClusterConfig"]
+    for number, group in enumerate((cluster["headGroupSpec"], *cluster["workerGroupSpecs"])):
+        pod = {"apiVersion": "v1", "kind": "Pod", "metadata": {"name": "ray"}, "spec": group["template"]["spec"]}
+        (tmp_path / f"{number}.yaml").write_text(yaml.safe_dump(pod))
+        command = [environment() / "bin" / "kubernetes-validate", "--strict", tmp_path / f"{number}.yaml"]
+        found = subprocess.run(command, capture_output=True, text=True, check=False)
+        assert found.returncode == 0, found.stdout + found.stderr
 
 
 @pytest.mark.proof

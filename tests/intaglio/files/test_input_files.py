@@ -68,9 +68,8 @@ def tokens(path: Path) -> Any:
 
 
 def estimated(path: Path) -> str:
-    output = path.with_name("model.arpa")
-    estimate(path, output, 1, force=True)
-    return output.read_text(encoding="utf-8")
+    estimate(path, path.with_name("model.arpa"), 1, force=True)
+    return path.with_name("model.arpa").read_text(encoding="utf-8")
 
 
 def manifest(path: Path) -> Any:
