@@ -23,6 +23,8 @@ from intaglio.exporters.families import DECODERS, ENCODER_DECODERS, ENCODERS, SE
 from intaglio.exporters.kind import Kind
 from intaglio.exporters.speech.export import checked_as, export_speech
 from intaglio.exporters.speech.reference import load_speech
+from intaglio.exporters.speech.traced.export import export_traced_recognizer, load_traced_recognizer
+from intaglio.exporters.speech.traced.family import find_traced_recognizer
 from intaglio.exporters.unsupported import not_supported, not_supported_in_sentence_folder
 from intaglio.exporters.vision.export import export_vision
 from intaglio.exporters.vision.family import find_vision
@@ -38,6 +40,7 @@ KINDS = (
     Kind((), export_encoder, load_encoder, other=find_traced_encoder),
     Kind((), export_encoder, load_encoder, other=find_backbone, in_sentence_folders=True),
     Kind((), export_vision, load_vision, ("features",), other=find_vision),
+    Kind((), export_traced_recognizer, load_traced_recognizer, other=find_traced_recognizer),
     Kind((), export_traced_decoder, load_decoder, ("context",), other=find_traced, keeps_quantized=True),
     Kind((), export_traced_encoder_decoder, load=None, other=find_traced_encoder_decoder),
 )
@@ -63,7 +66,8 @@ def find_kind(config: Mapping[str, Any], where: str, in_sentence_folder: bool = 
         for family in kind.families
         for architecture in family.architectures
     }
-    for other in (find_backbone(config), find_traced_encoder_decoder({"model_type": config.get("model_type")})):
+    of_type = {"model_type": config.get("model_type")}
+    for other in (find_backbone(config), find_traced_encoder_decoder(of_type), find_traced_recognizer(of_type)):
         supported |= dict.fromkeys(other.architectures, other.model_type) if other else {}
     if in_sentence_folder and config.get("model_type") in supported.values():
         raise not_supported_in_sentence_folder(config, where, [each for kind in kinds for each in kind.families])

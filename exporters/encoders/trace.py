@@ -7,6 +7,7 @@ asks for another dtype, they are cast only when they are written out.
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
@@ -50,7 +51,7 @@ class Traced:
 
 def token_inputs(names: Sequence[str]) -> list[TensorSpec]:
     """The inputs of a model that reads texts: int64 [batch, sequence]."""
-    return [TensorSpec(name, "int64", tuple(EXAMPLE)) for name in names]
+    return [TensorSpec(name, "int64", ("batch", "sequence")) for name in names]
 
 
 def trace(
@@ -60,17 +61,24 @@ def trace(
     weights: Mapping[str, FloatTensor],
     axes: Mapping[str, Axis],
     dtype: torch.dtype,
+    frames: tuple[int, int] | None = None,
 ) -> Traced:
     """Trace `module`, from `inputs` to `outputs`, to opset 23, with the axes `batch` and `sequence` symbolic.
 
     `weights` are the tensors that the module was built from. The module's parameters are consumed: afterwards
-    only the graph refers to them.
+    only the graph refers to them. `frames`: of a model whose axis is `samples`, those from one frame to the next, and
+    those of one frame. It is traced with whole frames, as else the lengths behind its convolutions are expressions that
+    take minutes to compare; the graph computes lengths from those of its values, and takes any number of samples.
     """
     with quiet():
         fake = fake_mode()
         real = fake_parameters(module, dtype, fake)
         lengths = {name: min(size, axes[name].maximum or size) for name, size in EXAMPLE.items() if name in axes}
         sizes = {name: torch.export.Dim(name, max=axes[name].maximum) for name in lengths}
+        if frames is not None:
+            stride, shortest = frames
+            sizes["samples"] = stride * torch.export.Dim("steps") + shortest
+            lengths["samples"] = stride * EXAMPLE["sequence"] + shortest
         replace_modules(module.get_submodule("model"))
         with short_masks(), as_nodes():
             model = to_onnx(module, inputs, outputs, sizes, lengths, fake, OPSET, variadic=len(inputs))
@@ -103,11 +111,14 @@ def _place(tensor: torch.Tensor) -> tuple[int, torch.Size, torch.dtype]:
 
 
 def _name_weights(model: ir.Model) -> None:
-    """Name the weights that were transposed while tracing after their module: `<module>.weight_transposed`."""
+    """Name weights that were transposed while tracing after their module: `<module>.weight_transposed`, `_2`, ..."""
+    named: Counter[str] = Counter()
     for node in model.graph:
         within = scopes(node)
         if node.op_type != "MatMul" or not within or len(node.inputs) != 2:
             continue
         weight = node.inputs[1]
         if weight is not None and weight.is_initializer() and str(weight.name).startswith("val_"):
-            weight.name = f"{within[-1]}.weight_transposed"
+            name = f"{within[-1]}.weight_transposed"
+            named[name] += 1
+            weight.name = name if named[name] == 1 else f"{name}_{named[name]}"

@@ -9,8 +9,7 @@ from typing import Any
 
 from intaglio.bundle.bundle import Image
 from intaglio.errors import SourceError, one_line
-from intaglio.exporters.checkpoints.checkpoint import PROCESSORS
-from intaglio.exporters.files.config import read_json
+from intaglio.exporters.checkpoints.processor_settings import processor_settings
 from intaglio.extras import load
 
 FILTERS = {2: "bilinear", 3: "bicubic"}  # Pillow's numbers
@@ -88,16 +87,7 @@ def library_processor(folder: Path) -> Any:
 
 def _settings(folder: Path) -> tuple[Path, dict[str, Any]]:
     """The file with the settings of the image processor, and the settings."""
-    for file in (folder / name for name in reversed(PROCESSORS)):
-        if not file.is_file():
-            continue
-        settings = read_json(file)
-        found = settings.get("image_processor") if file.name == PROCESSORS[1] else settings
-        if isinstance(found, dict):
-            return file, found
-    raise SourceError(
-        f"{folder}: no {PROCESSORS[0]}, so how images become the model's input is unknown. Copy it from the original."
-    )
+    return processor_settings(folder, "image_processor", "images")
 
 
 def _library_processor(folder: Path, file: Path, given: Mapping[str, Any]) -> tuple[Any, str]:

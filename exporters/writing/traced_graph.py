@@ -46,6 +46,7 @@ def fake_parameters(module: torch.nn.Module, dtype: torch.dtype, fake: FakeTenso
 def quiet() -> Iterator[None]:
     """Keep the tracer's progress and warnings off the terminal; errors are raised."""
     levels = {
+        "onnxscript.optimizer._constant_folding": logging.ERROR,
         "torch.onnx": logging.ERROR,
         "torch._subclasses.fake_tensor": logging.CRITICAL,
         "torch.fx.experimental.symbolic_shapes": logging.CRITICAL,
