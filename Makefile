@@ -100,7 +100,8 @@ $(RAY)/made: constraints.txt $(VENV)/dev
 # Each type of causal language models and encoders that is known to work; if all do, the list of `intaglio models` and its page are
 # written again.
 FAMILY_TESTS := tests/exporters/decoders/traced tests/exporters/encoders/test_traced_encoders.py \
-    tests/exporters/encoder_decoders/test_traced_encoder_decoders.py tests/exporters/vision/test_vision_models.py
+    tests/exporters/encoder_decoders/test_traced_encoder_decoders.py tests/exporters/vision/test_vision_models.py \
+    tests/exporters/speech/traced/test_recognizers.py tests/exporters/encoder_decoders/speech/test_whisper.py
 families: $(VENV)/dev kernels
 	$(BIN)/pytest -n 2 -v --dist loadgroup -m "" --known-models exporters/known_models.json $(FAMILY_TESTS)
 	$(BIN)/python tests/support/source/known_models_page.py

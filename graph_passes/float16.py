@@ -23,7 +23,7 @@ from intaglio.graph_passes.float32_nodes import (
     stated_dtype,
     takes_half,
 )
-from intaglio.graph_passes.front_end import front_end
+from intaglio.graph_passes.front_end import STRUCTURE, front_end
 from intaglio.graph_passes.graphs import (
     Names,
     all_graphs,
@@ -182,9 +182,10 @@ class _Conversion:
         }
 
     def _inputs_of(self, nodes: set[ir.Node]) -> set[ir.Value]:
-        """Return the graph's inputs that only `nodes` use, such as a waveform."""
+        """Return the graph's inputs whose numbers only `nodes` use, such as a waveform."""
         inputs = self.floats.intersection(self.model.graph.inputs)
-        return {value for value in inputs if value.uses() and all(node in nodes for node, _ in value.uses())}
+        users = {value: {node for node, _ in value.uses() if node.op_type not in STRUCTURE} for value in inputs}
+        return {value for value, reading in users.items() if reading and reading <= nodes}
 
     def _initializers(self, single_io: list[ir.Value]) -> None:
         for graph in all_graphs(self.model):

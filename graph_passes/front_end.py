@@ -1,4 +1,4 @@
-"""The part of a graph that prepares its input: log-mel features of a waveform, or the normalised pixels of an image.
+"""The part of a graph that prepares its input: log-mel features or a normalised waveform, or normalised pixels.
 
 It stays in float32: the power of loud speech exceeds float16, and the logarithm of a quiet band's power amplifies the
 rounding of its weights without bound. Of an image, the layers behind it are those that a pass is for.
@@ -8,6 +8,8 @@ from __future__ import annotations
 
 import onnx_ir as ir
 
+from intaglio.runtime.speech.recognizer import AUDIO
+
 STRUCTURE = frozenset({"Shape", "Size"})
 SPECTRA = frozenset({"Conv", "MatMul", "STFT", "DFT"})
 LAYERS = frozenset({"BatchNormalization", "Conv", "GRU", "Gemm", "LSTM", "LayerNormalization", "MatMul", "RNN"})
@@ -15,17 +17,18 @@ NOT_LINEAR = frozenset({"Gelu", "LayerNormalization", "Relu", "Sigmoid", "Softma
 
 
 def front_end(model: ir.Model) -> set[ir.Node]:
-    """Return the nodes that compute log-mel features or normalised pixels; none in a graph that takes neither.
+    """Return the nodes that prepare a waveform or pixels; none in a graph that takes neither.
 
     1. A Log of the power (x·x, or Pow) of a spectrum (Conv, MatMul, STFT or DFT) with no activation function before
        it, and all nodes that it depends on.
     2. What follows it up to the first layer (Conv, MatMul, Gemm, a normalisation with weights), and all nodes which
        that depends on: the normalisation of the features, and how many they are.
-    3. In a graph with an input of unsigned 8-bit integers, the pixels of images, what follows it up to the first layer.
+    3. In a graph with an input of unsigned 8-bit integers, the pixels of images, or with the `audio` of a recogniser,
+       what follows it up to the first layer, and all nodes which that depends on.
     """
     logs = [node for node in model.graph if node.op_type == "Log" and node.domain == "" and _is_of_power(node)]
-    pixels = [value for value in model.graph.inputs if value.dtype == ir.DataType.UINT8]
-    reading = [user for value in pixels for user, _ in value.uses() if user.op_type not in STRUCTURE | LAYERS]
+    inputs = [value for value in model.graph.inputs if value.dtype == ir.DataType.UINT8 or value.name == AUDIO]
+    reading = [user for value in inputs for user, _ in value.uses() if user.op_type not in STRUCTURE | LAYERS]
     return ancestors([*logs, *_following(logs), *reading, *_following(reading)])
 
 

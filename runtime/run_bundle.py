@@ -10,7 +10,7 @@ from intaglio.errors import UsageError
 from intaglio.runtime.modalities.modality import RunOptions
 from intaglio.runtime.modalities.table import modality_of
 from intaglio.runtime.speech.recognizer import speech_options
-from intaglio.runtime.speech.run_recordings import Transcribed
+from intaglio.runtime.speech.run_recordings import Transcribed, TranscribedSegments
 from intaglio.runtime.text.run_texts import Ran
 
 
@@ -31,7 +31,11 @@ def run(
     query: str | None = None,
     labels: Sequence[str] | None = None,
     embed_texts: bool = False,
-) -> Iterator[Ran | Transcribed]:
+    language: str | None = None,
+    task: str | None = None,
+    timestamps: bool = False,
+    fallback: bool = True,
+) -> Iterator[Ran | Transcribed | TranscribedSegments]:
     """Run `bundle` on `texts` and yield one result per text, in order: a `Ran`, see `intaglio.runtime.text.run_texts`.
 
     A model that reads images takes the paths of images. One that compares images with texts embeds each image, or with
@@ -41,13 +45,18 @@ def run(
     (`intaglio.runtime.speech.run_recordings`). `beam`: the width of its prefix beam search; None: greedy decoding, or
     the default width with `language_model`, an ARPA file of word n-grams, whose logarithms are multiplied by
     `language_model_weight`; every word adds `word_bonus` (`BeamOptions`). Recordings longer than `max_seconds` are
-    rejected. `batch_size`, `truncate`, `top` and `prompt_name` (the prompt before each text to embed; None: the
+    rejected. The results of an encoder-decoder such as Whisper are `TranscribedSegments`: it writes `language` (a code;
+    None: the bundle's default, or else detected), or English with the `task` "translate", with `timestamps` also for
+    recordings of one window; without `fallback`, a window whose text fails is not written again at other temperatures.
+    `batch_size`, `truncate`, `top` and `prompt_name` (the prompt before each text to embed; None: the
     bundle's default) are for texts; so is `query`, a text that a classifier reads together with each text, as a
     reranker does. `threads`: processor threads of ONNX Runtime, by default all. Raises `UsageError`
     for an input that the model does not accept, `BundleError` for a bundle that takes none.
     """
     opened = Bundle.open(bundle)
-    speech = speech_options(beam, language_model, language_model_weight, word_bonus, max_seconds)
+    speech = speech_options(
+        beam, language_model, language_model_weight, word_bonus, max_seconds, language, task, timestamps, fallback
+    )
     if (labels or embed_texts) and opened.manifest.text is None:
         raise UsageError("labels and embed_texts are for a model that compares images with texts. Leave them out.")
     options = RunOptions(target, batch_size, truncate, top, prompt_name, speech, query, labels, embed_texts, threads)

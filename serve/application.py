@@ -18,9 +18,10 @@ from starlette.responses import Response
 from starlette.routing import Route
 
 from intaglio.errors import BusyError
+from intaglio.runtime.speech.whisper.options import TRANSCRIBE, TRANSLATE
 from intaglio.serve.bodies.arrivals import Arrivals
 from intaglio.serve.bodies.json_body import Body, decode, read_body
-from intaglio.serve.bodies.transcription_fields import transcription_request
+from intaglio.serve.bodies.transcription_fields import transcription_request, whisper_options
 from intaglio.serve.bodies.uploads import Uploads
 from intaglio.serve.endpoints.agent_completions import AgentFormatter
 from intaglio.serve.endpoints.chat_completions import ChatFormatter, ChatRequest
@@ -84,6 +85,7 @@ class Api:
             Route("/v1/classify", self.classify, methods=["POST"]),
             *(Route(path, self.rerank, methods=["POST"]) for path in ("/v1/rerank", "/v2/rerank")),  # Jina's, Cohere's
             Route("/v1/audio/transcriptions", self.transcriptions, methods=["POST"]),
+            Route("/v1/audio/translations", self.translations, methods=["POST"]),
         ]
         gate = Middleware(Gate, api_keys=self.options.api_keys, arrivals=self.arrivals)
         middleware = [Middleware(Observed, metrics=self.metrics), gate]
@@ -149,6 +151,13 @@ class Api:
 
     async def transcriptions(self, request: Request) -> Response:
         """The transcript of a recording."""
+        return await self._recording(request, TRANSCRIBE)
+
+    async def translations(self, request: Request) -> Response:
+        """What is said in a recording, in English."""
+        return await self._recording(request, TRANSLATE)
+
+    async def _recording(self, request: Request, task: str) -> Response:
         if self._uploads is None:  # nothing is read
             raise ApiError(404, "no model of this server transcribes recordings. See /v1/models.")
         form, upload = await self._uploads.read(request)
@@ -157,7 +166,7 @@ class Api:
             fields = transcription_request(form)
             model = self.models.speech(fields.model)
             record.model = model.name
-            call = await model.worker.start(upload)
+            call = await model.worker.start(upload, whisper_options(fields, model.bundle, task))
         except BaseException as error:
             upload.discard()
             if isinstance(error, Exception):

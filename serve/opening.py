@@ -56,7 +56,7 @@ def open_models(
     """
     speech = speech_options(beam, language_model, language_model_weight, word_bonus, options.max_audio_seconds)
     opened = {name: Bundle.open(path) for name, path in named(bundles).items()}
-    decoders = [name for name, bundle in opened.items() if bundle.manifest.decoder is not None]
+    decoders = [name for name, bundle in opened.items() if bundle.manifest.generates]
     chosen = {"strategy": strategy, "draft": draft, "early_exit": early_exit, **strategy_options}
     if draft is not None and len(decoders) != 1:
         raise UsageError(f"--draft needs exactly one decoder, got {len(decoders)}. Serve it alone.")
@@ -76,7 +76,7 @@ def open_models(
             with step(f"opening {name}"):
                 if name in decoders:
                     models[name] = _open_decoder(name, bundle, options, target, threads, chosen)
-                elif bundle.manifest.audio is not None:
+                elif bundle.manifest.modality == "audio":
                     models[name] = _open_speech(name, bundle, options, speech, target, threads)
                 else:
                     models[name] = _open_encoder(name, bundle, options, target, threads, prompt_name)
@@ -138,5 +138,7 @@ def _open_encoder(
 def _open_speech(
     name: str, bundle: Bundle, options: ServerOptions, speech: SpeechOptions, target: str, threads: int | None
 ) -> SpeechModel:
+    if bundle.manifest.transcriber is not None:  # whose texts no beam search decodes
+        speech = SpeechOptions(max_seconds=speech.max_seconds)
     worker = SpeechWorker(bundle, target, threads, options.rows, options.max_waiting, speech)
     return SpeechModel(name, bundle, worker)

@@ -70,6 +70,11 @@ def validate(
             return score_speech(opened, wer, against, target, report, given, speech_options(**recordings))
         if any(value is not None for value in recordings.values()):
             raise UsageError("--beam and --language-model decode recordings. Add --wer FILE, or leave them out.")
+        if opened.manifest.transcriber is not None:
+            raise UsageError(
+                f"{opened.path}: of an encoder-decoder for recordings the transcripts are validated, its outputs were "
+                "compared by the export. Add --wer LIST."
+            )
         perplexity = text.pop("perplexity", None)
         if perplexity is not None or opened.manifest.encoder is not None:
             if outputs.get("bisect"):

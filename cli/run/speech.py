@@ -31,6 +31,10 @@ class SpeechFlags:
     word_bonus: float | None
     max_seconds: float | None
     stream: bool
+    language: str | None
+    task: str | None
+    timestamps: bool
+    no_fallback: bool
 
     def refuse(self, bundle: Path) -> None:
         """Raise `UsageError` if one was given for a bundle that takes something else."""
@@ -39,13 +43,17 @@ class SpeechFlags:
             option = f"--{given[0].replace('_', '-')}"
             raise UsageError(f"{option} is for speech recognisers, and {bundle} is none. Leave it out.")
 
-    def options(self) -> SpeechOptions:
-        """The options of the recogniser. Raises `UsageError` for values out of range."""
+    def options(self, with_times: bool = False) -> SpeechOptions:
+        """The options of the recogniser, `with_times` of an encoder-decoder's segments.
+
+        Raises `UsageError` for values out of range.
+        """
         from intaglio.runtime.speech.recognizer import speech_options
 
         return speech_options(
-            self.beam, self.language_model, self.language_model_weight, self.word_bonus, self.max_seconds
-        )
+            self.beam, self.language_model, self.language_model_weight, self.word_bonus, self.max_seconds,
+            self.language, self.task, self.timestamps or with_times, not self.no_fallback,
+        )  # fmt: skip
 
 
 SPEECH = "Speech recognisers"
@@ -75,6 +83,10 @@ def speech_flags(command: Callable[..., Any]) -> Callable[..., Any]:
     @beam_options
     @click.option("--max-seconds", type=float, help="Reject recordings longer than this.")
     @click.option("--stream", is_flag=True, help="Transcribe raw 16-bit samples from standard input while they arrive.")
+    @click.option("--language", help="Whisper: code of the spoken language, such as en.  [default: detected]")
+    @click.option("--task", help="Whisper: transcribe, or translate to English.  [default: the model's]")
+    @click.option("--timestamps", is_flag=True, help="Whisper: show the time of each segment.")
+    @click.option("--no-fallback", is_flag=True, help="Whisper: write each window once, without sampling.")
     @functools.wraps(command)
     def with_flags(
         beam: int | None,
@@ -83,9 +95,16 @@ def speech_flags(command: Callable[..., Any]) -> Callable[..., Any]:
         word_bonus: float | None,
         max_seconds: float | None,
         stream: bool,
+        language: str | None,
+        task: str | None,
+        timestamps: bool,
+        no_fallback: bool,
         **others: Any,
     ) -> Any:
-        speech = SpeechFlags(beam, language_model, language_model_weight, word_bonus, max_seconds, stream)
+        speech = SpeechFlags(
+            beam, language_model, language_model_weight, word_bonus, max_seconds, stream, language, task, timestamps,
+            no_fallback,
+        )  # fmt: skip
         return command(speech=speech, **others)
 
     decorated: Callable[..., Any] = with_flags
@@ -103,10 +122,13 @@ def transcribe(
 ) -> None:
     """Transcribe recordings, or the audio on standard input."""
     from intaglio.bundle.bundle import Bundle
+    from intaglio.bundle.manifest_reading import read_manifest
     from intaglio.runtime.speech.recording_list import recordings_of
-    from intaglio.runtime.speech.run_recordings import run_recordings
+    from intaglio.runtime.speech.run_recordings import TranscribedSegments, run_recordings
 
     if flags.stream:
+        if read_manifest(bundle).transcriber is not None:
+            raise UsageError(f"--stream: {bundle} reads windows of many seconds at once. Give it a recording.")
         if recordings or file:
             raise UsageError("--stream reads standard input. Leave the recordings and --input out.")
         _stream(bundle, target, threads, flags.options(), as_json)
@@ -115,10 +137,15 @@ def transcribe(
         got = "both" if recordings else "neither"
         raise UsageError(f"recordings are given as arguments or by --input, got {got}. Give one of the two.")
     paths = recordings or [str(listed.path) for listed in recordings_of(file or Path(), "--input")]
-    results = run_recordings(Bundle.open(bundle), paths, target, flags.options(), threads)
-    for result in results:
+    opened = Bundle.open(bundle)
+    with_times = as_json and opened.manifest.transcriber is not None
+    for result in run_recordings(opened, paths, target, flags.options(with_times), threads):
         if as_json:
             print_json(result)
+        elif flags.timestamps and isinstance(result, TranscribedSegments):
+            for segment in result.segments:
+                times = f"[{segment.start:7.2f} to {segment.end:7.2f}]"
+                click.echo(printable(f"{f'{result.text}: ' if len(paths) > 1 else ''}{times} {segment.text.strip()}"))
         else:
             name = f"{result.text}: " if len(paths) > 1 else ""
             click.echo(printable(f"{name}{result.transcript}"))

@@ -126,7 +126,7 @@ def _check(
             raise UsageError(f"model {name!r}: Triton's names have letters, digits, _, - and dots. Write NAME=PATH.")
         if bundle.manifest.image is not None:
             raise BundleError(f"bundle {bundle.path}: reads images, expected a model of texts. Choose another bundle.")
-        if bundle.manifest.audio is not None:
+        if bundle.manifest.modality == "audio":
             raise BundleError(
                 f"bundle {bundle.path}: its task is {bundle.manifest.task!r}, expected an encoder or a decoder. "
                 f"Use: intaglio serve {bundle.path}"

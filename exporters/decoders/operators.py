@@ -119,14 +119,14 @@ def attention(
     queries: Tensor,
     keys: Tensor,
     values: Tensor,
-    mask: Tensor,
+    mask: Tensor | None,
     direct: bool = True,
     softcap: float | None = None,
     sinks: Tensor | None = None,
 ) -> Tensor:
     """Attention of scaled queries [batch, heads, tokens, key_dim] to keys and values [batch, kv_heads, slots, ...].
 
-    mask     bool [batch, 1, tokens, slots], true where a token attends to a slot
+    mask     bool [batch, 1, tokens, slots], true where a token attends to a slot; None: everywhere
     direct   whether keys and values are the buffers of a cache, and not computed from them
     softcap  the scores become softcap · tanh(score / softcap)
     sinks    [heads], one more score in each softmax, which is no slot's
@@ -140,7 +140,8 @@ def attention(
         scores = grouped_product(queries, keys.transpose(-1, -2)).float()
         if softcap:
             scores = softcap * torch.tanh(scores / softcap)
-        scores = torch.where(mask, scores, torch.finfo(scores.dtype).min)
+        if mask is not None:
+            scores = torch.where(mask, scores, torch.finfo(scores.dtype).min)
         if sinks is not None:
             sink = sinks.reshape(1, -1, 1, 1).to(scores.dtype).expand(*scores.shape[:3], 1)
             scores = torch.cat((scores, sink), -1)
@@ -150,7 +151,8 @@ def attention(
     if softcap or sinks is not None or keys.shape[-1] != values.shape[-1] or not direct:
         return compute()
     shape = (*queries.shape[:3], values.shape[-1])
-    return _node("Attention", [queries, keys, values, mask], {"scale": 1.0}, queries, shape, 24, compute)
+    inputs = [queries, keys, values] if mask is None else [queries, keys, values, mask]
+    return _node("Attention", inputs, {"scale": 1.0}, queries, shape, 24, compute)
 
 
 def grouped_product(x: Tensor, y: Tensor) -> Tensor:

@@ -108,7 +108,7 @@ def _attention(
     query: Tensor,
     key: Tensor,
     value: Tensor,
-    attention_mask: Tensor,
+    attention_mask: Tensor | None,
     scaling: float | None = None,
     softcap: float | None = None,
     s_aux: Tensor | None = None,

@@ -12,6 +12,7 @@ import numpy as np
 import onnx_ir as ir
 
 from intaglio.exporters.vision.image_processor import ImageProcessor
+from intaglio.exporters.writing.front_end_writer import FrontEndWriter
 from intaglio.exporters.writing.graph_writer import IR_VERSION, graph_input
 from intaglio.runtime.vision.image_runner import INPUT
 from intaglio.version import __version__
@@ -28,7 +29,7 @@ def add_front_end(model: ir.Model, processor: ImageProcessor) -> None:
     """
     taken = next(value for value in model.graph.inputs if value.name == PIXEL_VALUES)
     pixels = graph_input(INPUT)
-    writer = _Writer(model.graph)
+    writer = FrontEndWriter(model.graph, PATH)
     values = _processed(writer, pixels, processor, taken.dtype or ir.DataType.FLOAT)
     values.shape, values.type = taken.shape, taken.type
     index = model.graph.inputs.index(taken)
@@ -43,7 +44,7 @@ def front_end_alone(processor: ImageProcessor) -> ir.Model:
     """The graph from `pixels` to `pixel_values` float32, to compare it with the library's image processor."""
     pixels = graph_input(INPUT)
     graph = ir.Graph([pixels], [], nodes=[], opset_imports={"": 23}, name=PATH)
-    writer = _Writer(graph)
+    writer = FrontEndWriter(graph, PATH)
     values = _processed(writer, pixels, processor, ir.DataType.FLOAT)
     values.name, values.dtype, values.shape = PIXEL_VALUES, ir.DataType.FLOAT, ir.Shape(["batch", 3, *processor.size])
     graph.extend(writer.nodes)
@@ -51,33 +52,7 @@ def front_end_alone(processor: ImageProcessor) -> ir.Model:
     return ir.Model(graph, ir_version=IR_VERSION, producer_name="intaglio", producer_version=__version__)
 
 
-class _Writer:
-    """Writes nodes named after `PATH`, and constants into the graph."""
-
-    def __init__(self, graph: ir.Graph):
-        self.nodes: list[ir.Node] = []
-        self._graph = graph
-
-    def op(self, op_type: str, inputs: list[ir.Value | None], **attributes: Any) -> ir.Value:
-        """Append a node and return its output."""
-        count = sum(node.op_type == op_type for node in self.nodes)
-        name = f"{PATH}/{op_type}" if not count else f"{PATH}/{op_type}_{count + 1}"
-        node = ir.Node("", op_type, inputs, ir.convenience.convert_attributes(attributes), name=name)
-        node.outputs[0].name = name
-        self.nodes.append(node)
-        return node.outputs[0]
-
-    def constant(self, name: str, numbers: Any, dtype: Any = np.int64) -> ir.Value:
-        """An initializer."""
-        tensor = ir.tensor(np.asarray(numbers, dtype), name=f"{PATH}.{name}")
-        value = ir.Value(
-            name=tensor.name, shape=ir.Shape(tensor.numpy().shape), type=ir.TensorType(tensor.dtype), const_value=tensor
-        )
-        self._graph.register_initializer(value)
-        return value
-
-
-def _processed(graph: _Writer, pixels: ir.Value, processor: ImageProcessor, dtype: ir.DataType) -> ir.Value:
+def _processed(graph: FrontEndWriter, pixels: ir.Value, processor: ImageProcessor, dtype: ir.DataType) -> ir.Value:
     """The model's input, of `dtype`."""
     factor = graph.constant("factor", processor.factor, np.float32)
     if processor.rounds:
@@ -95,7 +70,7 @@ def _of_colours(numbers: tuple[float, ...]) -> list[list[list[float]]]:
     return [[[number]] for number in numbers]
 
 
-def _resized(graph: _Writer, x: ir.Value, processor: ImageProcessor) -> ir.Value:
+def _resized(graph: FrontEndWriter, x: ir.Value, processor: ImageProcessor) -> ir.Value:
     """`x` [batch, 3, height, width] resized; the longer side is rounded down, as in the library."""
     if processor.keeps_ratio:
         sides = graph.op("Shape", [x], start=2, end=4)
@@ -113,7 +88,7 @@ def _resized(graph: _Writer, x: ir.Value, processor: ImageProcessor) -> ir.Value
     return graph.op("Resize", [x, None, None, sizes], coordinate_transformation_mode="half_pixel", **attributes)
 
 
-def _cropped(graph: _Writer, x: ir.Value, processor: ImageProcessor) -> ir.Value:
+def _cropped(graph: FrontEndWriter, x: ir.Value, processor: ImageProcessor) -> ir.Value:
     """The centre of `x` [batch, 3, height, width]; half of an odd rest is rounded down."""
     if processor.crop is None:
         return x

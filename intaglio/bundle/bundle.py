@@ -33,6 +33,7 @@ from intaglio.bundle.manifest import (
     Source,
     TensorSpec,
     TextTower,
+    Transcriber,
     encode,
 )
 from intaglio.bundle.manifest_reading import (
@@ -46,6 +47,7 @@ from intaglio.bundle.manifest_reading import (
     verify_graph,
     verify_image,
     verify_text,
+    verify_transcriber,
 )
 from intaglio.bundle.model_file import outline
 from intaglio.errors import GraphError, storage_errors
@@ -76,6 +78,7 @@ __all__ = [
     "Source",
     "TensorSpec",
     "TextTower",
+    "Transcriber",
     "create",
     "encode",
     "tensor_spec",
@@ -131,6 +134,8 @@ class Bundle:
             verify_decoder(path, manifest, manifest.decoder)
         if manifest.audio is not None:
             verify_audio(path, manifest.audio)
+        if manifest.transcriber is not None:
+            verify_transcriber(path, manifest, manifest.transcriber)
         if manifest.image is not None:
             verify_image(path, manifest.image)
         if manifest.text is not None:

@@ -131,6 +131,30 @@ class Audio(msgspec.Struct, frozen=True):
     blank: int = 0  # the token of CTC that is none
 
 
+class Transcriber(msgspec.Struct, frozen=True):
+    """An encoder-decoder for recordings: the graph of its front end, and the tokens that its texts begin with.
+
+    A text begins with the start token, the token of its language, that of its task, and without times `no_timestamps`.
+    The tokens of times follow `no_timestamps`.
+    """
+
+    file: str  # of the front end, next to model.onnx: samples to log-mel features
+    inputs: tuple[TensorSpec, ...]
+    outputs: tuple[TensorSpec, ...]
+    sample_rate: int  # Hz, of one channel
+    hop: int  # samples from one frame of features to the next
+    window: int  # samples of a frame
+    frames: int  # of features that the encoder reads at once
+    no_timestamps: int  # token
+    no_speech: int  # token whose probability after the start token is that of silence
+    begin_suppressed: tuple[int, ...] = ()  # tokens that are never the first
+    max_initial_timestamp: int | None = None  # of the first time, in tokens of time
+    tasks: dict[str, int] = {}  # "transcribe", "translate" -> token; empty: only the first, without a token
+    task: str = "transcribe"  # by default
+    language: str | None = None  # by default; None: it is detected
+    axes: dict[str, Axis] = {}
+
+
 class Image(msgspec.Struct, frozen=True):
     """What the graph of a bundle that takes images does with them first: it resizes, crops and normalises them.
 
@@ -225,9 +249,10 @@ class Manifest(msgspec.Struct):
     layers: dict[str, str] = {}  # module path -> the graph value that it returns, in execution order
     labels: list[str] = []  # class names, for classification
     activation: str = "softmax"  # function from a classifier's logits to scores: "softmax", "sigmoid" or "identity"
-    decoder: Decoder | None = None  # for the tasks "generate" and "text-to-text"
-    encoder: Encoder | None = None  # for the task "text-to-text"; model.onnx is then the decoder
-    audio: Audio | None = None  # for the task "transcribe"
+    decoder: Decoder | None = None  # for the tasks "generate" and "text-to-text", and a `transcriber`
+    encoder: Encoder | None = None  # for the task "text-to-text", and a `transcriber`; model.onnx is then the decoder
+    audio: Audio | None = None  # for the task "transcribe", of a recogniser with a CTC head
+    transcriber: Transcriber | None = None  # for the task "transcribe", of an encoder-decoder
     image: Image | None = None  # for graphs that take images
     text: TextTower | None = None  # of a model that compares images with texts; model.onnx is then for images
     truncation: int | None = None  # maximum tokens of a text, if the model defines one beside its axis
@@ -245,14 +270,21 @@ class Manifest(msgspec.Struct):
         """The modality of the bundle's input, a name of `intaglio.runtime.modalities`."""
         if self.image is not None:
             return "image"
-        return "text" if self.audio is None else "audio"
+        return "text" if self.audio is None and self.transcriber is None else "audio"
+
+    @property
+    def generates(self) -> bool:
+        """Whether it writes texts for texts: a decoder, or an encoder-decoder that reads no recordings."""
+        return self.decoder is not None and self.transcriber is None
 
     @property
     def graphs(self) -> list[Graph]:
-        """The graphs of the bundle's ONNX files: model.onnx first, then the encoder or the graph for texts if any."""
+        """The graphs of the bundle's ONNX files: model.onnx first, then the encoder, the front end, that for texts."""
         graphs = [Graph(MODEL, self.inputs, self.outputs, self.axes)]
         if (encoder := self.encoder) is not None:
             graphs.append(Graph(encoder.file, encoder.inputs, encoder.outputs, encoder.axes))
+        if (front := self.transcriber) is not None:
+            graphs.append(Graph(front.file, front.inputs, front.outputs, front.axes))
         if (text := self.text) is not None:
             graphs.append(Graph(text.file, text.inputs, text.outputs, text.axes))
         return graphs

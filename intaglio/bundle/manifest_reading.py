@@ -27,6 +27,7 @@ from intaglio.bundle.manifest import (
     Manifest,
     TensorSpec,
     TextTower,
+    Transcriber,
 )
 from intaglio.bundle.model_file import outline
 from intaglio.errors import BundleError, one_line
@@ -260,6 +261,27 @@ def verify_audio(path: Path, audio: Audio) -> None:
     for name, (low, high) in limits.items():
         _check_number(path, f"audio's {name}", getattr(audio, name), low, high)
     _check_name(path, "audio's precision", audio.precision, FEATURE_DTYPES)
+
+
+def verify_transcriber(path: Path, manifest: Manifest, transcriber: Transcriber) -> None:
+    """Reject a transcriber without a decoder or an encoder, and invalid numbers, tokens and names."""
+    decoder, encoder = manifest.decoder, manifest.encoder
+    if decoder is None or encoder is None or len(decoder.eos_token_ids) != 1:
+        raise BundleError(
+            f"{path / MANIFEST}: a transcriber needs an encoder, and a decoder with one end token. Re-export it."
+        )
+    for name, (low, high) in {"sample_rate": (1000, 1_000_000), "hop": (1, 1 << 16), "frames": (2, 1 << 20)}.items():
+        _check_number(path, f"transcriber's {name}", getattr(transcriber, name), low, high)
+    _check_number(path, "transcriber's window", transcriber.window, transcriber.hop, 1 << 16)
+    last = decoder.vocab_size - 1
+    tokens = [transcriber.no_timestamps + 1, transcriber.no_speech, *transcriber.begin_suppressed]
+    for token in [*tokens, *transcriber.tasks.values()]:
+        _check_number(path, "transcriber's token", token, 0, last)
+    if transcriber.max_initial_timestamp is not None:
+        _check_number(path, "transcriber's max_initial_timestamp", transcriber.max_initial_timestamp, 0, last)
+    _check_name(path, "transcriber's task", transcriber.task, transcriber.tasks or ("transcribe",))
+    if transcriber.language is not None:
+        _check_name(path, "transcriber's language", transcriber.language, encoder.languages)
 
 
 def verify_image(path: Path, image: Image) -> None:

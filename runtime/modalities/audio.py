@@ -18,7 +18,7 @@ from intaglio.runtime.modalities.modality import Feeds, Modality, RunOptions
 from intaglio.runtime.speech.audio_file import AudioFile
 from intaglio.runtime.speech.recognizer import AUDIO, LENGTHS, LOG_PROBS, OUTPUT_LENGTHS, audio_of
 from intaglio.runtime.speech.recording_list import recordings_of
-from intaglio.runtime.speech.run_recordings import Transcribed, run_recordings
+from intaglio.runtime.speech.run_recordings import Transcribed, TranscribedSegments, run_recordings
 from intaglio.runtime.speech.windows import MOST_FRAMES
 from intaglio.runtime.text.inputs import InputsUsed, load_inputs
 from intaglio.samples.speech_samples import SAMPLE_RATE, recordings
@@ -100,7 +100,7 @@ def _mask(feeds: Mapping[str, Array], outputs: Mapping[str, Array]) -> Array | N
     return kept
 
 
-def _run(bundle: Bundle, inputs: Iterable[str], options: RunOptions) -> Iterator[Transcribed]:
+def _run(bundle: Bundle, inputs: Iterable[str], options: RunOptions) -> Iterator[Transcribed | TranscribedSegments]:
     if options.prompt_name is not None:
         raise UsageError("--prompt-name is for embeddings of texts, and the bundle takes recordings. Leave it out.")
     if options.query is not None:

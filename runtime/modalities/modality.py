@@ -10,7 +10,7 @@ from typing import Protocol
 from intaglio.bundle.bundle import Bundle
 from intaglio.runtime.engines.engine import Array
 from intaglio.runtime.speech.recognizer import SpeechOptions
-from intaglio.runtime.speech.run_recordings import Transcribed
+from intaglio.runtime.speech.run_recordings import Transcribed, TranscribedSegments
 from intaglio.runtime.text.inputs import InputsUsed
 from intaglio.runtime.text.run_texts import Ran
 from intaglio.targets import DEFAULT
@@ -59,7 +59,9 @@ class RunOptions:
 class RunInputs(Protocol):
     """Runs an opened bundle on inputs, texts or paths of files, and yields one result for each, in order."""
 
-    def __call__(self, bundle: Bundle, inputs: Iterable[str], options: RunOptions) -> Iterator[Ran | Transcribed]: ...  # noqa: D102
+    def __call__(  # noqa: D102
+        self, bundle: Bundle, inputs: Iterable[str], options: RunOptions
+    ) -> Iterator[Ran | Transcribed | TranscribedSegments]: ...
 
 
 @dataclass(frozen=True)

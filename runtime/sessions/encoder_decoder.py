@@ -65,7 +65,7 @@ class EncoderDecoderSession(DecoderSession):
         """
         opened = Bundle.open(bundle)
         decoder, encoder = opened.manifest.decoder, opened.manifest.encoder
-        if decoder is None or encoder is None:
+        if decoder is None or encoder is None or opened.manifest.transcriber is not None:
             raise BundleError(
                 f"bundle {opened.path}: its task is {opened.manifest.task or 'unknown'!r}, not 'text-to-text'. "
                 "Export an encoder-decoder, such as T5ForConditionalGeneration."

@@ -22,6 +22,7 @@ from intaglio.runtime.speech.streaming import StreamingTranscriber, StreamOption
 from intaglio.runtime.speech.transcript import Transcript
 from intaglio.runtime.speech.transcription import CountedBlocks, Transcription
 from intaglio.runtime.speech.vocabulary import VOCABULARY, read_vocabulary
+from intaglio.runtime.speech.whisper.options import GREEDY, Fallback, WhisperOptions
 from intaglio.runtime.speech.windows import WindowOptions, recording_log_probs
 from intaglio.targets import DEFAULT
 
@@ -37,6 +38,7 @@ class SpeechOptions:
     language_model: str | Path | None = None  # an ARPA file of words, for a beam search
     windows: WindowOptions = field(default_factory=WindowOptions)
     max_seconds: float | None = None  # of a recording; longer ones are rejected
+    whisper: WhisperOptions | None = None  # of an encoder-decoder; the others, but max_seconds, are of a CTC head
 
     def __post_init__(self) -> None:
         if self.language_model is not None and self.beam is None:
@@ -49,8 +51,14 @@ def speech_options(
     language_model_weight: float | None = None,
     word_bonus: float | None = None,
     max_seconds: float | None = None,
+    language: str | None = None,
+    task: str | None = None,
+    timestamps: bool = False,
+    fallback: bool = True,
 ) -> SpeechOptions:
     """The speech options of the verb `run`. Raises `UsageError` for one that is out of range or has no effect."""
+    whisper = WhisperOptions(language, task, timestamps, Fallback() if fallback else GREEDY)
+    chosen = None if whisper == WhisperOptions() else whisper
     given = {"width": beam, "alpha": language_model_weight, "beta": word_bonus}
     changed: dict[str, Any] = {name: value for name, value in given.items() if value is not None}
     if language_model is None:
@@ -60,8 +68,8 @@ def speech_options(
                     f"{option} {value} is for a language model. Add --language-model FILE, or leave it out."
                 )
         if beam is None:
-            return SpeechOptions(max_seconds=max_seconds)
-    return SpeechOptions(BeamOptions(**changed), language_model, max_seconds=max_seconds)
+            return SpeechOptions(max_seconds=max_seconds, whisper=chosen)
+    return SpeechOptions(BeamOptions(**changed), language_model, max_seconds=max_seconds, whisper=chosen)
 
 
 class SpeechRecognizer(Closing):
@@ -84,6 +92,8 @@ class SpeechRecognizer(Closing):
         self._language_model = NgramModel.open(language_model) if language_model is not None else None
         self._shortest = bundle.manifest.axes["samples"].minimum if "samples" in bundle.manifest.axes else 1
         self.engine = open_engine(bundle, target, threads, spinning)
+        self.sample_rate, self.max_seconds = self.audio.sample_rate, self.options.max_seconds
+        self.window_seconds = self.options.windows.seconds
 
     def close(self) -> None:
         """Release the engine; the recogniser is invalid afterwards."""

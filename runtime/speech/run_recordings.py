@@ -9,18 +9,32 @@ from pathlib import Path
 import msgspec
 
 from intaglio.bundle.bundle import Bundle
-from intaglio.runtime.speech.recognizer import SpeechOptions, SpeechRecognizer
+from intaglio.runtime.speech.opening import open_recognizer
+from intaglio.runtime.speech.recognizer import SpeechOptions
 from intaglio.runtime.speech.transcript import TimedToken, Word, real_time_factor
+from intaglio.runtime.speech.whisper.recognizer import WhisperTranscription, WrittenSegment
 from intaglio.targets import DEFAULT
 
 
 class Transcribed(msgspec.Struct):
-    """The result for one recording."""
+    """The result for one recording, of a recogniser with a CTC head."""
 
     text: str  # the recording's path, as in the input
     transcript: str
     words: list[Word]
     tokens: list[TimedToken]
+    seconds: float  # of audio
+    real_time_factor: float  # seconds of work per second of audio
+
+
+class TranscribedSegments(msgspec.Struct):
+    """The result for one recording, of an encoder-decoder."""
+
+    text: str  # the recording's path, as in the input
+    transcript: str
+    language: str | None  # its code; None of a model of one language
+    task: str  # "transcribe" or "translate"
+    segments: list[WrittenSegment]
     seconds: float  # of audio
     real_time_factor: float  # seconds of work per second of audio
 
@@ -31,11 +45,16 @@ def run_recordings(
     target: str = DEFAULT,
     options: SpeechOptions | None = None,
     threads: int | None = None,
-) -> Iterator[Transcribed]:
-    """Transcribe each of `recordings` with `bundle`, in order; see `SpeechRecognizer`."""
-    with SpeechRecognizer(bundle, target, threads, options=options) as recognizer:
+) -> Iterator[Transcribed | TranscribedSegments]:
+    """Transcribe each of `recordings` with `bundle`, in order; see `open_recognizer`."""
+    with open_recognizer(bundle, target, threads, options=options) as recognizer:
         for recording in recordings:
             began = time.perf_counter()
             found = recognizer.transcribe(recording)
-            factor = real_time_factor(time.perf_counter() - began, found.seconds)
-            yield Transcribed(str(recording), found.text, found.words, found.tokens, found.seconds, round(factor, 4))
+            factor = round(real_time_factor(time.perf_counter() - began, found.seconds), 4)
+            name = str(recording)
+            if isinstance(found, WhisperTranscription):
+                parts = found.language, found.task, found.segments
+                yield TranscribedSegments(name, found.text, *parts, round(found.seconds, 3), factor)
+            else:
+                yield Transcribed(name, found.text, found.words, found.tokens, found.seconds, factor)

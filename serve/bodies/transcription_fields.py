@@ -1,4 +1,4 @@
-"""The form of POST /v1/audio/transcriptions, as OpenAI's API defines it."""
+"""The form of POST /v1/audio/transcriptions and translations, as OpenAI's API defines it."""
 
 from __future__ import annotations
 
@@ -8,11 +8,15 @@ from typing import Literal
 
 import msgspec
 
+from intaglio.bundle.bundle import Bundle
+from intaglio.errors import UsageError
+from intaglio.runtime.speech.whisper.options import TRANSCRIBE, WhisperOptions
 from intaglio.serve.bodies.json_body import converted
 from intaglio.serve.responses.errors import invalid
 
 LANGUAGE = re.compile(r"[A-Za-z]{2,8}(-[A-Za-z0-9]{1,8})*")  # such as en, or pt-BR
 UNDETERMINED = "und"  # the language of a recording, where the client named none (ISO 639-2)
+WITH_TIMES = ("srt", "verbose_json", "vtt")
 SUPPORTED_FORMATS = ("json", "text", "srt", "verbose_json", "vtt")
 
 
@@ -20,7 +24,7 @@ class TranscriptionRequest(msgspec.Struct, forbid_unknown_fields=True):
     """The fields but the file; any other field is rejected by name."""
 
     model: str
-    language: str = UNDETERMINED  # returned by verbose_json, not used otherwise: a bundle has its own
+    language: str = UNDETERMINED  # of an encoder-decoder; a recogniser with a CTC head returns it in verbose_json
     prompt: str = ""  # only empty: these models read none
     response_format: str = "json"  # of `SUPPORTED_FORMATS`
     temperature: float = 0.0  # only 0: nothing is sampled
@@ -56,6 +60,28 @@ def transcription_request(form: Sequence[tuple[str, str]]) -> TranscriptionReque
     request = converted(given, TranscriptionRequest, strict=False)
     _check(request)
     return request
+
+
+def whisper_options(request: TranscriptionRequest, bundle: Bundle, task: str) -> WhisperOptions | None:
+    """The options of a recording for the encoder-decoder in `bundle`; None for a recogniser with a CTC head.
+
+    Raises `ApiError` for fields that the model does not have.
+    """
+    if bundle.manifest.transcriber is None:
+        if task != TRANSCRIBE:
+            raise invalid(f"model {request.model[:100]}: it translates nothing. Use one of a Whisper.", "model")
+        return None
+    if "word" in request.timestamp_granularities:
+        raise invalid("timestamp_granularities: the model has times of segments, not of words. Leave word out.", None)
+    if request.include:
+        raise invalid("include: the model returns no logprobs of tokens. Leave it out.", "include")
+    language = None if request.language == UNDETERMINED else request.language
+    options = WhisperOptions(language, task, request.response_format in WITH_TIMES)
+    try:
+        options.check(bundle)
+    except UsageError as error:
+        raise invalid(str(error), "language") from error
+    return options
 
 
 def _check(request: TranscriptionRequest) -> None:

@@ -1,6 +1,6 @@
-"""POST /v1/audio/transcriptions: OpenAI's response formats, from a recording's words and tokens.
+"""POST /v1/audio/transcriptions and translations: OpenAI's response formats, from a recording's words or segments.
 
-The models have no no-speech probability, and no temperature: these fields of a segment are 0.
+Models with a CTC head have no no-speech probability, and no temperature: these fields of their segments are 0.
 """
 
 from __future__ import annotations
@@ -18,13 +18,15 @@ from intaglio.errors import UsageError
 from intaglio.runtime.speech.ctc import Token
 from intaglio.runtime.speech.segments import Segment, segments, srt, vtt
 from intaglio.runtime.speech.transcript import Word, real_time_factor
+from intaglio.runtime.speech.transcription import Transcription
+from intaglio.runtime.speech.whisper.recognizer import WhisperTranscription, WrittenSegment
 from intaglio.serve.bodies.transcription_fields import TranscriptionRequest
 from intaglio.serve.bodies.uploads import FILE
 from intaglio.serve.monitoring.metrics import ServerMetrics
 from intaglio.serve.monitoring.observation import Record
 from intaglio.serve.responses.errors import ApiError, api_error, invalid
 from intaglio.serve.responses.formatter import Chunk
-from intaglio.serve.workers.speech_call import SpeechCall
+from intaglio.serve.workers.speech_call import Found, SpeechCall
 
 MEDIA_TYPES = {
     "json": "application/json",
@@ -131,7 +133,7 @@ class Spoken:
 
     def __init__(self, call: SpeechCall, request: TranscriptionRequest, metrics: ServerMetrics, record: Record):
         self._call, self._request, self._metrics, self._record = call, request, metrics, record
-        self._words: list[Word] = []
+        self._items: list[Word | WrittenSegment] = []
 
     async def full_response(self) -> bytes:
         """Transcribe; return the body of the response. Raises `ApiError`."""
@@ -144,9 +146,9 @@ class Spoken:
             case "text":
                 return f"{self._text}\n".encode()
             case "srt":
-                return srt(segments(self._words)).encode()
+                return srt(self._subtitles()).encode()
             case "vtt":
-                return vtt(segments(self._words)).encode()
+                return vtt(self._subtitles()).encode()
             case "verbose_json":
                 return msgspec.json.encode(self._verbose())
             case _:
@@ -156,23 +158,22 @@ class Spoken:
         """Yield server-sent events until the end; an error is the last one of them."""
         begun = False
         try:
-            async for words in self._observed():
-                if words:
-                    text = " ".join(word.text for word in words)
+            async for items in self._observed():
+                if text := " ".join(item.text.strip() for item in items):
                     yield Chunk(TextDelta(f" {text}" if begun else text)).encode()
                     begun = True
             yield Chunk(TextDone(self._text, self._logprobs())).encode() + LAST
         except Exception as error:
             yield Chunk(recording_error(error).body).encode()
 
-    async def _observed(self) -> AsyncIterator[list[Word]]:
-        """The words of each window; counts the recording when it ends."""
+    async def _observed(self) -> AsyncIterator[Found]:
+        """What is said in each window; counts the recording when it ends."""
         call, name = self._call, self._record.model or ""
         finished = False
         try:
-            async for words in call.words():
-                self._words += words
-                yield words
+            async for items in call.words():
+                self._items += items
+                yield items
             finished = True
         finally:
             call.cancel()
@@ -187,7 +188,19 @@ class Spoken:
 
     @property
     def _text(self) -> str:
-        return " ".join(word.text for word in self._words)
+        return " ".join(text for item in self._items if (text := item.text.strip()))
+
+    @property
+    def _words(self) -> list[Word]:
+        return [item for item in self._items if isinstance(item, Word)]
+
+    @property
+    def _written(self) -> list[WrittenSegment]:
+        return [item for item in self._items if isinstance(item, WrittenSegment)]
+
+    def _subtitles(self) -> list[Segment]:
+        written = [Segment(each.text.strip(), each.start, each.end) for each in self._written if each.text.strip()]
+        return written or segments(self._words)
 
     @property
     def _duration(self) -> Duration:
@@ -196,19 +209,24 @@ class Spoken:
     def _logprobs(self) -> list[Logprob] | None:
         if not self._request.include:
             return None
-        tokens = self._call.transcription.vocabulary.tokens
+        transcription = self._call.transcription
+        assert isinstance(transcription, Transcription), "requests of another kind are rejected"
+        tokens = transcription.vocabulary.tokens
         return [
             Logprob(tokens[each.token_id], list(tokens[each.token_id].encode()), round(each.log_prob, 6))
-            for each in self._call.transcription.tokens
+            for each in transcription.tokens
         ]
 
     def _verbose(self) -> VerboseResponse:
         granularities, duration = self._request.granularities, self._duration
         words = [TimedWord(word.text, word.start, word.end) for word in self._words]
+        task, language = "transcribe", self._request.language
+        if isinstance(transcription := self._call.transcription, WhisperTranscription):
+            task, language = transcription.task, transcription.language or "en"
         return VerboseResponse(
-            "transcribe",
+            task,
             duration.seconds,
-            self._request.language,
+            language,
             self._text,
             duration,
             segments=self._segments() if "segment" in granularities else None,
@@ -216,19 +234,20 @@ class Spoken:
         )
 
     def _segments(self) -> list[VerboseSegment]:
+        transcription = self._call.transcription
+        if isinstance(transcription, WhisperTranscription):
+            return [_written_segment(number, each) for number, each in enumerate(self._written)]
         found = segments(self._words)
         starts = [*(segment.start for segment in found[1:]), float("inf")]
-        tokens, place = self._call.transcription.tokens, 0
+        tokens, place = transcription.tokens, 0
+        step = transcription.frame_seconds
         verbose = []
         for number, (segment, following) in enumerate(zip(found, starts, strict=True)):
             first = place
-            while place < len(tokens) and self._start(tokens[place]) < following:
+            while place < len(tokens) and round(tokens[place].first * step, 3) < following:
                 place += 1
             verbose.append(_verbose_segment(number, segment, tokens[first:place]))
         return verbose
-
-    def _start(self, token: Token) -> float:
-        return round(token.first * self._call.transcription.frame_seconds, 3)
 
 
 def _verbose_segment(number: int, segment: Segment, tokens: Sequence[Token]) -> VerboseSegment:
@@ -241,4 +260,11 @@ def _verbose_segment(number: int, segment: Segment, tokens: Sequence[Token]) -> 
         [token.token_id for token in tokens],
         round(fmean(token.log_prob for token in tokens), 6),
         round(len(text) / len(zlib.compress(text)), 4),
+    )
+
+
+def _written_segment(number: int, found: WrittenSegment) -> VerboseSegment:
+    numbers = found.avg_logprob, found.compression_ratio, found.no_speech_prob
+    return VerboseSegment(
+        number, found.start, found.end, found.text, found.tokens, *numbers, temperature=found.temperature
     )

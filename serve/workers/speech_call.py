@@ -11,23 +11,28 @@ from itertools import islice
 from intaglio.runtime.speech.audio_file import AudioFile
 from intaglio.runtime.speech.transcript import Word
 from intaglio.runtime.speech.transcription import Transcription
+from intaglio.runtime.speech.whisper.recognizer import WhisperTranscription, WrittenSegment
 from intaglio.serve.bodies.uploads import Upload
+
+Found = list[Word] | list[WrittenSegment]  # of a CTC head, and of an encoder-decoder
 
 
 class SpeechCall:
     """A recording, its words as they arrive, and then its `transcription`; created in the caller's event loop."""
 
-    def __init__(self, transcription: Transcription, file: AudioFile, upload: Upload, short: bool):
+    def __init__(
+        self, transcription: Transcription | WhisperTranscription, file: AudioFile, upload: Upload, short: bool
+    ):
         """`file` is open, of `upload`, and read by `transcription`; `short`: whether it is one window."""
         self.transcription, self.short = transcription, short
         self.cancelled = False
         self.queued_seconds: float | None = None  # until its first turn
         self.work_seconds = 0.0
-        self._windows: Iterator[list[Word]] = iter(transcription)
+        self._windows: Iterator[Found] = iter(transcription)
         self._file, self._upload = file, upload
         self._arrived = time.perf_counter()
         self._loop = asyncio.get_running_loop()
-        self._events: asyncio.Queue[list[Word] | Exception | None] = asyncio.Queue()
+        self._events: asyncio.Queue[Found | Exception | None] = asyncio.Queue()
         self._timer: asyncio.TimerHandle | None = None
 
     @property
@@ -35,8 +40,8 @@ class SpeechCall:
         """Seconds since it arrived."""
         return time.perf_counter() - self._arrived
 
-    async def words(self) -> AsyncIterator[list[Word]]:
-        """The words that became final with each window; raises the error that ended it. To be called once."""
+    async def words(self) -> AsyncIterator[Found]:
+        """What became final with each window; raises the error that ended it. To be called once."""
         while (event := await self._events.get()) is not None:
             if isinstance(event, Exception):
                 raise event
@@ -78,6 +83,6 @@ class SpeechCall:
         self._upload.close()
         self._send(error)
 
-    def _send(self, event: list[Word] | Exception | None) -> None:
+    def _send(self, event: Found | Exception | None) -> None:
         with suppress(RuntimeError):  # the loop is closed, and its callers with it
             self._loop.call_soon_threadsafe(self._events.put_nowait, event)

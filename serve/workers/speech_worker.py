@@ -13,7 +13,11 @@ from intaglio.errors import BusyError, EngineError, IntaglioError, UsageError, o
 from intaglio.extras import load
 from intaglio.runtime.generation.scheduling.scheduler_options import Load
 from intaglio.runtime.speech.audio_file import AudioFile
-from intaglio.runtime.speech.recognizer import SpeechOptions, SpeechRecognizer
+from intaglio.runtime.speech.opening import open_recognizer
+from intaglio.runtime.speech.recognizer import SpeechOptions
+from intaglio.runtime.speech.transcription import Transcription
+from intaglio.runtime.speech.whisper.options import WhisperOptions
+from intaglio.runtime.speech.whisper.recognizer import WhisperRecognizer, WhisperTranscription
 from intaglio.serve.bodies.uploads import FILE, Upload
 from intaglio.serve.workers.encoder_worker import CLOSED
 from intaglio.serve.workers.speech_call import SpeechCall
@@ -47,7 +51,7 @@ class SpeechWorker(Closing):
             raise UsageError(f"rows {rows}, max waiting {max_waiting}: expected at least 1 of both.")
         for library in ("soundfile", "soxr"):
             load(library)
-        self._recognizer = SpeechRecognizer(bundle, target, threads, spinning=False, options=options)
+        self._recognizer = open_recognizer(bundle, target, threads, spinning=False, options=options)
         self._rows, self._max_waiting = rows, max_waiting
         self._changed = threading.Condition()  # guards all that follows
         self._new: deque[SpeechCall] = deque()  # oldest first
@@ -58,16 +62,17 @@ class SpeechWorker(Closing):
         self._thread = threading.Thread(target=self._work, name="intaglio-speech", daemon=True)
         self._thread.start()
 
-    async def start(self, upload: Upload) -> SpeechCall:
+    async def start(self, upload: Upload, whisper: WhisperOptions | None = None) -> SpeechCall:
         """Queue a recording, which belongs to the worker afterwards; it runs until its end, or `SpeechCall.cancel`.
 
+        `whisper`: the options of this recording, for an encoder-decoder.
         Raises `UsageError` for an invalid or too long recording, `BusyError` if too many wait, `EngineError` after
         `close`; then it still belongs to the caller.
         """
         self._check_queue()
         file = await asyncio.to_thread(self._open, upload)
-        short = file.seconds is not None and file.seconds <= self._recognizer.options.windows.seconds
-        call = SpeechCall(self._recognizer.begin(file.blocks()), file, upload, short)
+        short = file.seconds is not None and file.seconds <= self._recognizer.window_seconds
+        call = SpeechCall(self._begin(file, whisper), file, upload, short)
         with self._changed:
             try:
                 self._check_queue()
@@ -110,10 +115,15 @@ class SpeechWorker(Closing):
         if len(self._new) >= self._max_waiting:
             raise BusyError(f"{len(self._new)} recordings are waiting, the maximum. Try again later.")
 
+    def _begin(self, file: AudioFile, whisper: WhisperOptions | None) -> Transcription | WhisperTranscription:
+        if isinstance(self._recognizer, WhisperRecognizer):
+            return self._recognizer.begin(file.blocks(), whisper)
+        return self._recognizer.begin(file.blocks())
+
     def _open(self, upload: Upload) -> AudioFile:
         """Open a recording and remove its path: its bytes are freed when it is closed, or the server is killed."""
         recognizer = self._recognizer
-        file = AudioFile(upload.path, recognizer.audio.sample_rate, recognizer.options.max_seconds, OPTION, FILE)
+        file = AudioFile(upload.path, recognizer.sample_rate, recognizer.max_seconds, OPTION, FILE)
         file.open()
         upload.path.unlink(missing_ok=True)  # the caller may have been cancelled
         return file

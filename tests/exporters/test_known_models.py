@@ -18,32 +18,38 @@ ROOT = Path(__file__).parents[2]
 
 
 TESTS = {
-    "generate": "decoders/traced/test_traced_families.py",
-    "encode": "encoders/test_traced_encoders.py",
-    "text-to-text": "encoder_decoders/test_traced_encoder_decoders.py",
-    "images": "vision/test_vision_models.py",
+    "generate": ["decoders/traced/test_traced_families.py"],
+    "encode": ["encoders/test_traced_encoders.py"],
+    "text-to-text": ["encoder_decoders/test_traced_encoder_decoders.py"],
+    "images": ["vision/test_vision_models.py"],
+    "transcribe": ["speech/traced/test_recognizers.py", "encoder_decoders/speech/test_whisper.py"],
 }
 TESTED = {
     "generate": {"logits", "text", "rollback", "sensitivities"},
     "encode": {"hidden states", "fill-mask", "classify"},
     "text-to-text": {"logits", "text"},
     "images": {"embedding", "classify", "texts"},
+    "transcribe": {"log-probabilities", "log-mel", "encoder", "logits", "transcript"},
 }
-LEAST = {**TESTED, "encode": {"hidden states"}, "images": {"embedding"}}
-RECIPE = {"generate": "rtn", "text-to-text": "rtn", "encode": "int8-weights", "images": "int8-weights"}
+LEAST = {**TESTED, "encode": {"hidden states"}, "images": {"embedding"}, "transcribe": {"transcript"}}
+RECIPE = {"generate": "rtn", "text-to-text": "rtn"} | dict.fromkeys(("encode", "images", "transcribe"), "int8-weights")
 
 
 def families(task: str) -> set[str]:
-    """The types that the parametrised test of traced families exports."""
-    path = ROOT / "tests" / "exporters" / TESTS[task]
-    spec = importlib.util.spec_from_file_location("listed_families", path)
-    assert spec is not None and spec.loader is not None
-    module = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
-    return {*module.KINDS, *module.OTHERS}
+    """The types that the tests of traced families export."""
+    found: set[str] = set()
+    for name in TESTS[task]:
+        spec = importlib.util.spec_from_file_location("listed_families", ROOT / "tests" / "exporters" / name)
+        assert spec is not None and spec.loader is not None
+        module = importlib.util.module_from_spec(spec)
+        spec.loader.exec_module(module)
+        found |= {*module.KINDS, *module.OTHERS}
+    return found
 
 
-@pytest.mark.parametrize(("task", "least"), [("generate", 90), ("encode", 20), ("text-to-text", 8), ("images", 20)])
+@pytest.mark.parametrize(
+    ("task", "least"), [("generate", 90), ("encode", 20), ("text-to-text", 8), ("images", 20), ("transcribe", 8)]
+)
 def test_every_exported_family_is_listed_and_no_other(task: str, least: int) -> None:
     listed = {each.model_type for each in models().models if each.task == task}
     assert listed == families(task) and len(listed) >= least
@@ -61,11 +67,12 @@ def test_page_and_readme_show_the_list() -> None:
     known = models().models
     assert PAGE.read_text(encoding="utf-8") == page(known), "run: python tests/support/source/known_models_page.py"
     counts = re.findall(
-        r"(\d+) types of decoders, (\d+) of encoders, (\d+) of encoder-decoders and (\d+) of models that read images",
+        r"(\d+) types of decoders, (\d+) of encoders, (\d+) of encoder-decoders, (\d+) of models that read images and "
+        r"(\d+) of speech recognisers",
         (ROOT / "README.md").read_text(encoding="utf-8"),
     )
     tasks = [each.task for each in known]
-    assert counts == [tuple(str(tasks.count(task)) for task in ("generate", "encode", "text-to-text", "images"))]
+    assert counts == [tuple(str(tasks.count(task)) for task in TESTS)]
 
 
 def test_pattern_selects_types() -> None:

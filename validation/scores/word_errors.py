@@ -20,7 +20,8 @@ from intaglio.display.progress import step, track
 from intaglio.errors import UsageError
 from intaglio.extras import load
 from intaglio.runtime.speech.audio_file import AudioFile
-from intaglio.runtime.speech.recognizer import SpeechOptions, SpeechRecognizer
+from intaglio.runtime.speech.opening import open_recognizer
+from intaglio.runtime.speech.recognizer import SpeechOptions
 from intaglio.runtime.speech.recording_list import LISTS, Listed, recordings_of
 from intaglio.runtime.speech.transcript import real_time_factor
 from intaglio.targets import DEFAULT
@@ -126,12 +127,12 @@ def _recognised(
 ) -> tuple[Recognised, float]:
     """The errors of one model, and the seconds of audio."""
     with step("opening the model"):
-        recogniser = SpeechRecognizer(bundle, target, options=speech)
+        recogniser = open_recognizer(bundle, target, options=speech)
     found: list[str] = []
     seconds, began = 0.0, time.perf_counter()
     with recogniser:
         for each in track(listed, f"transcribing with {bundle.path.name}", len(listed)):
-            with AudioFile(each.path, recogniser.audio.sample_rate, recogniser.options.max_seconds) as file:
+            with AudioFile(each.path, recogniser.sample_rate, recogniser.max_seconds) as file:
                 transcript = recogniser.transcribe_samples(file.blocks())
             found.append(normalised(transcript.text))
             seconds += transcript.seconds

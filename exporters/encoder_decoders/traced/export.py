@@ -34,6 +34,7 @@ def export_traced_encoder_decoder(
     with step("loading the libraries"):
         torch = load("torch")
         load("transformers")
+        from intaglio.exporters.encoder_decoders.traced.modules import CrossAttentionModule
         from intaglio.exporters.encoder_decoders.traced.trace import trace
     with step("tracing"):
         model = deferred_model(checkpoint, family.architecture, lambda _: LAYERS)
@@ -48,7 +49,7 @@ def export_traced_encoder_decoder(
             if path.endswith(f".{LAYERS}") and isinstance(each, torch.nn.ModuleList)
         ]
         with tracing_errors(checkpoint, family.architecture):
-            encoder, decoder = trace(model, longest, getattr(torch, dtype))
+            encoder, decoder = trace(CrossAttentionModule(model), getattr(torch, dtype), longest)
         del model
     parts = Parts(
         Part(encoder.model, encoder.layers),

@@ -17,52 +17,66 @@ from intaglio.exporters.decoders.caches import ShapeCache, Shapes, StepCache
 from intaglio.exporters.decoders.module import DecoderModule
 from intaglio.exporters.decoders.operators import rows_at
 from intaglio.exporters.decoders.step import EncoderPass, Step, running
-from intaglio.runtime.sessions.step import BATCH, CROSS, SOURCE, SOURCE_MASK, cache_names
+from intaglio.runtime.sessions.step import BATCH, CROSS, SOURCE, SOURCE_IDS, SOURCE_MASK, cache_names
+
+FEATURES = "features"  # the input of an encoder that reads a recording
 
 
 class CrossAttentionModule(DecoderModule):
     """The decoder; the keys and values of the source are inputs of a step."""
 
+    sources: tuple[TensorSpec, ...] = (SOURCE_IDS, SOURCE_MASK)  # inputs of the encoder
+
     def cache_shapes(self) -> Shapes:
         """See `DecoderModule`; afterwards `inputs` are known, too."""
-        ids = torch.zeros(2, 3, dtype=torch.int64)
         cache = ShapeCache()
         with torch.no_grad():
-            crossed = self.encode(ids, torch.ones(2, 3, dtype=torch.bool), cache)
+            crossed = self.encode(*self._example(), cache=cache)
         specs = [
             TensorSpec(CROSS + name, str(tensor.dtype).removeprefix("torch."), (BATCH, heads, SOURCE, width))
             for name, tensor in zip(cache_names(len(crossed) // 2), crossed, strict=True)
             for _, heads, _, width in [map(int, tensor.shape)]
         ]
-        self.inputs = (SOURCE_MASK, *specs)  # type: ignore[misc]  # these depend on the model
+        masks = [spec for spec in self.sources if spec == SOURCE_MASK]
+        self.inputs = (*masks, *specs)  # type: ignore[misc]  # these depend on the model
         return cache.shapes
 
-    def encode(self, source_ids: Tensor, source_mask: Tensor, cache: Any = None) -> list[Tensor]:
-        """The keys and values [batch, heads, source, head_dim] of a source for each layer.
+    def encode(self, *source: Tensor, cache: Any = None) -> list[Tensor]:
+        """The keys and values [batch, heads, source, head_dim] of a source, the inputs `sources`, for each layer.
 
         The decoder computes them from the encoder's last states in a first step. What else that step computes is noted
         by `cache`, and is no part of a traced graph.
         """
-        reading, encoder = EncoderPass(source_mask), self._network.get_encoder()
-        given = {}
-        if "position_ids" in _parameters(encoder):  # of every row, as the operator for rotary embeddings wants them
-            given["position_ids"] = torch.arange(source_ids.shape[1]) + source_ids * 0
-        with running(reading, reading):
-            states = encoder(input_ids=source_ids, attention_mask=source_mask.long(), **given)[0]
-        first = source_ids[:, :1] * 0
-        step = Step(first[..., None] == 0, first, first[:, 0], source_mask)
+        states, first, mask = self._states(*source)
+        step = Step(first[..., None] == 0, first, first[:, 0], mask)
         crossed = _CrossCache()
         both = _BothCaches(ShapeCache() if cache is None else cache, crossed, step)
         with running(step, both):
             self._run(first, step, both, states)
         return crossed.tensors()
 
+    def _example(self) -> tuple[Tensor, ...]:
+        """Sources of two rows."""
+        return torch.zeros(2, 3, dtype=torch.int64), torch.ones(2, 3, dtype=torch.bool)
+
+    def _states(self, *source: Tensor) -> tuple[Tensor, Tensor, Tensor | None]:
+        """The encoder's last states, a token 0 of each row [batch, 1], and which states are none of padding."""
+        source_ids, source_mask = source
+        reading, encoder = EncoderPass(source_mask), self._network.get_encoder()
+        given = {}
+        if "position_ids" in _parameters(encoder):  # of every row, as the operator for rotary embeddings wants them
+            given["position_ids"] = torch.arange(source_ids.shape[1]) + source_ids * 0
+        with running(reading, reading):
+            states = encoder(input_ids=source_ids, attention_mask=source_mask.long(), **given)[0]
+        return states, source_ids[:, :1] * 0, source_mask
+
     def compute(
         self, input_ids: Tensor, step: Step, logit_indices: Tensor, cache: StepCache, *further: Tensor
     ) -> tuple[Tensor, ...]:
         """See `DecoderModule`."""
-        source_mask, *tensors = further
-        step = step.with_source(source_mask)
+        tensors = further[-2 * len(self.cached) :]
+        if len(further) > len(tensors):
+            step = step.with_source(further[0])
         both = _BothCaches(cache, _CrossCache(tensors), step)
         return (self._logits(input_ids, step, both, lambda states: rows_at(states, logit_indices)),)
 
@@ -86,6 +100,27 @@ class CrossAttentionModule(DecoderModule):
         return logits
 
 
+class FeaturesModule(CrossAttentionModule):
+    """The same for an encoder that reads the features of a recording, of one length and without padding."""
+
+    def __init__(self, model: Any, bands: int, frames: int):
+        """`frames` of features in `bands`."""
+        super().__init__(model)
+        self.sources = (TensorSpec(FEATURES, "float32", (BATCH, bands, frames)),)
+
+    def _example(self) -> tuple[Tensor, ...]:
+        (spec,) = self.sources
+        return (torch.zeros(2, *spec.shape[1:]),)  # type: ignore[arg-type]  # both axes have lengths
+
+    def _states(self, *source: Tensor) -> tuple[Tensor, Tensor, Tensor | None]:
+        (features,) = source
+        reading = EncoderPass(features[:, 0, :1] == 0)  # whose masks no such encoder asks for
+        encoder = self._network.get_encoder()
+        with running(reading, reading):
+            states = encoder(features.to(next(encoder.parameters()).dtype))[0]
+        return states, features[:, 0, :1].long() * 0, None
+
+
 class EncoderModule(nn.Module):
     """The encoder, with the part of the decoder that depends on its states alone."""
 
@@ -95,9 +130,9 @@ class EncoderModule(nn.Module):
             self.add_module(name, child)
         self._held: tuple[CrossAttentionModule] = (decoder,)  # not a module of this one, or each would have two paths
 
-    def forward(self, source_ids: Tensor, source_mask: Tensor) -> tuple[Tensor, ...]:
+    def forward(self, *source: Tensor) -> tuple[Tensor, ...]:
         """Return the keys and values of each layer in turn."""
-        return tuple(self._held[0].encode(source_ids, source_mask))
+        return tuple(self._held[0].encode(*source))
 
 
 class _Layer(NamedTuple):

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import torch
 from onnx_ir.tensor_adapters import from_torch_dtype
@@ -16,7 +16,7 @@ from intaglio.exporters.decoders.traced.weights import TracedWeights
 from intaglio.exporters.encoder_decoders.traced.modules import CrossAttentionModule, EncoderModule, position_embeddings
 from intaglio.exporters.writing.graph_writer import OPSET
 from intaglio.exporters.writing.traced_graph import fake_mode, fake_parameters, quiet, to_onnx
-from intaglio.runtime.sessions.step import BATCH, SOURCE, SOURCE_IDS, SOURCE_MASK
+from intaglio.runtime.sessions.step import BATCH, CROSS, SOURCE
 
 ENCODER = "encoder"  # the name of its graph
 EXAMPLE = {BATCH: 2, SOURCE: 5}  # a size of 1 would be taken as a constant
@@ -29,11 +29,13 @@ class TracedGraphs(NamedTuple):
     decoder: TracedGraph
 
 
-def trace(model: Any, longest: int, dtype: torch.dtype) -> TracedGraphs:
-    """Trace `model`, whose parameters are `DeferredTensor`s and are consumed; `longest`: tokens of a source."""
-    decoder = CrossAttentionModule(model)
+def trace(decoder: CrossAttentionModule, dtype: torch.dtype, longest: int | None = None) -> TracedGraphs:
+    """Trace both parts of `decoder`, whose parameters are `DeferredTensor`s and are consumed.
+
+    `longest`: tokens of a source, where their number is not fixed.
+    """
     encoder = EncoderModule(decoder)
-    for table in position_embeddings(model):
+    for table in position_embeddings(decoder):
         for name, buffer in table.named_buffers(recurse=False):
             setattr(table, name, buffer.to(dtype))
     with quiet():
@@ -44,16 +46,16 @@ def trace(model: Any, longest: int, dtype: torch.dtype) -> TracedGraphs:
             caches = decoder.cache_shapes()
         decoder.cached = sorted(caches)
         replace_modules(decoder)
-        source = torch.export.Dim(SOURCE, max=longest)
         with as_nodes(), rotations.replaced():
             reading = to_onnx(
                 encoder,
-                [SOURCE_IDS, SOURCE_MASK],
-                [spec.name for spec in decoder.inputs[1:]],
-                {BATCH: torch.export.Dim(BATCH), SOURCE: source},
+                decoder.sources,
+                [spec.name for spec in decoder.inputs if spec.name.startswith(CROSS)],
+                {BATCH: torch.export.Dim(BATCH), SOURCE: torch.export.Dim(SOURCE, max=longest)},
                 EXAMPLE,
                 fake,
                 OPSET,
+                variadic=len(decoder.sources),
             )
             writing = decoders.export_step(decoder, caches, dtype, fake, {SOURCE: EXAMPLE[SOURCE]})
     graphs = [

@@ -84,10 +84,13 @@ def _before(lengths: Tensor, size: Any) -> Tensor:
 
 
 def _centred(x: Tensor, keep: Tensor, epsilon: float) -> Tensor:
-    """`x` [..., time] with mean 0 and variance 1 over the time that it `keep`s, and 0 elsewhere, float32."""
-    count = keep.sum(-1, keepdim=True).clamp(min=1)
-    centred = (x - (x * keep).sum(-1, keepdim=True) / count) * keep
-    variance = centred.square().sum(-1, keepdim=True) / count
+    """`x` [..., time] with mean 0 and variance 1 over the time that it `keep`s, and 0 elsewhere, float32.
+
+    Means, as sums over the samples of a recording would leave the range of float16 in a compressed bundle.
+    """
+    share = keep.float().mean(-1, keepdim=True).clamp(min=torch.finfo(torch.float32).tiny)
+    centred = (x - (x * keep).mean(-1, keepdim=True) / share) * keep
+    variance = centred.square().mean(-1, keepdim=True) / share
     return centred / (variance + epsilon).sqrt()
 
 

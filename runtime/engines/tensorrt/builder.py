@@ -31,6 +31,11 @@ def build_target(bundle: Bundle, target: Target, request: BuildRequest, folder: 
             f"target {target.name}: bundle {bundle.path} has an exit after every block, whose If branches this target "
             "does not support. Use --target ort-cpu."
         )
+    if bundle.manifest.transcriber is not None:
+        raise UsageError(
+            f"target {target.name}: bundle {bundle.path} is an encoder-decoder for recordings, which is not built for "
+            "this target yet. Use --target ort-cpu."
+        )
     trt = load(target.library)
     chosen = _chosen(target, request.gpus, trt)
     graphs = bundle.manifest.graphs

@@ -1,0 +1,1 @@
+"""Whisper: encoder-decoders that write what is said in recordings, window by window."""

@@ -1,0 +1,62 @@
+"""How an encoder-decoder for speech writes a recording."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from intaglio.bundle.bundle import Bundle, Encoder, Transcriber
+from intaglio.errors import BundleError, UsageError
+
+TRANSCRIBE, TRANSLATE = "transcribe", "translate"
+TASKS = (TRANSCRIBE, TRANSLATE)
+
+
+@dataclass(frozen=True)
+class Fallback:
+    """When a window is written again, at the next temperature: the values are those of OpenAI's Whisper.
+
+    temperatures       in order; 0 is greedy, above it tokens are sampled
+    compression_ratio  above it, a text repeats itself: bytes of its tokens by those of their deflated form
+    log_prob           below it, the mean log-probability of its tokens, it is a guess
+    no_speech          probability above which a window whose `log_prob` is too low is silence, and is left out
+    """
+
+    temperatures: tuple[float, ...] = (0.0, 0.2, 0.4, 0.6, 0.8, 1.0)
+    compression_ratio: float | None = 2.4
+    log_prob: float | None = -1.0
+    no_speech: float | None = 0.6
+
+
+GREEDY = Fallback((0.0,), None, None, None)  # each window once, whatever comes
+
+
+@dataclass(frozen=True)
+class WhisperOptions:
+    """The options of a recording; `language` None: the bundle's default, or else detected in the first window."""
+
+    language: str | None = None  # a code, such as en
+    task: str | None = None  # of `TASKS`; None: the bundle's default. Translations are English
+    timestamps: bool = False  # also of recordings of one window; longer ones need them
+    fallback: Fallback = Fallback()
+
+    def check(self, bundle: Bundle) -> None:
+        """Raise `UsageError` for a language or a task that the model in `bundle` does not have."""
+        encoder, transcriber = parts_of(bundle)
+        if self.task is not None and self.task not in TASKS:
+            raise UsageError(f"task {self.task[:40]!r}: expected one of {', '.join(TASKS)}.")
+        if not encoder.languages and (self.language is not None or self.task == TRANSLATE):
+            option = f"language {self.language[:40]}" if self.language is not None else f"task {self.task}"
+            raise UsageError(f"{option}: {bundle.path} writes English only, and has no languages. Leave it out.")
+        if self.language is not None and self.language not in encoder.languages:
+            codes = ", ".join(encoder.languages)
+            raise UsageError(f"language {self.language[:40]!r}: expected one of {codes}.")
+        if self.task is not None and transcriber.tasks and self.task not in transcriber.tasks:
+            raise UsageError(f"task {self.task}: the model has only {', '.join(transcriber.tasks)}.")
+
+
+def parts_of(bundle: Bundle) -> tuple[Encoder, Transcriber]:
+    """The entries of the manifest. Raises `BundleError` for a bundle without them."""
+    encoder, transcriber = bundle.manifest.encoder, bundle.manifest.transcriber
+    if encoder is None or transcriber is None:
+        raise BundleError(f"bundle {bundle.path}: not an encoder-decoder for recordings. Export a Whisper.")
+    return encoder, transcriber

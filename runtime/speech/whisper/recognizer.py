@@ -1,0 +1,171 @@
+"""A bundle of Whisper, opened: recordings to transcripts or translations, in segments with times."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from pathlib import Path
+
+import msgspec
+import numpy as np
+
+from intaglio.bundle.bundle import Bundle
+from intaglio.closing import Closing
+from intaglio.runtime.engines.opening import open_engine
+from intaglio.runtime.speech.audio_file import AudioFile, Samples
+from intaglio.runtime.speech.whisper.log_mel import Features
+from intaglio.runtime.speech.whisper.options import WhisperOptions, parts_of
+from intaglio.runtime.speech.whisper.session import SpeechSession
+from intaglio.runtime.speech.whisper.timed_segments import STRIDE, TimedTokens, cut
+from intaglio.runtime.speech.whisper.token_rules import TokenRules
+from intaglio.runtime.speech.whisper.window import Written, write_window
+from intaglio.runtime.text.tokenizer import TOKENIZER, Tokenizer
+from intaglio.targets import DEFAULT
+
+SEED = 0  # of the samples at temperatures above 0: the same recording gets the same text
+
+
+class WrittenSegment(msgspec.Struct, frozen=True):
+    """A part of a transcript between two times; the last numbers are those of its window."""
+
+    text: str
+    start: float  # seconds
+    end: float  # seconds
+    tokens: list[int]
+    avg_logprob: float
+    compression_ratio: float
+    no_speech_prob: float
+    temperature: float
+
+
+class WhisperRecognizer(Closing):
+    """An opened bundle that writes what is said in recordings. A context manager; used by one thread at a time."""
+
+    def __init__(
+        self,
+        bundle: Bundle,
+        target: str = DEFAULT,
+        threads: int | None = None,
+        spinning: bool = True,
+        options: WhisperOptions | None = None,
+        max_seconds: float | None = None,
+    ):
+        """`threads` and `spinning`: see `open_engine`. `max_seconds` of a recording; longer ones are rejected.
+
+        Raises `UsageError` for options that the model does not have, `BundleError` for another bundle.
+        """
+        self.bundle, self.options, self.max_seconds = bundle, options or WhisperOptions(), max_seconds
+        self.encoder, self.transcriber = parts_of(bundle)
+        self.options.check(bundle)
+        self.sample_rate = self.transcriber.sample_rate
+        self.window_seconds = self.transcriber.frames * self.transcriber.hop / self.sample_rate
+        self.tokenizer = Tokenizer(bundle.path / TOKENIZER, ["input_ids"], None).backend
+        self.session = SpeechSession.open(bundle, target, threads=threads, spinning=spinning)
+        try:
+            self.front_end = open_engine(bundle, target, threads, spinning=False, graph=self.transcriber.file)
+        except BaseException:
+            self.session.close()
+            raise
+
+    def close(self) -> None:
+        """Release the engines; the recogniser is invalid afterwards."""
+        self.session.close()
+        self.front_end.close()
+
+    def transcribe(self, path: str | Path) -> WhisperTranscription:
+        """Write a recording of any length. Raises `UsageError` for an invalid or damaged file."""
+        with AudioFile(path, self.sample_rate, self.max_seconds) as file:
+            return self.transcribe_samples(file.blocks())
+
+    def transcribe_samples(self, blocks: Iterable[Samples]) -> WhisperTranscription:
+        """Write samples at the model's rate, which arrive in blocks."""
+        transcription = self.begin(blocks)
+        for _ in transcription:
+            pass
+        return transcription
+
+    def begin(self, blocks: Iterable[Samples], options: WhisperOptions | None = None) -> WhisperTranscription:
+        """Begin to write; several may be in progress, as each computes only when it is iterated."""
+        chosen = options or self.options
+        chosen.check(self.bundle)
+        return WhisperTranscription(self, blocks, chosen)
+
+
+class WhisperTranscription:
+    """Iterate over it for the segments of each window; the first iteration reads the whole recording."""
+
+    def __init__(self, recognizer: WhisperRecognizer, blocks: Iterable[Samples], options: WhisperOptions):
+        self._recognizer, self._blocks, self._options = recognizer, blocks, options
+        transcriber = recognizer.transcriber
+        self.task = options.task or transcriber.task
+        self.language = options.language or transcriber.language
+        self.segments: list[WrittenSegment] = []
+        self.seconds = 0.0  # of audio
+        self.finished = False
+
+    @property
+    def text(self) -> str:
+        """The text so far."""
+        return "".join(segment.text for segment in self.segments).strip()
+
+    def __iter__(self) -> Iterator[list[WrittenSegment]]:
+        found = self._recognizer
+        features = Features(found.front_end, found.transcriber, self._blocks)
+        self.seconds = features.seconds
+        size = found.transcriber.frames
+        timestamps = self._options.timestamps or features.frames > size
+        (end,) = found.session.decoder.eos_token_ids
+        rules = TokenRules(found.encoder, found.transcriber, end, timestamps)
+        random = np.random.default_rng(SEED)
+        first = 0
+        while first < features.content:
+            found.session.encode(features.window(first))
+            if self.language is None and found.encoder.languages:
+                self.language = self._detected()
+            prompt = self._prompt(timestamps)
+            written = write_window(found.session, found.transcriber, prompt, rules, self._options.fallback, random)
+            frames = min(size, features.frames - first)
+            if written.is_silence(self._options.fallback):
+                first += frames
+                continue
+            parts, step = cut(written.tokens, rules.first_time, frames)
+            segments = [self._segment(part, first, written, rules.first_time) for part in parts]
+            self.segments += segments
+            first += step
+            self.finished = first >= features.content
+            yield segments
+        self.finished = True
+
+    def _detected(self) -> str:
+        """The likeliest language of the window."""
+        session, languages = self._recognizer.session, self._recognizer.encoder.languages
+        (logits,) = session.append([[self._recognizer.encoder.decoder_start_token_id]], [1])
+        return max(languages, key=lambda code: float(logits[-1, languages[code]]))
+
+    def _prompt(self, timestamps: bool) -> list[int]:
+        """The tokens that a text begins with: start, language, task, and that it has no times."""
+        encoder, transcriber = self._recognizer.encoder, self._recognizer.transcriber
+        prompt = [encoder.decoder_start_token_id]
+        if self.language is not None and encoder.languages:
+            prompt.append(encoder.languages[self.language])
+        if transcriber.tasks:
+            prompt.append(transcriber.tasks[self.task])
+        return prompt if timestamps else [*prompt, transcriber.no_timestamps]
+
+    def _segment(self, part: TimedTokens, first: int, written: Written, first_time: int) -> WrittenSegment:
+        recognizer = self._recognizer
+        transcriber = recognizer.transcriber
+        step = transcriber.hop / transcriber.sample_rate
+        start, end = (
+            round(min(first * step + each * STRIDE * step, self.seconds), 3) for each in (part.start, part.end)
+        )
+        text = recognizer.tokenizer.decode([token for token in part.tokens if token < first_time])
+        return WrittenSegment(
+            text,
+            start,
+            end,
+            part.tokens,
+            round(written.log_prob, 6),
+            round(written.compression_ratio, 4),
+            round(written.no_speech, 6),
+            written.temperature,
+        )

@@ -1,0 +1,92 @@
+"""Write the text of one window: greedy, and at higher temperatures where that failed."""
+
+from __future__ import annotations
+
+import math
+import zlib
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from intaglio.bundle.bundle import Transcriber
+from intaglio.runtime.speech.whisper.options import Fallback
+from intaglio.runtime.speech.whisper.session import SpeechSession
+from intaglio.runtime.speech.whisper.token_rules import TokenRules, log_softmax
+
+
+@dataclass(frozen=True)
+class Written:
+    """The tokens of a window, without the end of the text."""
+
+    tokens: list[int]
+    log_prob: float  # the mean of its tokens' and, if it ended, of the end's
+    compression_ratio: float
+    no_speech: float  # probability
+    temperature: float
+
+    def is_silence(self, fallback: Fallback) -> bool:
+        """Whether nothing is said in the window."""
+        if fallback.no_speech is None or fallback.log_prob is None:
+            return False
+        return self.log_prob < fallback.log_prob and self.no_speech > fallback.no_speech
+
+    def failed(self, fallback: Fallback) -> bool:
+        """Whether it is to be written again, at a higher temperature."""
+        repeats = fallback.compression_ratio is not None and self.compression_ratio > fallback.compression_ratio
+        guessed = fallback.log_prob is not None and self.log_prob < fallback.log_prob
+        return (repeats or guessed) and not self.is_silence(fallback)
+
+
+def write_window(
+    session: SpeechSession,
+    transcriber: Transcriber,
+    prompt: Sequence[int],
+    rules: TokenRules,
+    fallback: Fallback,
+    random: np.random.Generator,
+) -> Written:
+    """Write the window that `session` has encoded, after the tokens of `prompt`."""
+    for temperature in fallback.temperatures:
+        written = _write(session, transcriber, prompt, rules, temperature, random)
+        if not written.failed(fallback):
+            break
+    return written
+
+
+def _write(
+    session: SpeechSession,
+    transcriber: Transcriber,
+    prompt: Sequence[int],
+    rules: TokenRules,
+    temperature: float,
+    random: np.random.Generator,
+) -> Written:
+    ends = session.decoder.eos_token_ids
+    session.rollback(0)
+    (logits,) = session.append([list(prompt)], [len(prompt)])
+    no_speech = float(np.exp(log_softmax(logits[0])[transcriber.no_speech]))  # after the token that starts a text
+    tokens: list[int] = []
+    total = 0.0
+    while True:
+        scores = rules.apply(logits[-1], tokens)
+        logs = log_softmax(scores)
+        token = int(scores.argmax())
+        if temperature > 0:
+            weights = np.exp(log_softmax(scores / np.float32(temperature)).astype(np.float64))
+            token = int(random.choice(len(weights), p=weights / weights.sum()))
+        total += float(logs[token])
+        tokens.append(token)
+        if token in ends or len(prompt) + len(tokens) >= session.decoder.max_positions:
+            break
+        (logits,) = session.append([[token]], [1])
+    ratio = compression_ratio(tokens, session.decoder.vocab_size)
+    kept = tokens[:-1] if tokens[-1] in ends else tokens
+    return Written(kept, total / len(tokens), ratio, no_speech, temperature)
+
+
+def compression_ratio(tokens: Sequence[int], vocabulary: int) -> float:
+    """The bytes of `tokens` by those of their deflated form."""
+    width = int(math.log2(vocabulary) / 8) + 1
+    data = b"".join(token.to_bytes(width, "little") for token in tokens)
+    return len(data) / len(zlib.compress(data))
