@@ -64,8 +64,10 @@ if TYPE_CHECKING:
     from intaglio.runtime.sampling.beams import BeamOptions
     from intaglio.runtime.sampling.grammar import Grammar
     from intaglio.runtime.speech.recognizer import SpeechOptions, SpeechRecognizer
-    from intaglio.runtime.speech.run_recordings import Transcribed
+    from intaglio.runtime.speech.recordings.run_recordings import Transcribed, TranscribedSegments
     from intaglio.runtime.speech.transcript import Transcript
+    from intaglio.runtime.speech.whisper.recognizer import WhisperRecognizer
+    from intaglio.runtime.speech.whisper_options import WhisperOptions
     from intaglio.runtime.text.run_texts import Ran
     from intaglio.runtime.text.similarities import Similarity, similarity
     from intaglio.training.gradients.sensitivity import Sensitivity, sensitivity
@@ -127,11 +129,14 @@ __all__ = [
     "ToolCall",
     "ToolError",
     "Transcribed",
+    "TranscribedSegments",
     "Transcript",
     "TunedDecoding",
     "Tuning",
     "UsageError",
     "Validated",
+    "WhisperOptions",
+    "WhisperRecognizer",
     "WorkerError",
     "__version__",
     "agent",
@@ -201,7 +206,9 @@ _MODULES = {
         "intaglio.runtime.sampling.beams": "BeamOptions",
         "intaglio.runtime.sampling.grammar": "Grammar",
         "intaglio.runtime.speech.recognizer": "SpeechOptions SpeechRecognizer",
-        "intaglio.runtime.speech.run_recordings": "Transcribed",
+        "intaglio.runtime.speech.recordings.run_recordings": "Transcribed TranscribedSegments",
+        "intaglio.runtime.speech.whisper.recognizer": "WhisperRecognizer",
+        "intaglio.runtime.speech.whisper_options": "WhisperOptions",
         "intaglio.runtime.speech.transcript": "Transcript",
         "intaglio.runtime.text.run_texts": "Ran",
         "intaglio.runtime.text.similarities": "Similarity similarity",

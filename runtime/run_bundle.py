@@ -9,8 +9,8 @@ from intaglio.bundle.bundle import Bundle
 from intaglio.errors import UsageError
 from intaglio.runtime.modalities.modality import RunOptions
 from intaglio.runtime.modalities.table import modality_of
-from intaglio.runtime.speech.recognizer import speech_options
-from intaglio.runtime.speech.run_recordings import Transcribed, TranscribedSegments
+from intaglio.runtime.speech.recognizer import speech_options, with_whisper
+from intaglio.runtime.speech.recordings.run_recordings import Transcribed, TranscribedSegments
 from intaglio.runtime.text.run_texts import Ran
 
 
@@ -42,9 +42,9 @@ def run(
     `labels` scores these texts for it; with `embed_texts` it takes texts and embeds them.
 
     A speech recogniser takes the paths of recordings instead, and its results are `Transcribed`
-    (`intaglio.runtime.speech.run_recordings`). `beam`: the width of its prefix beam search; None: greedy decoding, or
-    the default width with `language_model`, an ARPA file of word n-grams, whose logarithms are multiplied by
-    `language_model_weight`; every word adds `word_bonus` (`BeamOptions`). Recordings longer than `max_seconds` are
+    (`intaglio.runtime.speech.recordings.run_recordings`). `beam`: the width of its prefix beam search; None: greedy
+    decoding, or the default width with `language_model`, an ARPA file of word n-grams, whose logarithms are multiplied
+    by `language_model_weight`; every word adds `word_bonus` (`BeamOptions`). Recordings longer than `max_seconds` are
     rejected. The results of an encoder-decoder such as Whisper are `TranscribedSegments`: it writes `language` (a code;
     None: the bundle's default, or else detected), or English with the `task` "translate", with `timestamps` also for
     recordings of one window; without `fallback`, a window whose text fails is not written again at other temperatures.
@@ -54,9 +54,8 @@ def run(
     for an input that the model does not accept, `BundleError` for a bundle that takes none.
     """
     opened = Bundle.open(bundle)
-    speech = speech_options(
-        beam, language_model, language_model_weight, word_bonus, max_seconds, language, task, timestamps, fallback
-    )
+    speech = speech_options(beam, language_model, language_model_weight, word_bonus, max_seconds)
+    speech = with_whisper(speech, language, task, timestamps, fallback)
     if (labels or embed_texts) and opened.manifest.text is None:
         raise UsageError("labels and embed_texts are for a model that compares images with texts. Leave them out.")
     options = RunOptions(target, batch_size, truncate, top, prompt_name, speech, query, labels, embed_texts, threads)

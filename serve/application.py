@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import time
 from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine
+from functools import partial
 from typing import Any, TypeVar
 
 import msgspec
@@ -18,10 +19,9 @@ from starlette.responses import Response
 from starlette.routing import Route
 
 from intaglio.errors import BusyError
-from intaglio.runtime.speech.whisper.options import TRANSCRIBE, TRANSLATE
 from intaglio.serve.bodies.arrivals import Arrivals
 from intaglio.serve.bodies.json_body import Body, decode, read_body
-from intaglio.serve.bodies.transcription_fields import transcription_request, whisper_options
+from intaglio.serve.bodies.transcription_fields import ENDPOINTS, transcription_request, whisper_options
 from intaglio.serve.bodies.uploads import Uploads
 from intaglio.serve.endpoints.agent_completions import AgentFormatter
 from intaglio.serve.endpoints.chat_completions import ChatFormatter, ChatRequest
@@ -84,8 +84,7 @@ class Api:
             Route("/v1/embeddings", self.embeddings, methods=["POST"]),
             Route("/v1/classify", self.classify, methods=["POST"]),
             *(Route(path, self.rerank, methods=["POST"]) for path in ("/v1/rerank", "/v2/rerank")),  # Jina's, Cohere's
-            Route("/v1/audio/transcriptions", self.transcriptions, methods=["POST"]),
-            Route("/v1/audio/translations", self.translations, methods=["POST"]),
+            *(Route(path, partial(self.recording, task=task), methods=["POST"]) for path, task in ENDPOINTS.items()),
         ]
         gate = Middleware(Gate, api_keys=self.options.api_keys, arrivals=self.arrivals)
         middleware = [Middleware(Observed, metrics=self.metrics), gate]
@@ -149,15 +148,8 @@ class Api:
         """Documents in the order of their relevance."""
         return await self.encode(request, RerankRequest, rerank)
 
-    async def transcriptions(self, request: Request) -> Response:
-        """The transcript of a recording."""
-        return await self._recording(request, TRANSCRIBE)
-
-    async def translations(self, request: Request) -> Response:
-        """What is said in a recording, in English."""
-        return await self._recording(request, TRANSLATE)
-
-    async def _recording(self, request: Request, task: str) -> Response:
+    async def recording(self, request: Request, task: str) -> Response:
+        """The transcript of a recording, or its translation to English."""
         if self._uploads is None:  # nothing is read
             raise ApiError(404, "no model of this server transcribes recordings. See /v1/models.")
         form, upload = await self._uploads.read(request)

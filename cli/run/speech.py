@@ -34,13 +34,13 @@ class SpeechFlags:
     language: str | None
     task: str | None
     timestamps: bool
-    no_fallback: bool
+    fallback: bool
 
     def refuse(self, bundle: Path) -> None:
         """Raise `UsageError` if one was given for a bundle that takes something else."""
-        given = [each.name for each in fields(self) if getattr(self, each.name) not in (None, False)]
+        given = [each.name for each in fields(self) if getattr(self, each.name) not in (None, each.name == "fallback")]
         if given:
-            option = f"--{given[0].replace('_', '-')}"
+            option = f"--{given[0].replace('_', '-')}".replace("--fallback", "--no-fallback")
             raise UsageError(f"{option} is for speech recognisers, and {bundle} is none. Leave it out.")
 
     def options(self, with_times: bool = False) -> SpeechOptions:
@@ -48,12 +48,12 @@ class SpeechFlags:
 
         Raises `UsageError` for values out of range.
         """
-        from intaglio.runtime.speech.recognizer import speech_options
+        from intaglio.runtime.speech.recognizer import speech_options, with_whisper
 
-        return speech_options(
-            self.beam, self.language_model, self.language_model_weight, self.word_bonus, self.max_seconds,
-            self.language, self.task, self.timestamps or with_times, not self.no_fallback,
-        )  # fmt: skip
+        options = speech_options(
+            self.beam, self.language_model, self.language_model_weight, self.word_bonus, self.max_seconds
+        )
+        return with_whisper(options, self.language, self.task, self.timestamps or with_times, self.fallback)
 
 
 SPEECH = "Speech recognisers"
@@ -86,7 +86,11 @@ def speech_flags(command: Callable[..., Any]) -> Callable[..., Any]:
     @click.option("--language", help="Whisper: code of the spoken language, such as en.  [default: detected]")
     @click.option("--task", help="Whisper: transcribe, or translate to English.  [default: the model's]")
     @click.option("--timestamps", is_flag=True, help="Whisper: show the time of each segment.")
-    @click.option("--no-fallback", is_flag=True, help="Whisper: write each window once, without sampling.")
+    @click.option(
+        "--fallback/--no-fallback",
+        default=True,
+        help="Whisper: write a window again where its text repeats itself or is a guess, at other temperatures.",
+    )
     @functools.wraps(command)
     def with_flags(
         beam: int | None,
@@ -98,12 +102,12 @@ def speech_flags(command: Callable[..., Any]) -> Callable[..., Any]:
         language: str | None,
         task: str | None,
         timestamps: bool,
-        no_fallback: bool,
+        fallback: bool,
         **others: Any,
     ) -> Any:
         speech = SpeechFlags(
             beam, language_model, language_model_weight, word_bonus, max_seconds, stream, language, task, timestamps,
-            no_fallback,
+            fallback,
         )  # fmt: skip
         return command(speech=speech, **others)
 
@@ -124,7 +128,7 @@ def transcribe(
     from intaglio.bundle.bundle import Bundle
     from intaglio.bundle.manifest_reading import read_manifest
     from intaglio.runtime.speech.recording_list import recordings_of
-    from intaglio.runtime.speech.run_recordings import TranscribedSegments, run_recordings
+    from intaglio.runtime.speech.recordings.run_recordings import TranscribedSegments, run_recordings
 
     if flags.stream:
         if read_manifest(bundle).transcriber is not None:

@@ -18,7 +18,7 @@ from intaglio.runtime.modalities.modality import Feeds, Modality, RunOptions
 from intaglio.runtime.speech.audio_file import AudioFile
 from intaglio.runtime.speech.recognizer import AUDIO, LENGTHS, LOG_PROBS, OUTPUT_LENGTHS, audio_of
 from intaglio.runtime.speech.recording_list import recordings_of
-from intaglio.runtime.speech.run_recordings import Transcribed, TranscribedSegments, run_recordings
+from intaglio.runtime.speech.recordings.run_recordings import Transcribed, TranscribedSegments, run_recordings
 from intaglio.runtime.speech.windows import MOST_FRAMES
 from intaglio.runtime.text.inputs import InputsUsed, load_inputs
 from intaglio.samples.speech_samples import SAMPLE_RATE, recordings

@@ -10,7 +10,7 @@ from typing import Protocol
 from intaglio.bundle.bundle import Bundle
 from intaglio.runtime.engines.engine import Array
 from intaglio.runtime.speech.recognizer import SpeechOptions
-from intaglio.runtime.speech.run_recordings import Transcribed, TranscribedSegments
+from intaglio.runtime.speech.recordings.run_recordings import Transcribed, TranscribedSegments
 from intaglio.runtime.text.inputs import InputsUsed
 from intaglio.runtime.text.run_texts import Ran
 from intaglio.targets import DEFAULT

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -22,7 +22,7 @@ from intaglio.runtime.speech.streaming import StreamingTranscriber, StreamOption
 from intaglio.runtime.speech.transcript import Transcript
 from intaglio.runtime.speech.transcription import CountedBlocks, Transcription
 from intaglio.runtime.speech.vocabulary import VOCABULARY, read_vocabulary
-from intaglio.runtime.speech.whisper.options import GREEDY, Fallback, WhisperOptions
+from intaglio.runtime.speech.whisper_options import GREEDY, Fallback, WhisperOptions
 from intaglio.runtime.speech.windows import WindowOptions, recording_log_probs
 from intaglio.targets import DEFAULT
 
@@ -51,14 +51,8 @@ def speech_options(
     language_model_weight: float | None = None,
     word_bonus: float | None = None,
     max_seconds: float | None = None,
-    language: str | None = None,
-    task: str | None = None,
-    timestamps: bool = False,
-    fallback: bool = True,
 ) -> SpeechOptions:
     """The speech options of the verb `run`. Raises `UsageError` for one that is out of range or has no effect."""
-    whisper = WhisperOptions(language, task, timestamps, Fallback() if fallback else GREEDY)
-    chosen = None if whisper == WhisperOptions() else whisper
     given = {"width": beam, "alpha": language_model_weight, "beta": word_bonus}
     changed: dict[str, Any] = {name: value for name, value in given.items() if value is not None}
     if language_model is None:
@@ -68,8 +62,16 @@ def speech_options(
                     f"{option} {value} is for a language model. Add --language-model FILE, or leave it out."
                 )
         if beam is None:
-            return SpeechOptions(max_seconds=max_seconds, whisper=chosen)
-    return SpeechOptions(BeamOptions(**changed), language_model, max_seconds=max_seconds, whisper=chosen)
+            return SpeechOptions(max_seconds=max_seconds)
+    return SpeechOptions(BeamOptions(**changed), language_model, max_seconds=max_seconds)
+
+
+def with_whisper(
+    options: SpeechOptions, language: str | None, task: str | None, timestamps: bool, fallback: bool
+) -> SpeechOptions:
+    """`options` with those of the verb `run` for an encoder-decoder, unless they are the defaults."""
+    whisper = WhisperOptions(language, task, timestamps, Fallback() if fallback else GREEDY)
+    return options if whisper == WhisperOptions() else replace(options, whisper=whisper)
 
 
 class SpeechRecognizer(Closing):

@@ -10,10 +10,11 @@ import msgspec
 
 from intaglio.bundle.bundle import Bundle
 from intaglio.errors import UsageError
-from intaglio.runtime.speech.whisper.options import TRANSCRIBE, WhisperOptions
+from intaglio.runtime.speech.whisper_options import TRANSCRIBE, TRANSLATE, WhisperOptions
 from intaglio.serve.bodies.json_body import converted
 from intaglio.serve.responses.errors import invalid
 
+ENDPOINTS = {"/v1/audio/transcriptions": TRANSCRIBE, "/v1/audio/translations": TRANSLATE}
 LANGUAGE = re.compile(r"[A-Za-z]{2,8}(-[A-Za-z0-9]{1,8})*")  # such as en, or pt-BR
 UNDETERMINED = "und"  # the language of a recording, where the client named none (ISO 639-2)
 WITH_TIMES = ("srt", "verbose_json", "vtt")

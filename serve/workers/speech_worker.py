@@ -13,11 +13,11 @@ from intaglio.errors import BusyError, EngineError, IntaglioError, UsageError, o
 from intaglio.extras import load
 from intaglio.runtime.generation.scheduling.scheduler_options import Load
 from intaglio.runtime.speech.audio_file import AudioFile
-from intaglio.runtime.speech.opening import open_recognizer
 from intaglio.runtime.speech.recognizer import SpeechOptions
+from intaglio.runtime.speech.recordings.opening import open_recognizer
 from intaglio.runtime.speech.transcription import Transcription
-from intaglio.runtime.speech.whisper.options import WhisperOptions
 from intaglio.runtime.speech.whisper.recognizer import WhisperRecognizer, WhisperTranscription
+from intaglio.runtime.speech.whisper_options import WhisperOptions
 from intaglio.serve.bodies.uploads import FILE, Upload
 from intaglio.serve.workers.encoder_worker import CLOSED
 from intaglio.serve.workers.speech_call import SpeechCall

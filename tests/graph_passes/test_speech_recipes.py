@@ -18,7 +18,7 @@ from intaglio.bundle.model_file import load
 from intaglio.exporters import export
 from intaglio.graph_passes import compress
 from intaglio.runtime.modalities.audio import load_recordings
-from intaglio.runtime.speech.run_recordings import run_recordings
+from intaglio.runtime.speech.recordings.run_recordings import run_recordings
 from intaglio.validation import validate
 
 RECORDINGS = Path(__file__).parents[2] / "intaglio" / "samples" / "recordings"

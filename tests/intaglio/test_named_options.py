@@ -77,6 +77,7 @@ SEEN_BY = {
     "runtime/speech/recognizer.py": "run serve",
     "runtime/speech/recognizer.py --features": "export",
     "runtime/speech/audio_file.py": "run",
+    "runtime/speech/recordings": "run",
     "serve": "serve",
     "deploy/ray": "deploy ray",
     "deploy/triton": "deploy triton",

@@ -20,9 +20,9 @@ from intaglio.display.progress import step, track
 from intaglio.errors import UsageError
 from intaglio.extras import load
 from intaglio.runtime.speech.audio_file import AudioFile
-from intaglio.runtime.speech.opening import open_recognizer
 from intaglio.runtime.speech.recognizer import SpeechOptions
 from intaglio.runtime.speech.recording_list import LISTS, Listed, recordings_of
+from intaglio.runtime.speech.recordings.opening import open_recognizer
 from intaglio.runtime.speech.transcript import real_time_factor
 from intaglio.targets import DEFAULT
 from intaglio.validation.comparison.compared_models import BASELINE

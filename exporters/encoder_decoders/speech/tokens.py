@@ -8,7 +8,7 @@ from typing import Any, NamedTuple
 
 from intaglio.errors import SourceError
 from intaglio.exporters.decoders.writing import GENERATION
-from intaglio.runtime.speech.whisper.options import TASKS, TRANSCRIBE
+from intaglio.runtime.speech.whisper_options import TASKS, TRANSCRIBE
 
 # Settings that change a text, and are not applied -> the values with which they change nothing.
 NOT_APPLIED: dict[str, tuple[Any, ...]] = {

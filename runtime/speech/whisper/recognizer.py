@@ -13,11 +13,11 @@ from intaglio.closing import Closing
 from intaglio.runtime.engines.opening import open_engine
 from intaglio.runtime.speech.audio_file import AudioFile, Samples
 from intaglio.runtime.speech.whisper.log_mel import Features
-from intaglio.runtime.speech.whisper.options import WhisperOptions, parts_of
 from intaglio.runtime.speech.whisper.session import SpeechSession
 from intaglio.runtime.speech.whisper.timed_segments import STRIDE, TimedTokens, cut
 from intaglio.runtime.speech.whisper.token_rules import TokenRules
 from intaglio.runtime.speech.whisper.window import Written, write_window
+from intaglio.runtime.speech.whisper_options import WhisperOptions, parts_of
 from intaglio.runtime.text.tokenizer import TOKENIZER, Tokenizer
 from intaglio.targets import DEFAULT
 

@@ -10,9 +10,9 @@ from dataclasses import dataclass
 import numpy as np
 
 from intaglio.bundle.bundle import Transcriber
-from intaglio.runtime.speech.whisper.options import Fallback
 from intaglio.runtime.speech.whisper.session import SpeechSession
 from intaglio.runtime.speech.whisper.token_rules import TokenRules, log_softmax
+from intaglio.runtime.speech.whisper_options import Fallback
 
 
 @dataclass(frozen=True)

@@ -21,7 +21,7 @@ from intaglio.exporters.kinds import find_kind
 from intaglio.graph_passes import compress
 from intaglio.runtime import open_engine
 from intaglio.runtime.modalities.audio import padded
-from intaglio.runtime.speech.run_recordings import run_recordings
+from intaglio.runtime.speech.recordings.run_recordings import run_recordings
 from intaglio.runtime.speech.vocabulary import VOCABULARY, read_vocabulary
 from intaglio.samples.speech_samples import recordings
 

@@ -9,8 +9,8 @@ from pathlib import Path
 import msgspec
 
 from intaglio.bundle.bundle import Bundle
-from intaglio.runtime.speech.opening import open_recognizer
 from intaglio.runtime.speech.recognizer import SpeechOptions
+from intaglio.runtime.speech.recordings.opening import open_recognizer
 from intaglio.runtime.speech.transcript import TimedToken, Word, real_time_factor
 from intaglio.runtime.speech.whisper.recognizer import WhisperTranscription, WrittenSegment
 from intaglio.targets import DEFAULT
