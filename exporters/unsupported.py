@@ -10,6 +10,7 @@ from intaglio.display.nearest import nearest
 from intaglio.errors import SourceError
 from intaglio.exporters.checkpoints.family import Family, listed_architecture
 from intaglio.exporters.decoders.written import llama
+from intaglio.exporters.encoder_decoders.speech.family import WHISPER
 from intaglio.exporters.families import SPEECH
 
 PAGE = "docs/reference.md, section 'What can be exported'"
@@ -54,7 +55,7 @@ def _nearest(architecture: str, model_type: str, config: Mapping[str, Any], supp
     names = [name for name, family in supported.items() if family == model_type]
     head = re.search("For[A-Z].*|LMHeadModel|Model$", architecture)
     if not names and SPEECH_KEYS & config.keys():
-        names = [family.architecture for family in SPEECH]
+        names = [family.architecture for family in (*SPEECH, WHISPER)]
     if not names and head:
         names = [name for name in supported if name.endswith(head[0])]
     if llama.FAMILY.architecture in names and LLAMA_KEYS & config.keys():

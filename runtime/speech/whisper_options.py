@@ -27,7 +27,7 @@ class Fallback:
     no_speech: float | None = 0.6
 
 
-GREEDY = Fallback((0.0,), None, None, None)  # each window once, whatever comes
+GREEDY = Fallback((0.0,), None, None, None)  # each window once
 
 
 @dataclass(frozen=True)

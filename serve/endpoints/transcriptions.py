@@ -167,7 +167,7 @@ class Spoken:
             yield Chunk(recording_error(error).body).encode()
 
     async def _observed(self) -> AsyncIterator[Found]:
-        """What is said in each window; counts the recording when it ends."""
+        """The transcript of each window; counts the recording when it ends."""
         call, name = self._call, self._record.model or ""
         finished = False
         try:

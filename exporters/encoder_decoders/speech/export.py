@@ -145,7 +145,7 @@ def _check_lengths(checkpoint: Checkpoint, config: Any, log_mel: LogMel) -> None
 
 
 def _written(draft: Draft, tokens: TextTokens) -> list[list[int]]:
-    """Texts of mixed lengths, one for each recording that is compared; they need not be what is said."""
+    """Texts of mixed lengths, one for each recording that is compared; they need not be its transcript."""
     tokenizer = Tokenizer(draft.path / TOKENIZER, ["input_ids"], None).backend
     start = tokens.encoder["decoder_start_token_id"]
     texts = [tokenizer.encode(text, add_special_tokens=False).ids for text in sentences()[:RECORDINGS]]

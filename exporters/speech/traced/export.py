@@ -81,7 +81,9 @@ def export_traced_recognizer(
         save(traced.model, draft.model_path, consume=True)
     draft.notes += traced.rounding.notes()
     if (checkpoint.folder / LANGUAGE_MODEL).is_dir():
-        draft.notes.append(f"the folder {LANGUAGE_MODEL} is left out; run takes an ARPA file with --language-model")
+        draft.notes.append(
+            f"the folder {LANGUAGE_MODEL} is left out; a beam search takes a model of words as an ARPA file"
+        )
     with step("checking against the source model"):
         return check_graph(draft.model_path, bounds, feeds, expected)
 

@@ -1,1 +1,1 @@
-"""Open the recogniser of a bundle, whatever its kind, and transcribe recordings with it."""
+"""Open the recogniser of a bundle of either kind, and transcribe recordings with it."""

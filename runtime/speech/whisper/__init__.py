@@ -1,1 +1,1 @@
-"""Whisper: encoder-decoders that write what is said in recordings, window by window."""
+"""Whisper: encoder-decoders that transcribe recordings, window by window."""

@@ -38,7 +38,7 @@ class WrittenSegment(msgspec.Struct, frozen=True):
 
 
 class WhisperRecognizer(Closing):
-    """An opened bundle that writes what is said in recordings. A context manager; used by one thread at a time."""
+    """An opened bundle that transcribes or translates recordings. A context manager; used by one thread at a time."""
 
     def __init__(
         self,

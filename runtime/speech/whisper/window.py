@@ -26,7 +26,7 @@ class Written:
     temperature: float
 
     def is_silence(self, fallback: Fallback) -> bool:
-        """Whether nothing is said in the window."""
+        """Whether the window is silence."""
         if fallback.no_speech is None or fallback.log_prob is None:
             return False
         return self.log_prob < fallback.log_prob and self.no_speech > fallback.no_speech

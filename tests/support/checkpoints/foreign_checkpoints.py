@@ -381,12 +381,12 @@ FOREIGN = {
     "a speech model": Case(
         {
             "config.json": {
-                "model_type": "whisper",
-                "architectures": ["WhisperForConditionalGeneration"],
+                "model_type": "moonshine",
+                "architectures": ["MoonshineForConditionalGeneration"],
                 "num_mel_bins": 80,
             }
         },
-        ("WhisperForConditionalGeneration is not supported", "ForCTC ("),
+        ("MoonshineForConditionalGeneration is not supported", "is WhisperForConditionalGeneration (whisper)"),
     ),
     "code of its own": Case(
         {"config.json": {"model_type": "x", "architectures": ["XForCausalLM"], "auto_map": {"AutoModel": "x.X"}}},
