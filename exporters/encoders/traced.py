@@ -1,4 +1,4 @@
-"""Which other encoders of `transformers` can be exported: those that predict masked tokens of a text."""
+"""Which other encoders of `transformers` can be exported: those that predict masked tokens, and a few more."""
 
 from __future__ import annotations
 
@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
+from intaglio.bundle.manifest import LONGEST
 from intaglio.errors import SourceError, one_line
 from intaglio.exporters.checkpoints.family import listed_architecture
 from intaglio.exporters.decoders.context import switching_kind
@@ -21,6 +22,19 @@ OTHER_INPUTS = {  # of a model's `forward` -> what it means
     "pixel_values": "images",
     "bbox": "the places of words on a page",
     "input_shape_ids": "the shapes of characters",
+}
+# Encoders of texts that have no head for masked tokens -> the class that is the encoder alone.
+ALONE = {
+    "bert-generation": "BertGenerationEncoder",
+    "mt5": "MT5EncoderModel",
+    "splinter": "SplinterModel",
+    "t5": "T5EncoderModel",
+    "umt5": "UMT5EncoderModel",
+}
+RELATIVE = ("mt5", "t5", "umt5")  # positions are relative, and any number of them is read
+HEADS = {  # task -> the table of the classes of `transformers` with a head for it
+    "fill-mask": "MODEL_FOR_MASKED_LM_MAPPING_NAMES",
+    "classify": "MODEL_FOR_SEQUENCE_CLASSIFICATION_MAPPING_NAMES",
 }
 FROM_PADDING = "create_position_ids_from_input_ids"  # where positions count from the padding token's id
 
@@ -66,7 +80,7 @@ def _reason(settings: Any, parameters: Mapping[str, Any]) -> str:
         return "reads the language beside a text"
     if getattr(settings, "is_decoder", False) or getattr(settings, "causal", False):
         return "is configured as a decoder (is_decoder, causal), without a head for text"
-    if getattr(settings, "attention_type", "original_full") != "original_full":
+    if getattr(settings, "attention_type", "") == "block_sparse":
         return f"attends to parts of long texts only (attention_type {settings.attention_type})"
     if kind := switching_kind(settings):
         return f"has rotary embeddings of type {kind!r}, with other frequencies for long texts"
@@ -75,28 +89,31 @@ def _reason(settings: Any, parameters: Mapping[str, Any]) -> str:
 
 def find_traced_encoder(config: Mapping[str, Any]) -> TracedEncoder | None:
     """The family of a config.json of an encoder with a supported head, or none; None for another model."""
-    family = find_backbone(config)
-    return family if family and listed_architecture(config) in ("", *family.architectures) else None
+    family, listed = find_backbone(config), listed_architecture(config)
+    if family is None or (family.model_type in ALONE and not listed):  # an encoder-decoder, or a decoder
+        return None
+    return family if listed in ("", *family.architectures) else None
 
 
 def find_backbone(config: Mapping[str, Any]) -> TracedEncoder | None:
     """The family of an encoder's config.json, for any head."""
     model_type, listed = config.get("model_type"), listed_architecture(config)
-    if not isinstance(model_type, str) or not model_type or config.get("is_encoder_decoder"):
+    if not isinstance(model_type, str) or not model_type:
+        return None
+    if config.get("is_encoder_decoder") and model_type not in ALONE:
         return None
     load("transformers")
     known = importlib.import_module("transformers.models.auto.modeling_auto")
-    if model_type in known.MODEL_FOR_SEQ_TO_SEQ_CAUSAL_LM_MAPPING_NAMES or (config.get("is_decoder") and not listed):
+    translates = model_type in known.MODEL_FOR_SEQ_TO_SEQ_CAUSAL_LM_MAPPING_NAMES and model_type not in ALONE
+    if translates or (config.get("is_decoder") and not listed):
         return None
-    heads = {
-        "fill-mask": known.MODEL_FOR_MASKED_LM_MAPPING_NAMES.get(model_type),
-        "classify": known.MODEL_FOR_SEQUENCE_CLASSIFICATION_MAPPING_NAMES.get(model_type),
-    }
-    base = known.MODEL_MAPPING_NAMES.get(model_type)
+    base = ALONE.get(model_type) or known.MODEL_MAPPING_NAMES.get(model_type)
     base = base if isinstance(base, str) or base is None else base[0]
-    if heads["fill-mask"] is None or base is None:
+    if base is None or (model_type not in {*ALONE, *known.MODEL_FOR_MASKED_LM_MAPPING_NAMES}):
         return None
-    tasks = {base: "encode", **{name: task for task, name in heads.items() if name}}
+    named = {task: getattr(known, mapping).get(model_type) for task, mapping in HEADS.items()}
+    heads = {name: task for task, name in named.items() if name and "decoder_input_ids" not in _forward(name)}
+    tasks = {base: "encode", **heads}
     default = importlib.import_module("transformers.models.auto.configuration_auto").CONFIG_MAPPING[model_type]()
     types = config.get("type_vocab_size", getattr(default, "type_vocab_size", 1))
     typed = "token_type_ids" in _forward(base) and types != 1 and types != 0
@@ -137,6 +154,8 @@ def _padding(settings: Any) -> int:
 
 def _max_length(config: Mapping[str, Any], from_padding: bool) -> int:
     """The maximum tokens of a text, for which the model has positions."""
+    if config["model_type"] in RELATIVE:
+        return LONGEST
     settings = settings_of(config)
     first = _padding(settings) + 1 if from_padding else 0
     found = {"max_position_embeddings": getattr(settings, "max_position_embeddings", None)}

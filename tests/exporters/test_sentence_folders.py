@@ -203,7 +203,7 @@ REFUSED: dict[str, tuple[Callable[[Path], None], str]] = {
     "an unknown default": (setting(WHOLE, default_prompt_name="q"), "default_prompt_name 'q' is not among its prompts"),
     "prompts that are none": (setting(WHOLE, prompts=["a"]), "do not map names to texts"),
     "a width that is none": (setting(WHOLE, truncate_dim=0), "truncate_dim is 0"),
-    "an unknown architecture": (setting("config.json", model_type="t5"), "model_type t5 is not supported in a"),
+    "an unknown architecture": (setting("config.json", model_type="bart"), "model_type bart is not supported in a"),
 }
 
 

@@ -8,15 +8,16 @@ import numpy as np
 import pytest
 from covering import few
 from sentence_folders import TEXTS, Case, edit, make
-from tiny_encoders import MASKED, save_encoder
+from tiny_encoders import BASE, MASKED, save_encoder
 
 from intaglio.bundle.bundle import Bundle
 from intaglio.errors import SourceError
 from intaglio.exporters import export
+from intaglio.exporters.encoders.traced import ALONE
 from intaglio.runtime import run
 
 BOUND = 2e-5  # absolute error of an embedding's values
-TYPES = ("modernbert", "mpnet", "gte", "nomic_bert", "electra", "deberta-v2", "albert")
+TYPES = ("modernbert", "mpnet", "gte", "nomic_bert", "electra", "deberta-v2", "albert", "t5")
 TOKENIZER = {
     "tokenizer_class": "PreTrainedTokenizerFast", "pad_token": "[PAD]", "cls_token": "[CLS]", "sep_token": "[SEP]",
     "mask_token": "[MASK]", "unk_token": "[UNK]", "model_max_length": 60,
@@ -25,7 +26,7 @@ TOKENIZER = {
 
 def sentence_folder(folder: Path, model_type: str, case: Case, **settings: str) -> Path:
     """A folder of the library, saved from a checkpoint with another head."""
-    checkpoint = save_encoder(folder / "checkpoint", model_type, MASKED)
+    checkpoint = save_encoder(folder / "checkpoint", model_type, BASE if model_type in ALONE else MASKED)
     (checkpoint / "tokenizer_config.json").write_text("{}")
     edit(checkpoint / "tokenizer_config.json", **TOKENIZER | settings)
     return make(case, checkpoint, folder / "source")

@@ -7,12 +7,19 @@ from typing import Any
 
 from tiny_families import make_config
 
+from intaglio.exporters.encoders.traced import ALONE
+
 LETTERS = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", *"abcdefghijklmnopqrstuvwxyz", *"0123456789.,;:()'-"]
 VOCABULARY = 98  # one more letter or the continuation of a word each, and a few that are not used
 BASE, MASKED, CLASSES = "Model", "ForMaskedLM", "ForSequenceClassification"
 POSITIONS = 96
 WINDOW = 8
-GAIN = {"mobilebert": 0.3, "convbert": 0.6}  # of a matrix; at that of others these amplify rounding
+GAIN = {
+    "mobilebert": 0.3,
+    "convbert": 0.6,
+    "mt5": 0.6,
+    "umt5": 0.6,
+}  # of a matrix; at that of others these amplify rounding
 # What a type needs beside the sizes of all.
 OPTIONS: dict[str, dict[str, Any]] = {
     "big_bird": {"attention_type": "original_full"},
@@ -55,7 +62,10 @@ def save_encoder(folder: Path, model_type: str, head: str = BASE, **options: Any
         MASKED: transformers.AutoModelForMaskedLM,
         CLASSES: transformers.AutoModelForSequenceClassification,
     }[head]
-    model = auto.from_config(encoder_config(model_type, **options)).eval().float()
+    config = encoder_config(model_type, **options)
+    alone = ALONE.get(model_type) if head == BASE else None
+    model = getattr(transformers, alone)(config) if alone else auto.from_config(config)
+    model = model.eval().float()
     random = torch.Generator().manual_seed(1)
     with torch.no_grad():
         for name, parameter in model.named_parameters():
