@@ -26,7 +26,8 @@ from texts import evaluation_texts
 
 from intaglio.bundle.bundle import Bundle
 from intaglio.display.progress import track
-from intaglio.runtime.text.run_texts import Ran, TextRunner
+from intaglio.runtime.text.run_texts import TextRunner
+from intaglio.runtime.text.tasks import Ran
 from intaglio.serve.workers.encoder_worker import EncoderWorker
 
 TARGET = 0.8  # of the throughput of one batch

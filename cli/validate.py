@@ -39,7 +39,7 @@ Examples:
 The passes of the bundle decide what is judged. For the same computation (export, float16, inlined): every value of
 every output. For an approximation (8, 4, 3 bits, integers, pruning): the quality at the task. Names for --bound:
   relative, max_abs, min_cosine, layer                 values of any model
-  mean_cosine, min_cosine, rank_correlation            embeddings
+  mean_cosine, min_cosine, rank_correlation            embeddings (the latter: rerankers)
   label_agreement, score_error                         classes, regression
   kl_divergence, perplexity_rise (percent), same_top   distributions
   token_errors, same_top                               speech: the tokens

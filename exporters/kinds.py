@@ -20,7 +20,7 @@ from intaglio.exporters.encoder_decoders.traced.family import find_traced_encode
 from intaglio.exporters.encoder_decoders.written.export import export_encoder_decoder
 from intaglio.exporters.encoders.export import export_encoder
 from intaglio.exporters.encoders.reference import load_encoder
-from intaglio.exporters.encoders.traced import find_backbone, find_traced_encoder
+from intaglio.exporters.encoders.traced import find_backbone, find_decoder, find_decoder_head, find_traced_encoder
 from intaglio.exporters.families import DECODERS, ENCODER_DECODERS, ENCODERS, SENTENCE_ENCODERS, SPEECH
 from intaglio.exporters.kind import Kind
 from intaglio.exporters.speech.export import checked_as, export_speech
@@ -42,6 +42,8 @@ KINDS = (
     # Last: these load transformers.
     Kind((), export_encoder, load_encoder, other=find_traced_encoder),
     Kind((), export_encoder, load_encoder, other=find_backbone, in_sentence_folders=True),
+    Kind((), export_encoder, load_encoder, other=find_decoder_head),
+    Kind((), export_encoder, load_encoder, other=find_decoder, in_sentence_folders=True),
     Kind((), export_vision, load_vision, ("features",), other=find_vision),
     Kind((), export_traced_recognizer, load_traced_recognizer, other=find_traced_recognizer),
     Kind((), export_traced_decoder, load_decoder, ("context",), other=find_traced, keeps_quantized=True),

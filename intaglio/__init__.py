@@ -68,8 +68,8 @@ if TYPE_CHECKING:
     from intaglio.runtime.speech.transcript import Transcript
     from intaglio.runtime.speech.whisper.recognizer import WhisperRecognizer
     from intaglio.runtime.speech.whisper_options import WhisperOptions
-    from intaglio.runtime.text.run_texts import Ran
     from intaglio.runtime.text.similarities import Similarity, similarity
+    from intaglio.runtime.text.tasks import Ran
     from intaglio.training.gradients.sensitivity import Sensitivity, sensitivity
     from intaglio.validation.bench.bench import bench
     from intaglio.validation.bench.results import Bench
@@ -210,7 +210,7 @@ _MODULES = {
         "intaglio.runtime.speech.whisper.recognizer": "WhisperRecognizer",
         "intaglio.runtime.speech.whisper_options": "WhisperOptions",
         "intaglio.runtime.speech.transcript": "Transcript",
-        "intaglio.runtime.text.run_texts": "Ran",
+        "intaglio.runtime.text.tasks": "Ran",
         "intaglio.runtime.text.similarities": "Similarity similarity",
         "intaglio.training.gradients.sensitivity": "Sensitivity sensitivity",
         "intaglio.validation.bench.bench": "bench",

@@ -11,7 +11,8 @@ from intaglio.runtime.modalities.modality import RunOptions
 from intaglio.runtime.modalities.table import modality_of
 from intaglio.runtime.speech.recognizer import speech_options, with_whisper
 from intaglio.runtime.speech.recordings.run_recordings import Transcribed, TranscribedSegments
-from intaglio.runtime.text.run_texts import Ran
+from intaglio.runtime.text.span_options import SpanOptions
+from intaglio.runtime.text.tasks import Ran
 
 
 def run(
@@ -35,8 +36,12 @@ def run(
     task: str | None = None,
     timestamps: bool = False,
     fallback: bool = True,
+    aggregation: str | None = None,
+    stride: int | None = None,
+    no_answer: bool = False,
+    max_answer_tokens: int | None = None,
 ) -> Iterator[Ran | Transcribed | TranscribedSegments]:
-    """Run `bundle` on `texts` and yield one result per text, in order: a `Ran`, see `intaglio.runtime.text.run_texts`.
+    """Run `bundle` on `texts` and yield one result per text, in order: a `Ran`, see `intaglio.runtime.text.tasks`.
 
     A model that reads images takes the paths of images. One that compares images with texts embeds each image, or with
     `labels` scores these texts for it; with `embed_texts` it takes texts and embeds them.
@@ -50,13 +55,18 @@ def run(
     recordings of one window; without `fallback`, a window whose text fails is not written again at other temperatures.
     `batch_size`, `truncate`, `top` and `prompt_name` (the prompt before each text to embed; None: the
     bundle's default) are for texts; so is `query`, a text that a classifier reads together with each text, as a
-    reranker does. `threads`: processor threads of ONNX Runtime, by default all. Raises `UsageError`
-    for an input that the model does not accept, `BundleError` for a bundle that takes none.
+    reranker does, or the question that a bundle answers from each text. `aggregation`, `stride`, `no_answer` and
+    `max_answer_tokens`: see `intaglio.runtime.text.span_options`. `threads`: processor threads of ONNX Runtime, by
+    default all. Raises `UsageError` for an input that the model does not accept, `BundleError` for a bundle that takes
+    none.
     """
     opened = Bundle.open(bundle)
     speech = speech_options(beam, language_model, language_model_weight, word_bonus, max_seconds)
     speech = with_whisper(speech, language, task, timestamps, fallback)
     if (labels or embed_texts) and opened.manifest.text is None:
         raise UsageError("labels and embed_texts are for a model that compares images with texts. Leave them out.")
-    options = RunOptions(target, batch_size, truncate, top, prompt_name, speech, query, labels, embed_texts, threads)
+    spans = SpanOptions(aggregation, stride, no_answer, max_answer_tokens)
+    options = RunOptions(
+        target, batch_size, truncate, top, prompt_name, speech, query, labels, embed_texts, threads, spans
+    )
     return modality_of(opened.manifest).run(opened, texts, options)

@@ -17,7 +17,7 @@ from intaglio.runtime.generation.scheduling.scheduler_options import SchedulerOp
 from intaglio.runtime.generation.worker import DecoderWorker
 from intaglio.runtime.speech.recognizer import SpeechOptions, speech_options
 from intaglio.runtime.text.embedding_prompts import find_prompt
-from intaglio.runtime.text.run_texts import EMBEDDING_TASKS
+from intaglio.runtime.text.tasks import EMBEDDING_TASKS
 from intaglio.serve.endpoints.embeddings import MAX_INPUTS
 from intaglio.serve.models.model import DecoderModel, EncoderModel, Model, Models, SpeechModel
 from intaglio.serve.options import ServerOptions

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
 from itertools import islice
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -14,14 +15,17 @@ from intaglio.cli.options.runtime import target_option, threads_option
 from intaglio.cli.options.text_lines import lines
 from intaglio.cli.printing.printable import printable
 from intaglio.cli.printing.results import json_option, print_json, print_table, terminal_width
+from intaglio.cli.run.documents import documents_of, in_order, pairs_of
 from intaglio.cli.run.images import ImageFlags, image_flags
+from intaglio.cli.run.spans import print_spans, span_flags
 from intaglio.cli.run.speech import SpeechFlags, speech_flags, transcribe
 from intaglio.cli.running.command import section, verb
 from intaglio.errors import BundleError, ContextLengthError, UsageError
 
 if TYPE_CHECKING:
-    from intaglio.runtime.text.run_texts import Ran
     from intaglio.runtime.text.similarities import Similarity
+    from intaglio.runtime.text.span_options import SpanOptions
+    from intaglio.runtime.text.tasks import Ran
 
 EPILOG = """\b
 Examples:
@@ -30,6 +34,9 @@ Examples:
   cat sentences.txt | intaglio run minilm
   intaglio run minilm --similarity "A cat sits." "A kitten rests." "Stocks fell."
   intaglio run reranker --query "Who wrote Emma?" "Jane Austen wrote it." "Bees make honey."
+  intaglio run reranker --input queries.jsonl --json
+  intaglio run ner "Ada Lovelace lived in London." --aggregation first
+  intaglio run qa --query "Where did Ada live?" "Ada Lovelace lived in London."
   intaglio run bert-fill-mask "Paris is the [MASK] of France."
   intaglio run vit photo.png another.jpg
   intaglio run dinov2 --input photos --json > embeddings.jsonl
@@ -58,18 +65,19 @@ HEADINGS = {
     "--input",
     "file",
     type=click.Path(path_type=Path),
-    help="UTF-8 file with one text per line, - for stdin; an image or a folder of images; a folder or list (.tsv, "
-    ".jsonl) of recordings.",
+    help="UTF-8 file with one text per line, - for stdin; a .jsonl file of queries with documents; an image or a "
+    "folder of images; a folder or list (.tsv, .jsonl) of recordings.",
 )
 @target_option()
 @threads_option()
 @click.option("--batch-size", default=32, show_default=True, help="Texts per run, or images of the same size.")
 @section("Texts")
 @click.option("--truncate", is_flag=True, help="Truncate texts that are longer than the model's maximum.")
-@click.option("--top", default=5, show_default=True, help="Number of words to list for a blank.")
+@click.option("--top", default=5, show_default=True, help="Number of words to list for a blank, or of answers.")
 @click.option("--prompt-name", help="Name of the model's prompt to put before each text.  [default: the model's]")
-@click.option("--query", help="Text that a classifier reads with each text; a reranker's best texts come first.")
+@click.option("--query", help="Question about each text, or a text that a classifier reads with each.")
 @click.option("--similarity", "compare", is_flag=True, help="Show the similarity of the texts' embeddings.")
+@span_flags
 @image_flags
 @speech_flags
 @json_option
@@ -85,6 +93,7 @@ def run_command(
     prompt_name: str | None,
     query: str | None,
     compare: bool,
+    spans: SpanOptions,
     images: ImageFlags,
     speech: SpeechFlags,
     as_json: bool,
@@ -99,9 +108,10 @@ def run_command(
     --task translate.
 
     A file has one text per line; blank lines are texts too. Prints one line per text; with --json the full result, one
-    object per line. For a text with several blanks, words are listed for the first one. With --similarity up to a
-    thousand texts are compared with each other instead; with --json that is one object. With --query a reranker's texts
-    are sorted by relevance; with --json they keep their order.
+    object per line. A model of spans prints a table of them for each text, one of answers the answers to --query. For a
+    text with several blanks, words are listed for the first one. With --similarity up to a thousand texts are compared
+    with each other instead; with --json that is one object. With --query, or a file of queries, a reranker's texts are
+    sorted by relevance; with --json they keep their order.
     """
     from intaglio.runtime.text.run_texts import run
     from intaglio.runtime.text.similarities import similarity
@@ -114,33 +124,42 @@ def run_command(
         }
         for what in (what for what, given in texts_only.items() if given):
             raise UsageError(f"{what}, and the bundle takes {items}. Leave it out.")
+        spans.check(items)
     if items == "recordings":
         transcribe(bundle, texts, file, target, threads, speech, as_json)
         return
     speech.refuse(bundle)
     if items == "images":
         several = file is not None or len(texts) > 1
-        try:
+        with _naming_truncate():
             if images.embed_texts:
                 results = images.embed(bundle, _texts(texts, file), target, batch_size, truncate, threads)
             else:
                 results = images.run(bundle, texts, file, target, batch_size, threads)
             _print(results, as_json, several)
-        except ContextLengthError as error:
-            raise UsageError(f"{error} Or truncate it with --truncate.") from error
         return
     images.refuse(bundle)
-    read = _texts(texts, file)
     if compare and query is not None:
         raise UsageError("--query scores texts, and --similarity compares embeddings. Leave one of them out.")
-    try:
-        if compare:
+    if compare:
+        with _naming_truncate():
+            read = _texts(texts, file)
             _show_similarity(similarity(bundle, read, target, batch_size, truncate, threads, prompt_name), as_json)
-            return
-        results = run(bundle, read, target, batch_size, truncate, top, threads, prompt_name, query)
-        if query is not None and not as_json:
-            results = _ranked(results)
+        return
+    lines = documents_of(texts, file, query)
+    pairs = _texts(texts, file) if lines is None else pairs_of(lines)
+    with _naming_truncate():
+        results = run(bundle, pairs, target, batch_size, truncate, top, threads, prompt_name, query, spans)
+        if not as_json:
+            results = in_order(results, query, lines)
         _print(results, as_json)
+
+
+@contextmanager
+def _naming_truncate() -> Iterator[None]:
+    """Name the option that truncates in errors about long texts."""
+    try:
+        yield
     except ContextLengthError as error:
         raise UsageError(f"{error} Or truncate it with --truncate.") from error
 
@@ -160,6 +179,8 @@ def _print(results: Iterable[Ran], as_json: bool, several_images: bool = False) 
     for result in results:
         if as_json:
             print_json(result)
+        elif result.spans is not None or result.answers is not None:
+            print_spans(result)
         elif several_images and result.label is not None:
             click.echo(f"{printable(result.text)}: {_line(result)}")
         else:
@@ -176,11 +197,6 @@ def _texts(texts: tuple[str, ...], file: Path | None) -> Iterable[str]:
     if sys.stdin is None or (file is None and sys.stdin.isatty()):
         raise UsageError("no text. Give texts as arguments, a file with --input FILE, or pipe them in.")
     return lines(None)
-
-
-def _ranked(results: Iterator[Ran]) -> Iterator[Ran]:
-    """Sort by relevance, the largest first; texts of a model with several classes keep their order."""
-    return iter(sorted(results, key=lambda result: -(result.relevance or 0.0)))
 
 
 def _line(result: Ran) -> str:

@@ -14,7 +14,7 @@ from intaglio.cli.running.command import section
 from intaglio.errors import UsageError
 
 if TYPE_CHECKING:
-    from intaglio.runtime.text.run_texts import Ran
+    from intaglio.runtime.text.tasks import Ran
 
 
 @dataclass(frozen=True)

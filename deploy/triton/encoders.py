@@ -18,7 +18,7 @@ from intaglio.deploy.triton.serving.settings import BUNDLE, EncoderSettings
 from intaglio.deploy.triton.tensors import labels_file, outputs, text_warm_up
 from intaglio.errors import BundleError
 from intaglio.runtime.text.embedding_prompts import find_prompt
-from intaglio.runtime.text.run_texts import EMBEDDING_TASKS
+from intaglio.runtime.text.tasks import EMBEDDING_TASKS
 from intaglio.runtime.text.tokenizer import Tokenizer
 
 

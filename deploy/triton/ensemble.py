@@ -33,7 +33,7 @@ from intaglio.deploy.triton.tensors import described, graph_tensor, labels_file,
 from intaglio.errors import UsageError
 from intaglio.plugins import ort as kernels
 from intaglio.runtime.text.embedding_prompts import find_prompt
-from intaglio.runtime.text.run_texts import TASKS
+from intaglio.runtime.text.tasks import TASKS
 from intaglio.runtime.text.tokenizer import TOKENIZER, Tokenizer
 from intaglio.targets import TARGETS
 

@@ -12,7 +12,7 @@ from intaglio.deploy.triton.config import DATA_TYPES, Message, Word, string_byte
 from intaglio.deploy.triton.model import WARM_UP, warm_up
 from intaglio.deploy.triton.serving.settings import LABELS, TEXT
 from intaglio.errors import UsageError
-from intaglio.runtime.text.run_texts import TASKS
+from intaglio.runtime.text.tasks import TASKS
 
 
 def outputs(bundle: Bundle, dtype: str) -> list[Message]:

@@ -11,6 +11,9 @@ from intaglio.exporters.checkpoints.checkpoint import Checkpoint
 from intaglio.exporters.checkpoints.family import listed_architecture
 from intaglio.exporters.encoders.family import EncoderFamily
 from intaglio.exporters.encoders.sentence_transformers import SentenceHead, read_head
+from intaglio.runtime.text.pairs import NEXT_SENTENCE, reads_pairs
+
+FOLLOWS = ("follows", "does not follow")  # the classes of BERT's head for pairs of texts, in its order
 
 
 @dataclass(frozen=True)
@@ -32,6 +35,14 @@ class EncoderDescription:
     def is_base(self) -> bool:
         """Whether it has no head of transformers, and returns hidden states."""
         return self.architecture == self.family.architecture
+
+    def labels(self, config: Mapping[str, Any]) -> list[str]:
+        """The names of the classes; see `class_labels`."""
+        return list(FOLLOWS) if self.architecture.endswith(NEXT_SENTENCE) else class_labels(config)
+
+    def reads_pairs(self, config: Mapping[str, Any]) -> bool:
+        """Whether it was trained on pairs of texts."""
+        return reads_pairs(self.task, self.architecture, self.labels(config) if self.task == "classify" else ())
 
 
 def describe_encoder(checkpoint: Checkpoint, family: EncoderFamily) -> EncoderDescription:

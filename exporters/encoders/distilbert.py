@@ -10,6 +10,8 @@ FAMILY = EncoderFamily(
         "DistilBertModel": "encode",
         "DistilBertForMaskedLM": "fill-mask",
         "DistilBertForSequenceClassification": "classify",
+        "DistilBertForTokenClassification": "token-classification",
+        "DistilBertForQuestionAnswering": "question-answering",
     },
     inputs=("input_ids", "attention_mask"),
     max_length=lambda config: integer(config, "max_position_embeddings", 1),

@@ -13,7 +13,7 @@ from intaglio.display.progress import step
 from intaglio.errors import UsageError
 from intaglio.exporters.checkpoints.checkpoint import Checkpoint
 from intaglio.exporters.checkpoints.tokenizer_files import write_tokenizer
-from intaglio.exporters.encoders.description import EncoderDescription, activation, class_labels, describe_encoder
+from intaglio.exporters.encoders.description import EncoderDescription, activation, describe_encoder
 from intaglio.exporters.encoders.family import EncoderFamily
 from intaglio.exporters.encoders.reference import build_encoder, reference_outputs
 from intaglio.exporters.encoders.sentence_tokenizer import SentenceTokenizer, record_sentence, sentence_tokenizer
@@ -22,6 +22,7 @@ from intaglio.exporters.reference.check import Batch, Checked, check_graph
 from intaglio.exporters.reference.source_model import check_finite, source_errors, tracing_errors
 from intaglio.exporters.writing.manifest import new_manifest
 from intaglio.extras import load
+from intaglio.runtime.text.pairs import pairs_of, shipped_documents
 from intaglio.runtime.text.tokenizer import TOKENIZER, Tokenizer
 from intaglio.samples.sentences import sentences
 
@@ -72,6 +73,9 @@ def _source_outputs(
         tokenizer = Tokenizer(folder / TOKENIZER, module.input_names, described.positions)
         batches = tokenizer.batches(sentences()[:CHECKED_SENTENCES], CHECK_BATCH, truncate=True)
         feeds: list[Batch] = [dict(batch) for batch in batches]
+        if described.reads_pairs(checkpoint.config):
+            pairs = pairs_of(shipped_documents(), CHECKED_SENTENCES, CHECK_BATCH)
+            feeds += [dict(tokenizer.feeds(batch, truncate=True)) for batch in pairs]
         if isinstance(described.family, TracedEncoder):
             tokenizer = Tokenizer(folder / TOKENIZER, module.input_names, min(described.positions, LONG))
             feeds.append(dict(tokenizer.feeds([" ".join(sentences()), sentences()[0]], truncate=True)))
@@ -107,6 +111,7 @@ def _write_graph(
         del weights  # only the graph refers to them now, and releases each one once written
     with step("writing"):
         classifies = described.task == "classify"
+        labelled = classifies or described.task == "token-classification"
         draft.manifest = new_manifest(
             traced.model,
             checkpoint.source(),
@@ -116,7 +121,7 @@ def _write_graph(
             axes,
             architecture=described.architecture,
             layers=traced.layers,
-            labels=class_labels(checkpoint.config) if classifies else [],
+            labels=described.labels(checkpoint.config) if labelled else [],
             activation=activation(checkpoint.config) if classifies else "softmax",
         )
         if described.head and tokenizer:

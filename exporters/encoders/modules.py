@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 from collections.abc import Mapping
 from typing import Any
 
@@ -19,8 +20,8 @@ class Encoder(nn.Module):
 
     Inputs: int64 [batch, sequence] each, in the order of `input_names`: the family's, then `pooling_mask`, 0 at the
     tokens of a prompt, if pooling leaves them out. Outputs, in the order of `output_names`: `last_hidden_state` [batch,
-    sequence, hidden] or `logits`, then `pooler_output` [batch, hidden] of a model that has it, or `sentence_embedding`
-    float32 [batch, width] of a sentence model.
+    sequence, hidden], `logits`, or `start_logits` and `end_logits` [batch, sequence]; then `pooler_output` [batch,
+    hidden] of a model that has it, or `sentence_embedding` float32 [batch, width] of a sentence model.
     """
 
     def __init__(
@@ -30,28 +31,49 @@ class Encoder(nn.Module):
         outputs: tuple[str, ...],
         head: SentenceHead | None,
         causal: bool = False,
+        classes_last: bool = False,
     ):
+        """`causal`: a decoder; `classes_last`: whose classifier reads the last token of a text."""
         super().__init__()
         self.model = model
         self.model_inputs = inputs
         self.input_names = (*inputs, POOLING_MASK) if head and head.excludes_prompt else inputs
         self.model_outputs = outputs
         self.head = Head(head) if head else None
-        self.causal = causal
+        self.options = _decoder_options(model) if causal else {}
+        self.classes_last = classes_last
         self.output_names = (*outputs, *(["sentence_embedding"] if head else []))
 
     def forward(self, *inputs: Tensor) -> tuple[Tensor, ...]:
         """Run the model on its inputs in order."""
         named: Mapping[str, Tensor] = dict(zip(self.input_names, inputs, strict=True))
         mask = named["attention_mask"]
-        given: dict[str, Any] = {name: named[name] for name in self.model_inputs}
-        if self.causal:
-            given |= {"position_ids": torch.arange(mask.shape[1]).unsqueeze(0), "use_cache": False}
+        given: dict[str, Any] = {name: named[name] for name in self.model_inputs} | self.options
+        if "position_ids" in given:
+            given["position_ids"] = torch.arange(mask.shape[1]).unsqueeze(0)
+        if self.classes_last:
+            return (self._classes(given),)
         output: Any = self.model(**given)
         found: list[Tensor] = [output[name] for name in self.model_outputs]
         if self.head is not None:
             found.append(self.head(found[0], mask, named.get(POOLING_MASK)))
         return tuple(found)
+
+    def _classes(self, given: dict[str, Any]) -> Tensor:
+        """The logits [batch, classes] of the last token that is no padding."""
+        model: Any = self.model
+        states = model.base_model(**given).last_hidden_state
+        tokens = given["attention_mask"]
+        if (padding := model.config.get_text_config().pad_token_id) is not None:
+            tokens = tokens * (given["input_ids"] != padding)
+        logits: Tensor = model.score(_last(states, tokens.unsqueeze(-1).to(states.dtype)))
+        return logits
+
+
+def _decoder_options(model: nn.Module) -> dict[str, Any]:
+    """The arguments with which a decoder reads a whole text at once."""
+    known = inspect.signature(model.forward).parameters
+    return {name: value for name, value in (("position_ids", None), ("use_cache", False)) if name in known}
 
 
 class Head(nn.Module):

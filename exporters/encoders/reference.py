@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
+from intaglio.errors import SourceError
 from intaglio.exporters.checkpoints.checkpoint import Checkpoint
 from intaglio.exporters.encoders.description import EncoderDescription, describe_encoder
 from intaglio.exporters.encoders.family import EncoderFamily
@@ -14,6 +15,8 @@ from intaglio.extras import load
 
 if TYPE_CHECKING:
     from intaglio.exporters.encoders.modules import Encoder
+
+OUTPUTS: dict[str, tuple[str, ...]] = {"question-answering": ("start_logits", "end_logits")}
 
 
 def load_encoder(checkpoint: Checkpoint, family: EncoderFamily) -> Encoder:
@@ -30,10 +33,16 @@ def build_encoder(checkpoint: Checkpoint, described: EncoderDescription, weights
     pools = family.returns_pooled and described.is_base and described.head is None
     options = family.load_options(described.architecture, weights if pools else [])
     model = build_model(checkpoint, weights, described.architecture, family.blocks, **options)
-    outputs: tuple[str, ...] = ("last_hidden_state",) if described.is_base else ("logits",)
+    outputs = OUTPUTS.get(described.task, ("logits",)) if not described.is_base else ("last_hidden_state",)
     if pools and getattr(model, "pooler", None) is not None:
         outputs += ("pooler_output",)
-    encoder = Encoder(model, family.inputs, outputs, described.head, family.causal)
+    last = family.causal and described.task == "classify"
+    if last and not hasattr(model, "score"):
+        raise SourceError(
+            f"{checkpoint.folder}: {described.architecture} has no layer `score` for the classes of the last token, so "
+            "it is not supported. Export another model."
+        )
+    encoder = Encoder(model, family.inputs, outputs, described.head, family.causal, last)
     return encoder.eval().requires_grad_(False)
 
 

@@ -13,6 +13,8 @@ def roberta(model_type: str, prefix: str) -> EncoderFamily:
             f"{prefix}Model": "encode",
             f"{prefix}ForMaskedLM": "fill-mask",
             f"{prefix}ForSequenceClassification": "classify",
+            f"{prefix}ForTokenClassification": "token-classification",
+            f"{prefix}ForQuestionAnswering": "question-answering",
         },
         inputs=("input_ids", "attention_mask"),
         # The first position is pad_token_id + 1, so that number of rows of the position table is never used.

@@ -32,9 +32,12 @@ ALONE = {
     "umt5": "UMT5EncoderModel",
 }
 RELATIVE = ("mt5", "t5", "umt5")  # positions are relative, and any number of them is read
-HEADS = {  # task -> the table of the classes of `transformers` with a head for it
-    "fill-mask": "MODEL_FOR_MASKED_LM_MAPPING_NAMES",
-    "classify": "MODEL_FOR_SEQUENCE_CLASSIFICATION_MAPPING_NAMES",
+HEADS = {  # the tables of the classes of `transformers` with a head -> its task
+    "MODEL_FOR_MASKED_LM_MAPPING_NAMES": "fill-mask",
+    "MODEL_FOR_SEQUENCE_CLASSIFICATION_MAPPING_NAMES": "classify",
+    "MODEL_FOR_NEXT_SENTENCE_PREDICTION_MAPPING_NAMES": "classify",
+    "MODEL_FOR_TOKEN_CLASSIFICATION_MAPPING_NAMES": "token-classification",
+    "MODEL_FOR_QUESTION_ANSWERING_MAPPING_NAMES": "question-answering",
 }
 FROM_PADDING = "create_position_ids_from_input_ids"  # where positions count from the padding token's id
 
@@ -111,9 +114,7 @@ def find_backbone(config: Mapping[str, Any]) -> TracedEncoder | None:
     base = base if isinstance(base, str) or base is None else base[0]
     if base is None or (model_type not in {*ALONE, *known.MODEL_FOR_MASKED_LM_MAPPING_NAMES}):
         return None
-    named = {task: getattr(known, mapping).get(model_type) for task, mapping in HEADS.items()}
-    heads = {name: task for task, name in named.items() if name and "decoder_input_ids" not in _forward(name)}
-    tasks = {base: "encode", **heads}
+    tasks = {base: "encode", **heads_of(model_type)}
     default = importlib.import_module("transformers.models.auto.configuration_auto").CONFIG_MAPPING[model_type]()
     types = config.get("type_vocab_size", getattr(default, "type_vocab_size", 1))
     typed = "token_type_ids" in _forward(base) and types != 1 and types != 0
@@ -130,6 +131,42 @@ def find_backbone(config: Mapping[str, Any]) -> TracedEncoder | None:
         counts_padding=not from_padding,
         returns_pooled=True,
     )
+
+
+def find_decoder(config: Mapping[str, Any]) -> TracedEncoder | None:
+    """The family of a decoder's config.json, for any head over its hidden states."""
+    model_type = config.get("model_type")
+    if not isinstance(model_type, str) or not model_type or config.get("is_encoder_decoder"):
+        return None
+    load("transformers")
+    known = importlib.import_module("transformers.models.auto.modeling_auto")
+    base = known.MODEL_MAPPING_NAMES.get(model_type)
+    if model_type not in known.MODEL_FOR_CAUSAL_LM_MAPPING_NAMES or not isinstance(base, str):
+        return None
+    return TracedEncoder(
+        model_type=model_type,
+        architecture=base,
+        tasks={base: "encode", **heads_of(model_type)},
+        inputs=("input_ids", "attention_mask"),
+        max_length=partial(_max_length, from_padding=False),
+        blocks=blocks_of,
+        has_pooler=False,
+        causal=True,
+    )
+
+
+def find_decoder_head(config: Mapping[str, Any]) -> TracedEncoder | None:
+    """The family of a config.json of a decoder with a head for classes, or for those of its tokens."""
+    family = find_decoder(config)
+    heads = [name for name, task in family.tasks.items() if task != "encode"] if family else []
+    return family if listed_architecture(config) in heads else None
+
+
+def heads_of(model_type: str) -> dict[str, str]:
+    """The classes of `transformers` with a head over the encoder of a type of models -> their tasks."""
+    known = importlib.import_module("transformers.models.auto.modeling_auto")
+    found = {getattr(known, table).get(model_type): task for table, task in HEADS.items()}
+    return {name: task for name, task in found.items() if name and "decoder_input_ids" not in _forward(name)}
 
 
 def _class(architecture: str) -> Any:

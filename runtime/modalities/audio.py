@@ -103,6 +103,7 @@ def _mask(feeds: Mapping[str, Array], outputs: Mapping[str, Array]) -> Array | N
 def _run(bundle: Bundle, inputs: Iterable[str], options: RunOptions) -> Iterator[Transcribed | TranscribedSegments]:
     if options.prompt_name is not None:
         raise UsageError("--prompt-name is for embeddings of texts, and the bundle takes recordings. Leave it out.")
+    options.spans.check("")
     if options.query is not None:
         raise UsageError("query: is for classifiers of texts, and the bundle takes recordings. Leave it out.")
     return run_recordings(bundle, inputs, options.target, options.speech, options.threads)

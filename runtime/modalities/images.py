@@ -16,7 +16,7 @@ from intaglio.files.hashes import sha256
 from intaglio.runtime.engines.engine import Array
 from intaglio.runtime.modalities.modality import Feeds, Modality, RunOptions
 from intaglio.runtime.text.inputs import InputsUsed, load_inputs
-from intaglio.runtime.text.run_texts import Ran
+from intaglio.runtime.text.tasks import Ran
 from intaglio.runtime.vision.image_file import Pixels, images_of, read_image
 from intaglio.runtime.vision.image_runner import feeds_of, run_images
 from intaglio.runtime.vision.text_tower import embed_texts
@@ -86,6 +86,7 @@ def _mask(feeds: Mapping[str, Array], outputs: Mapping[str, Array]) -> None:
 def _run(bundle: Bundle, inputs: Iterable[str], options: RunOptions) -> Iterator[Ran]:
     if options.prompt_name is not None:
         raise UsageError("--prompt-name is for embeddings of texts, and the bundle takes images. Leave it out.")
+    options.spans.check("")
     if options.query is not None:
         raise UsageError("query: is for classifiers of texts, and the bundle takes images. Leave it out.")
     if options.embed_texts:

@@ -12,7 +12,8 @@ from intaglio.runtime.engines.engine import Array
 from intaglio.runtime.speech.recognizer import SpeechOptions
 from intaglio.runtime.speech.recordings.run_recordings import Transcribed, TranscribedSegments
 from intaglio.runtime.text.inputs import InputsUsed
-from intaglio.runtime.text.run_texts import Ran
+from intaglio.runtime.text.span_options import NO_SPANS, SpanOptions
+from intaglio.runtime.text.tasks import Ran
 from intaglio.targets import DEFAULT
 
 Feeds = dict[str, Array]  # input name -> array
@@ -54,6 +55,7 @@ class RunOptions:
     labels: Sequence[str] | None = None  # texts that each image is compared with
     embed_texts: bool = False  # the inputs are texts for a model of images and texts
     threads: int | None = None  # of ONNX Runtime
+    spans: SpanOptions = NO_SPANS  # of texts
 
 
 class RunInputs(Protocol):

@@ -10,7 +10,8 @@ from intaglio.runtime.engines.engine import Array
 from intaglio.runtime.modalities.modality import Feeds, Modality, RunOptions
 from intaglio.runtime.text.chunks import load_chunks
 from intaglio.runtime.text.inputs import MASK, InputsUsed, load_inputs
-from intaglio.runtime.text.run_texts import Ran, run
+from intaglio.runtime.text.run_texts import run
+from intaglio.runtime.text.tasks import Ran
 from intaglio.runtime.text.token_inputs import load_token_inputs
 
 
@@ -36,7 +37,7 @@ def _mask(feeds: Mapping[str, Array], outputs: Mapping[str, Array]) -> Array | N
 
 def _run(bundle: Bundle, inputs: Iterable[str], options: RunOptions) -> Iterator[Ran]:
     texts = options.batch_size, options.truncate, options.top, options.threads, options.prompt_name, options.query
-    return run(bundle, inputs, options.target, *texts)
+    return run(bundle, inputs, options.target, *texts, options.spans)
 
 
 TEXTS = Modality("texts", _load, _calibration, _mask, _run)

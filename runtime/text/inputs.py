@@ -13,6 +13,7 @@ from intaglio.errors import UsageError, one_line
 from intaglio.files.hashes import sha256
 from intaglio.files.input_files import open_file, read_bytes, read_text, text_lines
 from intaglio.runtime.engines.engine import Array, check_arrays
+from intaglio.runtime.text.pairs import SUFFIX, pairs_of, read_documents, shipped_documents, takes_pairs
 from intaglio.runtime.text.tokenizer import TOKENIZER, Tokenizer
 from intaglio.samples.sentences import sentences
 
@@ -37,9 +38,9 @@ def load_inputs(
     """Load batches of feeds for `bundle`, with their origin.
 
     `data` is a UTF-8 text file with one sentence per line (empty lines are skipped, sentences longer than the model's
-    limit are truncated), an .npz file of arrays by input name, or None for the sentences that ship with intaglio;
-    `option` is the option that named it. Raises `UsageError` for a file without inputs, `EngineError` for arrays that
-    do not fit.
+    limit are truncated), a .jsonl file of queries with their documents for a model that reads pairs (`pairs`), an .npz
+    file of arrays by input name, or None for the sentences that ship with intaglio; `option` is the option that named
+    it. Raises `UsageError` for a file without inputs, `EngineError` for arrays that do not fit.
     """
     for name, value in (("samples", samples), ("batch size", batch_size)):
         if value < 1:
@@ -50,6 +51,8 @@ def load_inputs(
         raise UsageError(
             f"bundle {bundle.path}: has no tokenizer, so it needs arrays. Give them with {option} FILE.npz"
         )
+    if (data is None and takes_pairs(bundle.manifest)) or (data is not None and Path(data).suffix == SUFFIX):
+        return _pairs(bundle, data, samples, batch_size, option)
     lines = sentences() if data is None else _lines(Path(data), option)
     content = "\n".join(lines).encode() if data is None else read_bytes(Path(data))
     used = lines[:samples]
@@ -60,6 +63,26 @@ def load_inputs(
     ]
     source = "the sentences that ship with intaglio" if data is None else str(data)
     return feeds, InputsUsed(source, hashlib.sha256(content).hexdigest(), len(used), len(lines), len(feeds))
+
+
+def _pairs(
+    bundle: Bundle, data: str | Path | None, samples: int, batch_size: int, option: str
+) -> tuple[list[dict[str, Array]], InputsUsed]:
+    """Batches of pairs, each of one query, so that the ranks of its documents can be compared."""
+    if bundle.manifest.task not in ("classify", "question-answering"):
+        raise UsageError(
+            f"{option} {data}: has pairs of texts, and the bundle's task is {bundle.manifest.task or 'unknown'}. Give "
+            "a file with one sentence per line."
+        )
+    lines = shipped_documents() if data is None else read_documents(Path(data), option)
+    content = msgspec.json.encode(lines) if data is None else read_bytes(Path(data))
+    batches = pairs_of(lines, samples, batch_size)
+    tokenizer = Tokenizer.open(bundle)
+    feeds: list[dict[str, Array]] = [dict(tokenizer.feeds(batch, truncate=True)) for batch in batches]
+    source = "pairs of the sentences that ship with intaglio" if data is None else str(data)
+    available = sum(len(line.documents) for line in lines)
+    used = sum(map(len, batches))
+    return feeds, InputsUsed(source, hashlib.sha256(content).hexdigest(), used, available, len(feeds))
 
 
 def _lines(path: Path, option: str) -> list[str]:

@@ -13,7 +13,8 @@ import numpy.typing as npt
 from intaglio.bundle.bundle import Bundle
 from intaglio.bundle.manifest import SIMILARITIES
 from intaglio.errors import UsageError
-from intaglio.runtime.text.run_texts import EMBEDDING_TASKS, run
+from intaglio.runtime.text.run_texts import run
+from intaglio.runtime.text.tasks import EMBEDDING_TASKS
 
 Numbers = npt.NDArray[np.float64]
 

@@ -2,22 +2,19 @@
 
 from __future__ import annotations
 
-import os
 import re
 import string
-import sys
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NamedTuple
+from types import MappingProxyType
+from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
 
 from intaglio.bundle.bundle import Bundle
 from intaglio.bundle.manifest import LONGEST, Prompt
-from intaglio.errors import BundleError, ContextLengthError, UsageError, one_line
-from intaglio.files.input_files import read_text
+from intaglio.errors import BundleError, ContextLengthError, UsageError
 from intaglio.runtime.text.tokenizer_config import (
     CONFIGURATION,
     MODEL_CONFIGURATION,
@@ -25,6 +22,7 @@ from intaglio.runtime.text.tokenizer_config import (
     read_object,
     special_tokens,
 )
+from intaglio.runtime.text.tokenizer_file import read_tokenizer
 
 if TYPE_CHECKING:
     from tokenizers import Tokenizer as Backend
@@ -32,7 +30,6 @@ if TYPE_CHECKING:
 TOKENIZER = "tokenizer.json"
 LONGEST_WORD = 1 << 20  # characters
 SHORT_TEXT = 1 << 16  # characters that are tokenized in some milliseconds
-TRIAL = "abc, a trial: 1, 2 and \u00e9 \u4e16 \U0001f600\n"
 WORDS = re.compile(r"\S+|\s+")
 
 POOLING_MASK = "pooling_mask"  # the input that is 0 at the tokens of a prompt, which pooling leaves out
@@ -71,12 +68,14 @@ class Tokenizer:
         max_length: int | None,
         truncation: int | None = None,
         pad: Sequence[str | int | None] = (),
+        named: Mapping[str, str] = MappingProxyType({}),
     ):
         """`path` of a tokenizer.json, the model's input names, its maximum tokens, and a lower one for texts.
 
         `pad`: tokens or ids; the first known one is the padding token if the file has none; else [PAD], <pad>, or id 0.
+        `named`: special tokens by their names, such as "cls_token".
         """
-        self.backend, padding, cut, self._direction = _read(path)
+        self.backend, padding, cut, self._direction = read_tokenizer(path)
         if unknown := [name for name in inputs if name not in COLUMNS]:
             raise BundleError(
                 f"the model needs {', '.join(unknown)}, which a tokenizer does not return. Give arrays instead."
@@ -85,6 +84,9 @@ class Tokenizer:
         self.max_length = min((length for length in (truncation, max_length) if length is not None), default=None)
         self.truncation = self.max_length if self.max_length is not None else cut
         self.pad_token_id = next(_ids(self.backend, padding.get("pad_id"), *pad, "[PAD]", "<pad>", 0))
+        self.cls_token_id = next(_ids(self.backend, named.get("cls_token"), "[CLS]", "<s>"), None)
+        word: str | None = named.get("unk_token") or getattr(self.backend.model, "unk_token", None)
+        self.unknown_token_id = next(_ids(self.backend, word), None)
         self._padding = {"input_ids": self.pad_token_id, "token_type_ids": padding.get("pad_type_id", 0)}
 
     @classmethod
@@ -94,14 +96,17 @@ class Tokenizer:
         sequence = bundle.manifest.axes.get("sequence")
         names = [spec.name for spec in bundle.manifest.inputs]
         maximum = sequence.maximum if sequence else None
-        return cls(path, names, maximum, bundle.manifest.truncation, _padding_tokens(bundle))
+        named = _named_tokens(bundle)
+        number = read_object(bundle, MODEL_CONFIGURATION).get("pad_token_id")
+        pad = named.get("pad_token"), number if isinstance(number, int) and 0 <= number <= LONGEST else None
+        return cls(path, names, maximum, bundle.manifest.truncation, pad, named)
 
     @property
     def mask_token_id(self) -> int | None:
         """The id of the mask token, or None if the model has none."""
         return next(_ids(self.backend, "[MASK]", "<mask>"), None)
 
-    def feeds(self, texts: Sequence[str], truncate: bool = False) -> dict[str, npt.NDArray[np.int64]]:
+    def feeds(self, texts: Sequence[str | Pair], truncate: bool = False) -> dict[str, npt.NDArray[np.int64]]:
         """One batch: input name -> int64 [len(texts), longest], padded on the right, mask 0 at padding.
 
         A text longer than the model's limit raises `UsageError`, or is truncated with `truncate`.
@@ -169,7 +174,7 @@ class Tokenizer:
         return feeds
 
     def batches(
-        self, texts: Sequence[str], batch_size: int, truncate: bool = False
+        self, texts: Sequence[str | Pair], batch_size: int, truncate: bool = False
     ) -> Iterator[dict[str, npt.NDArray[np.int64]]]:
         """Consecutive batches of at most `batch_size` texts."""
         for start in range(0, len(texts), batch_size):
@@ -181,7 +186,7 @@ def read_backend(bundle: Bundle) -> Backend:
 
     Raises `BundleError` if it has none.
     """
-    return _read(_path(bundle))[0]
+    return read_tokenizer(_path(bundle))[0]
 
 
 def check_unicode(text: str) -> None:
@@ -237,11 +242,9 @@ def _path(bundle: Bundle) -> Path:
     return bundle.path / TOKENIZER
 
 
-def _padding_tokens(bundle: Bundle) -> tuple[str | None, int | None]:
-    """The padding token named in the files next to the tokenizer, and the model's `pad_token_id`."""
-    named = special_tokens({**read_object(bundle, SPECIAL_TOKENS), **read_object(bundle, CONFIGURATION)})
-    number = read_object(bundle, MODEL_CONFIGURATION).get("pad_token_id")
-    return named.get("pad_token"), number if isinstance(number, int) and 0 <= number <= LONGEST else None
+def _named_tokens(bundle: Bundle) -> dict[str, str]:
+    """The special tokens named in the files next to the tokenizer."""
+    return special_tokens({**read_object(bundle, SPECIAL_TOKENS), **read_object(bundle, CONFIGURATION)})
 
 
 def _ids(backend: Backend, *tokens: str | int | None) -> Iterator[int]:
@@ -250,50 +253,3 @@ def _ids(backend: Backend, *tokens: str | int | None) -> Iterator[int]:
         number = backend.token_to_id(token) if isinstance(token, str) else token
         if number is not None:
             yield int(number)
-
-
-def _read(path: Path) -> tuple[Backend, Mapping[str, Any], int | None, str]:
-    """The tokenizer without padding and truncation, the file's padding settings, its truncation's length and side.
-
-    Encoding and decoding are tried once. Raises `BundleError`.
-    """
-    from tokenizers import Tokenizer as Backend
-
-    text = read_text(path, error=BundleError, fix="Re-export the bundle.")
-    try:
-        with _without_panics():
-            backend = Backend.from_str(text)
-            padding, truncation = backend.padding or {}, backend.truncation or {}
-            cut, direction = truncation.get("max_length"), str(truncation.get("direction", "right")).lower()
-            if cut is not None and not 1 <= cut <= LONGEST:
-                raise ValueError(f"truncation.max_length is {cut}, expected 1 to {LONGEST}")
-            backend.no_padding()
-            backend.no_truncation()
-            for trial in ("", TRIAL):
-                backend.decode(backend.encode(trial).ids)
-    except BaseException as error:  # the library raises bare Exception, and a Rust panic is not even that
-        if isinstance(error, KeyboardInterrupt | SystemExit):
-            raise
-        reason = one_line(error, 200)
-        raise BundleError(f"{path}: not a readable tokenizer ({reason}). Re-export the bundle.") from error
-    return backend, padding, cut, direction
-
-
-@contextmanager
-def _without_panics() -> Iterator[None]:
-    """Suppress the many lines that Rust writes to standard error before it raises."""
-    try:
-        kept = os.dup(2)
-    except OSError:  # it is closed
-        yield
-        return
-    if sys.stderr is not None:
-        sys.stderr.flush()
-    nothing = os.open(os.devnull, os.O_WRONLY)
-    os.dup2(nothing, 2)
-    os.close(nothing)
-    try:
-        yield
-    finally:
-        os.dup2(kept, 2)
-        os.close(kept)

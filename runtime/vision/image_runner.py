@@ -12,7 +12,7 @@ from intaglio.closing import Closing
 from intaglio.errors import BundleError, EngineError, UsageError
 from intaglio.runtime.engines.engine import Array
 from intaglio.runtime.engines.opening import open_engine
-from intaglio.runtime.text.run_texts import SCORES, Ran
+from intaglio.runtime.text.tasks import SCORES, Ran
 from intaglio.runtime.vision.image_file import Pixels, read_image
 from intaglio.runtime.vision.text_tower import ZeroShot
 from intaglio.targets import DEFAULT

@@ -11,7 +11,7 @@ from intaglio.bundle.bundle import Bundle
 from intaglio.closing import Closing
 from intaglio.errors import BundleError, EngineError, UsageError
 from intaglio.runtime.engines.opening import open_engine
-from intaglio.runtime.text.run_texts import SCORES, Ran
+from intaglio.runtime.text.tasks import SCORES, Ran
 from intaglio.runtime.text.tokenizer import TOKENIZER, Tokenizer
 from intaglio.targets import DEFAULT
 

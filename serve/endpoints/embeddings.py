@@ -11,7 +11,7 @@ import numpy as np
 import numpy.typing as npt
 
 from intaglio.errors import UsageError
-from intaglio.runtime.text.run_texts import EMBEDDING_TASKS, Ran
+from intaglio.runtime.text.tasks import EMBEDDING_TASKS, Ran
 from intaglio.serve.responses.errors import FieldError
 from intaglio.serve.workers.encoder_worker import EncoderWorker, Text
 

@@ -8,7 +8,7 @@ from collections.abc import Collection
 from contextlib import suppress
 
 from intaglio.errors import IntaglioError
-from intaglio.runtime.text.run_texts import Ran
+from intaglio.runtime.text.tasks import Ran
 from intaglio.runtime.text.tokenizer import Pair, TokenSequence
 
 

@@ -15,7 +15,8 @@ from intaglio.closing import Closing
 from intaglio.errors import BusyError, EngineError, IntaglioError, UsageError, one_line
 from intaglio.runtime.generation.scheduling.scheduler_options import Load
 from intaglio.runtime.text.embedding_prompts import find_prompt
-from intaglio.runtime.text.run_texts import Ran, TextRunner
+from intaglio.runtime.text.run_texts import TextRunner
+from intaglio.runtime.text.tasks import Ran
 from intaglio.runtime.text.tokenizer import Pair, TokenSequence
 from intaglio.serve.bodies.token_ids import TokenIds
 from intaglio.serve.workers.batch_plan import BatchLimits, next_batch

@@ -14,7 +14,7 @@ from terminal import on_terminal, without_styles
 from intaglio.cli.printing import results
 from intaglio.cli.printing.table import lay_out
 from intaglio.cli.run import _line
-from intaglio.runtime.text.run_texts import Ran
+from intaglio.runtime.text.tasks import Ran
 
 Run = Callable[..., tuple[int, str, str]]
 

@@ -26,7 +26,7 @@ TESTS = {
 }
 TESTED = {
     "generate": {"logits", "text", "rollback", "sensitivities"},
-    "encode": {"hidden states", "fill-mask", "classify"},
+    "encode": {"hidden states", "fill-mask", "classify", "token-classification", "question-answering"},
     "text-to-text": {"logits", "text"},
     "images": {"embedding", "classify", "texts"},
     "transcribe": {"log-probabilities", "log-mel", "encoder", "logits", "transcript"},

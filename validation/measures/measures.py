@@ -194,7 +194,7 @@ class Labels(Measure):
 class Scores(Measure):
     """A regression's scores."""
 
-    names = ("score_error",)
+    names: tuple[str, ...] = ("score_error",)
 
     def __init__(self) -> None:
         super().__init__()

@@ -12,7 +12,8 @@ from intaglio.bundle.bundle import Bundle
 from intaglio.deploy.triton.serving.requests import failure, settings_of, tensor, texts_of, version_folder
 from intaglio.deploy.triton.serving.settings import BUNDLE, EncoderSettings
 from intaglio.runtime.text.embedding_prompts import find_prompt
-from intaglio.runtime.text.run_texts import Ran, TextRunner
+from intaglio.runtime.text.run_texts import TextRunner
+from intaglio.runtime.text.tasks import Ran
 from intaglio.runtime.text.tokenizer import TokenSequence
 
 

@@ -10,7 +10,7 @@ import triton_python_backend_utils as server
 
 from intaglio.deploy.triton.serving.requests import array_of, settings_of, tensor, version_folder
 from intaglio.deploy.triton.serving.settings import LABELS, ScoresSettings
-from intaglio.runtime.text.run_texts import SCORES
+from intaglio.runtime.text.tasks import SCORES
 
 
 class TritonPythonModel:

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 import pytest
 from covering import few
-from tiny_encoders import CLASSES, MASKED, save_encoder
+from tiny_encoders import ANSWERS, CLASSES, MASKED, TAGS, save_encoder
 
 from intaglio.bundle.bundle import Bundle
 from intaglio.exporters import export
@@ -63,7 +63,8 @@ def assert_equal(checkpoint: Path, bundle: Path) -> None:
             real = feeds["attention_mask"] == 1
             for name, found in engine.run(feeds).items():
                 first, second = (
-                    array[real] if array.ndim == 3 else array for array in (found.astype(np.float32), wanted[name])
+                    array[real] if array.shape[:2] == real.shape else array
+                    for array in (found.astype(np.float32), wanted[name])
                 )
                 np.testing.assert_allclose(first, second, rtol=0, atol=BOUND * np.abs(second).max(), err_msg=name)
 
@@ -88,6 +89,12 @@ def test_traced_encoder_equals_transformers(model_type: str, tmp_path: Path, pro
             for model_type in (*KINDS, *OTHERS)
             if model_type not in ALONE
             for head, task in ((MASKED, "fill-mask"), (CLASSES, "classify"))
+        ]
+        + [
+            (model_type, head, task)
+            for model_type in (*KINDS, "bert", "distilbert", "electra", "ultrabert")
+            for head, task in ((TAGS, "token-classification"), (ANSWERS, "question-answering"))
+            if model_type != "bert-generation" and (model_type, head) != ("t5", ANSWERS)  # whose decoder answers
         ],
         [],
     ),
@@ -95,11 +102,12 @@ def test_traced_encoder_equals_transformers(model_type: str, tmp_path: Path, pro
 def test_traced_head_equals_transformers(
     model_type: str, head: str, task: str, tmp_path: Path, proved: Callable[..., None]
 ) -> None:
-    checkpoint = save_encoder(tmp_path / "checkpoint", model_type, head, num_labels=3)
+    checkpoint = save_encoder(tmp_path / "checkpoint", model_type, head, num_labels=2 if head == ANSWERS else 3)
     assert export(str(checkpoint), tmp_path / "bundle").passed
     assert Bundle.open(tmp_path / "bundle").manifest.task == task
     assert_equal(checkpoint, tmp_path / "bundle")
-    proved(model_type, "encode", "traced", tested=[task])
+    if model_type not in ("bert", "distilbert"):  # whose families are written
+        proved(model_type, "encode", "traced", tested=[task])
 
 
 def cosine(*bundles: Path) -> float:

@@ -11,10 +11,14 @@ from typing import Any
 import numpy as np
 import pytest
 
+from intaglio.bundle.bundle import Bundle
 from intaglio.errors import SourceError, UsageError
 from intaglio.exporters import export
 from intaglio.exporters.encoders.description import activation
+from intaglio.graph_passes import compress
 from intaglio.runtime import run
+from intaglio.runtime.text.inputs import load_inputs
+from intaglio.validation import validate
 
 Run = Callable[..., tuple[int, str, str]]
 QUERY = "who wrote it"
@@ -99,3 +103,67 @@ def test_cross_encoder_names_its_activation(config: dict[str, Any], expected: st
 def test_unknown_activation_is_refused(name: str) -> None:
     with pytest.raises(SourceError, match=r"activation_fn .* expected Identity or Sigmoid"):
         activation({"sentence_transformers": {"activation_fn": name}})
+
+
+def queries(folder: Path, *lines: object) -> Path:
+    """A file with one JSON object a line; a text is written as it is."""
+    file = folder / "queries.jsonl"
+    file.write_text("".join(f"{line if isinstance(line, str) else json.dumps(line)}\n" for line in lines))
+    return file
+
+
+def test_file_of_queries_is_ranked_and_validated(reranker: tuple[Path, Path], tmp_path: Path, intaglio: Run) -> None:
+    lines = [{"query": QUERY, "documents": documents(5)}, {"query": "another", "documents": documents(2)}]
+    file = queries(tmp_path, *lines, "")
+    code, printed, _ = intaglio("run", str(reranker[1]), "--input", str(file), "--json")
+    found = [json.loads(line) for line in printed.splitlines()]
+    assert code == 0
+    assert [(each["query"], each["text"]) for each in found] == [
+        (line["query"], text) for line in lines for text in line["documents"]
+    ]
+    (alone,) = run(reranker[1], [documents(5)[3]], query=QUERY)
+    assert found[3]["scores"] == pytest.approx(alone.scores, abs=2e-5)
+    code, printed, _ = intaglio("run", str(reranker[1]), "--input", str(file))
+    shown = printed.splitlines()
+    scores = [float(line.split()[0]) for line in shown[1:6]]
+    assert code == 0 and shown[0] == QUERY and shown[6] == "another" and scores == sorted(scores, reverse=True)
+    compress(reranker[1], tmp_path / "small", recipe="int8-weights")
+    compared = validate(tmp_path / "small", against=reranker[1], data=file, batch_size=4)
+    assert {each.name for each in compared.measures} == {"score_error", "rank_correlation"}
+    feeds, used = load_inputs(Bundle.open(reranker[1]), None, 20, 8)
+    assert "pairs" in used.source and [len(each["input_ids"]) for each in feeds] == [8, 8, 4]
+    assert all((each["token_type_ids"] == 1).any(axis=1).all() for each in feeds)
+
+
+MALFORMED: dict[str, tuple[tuple[object, ...], str]] = {
+    "no JSON": (("{",), "line 1: Input data was truncated"),
+    "a text": ((json.dumps("a"),), "line 1: Expected `object`, got `str`"),
+    "another key": (({"query": "a", "documents": ["b"], "id": 1},), "unknown field `id`"),
+    "no query": (({"documents": ["b"]},), "missing required field `query`"),
+    "no documents": (({"query": "a"},), "missing required field `documents`"),
+    "an empty query": (({"query": " ", "documents": ["b"]},), "query is empty"),
+    "an empty list": (({"query": "a", "documents": ["b"]}, {"query": "a", "documents": []}), "line 2: documents is an"),
+    "a document that is none": (({"query": "a", "documents": ["b", 2]},), "Expected `str`, got `int`"),
+    "one document": (({"query": "a", "documents": "b"},), "Expected `array`, got `str`"),
+    "nothing": (("", " "), "has no queries"),
+    "a number of nesting": (("[" * 100_000,), "line 1:"),
+}
+
+
+@pytest.mark.parametrize(("lines", "message"), MALFORMED.values(), ids=MALFORMED)
+def test_malformed_file_of_queries_is_one_clear_line(
+    lines: tuple[object, ...], message: str, reranker: tuple[Path, Path], tmp_path: Path, intaglio: Run
+) -> None:
+    code, printed, error = intaglio("run", str(reranker[1]), "--input", str(queries(tmp_path, *lines)))
+    assert code == 2 and printed == "" and message in error and len(error.strip().splitlines()) == 1
+
+
+def test_queries_and_other_inputs_are_not_mixed(reranker: tuple[Path, Path], tmp_path: Path, intaglio: Run) -> None:
+    file = str(queries(tmp_path, {"query": "a", "documents": ["b"]}))
+    for given, message in (
+        (["--query", "a"], "--query was given beside --input"),
+        (["text"], "texts were given beside --input"),
+        (["--similarity"], "--similarity"),
+    ):
+        code, _, error = intaglio("run", str(reranker[1]), "--input", file, *given)
+        assert code == 2 and message in error

@@ -18,7 +18,7 @@ from intaglio.exporters import export
 from intaglio.runtime import run
 from intaglio.runtime.engines.engine import Array
 from intaglio.runtime.generation.scheduling.scheduler_options import Load
-from intaglio.runtime.text.run_texts import Ran
+from intaglio.runtime.text.tasks import Ran
 from intaglio.samples.sentences import sentences
 from intaglio.serve.workers.batch_plan import BatchLimits
 from intaglio.serve.workers.encoder_worker import EncoderWorker

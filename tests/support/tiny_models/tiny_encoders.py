@@ -12,6 +12,7 @@ from intaglio.exporters.encoders.traced import ALONE
 LETTERS = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", *"abcdefghijklmnopqrstuvwxyz", *"0123456789.,;:()'-"]
 VOCABULARY = 98  # one more letter or the continuation of a word each, and a few that are not used
 BASE, MASKED, CLASSES = "Model", "ForMaskedLM", "ForSequenceClassification"
+TAGS, ANSWERS, NEXT = "ForTokenClassification", "ForQuestionAnswering", "ForNextSentencePrediction"
 POSITIONS = 96
 WINDOW = 8
 GAIN = {
@@ -61,6 +62,9 @@ def save_encoder(folder: Path, model_type: str, head: str = BASE, **options: Any
         BASE: transformers.AutoModel,
         MASKED: transformers.AutoModelForMaskedLM,
         CLASSES: transformers.AutoModelForSequenceClassification,
+        TAGS: transformers.AutoModelForTokenClassification,
+        ANSWERS: transformers.AutoModelForQuestionAnswering,
+        NEXT: transformers.AutoModelForNextSentencePrediction,
     }[head]
     config = encoder_config(model_type, **options)
     alone = ALONE.get(model_type) if head == BASE else None

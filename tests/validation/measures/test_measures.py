@@ -25,6 +25,7 @@ from intaglio.bundle.bundle import FORMAT, Manifest, Source, TensorSpec
 from intaglio.bundle.effect import Effect
 from intaglio.validation.comparison.changes import Changes
 from intaglio.validation.comparison.verdict_rules import rules_for
+from intaglio.validation.measures.answer_measure import Answers
 from intaglio.validation.measures.measures import (
     LABELS,
     Distributions,
@@ -36,6 +37,7 @@ from intaglio.validation.measures.measures import (
     judge,
     rank_correlation,
 )
+from intaglio.validation.measures.ranking_measure import Rankings
 from intaglio.validation.measures.task_measure import measure_for
 from intaglio.validation.measures.transcript_measure import Transcripts, edits
 
@@ -92,6 +94,28 @@ def test_score_errors_are_relative_to_their_spread() -> None:
     expected = np.array([[0.0], [2.0], [4.0]])
     found = results(Scores(), {"logits": expected + 0.5}, {"logits": expected})
     assert found["score_error"] == pytest.approx(0.5 / expected.std())
+
+
+def test_rankings_are_compared_for_each_query() -> None:
+    """Two queries: the order of the first one's documents is kept, that of the second one's is reversed."""
+    measure = Rankings()
+    for actual, expected in (([1.0, 2.0, 3.0], [1.0, 5.0, 9.0]), ([3.0, 2.0, 1.0], [1.0, 2.0, 3.0]), ([7.0], [0.0])):
+        measure.take({}, {"logits": np.array(actual)[:, None]}, {"logits": np.array(expected)[:, None]})
+    assert measure.results["rank_correlation"] == pytest.approx(0)
+    measure.take({}, {"logits": np.array([[np.nan], [1.0]])}, {"logits": np.array([[1.0], [2.0]])})
+    assert np.isnan(measure.results["rank_correlation"])
+
+
+def test_answers_agree_in_both_ends() -> None:
+    mask = np.array([[1, 1, 0], [1, 1, 1]])
+    start, end = np.array([1.0, 2.0, 0.0, 5.0, 1.0]), np.array([0.0, 3.0, 0.0, 1.0, 2.0])  # without padding
+    other = end.copy()
+    other[3] = 4.0
+    found = results(
+        Answers(), {"start_logits": start, "end_logits": other}, {"start_logits": start, "end_logits": end},
+        attention_mask=mask,
+    )  # fmt: skip
+    assert found == {"label_agreement": 0.5}
 
 
 def test_distributions_of_the_next_token_are_compared() -> None:

@@ -1,0 +1,41 @@
+"""The measure of a model that answers questions: where its answers begin and end."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+import numpy as np
+
+from intaglio.runtime.engines.engine import Array
+from intaglio.runtime.text.inputs import MASK
+from intaglio.validation.measures.measures import Measure, floats
+
+
+class Answers(Measure):
+    """The most probable first and last token of each text."""
+
+    names = ("label_agreement",)
+    outputs = ("start_logits", "end_logits")
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._texts = self._same = 0
+
+    def _add(self, feeds: Mapping[str, Array], actual: Mapping[str, Array], expected: Mapping[str, Array]) -> None:
+        """Count texts with the same two tokens, on both sides finite."""
+        rows = [_by_text(feeds, outputs[name]) for name in self.outputs for outputs in (actual, expected)]
+        for start, other_start, end, other_end in zip(*rows, strict=True):
+            same = start.argmax() == other_start.argmax() and end.argmax() == other_end.argmax()
+            self._texts += 1
+            self._same += bool(same and np.isfinite(start).all() and np.isfinite(end).all())
+
+    def _results(self) -> dict[str, float]:
+        """The fraction of these texts."""
+        return {"label_agreement": self._same / self._texts}
+
+
+def _by_text(feeds: Mapping[str, Array], found: Array) -> list[Array]:
+    """The numbers of each text, which are consecutive without padding."""
+    if found.ndim == 2:
+        return list(floats(found))
+    return np.split(floats(found), np.cumsum(np.count_nonzero(feeds[MASK], axis=1))[:-1])
