@@ -40,6 +40,7 @@ def run(
     stride: int | None = None,
     no_answer: bool = False,
     max_answer_tokens: int | None = None,
+    truncate_dim: int | None = None,
 ) -> Iterator[Ran | Transcribed | TranscribedSegments]:
     """Run `bundle` on `texts` and yield one result per text, in order: a `Ran`, see `intaglio.runtime.text.tasks`.
 
@@ -56,9 +57,9 @@ def run(
     `batch_size`, `truncate`, `top` and `prompt_name` (the prompt before each text to embed; None: the
     bundle's default) are for texts; so is `query`, a text that a classifier reads together with each text, as a
     reranker does, or the question that a bundle answers from each text. `aggregation`, `stride`, `no_answer` and
-    `max_answer_tokens`: see `intaglio.runtime.text.span_options`. `threads`: processor threads of ONNX Runtime, by
-    default all. Raises `UsageError` for an input that the model does not accept, `BundleError` for a bundle that takes
-    none.
+    `max_answer_tokens`: see `intaglio.runtime.text.span_options`. `truncate_dim`: the first numbers of an embedding
+    that are kept. `threads`: processor threads of ONNX Runtime, by default all. Raises `UsageError` for an input that
+    the model does not accept, `BundleError` for a bundle that takes none.
     """
     opened = Bundle.open(bundle)
     speech = speech_options(beam, language_model, language_model_weight, word_bonus, max_seconds)
@@ -66,7 +67,6 @@ def run(
     if (labels or embed_texts) and opened.manifest.text is None:
         raise UsageError("labels and embed_texts are for a model that compares images with texts. Leave them out.")
     spans = SpanOptions(aggregation, stride, no_answer, max_answer_tokens)
-    options = RunOptions(
-        target, batch_size, truncate, top, prompt_name, speech, query, labels, embed_texts, threads, spans
-    )
+    texts_only = query, labels, embed_texts, threads, spans, truncate_dim
+    options = RunOptions(target, batch_size, truncate, top, prompt_name, speech, *texts_only)
     return modality_of(opened.manifest).run(opened, texts, options)

@@ -76,6 +76,7 @@ HEADINGS = {
 @click.option("--top", default=5, show_default=True, help="Number of words to list for a blank, or of answers.")
 @click.option("--prompt-name", help="Name of the model's prompt to put before each text.  [default: the model's]")
 @click.option("--query", help="Question about each text, or a text that a classifier reads with each.")
+@click.option("--truncate-dim", type=int, help="The first numbers of an embedding to keep.  [default: all]")
 @click.option("--similarity", "compare", is_flag=True, help="Show the similarity of the texts' embeddings.")
 @span_flags
 @image_flags
@@ -92,6 +93,7 @@ def run_command(
     top: int,
     prompt_name: str | None,
     query: str | None,
+    truncate_dim: int | None,
     compare: bool,
     spans: SpanOptions,
     images: ImageFlags,
@@ -121,6 +123,7 @@ def run_command(
             "--similarity compares embeddings of texts": compare,
             "--prompt-name is for embeddings of texts": prompt_name is not None,
             "--query is for classifiers of texts": query is not None,
+            "--truncate-dim is for embeddings of texts": truncate_dim is not None,
         }
         for what in (what for what, given in texts_only.items() if given):
             raise UsageError(f"{what}, and the bundle takes {items}. Leave it out.")
@@ -144,12 +147,15 @@ def run_command(
     if compare:
         with _naming_truncate():
             read = _texts(texts, file)
-            _show_similarity(similarity(bundle, read, target, batch_size, truncate, threads, prompt_name), as_json)
+            options = batch_size, truncate, threads, prompt_name, truncate_dim
+            _show_similarity(similarity(bundle, read, target, *options), as_json)
         return
     lines = documents_of(texts, file, query)
     pairs = _texts(texts, file) if lines is None else pairs_of(lines)
     with _naming_truncate():
-        results = run(bundle, pairs, target, batch_size, truncate, top, threads, prompt_name, query, spans)
+        results = run(
+            bundle, pairs, target, batch_size, truncate, top, threads, prompt_name, query, spans, truncate_dim
+        )
         if not as_json:
             results = in_order(results, query, lines)
         _print(results, as_json)
@@ -203,6 +209,9 @@ def _line(result: Ran) -> str:
     if result.embedding is not None:
         shown = ", ".join(f"{number:+.4f}" for number in result.embedding[:6])
         return f"[{shown}, … {len(result.embedding)} numbers]  {result.text}"
+    if result.weights is not None:
+        shown = ", ".join(f"{token} {weight:.3f}" for token, weight in list(result.weights.items())[:8])
+        return printable(f"[{shown}, … {len(result.weights)} tokens]  {result.text}")
     if result.relevance is not None:
         return printable(f"{result.relevance:+8.4f}  {result.text}")
     scores = ", ".join(f"{name} {score:.3f}" for name, score in list((result.scores or {}).items())[:5])

@@ -17,6 +17,7 @@ MODULES = "modules.json"
 MAX_BYTES = 1 << 20  # of modules.json; real ones have a few hundred
 LIBRARY = "sentence_transformers."
 TRANSFORMER = "Transformer"
+MASKED = "MLMTransformer"  # the same with its head for masked tokens, as older versions name it
 
 
 class Module(msgspec.Struct):
@@ -63,7 +64,7 @@ def transformer_folder(root: Path) -> Path:
     modules = read_modules(root)
     if not modules:
         return root
-    if modules[0].kind != TRANSFORMER:
+    if modules[0].kind not in (TRANSFORMER, MASKED):
         raise SourceError(
             f"{root / MODULES}: the first module is {modules[0].kind[:100]}, expected {TRANSFORMER}. Its embeddings "
             "are not supported: choose a model that begins with a Transformer."

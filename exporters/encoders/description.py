@@ -29,7 +29,7 @@ class EncoderDescription:
     @property
     def task(self) -> str:
         """The task of the bundle."""
-        return "embed" if self.head else self.family.tasks[self.architecture]
+        return self.head.task if self.head else self.family.tasks[self.architecture]
 
     @property
     def is_base(self) -> bool:
@@ -52,6 +52,13 @@ def describe_encoder(checkpoint: Checkpoint, family: EncoderFamily) -> EncoderDe
     """
     head = read_head(checkpoint.root)
     architecture = "" if head else listed_architecture(checkpoint.config)
+    if head and head.task == "embed-sparse":
+        architecture = next((name for name, task in family.tasks.items() if task == "fill-mask"), "")
+        if not architecture:
+            raise SourceError(
+                f"{checkpoint.folder}: SpladePooling needs the head for masked tokens, and model_type "
+                f"{family.model_type} has none. Choose another model."
+            )
     positions = family.max_length(checkpoint.config)
     window = family.window(checkpoint.config) or positions
     within = min(positions, window)

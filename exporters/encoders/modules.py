@@ -42,7 +42,8 @@ class Encoder(nn.Module):
         self.head = Head(head) if head else None
         self.options = _decoder_options(model) if causal else {}
         self.classes_last = classes_last
-        self.output_names = (*outputs, *(["sentence_embedding"] if head else []))
+        self.sparse = head is not None and head.task == "embed-sparse"
+        self.output_names = (*(() if self.sparse else outputs), *(["sentence_embedding"] if head else []))
 
     def forward(self, *inputs: Tensor) -> tuple[Tensor, ...]:
         """Run the model on its inputs in order."""
@@ -57,7 +58,7 @@ class Encoder(nn.Module):
         found: list[Tensor] = [output[name] for name in self.model_outputs]
         if self.head is not None:
             found.append(self.head(found[0], mask, named.get(POOLING_MASK)))
-        return tuple(found)
+        return tuple(found[self.sparse :])  # the logits of each token are a vocabulary wide
 
     def _classes(self, given: dict[str, Any]) -> Tensor:
         """The logits [batch, classes] of the last token that is no padding."""
@@ -116,6 +117,21 @@ class Pooling(nn.Module):
         return torch.cat([pools[name](hidden, mask) for name in self.poolings], dim=-1)
 
 
+class Splade(nn.Module):
+    """The weight of each token of the vocabulary, 0 for most."""
+
+    def __init__(self, settings: sentence_modules.SpladeSettings):
+        super().__init__()
+        self.strategy, self.logarithms = settings.strategy, settings.logarithms
+
+    def forward(self, logits: Tensor, attention_mask: Tensor, _: Tensor | None) -> Tensor:
+        """`logits` [batch, sequence, vocabulary], mask [batch, sequence] -> float32 [batch, vocabulary]."""
+        weights = torch.relu(logits.float() * attention_mask.unsqueeze(-1).float())
+        for _each in range(self.logarithms):
+            weights = torch.log(1 + weights)
+        return weights.max(1).values if self.strategy == "max" else weights.sum(1)
+
+
 class Dense(nn.Module):
     """A linear layer, an activation, and optionally the sum with its input, in the dtype of its weights."""
 
@@ -164,6 +180,7 @@ class Normalize(nn.Module):
 
 STAGES: dict[type, Any] = {
     sentence_modules.PoolingSettings: Pooling,
+    sentence_modules.SpladeSettings: Splade,
     sentence_modules.DenseSettings: Dense,
     sentence_modules.LayerNormSettings: LayerNorm,
     sentence_modules.NormalizeSettings: Normalize,

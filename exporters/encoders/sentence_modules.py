@@ -62,7 +62,15 @@ class NormalizeSettings:
     """Division by the embedding's length."""
 
 
-SentenceModule = PoolingSettings | DenseSettings | LayerNormSettings | NormalizeSettings
+@dataclass(frozen=True)
+class SpladeSettings:
+    """The weights of a vocabulary: the maximum or the sum of log(1 + relu(logits of masked tokens)) over the tokens."""
+
+    strategy: str  # "max" or "sum"
+    logarithms: int  # 1, or 2 of log(1 + log(1 + relu))
+
+
+SentenceModule = SpladeSettings | PoolingSettings | DenseSettings | LayerNormSettings | NormalizeSettings
 
 
 def read_module(kind: str, folder: Path) -> SentenceModule | None:
@@ -96,6 +104,23 @@ def _poolings(config: Mapping[str, Any], where: Path) -> tuple[str, ...]:
             f"Supported are: {', '.join(POOLINGS.values())}."
         )
     return wanted
+
+
+def _splade(folder: Path) -> SpladeSettings:
+    where = folder / CONFIG
+    config = read_json(where)
+    check_keys(config, where, "pooling_strategy", "activation_function", *WIDTH_KEYS)
+    values = []
+    for key, known, default in (
+        ("pooling_strategy", ("max", "sum"), "max"),
+        ("activation_function", ("relu", "log1p_relu"), "relu"),
+    ):
+        values.append(config.get(key, default))
+        if values[-1] not in known:
+            raise SourceError(
+                f"{where}: {key} {str(values[-1])[:60]!r} is not supported, expected {' or '.join(known)}."
+            )
+    return SpladeSettings(values[0], 1 if values[1] == "relu" else 2)
 
 
 def _dense(folder: Path) -> DenseSettings:
@@ -143,6 +168,7 @@ def _dropout(folder: Path) -> None:
 FEATURE_KEYS = ("module_input_name", "module_output_name")
 READERS: Mapping[str, Callable[[Path], SentenceModule | None]] = {
     "Pooling": _pooling,
+    "SpladePooling": _splade,
     "Dense": _dense,
     "LayerNorm": _layer_norm,
     "Normalize": _normalize,

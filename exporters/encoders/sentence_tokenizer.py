@@ -34,14 +34,14 @@ WITHOUT_EFFECT = (
 )  # fmt: skip
 TOKENIZER_OPTIONS = ("model_max_length", "padding_side", "truncation_side", "do_lower_case", "strip_accents")
 EXPECTED: dict[str, tuple[Any, ...]] = {
-    "transformer_task": (None, "feature-extraction"),
     "module_output_name": (None, "token_embeddings"),
     "query_length": (None,),
     "document_length": (None,),
     "query_expansion": (None,),
     "tokenizer_name_or_path": (None,),
 }
-TEXT = {"method": "forward", "method_output_name": "last_hidden_state"}  # modality_config of a text encoder
+# Task of the bundle -> the transformer_task of its folder, and what its Transformer returns
+RETURNED = {"embed": ("feature-extraction", "last_hidden_state"), "embed-sparse": ("fill-mask", "logits")}
 
 
 @dataclass(frozen=True)
@@ -62,8 +62,8 @@ def record_sentence(manifest: Manifest, head: SentenceHead, tokenizer: SentenceT
     manifest.similarity = head.similarity
 
 
-def read_settings(folder: Path) -> tuple[dict[str, Any], Path]:
-    """The settings of the Transformer in `folder` under the names of version 6, and their file.
+def read_settings(folder: Path, task: str) -> tuple[dict[str, Any], Path]:
+    """The settings of the Transformer in `folder` under the names of version 6, and their file; `task` of the bundle.
 
     Raises `SourceError` for a setting that would change embeddings and is not supported.
     """
@@ -71,13 +71,15 @@ def read_settings(folder: Path) -> tuple[dict[str, Any], Path]:
     settings = read_json(where) if where.is_file() else {}
     settings = {ARGUMENTS.get(key, key): value for key, value in settings.items()}
     known = ("max_seq_length", "do_lower_case", "modality_config", "processing_kwargs", "unpad_inputs")
-    check_keys(settings, where, *known, *EXPECTED, *ARGUMENTS.values())
-    for key, accepted in EXPECTED.items():
+    check_keys(settings, where, *known, *EXPECTED, "transformer_task", *ARGUMENTS.values())
+    named, output = RETURNED[task]
+    for key, accepted in {**EXPECTED, "transformer_task": (None, named)}.items():
         if settings.get(key) not in accepted:
             _refuse(where, key, settings[key], "leave it out" if accepted == (None,) else f"expected {accepted[-1]!r}")
-    modalities = settings.get("modality_config", {"text": TEXT})
-    if modalities != {"text": TEXT}:
-        _refuse(where, "modality_config", modalities, f"expected only text: {TEXT}")
+    text = {"method": "forward", "method_output_name": output}
+    modalities = settings.get("modality_config", {"text": text})
+    if modalities != {"text": text}:
+        _refuse(where, "modality_config", modalities, f"expected only text: {text}")
     for key in ("model_kwargs", "config_kwargs"):
         _check_arguments(where, key, settings, (*WITHOUT_EFFECT, "dtype", "torch_dtype"))
     _check_arguments(where, "processor_kwargs", settings, (*WITHOUT_EFFECT, *TOKENIZER_OPTIONS))
@@ -102,7 +104,7 @@ def sentence_tokenizer(checkpoint: Checkpoint, described: EncoderDescription) ->
     head = described.head
     if head is None:
         return None
-    settings, where = read_settings(checkpoint.folder)
+    settings, where = read_settings(checkpoint.folder, head.task)
     options = {key: value for key, value in settings.get("processor_kwargs", {}).items() if key in TOKENIZER_OPTIONS}
     if settings.get("max_seq_length") is not None:
         options.setdefault("model_max_length", integer(settings, "max_seq_length", 1, where=str(where)))

@@ -10,11 +10,12 @@ from typing import Any
 from intaglio.bundle.manifest import SIMILARITIES
 from intaglio.errors import SourceError
 from intaglio.exporters.checkpoints.sentence_folder import MODULES, Module, module_folder, read_modules
-from intaglio.exporters.encoders.sentence_modules import PoolingSettings, SentenceModule, read_module
+from intaglio.exporters.encoders.sentence_modules import PoolingSettings, SentenceModule, SpladeSettings, read_module
 from intaglio.exporters.files.config import integer, read_json
 
 SETTINGS = "config_sentence_transformers.json"
-MODEL_TYPE = "SentenceTransformer"
+MODEL_TYPE, SPARSE = "SentenceTransformer", "SparseEncoder"
+TASKS = {MODEL_TYPE: "embed", SPARSE: "embed-sparse"}
 STANDARD_PROMPTS = ("query", "document")  # every model has them in the library; empty unless set
 
 
@@ -27,6 +28,7 @@ class SentenceHead:
     prompts: Mapping[str, str]
     default_prompt: str | None
     similarity: str
+    task: str = TASKS[MODEL_TYPE]
 
     @property
     def excludes_prompt(self) -> bool:
@@ -42,11 +44,13 @@ def read_head(root: Path) -> SentenceHead | None:
         return None
     file = root / SETTINGS
     settings = read_json(file) if file.is_file() else {}
-    if (kind := settings.get("model_type", MODEL_TYPE)) != MODEL_TYPE:
+    if (kind := settings.get("model_type", MODEL_TYPE)) not in TASKS:
         raise SourceError(
-            f"{file}: model_type {str(kind)[:60]} is not supported, expected {MODEL_TYPE}. Remove {MODULES} from a "
-            "copy of the folder to export its Transformer alone."
+            f"{file}: model_type {str(kind)[:60]} is not supported, expected {' or '.join(TASKS)}. Remove {MODULES} "
+            "from a copy of the folder to export its Transformer alone."
         )
+    if settings.get("max_active_dims") is not None:
+        raise SourceError(f"{file}: max_active_dims is not supported. Remove it; the results list the largest first.")
     prompts = _prompts(settings, file)
     default = settings.get("default_prompt_name")
     if default is not None and default not in prompts:
@@ -56,8 +60,9 @@ def read_head(root: Path) -> SentenceHead | None:
         )
     width = None if settings.get("truncate_dim") is None else integer(settings, "truncate_dim", 1, where=str(file))
     similarity = settings.get("similarity_fn_name")
-    named = similarity if similarity in SIMILARITIES else SIMILARITIES[0]  # so does the library
-    return SentenceHead(_modules(root, listed), width, prompts, default, str(named))
+    named = similarity if similarity in SIMILARITIES else SIMILARITIES[kind == SPARSE]  # so does the library
+    modules = _modules(root, listed, SpladeSettings if kind == SPARSE else PoolingSettings)
+    return SentenceHead(modules, width, prompts, default, str(named), TASKS[kind])
 
 
 def _prompts(settings: Mapping[str, Any], file: Path) -> dict[str, str]:
@@ -68,15 +73,15 @@ def _prompts(settings: Mapping[str, Any], file: Path) -> dict[str, str]:
     return {**dict.fromkeys(STANDARD_PROMPTS, ""), **{name: text or "" for name, text in given.items()}}
 
 
-def _modules(root: Path, listed: list[Module]) -> tuple[SentenceModule, ...]:
-    """The modules after the Transformer. Raises `SourceError` unless they begin with Pooling and have one only."""
+def _modules(root: Path, listed: list[Module], pooling: type) -> tuple[SentenceModule, ...]:
+    """The modules after the Transformer. Raises `SourceError` unless they begin with `pooling` and have one only."""
     read = [read_module(module.kind, module_folder(root, module)) for module in listed[1:]]
     modules = tuple(module for module in read if module is not None)
-    if [isinstance(module, PoolingSettings) for module in modules] != [
-        index == 0 for index in range(max(len(modules), 1))
-    ]:
+    pools = [type(module) if isinstance(module, PoolingSettings | SpladeSettings) else None for module in modules]
+    if pools != [pooling, *[None] * (len(modules) - 1)] or (pooling is SpladeSettings and len(modules) > 1):
+        expected = "SpladePooling alone" if pooling is SpladeSettings else "one Pooling right"
         raise SourceError(
-            f"{root / MODULES}: modules {', '.join(module.kind for module in listed)} are not supported, expected one "
-            "Pooling right after the Transformer. Choose another model."
+            f"{root / MODULES}: modules {', '.join(module.kind for module in listed)} are not supported, expected "
+            f"{expected} after the Transformer. Choose another model."
         )
     return modules

@@ -141,7 +141,8 @@ def find_decoder(config: Mapping[str, Any]) -> TracedEncoder | None:
     load("transformers")
     known = importlib.import_module("transformers.models.auto.modeling_auto")
     base = known.MODEL_MAPPING_NAMES.get(model_type)
-    if model_type not in known.MODEL_FOR_CAUSAL_LM_MAPPING_NAMES or not isinstance(base, str):
+    translates = model_type in known.MODEL_FOR_SEQ_TO_SEQ_CAUSAL_LM_MAPPING_NAMES
+    if translates or model_type not in known.MODEL_FOR_CAUSAL_LM_MAPPING_NAMES or not isinstance(base, str):
         return None
     return TracedEncoder(
         model_type=model_type,

@@ -20,6 +20,7 @@ from intaglio.runtime.speech.recognizer import AUDIO, LENGTHS, LOG_PROBS, OUTPUT
 from intaglio.runtime.speech.recording_list import recordings_of
 from intaglio.runtime.speech.recordings.run_recordings import Transcribed, TranscribedSegments, run_recordings
 from intaglio.runtime.speech.windows import MOST_FRAMES
+from intaglio.runtime.text.dimensions import check_dimensions
 from intaglio.runtime.text.inputs import InputsUsed, load_inputs
 from intaglio.samples.speech_samples import SAMPLE_RATE, recordings
 
@@ -104,6 +105,7 @@ def _run(bundle: Bundle, inputs: Iterable[str], options: RunOptions) -> Iterator
     if options.prompt_name is not None:
         raise UsageError("--prompt-name is for embeddings of texts, and the bundle takes recordings. Leave it out.")
     options.spans.check("")
+    check_dimensions(bundle.manifest, options.truncate_dim)
     if options.query is not None:
         raise UsageError("query: is for classifiers of texts, and the bundle takes recordings. Leave it out.")
     return run_recordings(bundle, inputs, options.target, options.speech, options.threads)

@@ -15,6 +15,7 @@ from intaglio.extras import load
 from intaglio.files.hashes import sha256
 from intaglio.runtime.engines.engine import Array
 from intaglio.runtime.modalities.modality import Feeds, Modality, RunOptions
+from intaglio.runtime.text.dimensions import check_dimensions
 from intaglio.runtime.text.inputs import InputsUsed, load_inputs
 from intaglio.runtime.text.tasks import Ran
 from intaglio.runtime.vision.image_file import Pixels, images_of, read_image
@@ -87,6 +88,7 @@ def _run(bundle: Bundle, inputs: Iterable[str], options: RunOptions) -> Iterator
     if options.prompt_name is not None:
         raise UsageError("--prompt-name is for embeddings of texts, and the bundle takes images. Leave it out.")
     options.spans.check("")
+    check_dimensions(bundle.manifest, options.truncate_dim)
     if options.query is not None:
         raise UsageError("query: is for classifiers of texts, and the bundle takes images. Leave it out.")
     if options.embed_texts:

@@ -56,6 +56,7 @@ class RunOptions:
     embed_texts: bool = False  # the inputs are texts for a model of images and texts
     threads: int | None = None  # of ONNX Runtime
     spans: SpanOptions = NO_SPANS  # of texts
+    truncate_dim: int | None = None  # of embeddings of texts
 
 
 class RunInputs(Protocol):

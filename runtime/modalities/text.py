@@ -37,7 +37,7 @@ def _mask(feeds: Mapping[str, Array], outputs: Mapping[str, Array]) -> Array | N
 
 def _run(bundle: Bundle, inputs: Iterable[str], options: RunOptions) -> Iterator[Ran]:
     texts = options.batch_size, options.truncate, options.top, options.threads, options.prompt_name, options.query
-    return run(bundle, inputs, options.target, *texts, options.spans)
+    return run(bundle, inputs, options.target, *texts, options.spans, options.truncate_dim)
 
 
 TEXTS = Modality("texts", _load, _calibration, _mask, _run)

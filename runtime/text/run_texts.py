@@ -10,6 +10,7 @@ from intaglio.bundle.manifest import Prompt
 from intaglio.closing import Closing
 from intaglio.errors import UsageError
 from intaglio.runtime.engines.opening import open_engine
+from intaglio.runtime.text.dimensions import check_dimensions
 from intaglio.runtime.text.embedding_prompts import find_prompt
 from intaglio.runtime.text.pairs import NEXT_SENTENCE
 from intaglio.runtime.text.span_options import SpanOptions
@@ -30,6 +31,7 @@ def run(
     prompt_name: str | None = None,
     query: str | None = None,
     spans: SpanOptions | None = None,
+    truncate_dim: int | None = None,
 ) -> Iterator[Ran]:
     """Run `bundle` on `texts` and yield one `Ran` per text, in order.
 
@@ -37,6 +39,7 @@ def run(
     blank. `threads`: see `open_engine`. `prompt_name`: the prompt to put before each text; None: the bundle's default.
     `query`: a text that a classifier reads together with each text, as rerankers do, and the question of a bundle that
     answers from each text; a `Pair` has its own. `spans`: how the spans of a text are joined, and answers chosen.
+    `truncate_dim`: the first numbers of an embedding that are kept.
 
     Raises `UsageError` for a text that is longer than the model's limit (unless `truncate`) or that lacks the blank of
     a fill-mask bundle, and for an unknown prompt, `BundleError` for a bundle that does not accept text.
@@ -44,6 +47,7 @@ def run(
     if batch_size < 1:
         raise UsageError(f"batch size {batch_size}: expected at least 1.")
     opened = Bundle.open(bundle)
+    check_dimensions(opened.manifest, truncate_dim)
     if opened.manifest.task in SPAN_TASKS:
         with SpanRunner(opened, target, threads, top, spans or SpanOptions()) as finder:
             find_prompt(opened.manifest, prompt_name)
@@ -55,7 +59,10 @@ def run(
     with TextRunner(opened, target, threads, top=top) as runner:
         prompt = find_prompt(runner.manifest, prompt_name)
         for batch in _batches(texts, query, batch_size):
-            yield from runner.run(batch, truncate, prompt)
+            for result in runner.run(batch, truncate, prompt):
+                if truncate_dim is not None and result.embedding is not None:
+                    result.embedding = result.embedding[:truncate_dim]
+                yield result
 
 
 class TextRunner(Closing):

@@ -44,6 +44,7 @@ def similarity(
     truncate: bool = False,
     threads: int | None = None,
     prompt_name: str | None = None,
+    truncate_dim: int | None = None,
 ) -> Similarity:
     """Embed `texts`, at most `MOST`, and compare all pairs. The options: see `run`.
 
@@ -57,7 +58,18 @@ def similarity(
             f"{' or '.join(EMBEDDING_TASKS)}. Leave --similarity out."
         )
     some = islice(texts, MOST + 1)
-    results = list(run(opened, some, target, batch_size, truncate, threads=threads, prompt_name=prompt_name))
+    results = list(
+        run(
+            opened,
+            some,
+            target,
+            batch_size,
+            truncate,
+            threads=threads,
+            prompt_name=prompt_name,
+            truncate_dim=truncate_dim,
+        )
+    )
     if not 2 <= len(results) <= MOST:
         got = f"more than {MOST}" if len(results) > MOST else str(len(results))
         raise UsageError(f"--similarity compares 2 to {MOST} texts, got {got}. Change the number of texts.")

@@ -42,6 +42,7 @@ class Ran(msgspec.Struct, omit_defaults=True, eq=False):
 
     text: str
     embedding: npt.NDArray[np.float32] | None = None  # [width], "embed": the sentence's; "encode": mean hidden state
+    weights: dict[str, float] | None = None  # "embed-sparse": of the tokens of the vocabulary, but 0; largest first
     label: str | None = None  # "classify": the most probable class; "fill-mask": the text with its blanks filled
     scores: dict[str, float] | None = None  # probability of each class, or of the top words for the first blank
     tokens: int = 0  # that the model read, special tokens included
@@ -73,6 +74,14 @@ class TextBatch:
 def _embed(batch: TextBatch) -> Iterator[Ran]:
     for text, vector in zip(batch.texts, batch.outputs["sentence_embedding"], strict=True):
         yield Ran(text, embedding=vector.astype(np.float32))
+
+
+def _embed_sparse(batch: TextBatch) -> Iterator[Ran]:
+    """Tokens of equal weight in the order of the vocabulary."""
+    backend = batch.tokenizer.backend
+    for text, row in zip(batch.texts, batch.outputs["sentence_embedding"], strict=True):
+        active = [int(place) for place in np.argsort(-row, kind="stable") if row[place] > 0]
+        yield Ran(text, weights={backend.id_to_token(place) or f"[{place}]": float(row[place]) for place in active})
 
 
 def _encode(batch: TextBatch) -> Iterator[Ran]:
@@ -143,6 +152,7 @@ SCORES: dict[str, Callable[[Array], Numbers]] = {"softmax": softmax, "sigmoid": 
 EMBEDDING_TASKS = ("embed", "encode")
 TASKS = {
     "embed": Task("sentence_embedding", ("batch", "width"), False, read=_embed),
+    "embed-sparse": Task("sentence_embedding", ("batch", "width"), False, read=_embed_sparse),
     "encode": Task("last_hidden_state", ("batch", "sequence", "width"), True, read=_encode),
     "classify": Task("logits", ("batch", "classes"), False, read=_classify),
     "fill-mask": Task("logits", ("batch", "sequence", "vocabulary"), True, read=_fill_mask),

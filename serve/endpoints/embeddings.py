@@ -11,6 +11,7 @@ import numpy as np
 import numpy.typing as npt
 
 from intaglio.errors import UsageError
+from intaglio.runtime.text.dimensions import check_dimensions, scaled
 from intaglio.runtime.text.tasks import EMBEDDING_TASKS, Ran
 from intaglio.serve.responses.errors import FieldError
 from intaglio.serve.workers.encoder_worker import EncoderWorker, Text
@@ -24,7 +25,7 @@ class EmbeddingsRequest(msgspec.Struct, forbid_unknown_fields=True):
     model: str
     input: str | list[str | int | list[int]]  # a text, texts, the tokens of a text, or the tokens of texts
     encoding_format: Literal["float", "base64"] = "float"
-    dimensions: int | None = None  # only the model's own width
+    dimensions: int | None = None  # the first numbers of each embedding, of length 1 again; None: all
     user: str | None = None  # accepted and not used
     prompt_name: str | None = None  # prompt of the model to put before each text; None: the server's default
 
@@ -56,7 +57,7 @@ class EmbeddingsResponse(msgspec.Struct):
 async def create_embeddings(request: EmbeddingsRequest, worker: EncoderWorker, model: str) -> EmbeddingsResponse:
     """Embed the inputs of `request` with `worker`; `model` is the name to answer with.
 
-    Raises `UsageError` for inputs that are empty, mixed or too long, for other dimensions than the model's own, for an
+    Raises `UsageError` for inputs that are empty, mixed or too long, for more dimensions than the model's own, for an
     unknown prompt, and for a model that does not embed; and the other errors of `EncoderWorker.run`.
     """
     task = worker.manifest.task
@@ -64,13 +65,12 @@ async def create_embeddings(request: EmbeddingsRequest, worker: EncoderWorker, m
         expected = " or ".join(EMBEDDING_TASKS)
         message = f"model {model}: its task is {task}, /v1/embeddings needs {expected}. Choose another model."
         raise FieldError(message, "model")
+    try:
+        check_dimensions(worker.manifest, request.dimensions, "dimensions")
+    except UsageError as error:
+        raise FieldError(str(error), "dimensions") from error
     results = await worker.run(inputs(request.input), request.prompt_name)
-    vectors = [_vector(result) for result in results]
-    if request.dimensions not in (None, width := len(vectors[0])):
-        message = (
-            f"dimensions {request.dimensions}: the embeddings of {model} have {width} numbers. Leave dimensions out."
-        )
-        raise FieldError(message, "dimensions")
+    vectors = [scaled(_vector(result), request.dimensions) for result in results]
     encode = _base64 if request.encoding_format == "base64" else _numbers
     data = [Embedding(index, encode(vector)) for index, vector in enumerate(vectors)]
     return EmbeddingsResponse(data, model, usage(results))

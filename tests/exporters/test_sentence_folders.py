@@ -11,6 +11,7 @@ import numpy as np
 import pytest
 from sentence_folders import TEXTS, Case, edit, make, random_case, read, write
 from tiny_decoders import save_decoder
+from tiny_families import save_family
 
 from intaglio.bundle.bundle import Bundle
 from intaglio.errors import SourceError, UsageError
@@ -101,6 +102,22 @@ def test_embeddings_equal_sentence_transformers(case: Case, backbone: Backbone, 
     check(case, backbone, tmp_path)
 
 
+def test_first_numbers_equal_the_library(backbone: Backbone, tmp_path: Path) -> None:
+    from sentence_transformers import SentenceTransformer
+
+    source = make(Case(), backbone("bert"), tmp_path / "source")
+    export(str(source), tmp_path / "bundle", check=False)
+    wanted = SentenceTransformer(str(source), device="cpu", truncate_dim=8).encode(TEXTS)
+    found = [result.embedding for result in run(tmp_path / "bundle", TEXTS, truncate=True, truncate_dim=8)]
+    np.testing.assert_allclose(np.array(found), wanted, rtol=0, atol=BOUND)
+    compared = similarity(tmp_path / "bundle", TEXTS, truncate=True, truncate_dim=8).similarity
+    lengths = np.linalg.norm(wanted, axis=1)
+    np.testing.assert_allclose(compared, wanted @ wanted.T / np.outer(lengths, lengths), atol=1e-5)
+    for dimensions in (0, 33):
+        with pytest.raises(UsageError, match=f"--truncate-dim {dimensions}: expected 1 to 32"):
+            list(run(tmp_path / "bundle", TEXTS, truncate_dim=dimensions))
+
+
 @pytest.mark.proof
 def test_decoder_with_last_token_pooling_embeds(backbone: Backbone, tmp_path: Path) -> None:
     case = Case("qwen3", ("lasttoken",), prompts={"query": "Instruct: find\nQuery: "}, length="model_max_length")
@@ -117,16 +134,30 @@ def test_sliding_window_shorter_than_the_texts_is_refused(tmp_path: Path) -> Non
 
 
 @pytest.mark.proof
-@pytest.mark.parametrize("family", ["gpt2", "llama", "mistral", "qwen2", "qwen3"])
+@pytest.mark.parametrize("family", ["gpt2", "llama", "mistral", "qwen2", "qwen3", "olmo2"])
 @pytest.mark.parametrize("pooling", ["lasttoken", "weightedmean"])
 def test_decoder_embeddings_equal_sentence_transformers(family: str, pooling: str, tmp_path: Path) -> None:
-    checkpoint = save_decoder(tmp_path / "checkpoint", family, num_hidden_layers=1)
+    save = save_family if family == "olmo2" else save_decoder  # traced, or written
+    checkpoint = save(tmp_path / "checkpoint", family, num_hidden_layers=1)
     edit(checkpoint / "tokenizer_config.json", pad_token="<|end|>", padding_side="left")  # noqa: S106
     source = make(Case(poolings=(pooling,), length="max_seq_length"), checkpoint, tmp_path / "source")
     edit(source / BERT, max_seq_length=8)  # as long as Mistral's window here
     export(str(source), tmp_path / "bundle")
     found = [result.embedding for result in run(tmp_path / "bundle", TEXTS, truncate=True)]
     np.testing.assert_allclose(np.array(found), expected(source, None), rtol=0, atol=BOUND)
+
+
+@pytest.mark.proof
+def test_bidirectional_decoder_equals_sentence_transformers(tmp_path: Path) -> None:
+    """EmbeddingGemma: Gemma 3 whose tokens attend both ways, within windows in some layers, and two dense layers."""
+    checkpoint = save_family(tmp_path / "checkpoint", "gemma3_text", use_bidirectional_attention=True, pad_token_id=0)
+    edit(checkpoint / "tokenizer_config.json", pad_token="<|end|>", tokenizer_class="PreTrainedTokenizerFast")  # noqa: S106
+    prompts: dict[str, str | None] = {"query": "task: search result | query: "}
+    source = make(Case(after=("Dense", "Normalize"), prompts=prompts), checkpoint, tmp_path / "source")
+    export(str(source), tmp_path / "bundle")
+    for name in (None, "query"):
+        found = [result.embedding for result in run(tmp_path / "bundle", TEXTS, truncate=True, prompt_name=name)]
+        np.testing.assert_allclose(np.array(found), expected(source, name), rtol=0, atol=BOUND)
 
 
 @pytest.mark.proof
@@ -199,7 +230,10 @@ REFUSED: dict[str, tuple[Callable[[Path], None], str]] = {
     "no room for a token": (setting(BERT, max_seq_length=2), "expected room for a token"),
     "a length that is none": (setting(BERT, max_seq_length=0), "sentence_bert_config.json: max_seq_length is 0"),
     "padding that moves positions": (setting("tokenizer_config.json", padding_side="left"), "padding_side 'left' is"),
-    "a kind of model": (setting(WHOLE, model_type="SparseEncoder"), "model_type SparseEncoder is not supported"),
+    "a kind of model": (
+        setting(WHOLE, model_type="MultiVectorEncoder"),
+        "MultiVectorEncoder is not supported, expected",
+    ),
     "an unknown default": (setting(WHOLE, default_prompt_name="q"), "default_prompt_name 'q' is not among its prompts"),
     "prompts that are none": (setting(WHOLE, prompts=["a"]), "do not map names to texts"),
     "a width that is none": (setting(WHOLE, truncate_dim=0), "truncate_dim is 0"),

@@ -73,6 +73,7 @@ SEEN_BY = {
     "runtime/modalities": "validate",
     "runtime/modalities/audio.py --prompt-name": "run",
     "runtime/modalities/images.py --prompt-name": "run",
+    "runtime/text/dimensions.py": "run",
     "runtime/text/run_texts.py": "run",
     "runtime/text/similarities.py": "run",
     "runtime/text/span_options.py": "run",

@@ -13,7 +13,7 @@ def measure_for(manifest: Manifest) -> Measure:
     """The measure of a bundle's task, by its task and its outputs."""
     outputs = {spec.name for spec in manifest.outputs}
     match manifest.task:
-        case "embed" if "sentence_embedding" in outputs:
+        case "embed" | "embed-sparse" if "sentence_embedding" in outputs:
             return Embeddings("sentence_embedding")
         case "encode" if "last_hidden_state" in outputs:
             return Embeddings("last_hidden_state")

@@ -68,6 +68,15 @@ def test_embeddings_are_in_order_with_token_counts(embedder: EncoderWorker, tiny
     assert (answer.object, answer.model, answer.data[0].object) == ("list", "tiny", "embedding")
 
 
+def test_first_dimensions_have_length_1_again(embedder: Any) -> None:
+    whole, first = (embed(embedder, input="a text", **options) for options in ({}, {"dimensions": 8}))
+    vector, beginning = (np.array(answer.data[0].embedding) for answer in (whole, first))
+    assert beginning.shape == (8,)
+    length = np.linalg.norm(vector)
+    wanted = vector[:8] / np.linalg.norm(vector[:8]) if abs(length - 1) < 1e-3 else vector[:8]
+    np.testing.assert_allclose(beginning, wanted, rtol=0, atol=1e-6)
+
+
 def test_base64_holds_the_same_numbers(embedder: EncoderWorker) -> None:
     (numbers,) = embed(embedder, input="a b c").data
     (packed,) = embed(embedder, input="a b c", encoding_format="base64").data
@@ -150,7 +159,8 @@ def test_server_option_sets_the_default_prompt(prompted: Path, tiny_decoder: Pat
         ({"input": ["a"] * 2049}, "2049 texts, expected at most 2048"),
         ({"input": ["a", "1 " * 300]}, r"input\[1\]: text of 302 tokens"),
         ({"input": [[4, 1000]]}, "token ids 4 to 1000"),
-        ({"input": "a", "dimensions": 16}, "dimensions 16: the embeddings of tiny have 32 numbers"),
+        ({"input": "a", "dimensions": 33}, "dimensions 33: expected 1 to 32, the numbers of an embedding"),
+        ({"input": "a", "dimensions": 0}, "dimensions 0: expected 1 to 32"),
     ],
 )
 def test_invalid_inputs_are_rejected(fields: dict[str, Any], message: str, embedder: EncoderWorker) -> None:

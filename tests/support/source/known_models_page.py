@@ -16,7 +16,7 @@ export is checked against its source model.
 
 *Tested* of decoders: logits (prefill, steps of several tokens, rows of different length, beyond windows), the text
 over 40 tokens of a batch, logits after a rollback, and the sensitivity of each weight. Of encoders: the hidden states
-and what a pooler returns, and the logits of two heads, in batches of one and three texts, and of one that is longer
+and what a pooler returns, and the logits of heads, in batches of one and three texts, and of one that is longer
 than windows. Of models that read images: the hidden states and the embedding, the logits of a head, and the scores of
 texts for images. Of encoder-decoders: the logits, and the texts of a batch, greedy and by beam search. Of speech
 recognisers: the log-probabilities of recordings in a batch, or of Whisper the log-mel features, the encoder and the
