@@ -20,7 +20,7 @@ from intaglio.files.hashes import sha256
 from intaglio.runtime.generation.requests.draft_model import check_draft
 from intaglio.runtime.generation.requests.strategy_choice import method_of, sampling_of
 from intaglio.runtime.text.embedding_prompts import find_prompt
-from intaglio.runtime.text.run_texts import EMBEDDING_TASKS
+from intaglio.runtime.text.tasks import EMBEDDING_TASKS
 from intaglio.serve.options import ServerOptions, read_keys
 from intaglio.targets import DEFAULT, find_target
 
