@@ -141,9 +141,11 @@ class FrontDoorApi(Api):
 
     async def _card(self, model: str) -> ModelCard:
         """Ask one replica, once: they differ only in when they opened the model."""
+        handle = self._handle(model)
         if model not in self._cards:
             try:
-                found = await self._handle(model).card.remote()
+                async with asyncio.timeout(self.options.request_timeout):
+                    found = await handle.card.remote()
             except Exception as error:
                 raise response_error(error) from error
             self._cards.setdefault(model, found)
@@ -179,7 +181,7 @@ class Answer(Response):
                     raise known from error
 
     async def _send_response(self, send: Send) -> None:
-        """Call a replica. Raises `ApiError` if none has answered in time, though replicas have the same limit."""
+        """Call a replica. Raises `TimeoutError` if none has answered in time, though replicas have the same limit."""
         messages = self._answer.remote(self._request)
         try:
             async with asyncio.timeout(self._timeout + AFTER_TIMEOUT) as limit:
@@ -191,8 +193,7 @@ class Answer(Response):
                         await send(message)
         except TimeoutError:
             messages.cancel()
-            late = f"no replica answered within {self._timeout:g} seconds. Send the request again later."
-            raise ApiError(504, late, "timeout_error") from None
+            raise
 
     def _failure(self, error: ApiError) -> bytes:
         """The last event of a stream. Other responses begin when they are complete."""
@@ -210,6 +211,8 @@ def response_error(error: Exception) -> ApiError:
     if isinstance(error, RayActorError | DeploymentUnavailableError):
         message = "the replica of the model has died, or none is there. Send the request again."
         return ApiError(503, message, "server_error", code="server_error", retry_after=RETRY_AFTER)
+    if isinstance(error, TimeoutError):
+        return ApiError(504, "no replica answered in time. Send the request again later.", "timeout_error")
     return api_error(error)
 
 

@@ -260,6 +260,13 @@ def log_of(server: RayServer) -> str:
     return re.sub(r"\x1b\[[0-9;]*m", "", server.log.read_text())
 
 
+def test_killed_front_door_is_started_again(server: RayServer) -> None:
+    (process,) = server.processes("front-door")
+    os.kill(process, signal.SIGKILL)
+    assert completion(server, "The", 5, stream=False)  # waits for the next one
+    assert server.processes("front-door") != [process]
+
+
 @pytest.mark.parametrize("change", ["fewer replicas", "other limits"])
 def test_update_lets_running_requests_finish(server: RayServer, change: str) -> None:
     """The last test: there are fewer replicas after it. Other limits replace the front door and all replicas."""

@@ -14,7 +14,7 @@ import time
 import urllib.error
 import urllib.request
 from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
@@ -62,10 +62,14 @@ class RayServer:
         return {each.labels["replica"]: each.value for each in samples if labels.items() <= each.labels.items()}
 
     def processes(self, model: str) -> list[int]:
-        """The processes of the replicas of a model."""
-        name = f"ray::ServeReplica:intaglio:{model}"
-        found = ((each.pid, each.info["cmdline"]) for each in psutil.process_iter(["cmdline"]))
-        return [process for process, words in found if words and words[0].partition(".")[0] == name]
+        """The processes of the replicas of a model, of the cluster that this program has started."""
+        found = []
+        for each in psutil.Process().children(recursive=True):
+            with suppress(psutil.NoSuchProcess):
+                words = each.cmdline() or [""]
+                if words[0].partition(".")[0] == f"ray::ServeReplica:intaglio:{model}":
+                    found.append(each.pid)
+        return found
 
     def wait_for_replicas(self, model: str, number: int) -> float:
         """Seconds until `number` replicas answer."""

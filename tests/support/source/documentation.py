@@ -12,9 +12,9 @@ ROOT = Path(__file__).parents[3]
 PAGES = (
     "README.md", "docs/chat-model.md", "docs/validation.md", "docs/integer-only.md", "docs/compressed-weights.md",
     "docs/deploy/cluster.md", "docs/decoding.md", "docs/constrained_output.md", "docs/speech.md", "docs/vision.md",
-    "docs/agents/agents.md", "docs/agents/agent_tools.md", "docs/serving.md", "docs/deploy/triton.md",
-    "docs/deploy/ray.md", "docs/gpu.md", "docs/reference.md", "docs/tutorials/encoder-on-a-t4.md",
-    "docs/tutorials/three-bit-decoder.md", "docs/tutorials/search-service.md",
+    "docs/agents/agents.md", "docs/agents/agent_tools.md", "docs/serving.md", "docs/deploy/triton.md", "docs/gpu.md",
+    "docs/reference.md", "docs/tutorials/encoder-on-a-t4.md", "docs/tutorials/three-bit-decoder.md",
+    "docs/tutorials/search-service.md",
 )  # fmt: skip
 PROGRAMS = ("intaglio", "pip", "python", "curl", "source", "git", "polygraphy", "cat", "head", "cut", "openssl")
 STARTS = re.compile(rf"({'|'.join(PROGRAMS)}|arecord)\s|for [a-z]+ in [a-z ]+; do|[A-Z]+=\S")
