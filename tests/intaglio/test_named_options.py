@@ -55,6 +55,7 @@ SEEN_BY = {
     "intaglio/files/atomic.py": "export compress build",
     "intaglio/sensitivity_file.py": "compress",
     "intaglio/processes/threads.py": "run generate serve",
+    "plugins/group_matmul/launch.py": "export",
     "runtime/agents": "agent",
     "runtime/engines": "build run generate serve validate bench",
     "runtime/engines/build_request.py": "build",

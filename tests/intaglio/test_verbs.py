@@ -7,6 +7,7 @@ import inspect
 import subprocess
 import sys
 from collections.abc import Callable, Iterator, Mapping
+from dataclasses import fields
 from pathlib import Path
 from typing import Any
 
@@ -24,6 +25,7 @@ from intaglio.runtime.generation.generator_options import GeneratorOptions, Stra
 from intaglio.runtime.speech.recognizer import speech_options
 from intaglio.runtime.strategies import STRATEGIES
 from intaglio.runtime.strategies.options import options_by_name
+from intaglio.serve.options import ServerOptions
 from intaglio.targets import summary
 from intaglio.training.speech.training_options import SpeechTraining
 from intaglio.validation.bench.bench import NOT_TAKEN
@@ -84,6 +86,7 @@ PASSED_TO: Mapping[str, Callable[..., Any]] = {
     "agent": open_agent,
     "train speech": SpeechTraining,
 }
+NOT_OF_RAY = ("api_keys", "send_timeout", "max_audio_seconds")  # a file of its own; Ray's; no recordings
 # Parameters required in Python but not on the command line, which has another way.
 ANOTHER_WAY = {"run texts", "generate prompts", "train speech corpus", "tune-decoding draft"}
 
@@ -113,6 +116,9 @@ def parameters_of(name: str) -> Mapping[str, Any]:
     if name == "validate":
         del own["options"]
         return own | {each.name: each.default for each in validation_parameters()} | {"perplexity": None, "wer": None}
+    if name == "deploy ray":
+        del own["options"]
+        return own | {each.name: each.default for each in fields(ServerOptions) if each.name not in NOT_OF_RAY}
     if name not in PASSED_TO:
         return own
     options = {key: each.default for key, each in inspect.signature(PASSED_TO[name]).parameters.items()}
