@@ -161,8 +161,8 @@ def test_bidirectional_decoder_equals_sentence_transformers(tmp_path: Path) -> N
 
 
 @pytest.mark.proof
-@pytest.mark.parametrize("seed", range(200))
-def test_embeddings_of_200_folders_equal_sentence_transformers(seed: int, backbone: Backbone, tmp_path: Path) -> None:
+@pytest.mark.parametrize("seed", range(300))
+def test_embeddings_of_300_folders_equal_sentence_transformers(seed: int, backbone: Backbone, tmp_path: Path) -> None:
     check(random_case(seed, BACKBONES), backbone, tmp_path)
 
 
