@@ -51,10 +51,8 @@ def _listed(message: str) -> dict[str, Any]:
 
 
 def test_unsupported_head_is_named_with_those_that_are() -> None:
-    config = {"model_type": "electra", "architectures": ["ElectraForTokenClassification"]}
-    with pytest.raises(
-        SourceError, match=r"ElectraForTokenClassification is not supported\. The nearest .* is Electra"
-    ):
+    config = {"model_type": "electra", "architectures": ["ElectraForMultipleChoice"]}
+    with pytest.raises(SourceError, match=r"ElectraForMultipleChoice is not supported\. The nearest .* is Electra"):
         find_kind(config, "folder")
 
 
