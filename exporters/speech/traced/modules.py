@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Iterator
 from contextlib import contextmanager
 from functools import partial
@@ -10,6 +11,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 from torch.nn.utils import parametrize
+from torch.overrides import TorchFunctionMode
 
 from intaglio.runtime.speech.recognizer import AUDIO, LENGTHS, LOG_PROBS, OUTPUT_LENGTHS
 
@@ -32,7 +34,7 @@ class Recognizer(nn.Module):
         super().__init__()
         self.model = model
         self._normalizes = normalizes
-        self._base: Any = getattr(model, model.base_model_prefix)
+        self._held: tuple[Any] = (getattr(model, model.base_model_prefix),)  # no module, or each would have two paths
         convolutions = [each for each in self._base.feature_extractor.modules() if isinstance(each, nn.Conv1d)]
         self._strides = [(each.kernel_size[0], each.stride[0]) for each in convolutions]
         self.shortest = 1  # samples of one frame
@@ -41,6 +43,9 @@ class Recognizer(nn.Module):
         for module in list(model.modules()):
             if parametrize.is_parametrized(module):  # a weight as a direction and a length
                 parametrize.remove_parametrizations(module, "weight")
+                weight = module.weight.detach()
+                del module.weight
+                module.weight = nn.Parameter(weight, requires_grad=False)
 
     def forward(self, *inputs: Tensor) -> tuple[Tensor, ...]:
         """Run the model on its inputs in order."""
@@ -49,11 +54,15 @@ class Recognizer(nn.Module):
         x = _centred(audio, samples, EPSILON) if self._normalizes else audio * samples
         counts = [lengths]  # of each row, after each convolution of the front end
         for kernel, stride in self._strides:
-            reached = torch.div(counts[-1] - kernel, stride, rounding_mode="floor") + 1
-            counts.append(reached.clamp(min=0))
+            counts.append((counts[-1] - kernel + stride).clamp(min=0) // stride)
         with self._masked(counts):
             logits = self.model(x.to(self.model.lm_head.weight.dtype), attention_mask=samples.long()).logits
         return nn.functional.log_softmax(logits.float(), dim=-1), counts[-1]
+
+    @property
+    def _base(self) -> Any:
+        """The model without its head."""
+        return self._held[0]
 
     @contextmanager
     def _masked(self, counts: list[Tensor]) -> Iterator[None]:
@@ -71,11 +80,24 @@ class Recognizer(nn.Module):
                 handles.append(module.register_forward_pre_hook(partial(_zeroed, count=counts[-1])))
         self._base._get_feature_vector_attention_mask = lambda size, *_, **__: _before(counts[-1], size)
         try:
-            yield
+            with _Filling(), warnings.catch_warnings():
+                warnings.simplefilter("ignore", UserWarning)  # torch's, of WavLM's two masks
+                yield
         finally:
             del self._base._get_feature_vector_attention_mask
             for handle in handles:
                 handle.remove()
+
+
+class _Filling(TorchFunctionMode):
+    """Lets an assignment by a mask (`states[~mask] = 0`) be a selection in the graph, and not a search for indices."""
+
+    def __torch_function__(
+        self, function: Any, types: Any, args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None
+    ) -> Any:
+        if function is Tensor.__setitem__ and isinstance(args[1], Tensor) and args[1].dtype == torch.bool:
+            return args[0].masked_fill_(args[1], args[2])
+        return function(*args, **(kwargs or {}))
 
 
 def _before(lengths: Tensor, size: Any) -> Tensor:
