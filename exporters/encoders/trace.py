@@ -62,15 +62,13 @@ def trace(
     axes: Mapping[str, Axis],
     dtype: torch.dtype,
     frames: tuple[int, int] | None = None,
-    whole: bool = False,
 ) -> Traced:
     """Trace `module`, from `inputs` to `outputs`, to opset 23, with the axes `batch` and `sequence` symbolic.
 
     `weights` are the tensors that the module was built from. The module's parameters are consumed: afterwards
     only the graph refers to them. `frames`: of a model whose axis is `samples`, those from one frame to the next, and
-    those of one frame. It is traced with `whole` frames, where else the lengths behind its convolutions are expressions
-    that take long to compare; the graph computes lengths from those of its values, and takes any number of samples,
-    unless a length that it computes equals one of another convolution for whole frames alone.
+    those of one frame. It is traced with whole frames, as else the lengths behind its convolutions are expressions that
+    take long to compare; the graph computes lengths from those of its values, and takes any number of samples.
     """
     with quiet():
         fake = fake_mode()
@@ -79,8 +77,7 @@ def trace(
         sizes = {name: torch.export.Dim(name, max=axes[name].maximum) for name in lengths}
         if frames is not None:
             stride, shortest = frames
-            steps = stride * torch.export.Dim("steps") + shortest
-            sizes["samples"] = steps if whole else torch.export.Dim("samples", min=shortest)
+            sizes["samples"] = stride * torch.export.Dim("steps") + shortest
             lengths["samples"] = stride * EXAMPLE["sequence"] + shortest
         replace_modules(module.get_submodule("model"))
         with short_masks(), as_nodes():

@@ -27,7 +27,6 @@ from intaglio.runtime.speech.windows import MOST_FRAMES
 from intaglio.samples.speech_samples import SAMPLE_RATE, recordings
 
 CHECKED = (3, 1)  # recordings of each batch that is compared: one with padding, one without
-RELATIVE = "relative"  # positions, twice as many as frames: about as many as an earlier convolution has
 LANGUAGE_MODEL = "language_model"  # the folder of an n-gram model beside a checkpoint
 
 
@@ -65,8 +64,7 @@ def export_traced_recognizer(
         with tracing_errors(checkpoint, family.architecture, "traced"):
             weights = checkpoint.tensors()
             frames = frame_samples, module.shortest
-            whole = getattr(module.model.config, "position_embeddings_type", None) != RELATIVE
-            traced = trace(module, inputs, module.output_names, weights, axes, getattr(torch, dtype), frames, whole)
+            traced = trace(module, inputs, module.output_names, weights, axes, getattr(torch, dtype), frames)
         del module, weights
     with step("writing"):
         traced.model.graph.outputs[0].shape = load("onnx_ir").Shape(["batch", "frames", len(vocabulary)])

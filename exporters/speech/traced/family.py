@@ -26,6 +26,8 @@ class TracedRecognizer(Family):
             reason = f"joins {settings.squeeze_factor} frames to one, also across the end of a recording"
         elif getattr(settings, "add_adapter", False):
             reason = "has convolutions behind its encoder (add_adapter)"
+        elif getattr(settings, "position_embeddings_type", None) == "relative":
+            reason = "has relative positions, whose number the graph would take for that of a convolution"
         elif (norm := settings.feat_extract_norm) not in ("group", "layer"):
             reason = f"has a feat_extract_norm {str(norm)[:40]!r}, expected 'group' or 'layer'"
         else:

@@ -12,7 +12,6 @@ CLASSES = {
     "unispeech": "UniSpeechForCTC",
     "unispeech-sat": "UniSpeechSatForCTC",
     "wav2vec2": "Wav2Vec2ForCTC",
-    "wav2vec2-conformer": "Wav2Vec2ConformerForCTC",
     "wavlm": "WavLMForCTC",
 }
 TOKENS = ["<pad>", "<s>", "</s>", "<unk>", "|", *"ETAONIR"]

@@ -169,6 +169,7 @@ def assert_transcripts_equal(checkpoint: Path, bundle: Bundle) -> None:
         ("tokenizer_config.json", {"replace_word_delimiter_char": "_"}, "'_' replaces the word_delimiter_token"),
         ("config.json", {"squeeze_factor": 2}, "joins 2 frames to one"),
         ("config.json", {"add_adapter": True}, "has convolutions behind its encoder (add_adapter)"),
+        ("config.json", {"position_embeddings_type": "relative"}, "has relative positions"),
         ("config.json", {"feat_extract_norm": "batch"}, "feat_extract_norm 'batch'"),
         ("config.json", {"vocab_size": 11}, "do not have the shape in config.json"),
         ("config.json", {"architectures": ["Wav2Vec2ForPreTraining"]}, "nearest supported one is Wav2Vec2ForCTC"),
