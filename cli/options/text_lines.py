@@ -24,11 +24,14 @@ def lines(file: Path | None, option: str = "--input") -> Iterator[str]:
     except OSError as error:
         fix = "Give a UTF-8 file with one text per line, or - for stdin."
         raise UsageError(f"{option} {file}: {error.strerror}. {fix}") from error
-    return _closing(stream, f"{option} {file}")
+    found = _closing(stream, f"{option} {file}")
+    next(found)
+    return found
 
 
 def _closing(stream: BinaryIO, name: str) -> Iterator[str]:
     with stream:
+        yield ""  # not a line: from here on the file is closed with the generator, also if no line is ever read
         yield from stream_lines(stream, name)
 
 

@@ -371,8 +371,8 @@ FOREIGN = {
         ("MambaForCausalLM is not supported", "keeps a recurrent state"),
     ),
     "another head": Case(
-        {"config.json": {**LLAMA, "architectures": ["LlamaForTokenClassification"]}, "model.safetensors": WHOLE},
-        ("LlamaForTokenClassification is not supported", "LlamaForCausalLM (llama)"),
+        {"config.json": {**LLAMA, "architectures": ["LlamaForMultipleChoice"]}, "model.safetensors": WHOLE},
+        ("LlamaForMultipleChoice is not supported", "LlamaForCausalLM (llama)"),
     ),
     "an image model": Case(
         {"config.json": {"model_type": "detr", "architectures": ["DetrForObjectDetection"], "num_channels": 3}},
