@@ -10,7 +10,7 @@ import onnx_ir as ir
 from intaglio.accuracy.default_bounds import Bounds
 from intaglio.bundle.bundle import Decoder, Draft, LayerCache
 from intaglio.display.progress import step
-from intaglio.errors import SourceError
+from intaglio.errors import BundleError, SourceError
 from intaglio.exporters.decoders.check import AFTER_PAST, check_decoder, random_past, token_batch
 from intaglio.exporters.decoders.foreign.masks import window_of
 from intaglio.exporters.decoders.foreign.original import Original
@@ -19,7 +19,7 @@ from intaglio.exporters.decoders.foreign.settings import Settings, read_settings
 from intaglio.exporters.decoders.foreign.site import Site
 from intaglio.exporters.reference.check import Checked
 from intaglio.runtime.sessions.step import LOGITS
-from intaglio.runtime.text.tokenizer import TOKENIZER
+from intaglio.runtime.text.tokenizer import TOKENIZER, Tokenizer
 
 BEYOND = 16  # tokens beyond the longest window, in the check
 LONGEST = 4096  # tokens of a text, where no file says it and the graph has no table of positions
@@ -37,6 +37,11 @@ def rewritten(path: Path, model: ir.Model, places: Sequence[Path], draft: Draft)
         return None
     if not (draft.path / TOKENIZER).is_file():
         raise SourceError(f"there is no {TOKENIZER} beside it")
+    try:
+        Tokenizer(draft.path / TOKENIZER, ["input_ids"], None)
+    except BundleError as error:
+        reason = str(error).replace(f"{draft.path}/", "").partition(". ")[0]
+        raise SourceError(f"the file beside it is no tokenizer: {reason}") from error
     decoder = ForeignDecoder(path, model, rewriting.sites, read_settings(places))
     draft.notes += rewriting.rewrite(decoder.inside)
     return decoder

@@ -250,3 +250,13 @@ def test_decoder_without_tokenizer_says_so(tmp_path: Path) -> None:
     (path.parent / "tokenizer.json").unlink()
     with pytest.raises(SourceError, match=r"there is no tokenizer\.json beside it"):
         export(str(path), tmp_path / "bundle")
+
+
+def test_unreadable_tokenizer_is_named_without_the_path_of_a_temporary_file(tmp_path: Path) -> None:
+    path = write_foreign(tmp_path / "source", Foreign())
+    (path.parent / "tokenizer.json").write_text('{"version": "1.0"}')
+    with pytest.raises(
+        SourceError, match=r"the file beside it is no tokenizer: tokenizer\.json: not a readable"
+    ) as found:
+        export(str(path), tmp_path / "bundle")
+    assert "intaglio-tmp" not in str(found.value)
