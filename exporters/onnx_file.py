@@ -91,7 +91,7 @@ def adopt(path: Path, draft: Draft, given: Mapping[str, float], check: bool) -> 
         unread = "".join(f" As a decoder it is not read: {reason}." for reason in reasons)
         raise SourceError(f"source {path}: {one_line(error, 300).rstrip('.')}.{unread}") from error
     _check_opens(path, draft.model_path)
-    return decoder.check(draft.model_path, bounds_for(decoder.dtype, given)) if decoder else {}
+    return decoder.check(draft.model_path, bounds_for(decoder.dtype, given), draft.notes) if decoder else {}
 
 
 def _check_interface(path: Path) -> None:

@@ -36,6 +36,8 @@ from intaglio.samples.sentences import sentences
 Batch = list[list[int]]  # token ids of each sequence
 TEXTS, LENGTHS, LONGEST = 8, 4, 24  # sequences, their different lengths, and tokens of the longest
 AFTER_PAST = (1, 2, 3, 4)  # token ids
+BEYOND = 16  # tokens beyond windows and other borders in the cache of `after_past`
+PAST_BYTES = 1 << 30  # of that cache
 STEPS = (1, 2, 3)  # tokens per step, after the first half of the shortest sequence and before the rest
 
 
@@ -118,6 +120,22 @@ def after_past(model: Path, decoder: Decoder, past: int, cuts: Sequence[str] = (
                 feeds[name] = room
         logits: Floats = engine.run(feeds)[LOGITS][0]
         return logits
+
+
+def past_tokens(decoder: Decoder, borders: Mapping[str, int], notes: list[str]) -> int:
+    """Tokens in the cache of `after_past`: more than the longest of `borders`, if their cache is not too large.
+
+    `borders`: name -> tokens after which a layer may change, such as a window. Those not crossed go into `notes`.
+    """
+    token = sum(4 * cache.heads * (cache.key_dim + cache.value_dim) for cache in decoder.layer_caches)  # bytes
+    room = max(decoder.max_positions - len(AFTER_PAST), 0)
+    past = min(max([0, *borders.values()]) + BEYOND, room, PAST_BYTES // token)
+    notes += [
+        f"the check has caches of {past} tokens, so it does not cross {name} = {border}"
+        for name, border in borders.items()
+        if past < min(border, room)
+    ]
+    return past
 
 
 def random_past(decoder: Decoder, past: int) -> Iterator[tuple[Floats, Floats]]:

@@ -11,7 +11,7 @@ from intaglio.accuracy.default_bounds import Bounds
 from intaglio.bundle.bundle import Decoder, Draft, LayerCache
 from intaglio.display.progress import step
 from intaglio.errors import BundleError, SourceError
-from intaglio.exporters.decoders.check import AFTER_PAST, check_decoder, random_past, token_batch
+from intaglio.exporters.decoders.check import AFTER_PAST, check_decoder, past_tokens, random_past, token_batch
 from intaglio.exporters.decoders.foreign.masks import window_of
 from intaglio.exporters.decoders.foreign.original import Original
 from intaglio.exporters.decoders.foreign.rewrite import Rewriting
@@ -21,9 +21,7 @@ from intaglio.exporters.reference.check import Checked
 from intaglio.runtime.sessions.step import LOGITS
 from intaglio.runtime.text.tokenizer import TOKENIZER, Tokenizer
 
-BEYOND = 16  # tokens beyond the longest window, in the check
 LONGEST = 4096  # tokens of a text, where no file says it and the graph has no table of positions
-PAST_BYTES = 1 << 30  # of a random cache in the check
 
 
 def rewritten(path: Path, model: ir.Model, places: Sequence[Path], draft: Draft) -> ForeignDecoder | None:
@@ -60,11 +58,12 @@ class ForeignDecoder:
         # Of the layers whose graph applies a window; one that all have is in the mask of a step.
         self.inside = [None if self.decoder.sliding_window else window for window in self._windows]
 
-    def check(self, written: Path, bounds: Bounds) -> dict[str, Checked]:
-        """Compare the graph `written`, beside its tokenizer, with the original."""
+    def check(self, written: Path, bounds: Bounds, notes: list[str]) -> dict[str, Checked]:
+        """Compare the graph `written`, beside its tokenizer, with the original; `notes`: as of `past_tokens`."""
         decoder = self.decoder
         batch = token_batch(written.parent, decoder)
-        past = self._past()
+        windows = [window for window in self._windows if window]
+        past = past_tokens(decoder, {"the longest window": max(windows)} if windows else {}, notes)
         with step("running the original graph"):
             logits = [self._original.compute([LOGITS], text)[0][0].astype("float32") for text in batch]
             if past:
@@ -72,13 +71,6 @@ class ForeignDecoder:
                 logits.append(after[0][0].astype("float32"))
         with step("checking against the original graph"):
             return check_decoder(written, decoder, bounds, batch, {LOGITS: logits}, (), past)
-
-    def _past(self) -> int:
-        """Tokens in the cache when the check crosses windows."""
-        decoder = self.decoder
-        token = sum(4 * cache.heads * (cache.key_dim + cache.value_dim) for cache in decoder.layer_caches)
-        longest = max([0, *(window for window in self._windows if window)])
-        return max(min(longest + BEYOND, decoder.max_positions - len(AFTER_PAST), PAST_BYTES // token), 0)
 
 
 def _window(site: Site, original: Original, positions: int) -> int | None:

@@ -27,14 +27,13 @@ def gather_wanted(graph: ir.Graph, logits: ir.Value, indices: ir.Value, nodes: N
             break
         user, index = node, tokens[0]
         states = node.inputs[index]  # type: ignore[assignment]
-    place = user or logits.producer()
-    assert place is not None
-    if user is None:  # behind the last node, whose own outputs cannot be read before it
-        made = _gathered(states, indices, nodes)
-        graph.insert_after(place, made)
-        return made[-1].outputs[0]
     made = _gathered(states, indices, nodes)
-    graph.insert_before(place, made)
+    if user is None:  # behind the last node, whose own outputs cannot be read before it
+        last = logits.producer()
+        assert last is not None
+        graph.insert_after(last, made)
+        return made[-1].outputs[0]
+    graph.insert_before(user, made)
     user.replace_input_with(index, made[-1].outputs[0])
     return logits
 

@@ -11,7 +11,7 @@ from intaglio.errors import SourceError, UsageError
 from intaglio.exporters.checkpoints.checkpoint import Checkpoint
 from intaglio.exporters.checkpoints.quantized.formats import kept
 from intaglio.exporters.checkpoints.tokenizer_files import write_decoder_tokenizer
-from intaglio.exporters.decoders.check import AFTER_PAST, check_decoder, token_batch
+from intaglio.exporters.decoders.check import check_decoder, past_tokens, token_batch
 from intaglio.exporters.decoders.context import SHORT, border, check_context, fix_frequencies
 from intaglio.exporters.decoders.reference import source_outputs
 from intaglio.exporters.decoders.traced.family import TracedFamily
@@ -29,8 +29,6 @@ if TYPE_CHECKING:
 
 NUMBERS = ("num_hidden_layers", "num_attention_heads", "max_position_embeddings")
 BORDERS = ("sliding_window", "attention_chunk_size", "floor_scale")  # numbers of tokens after which a layer may change
-BEYOND = 16  # tokens beyond them in the check
-PAST_BYTES = 1 << 30  # of a random cache in the check
 
 
 def export_traced_decoder(
@@ -148,17 +146,9 @@ def _window(config: Any, layer: int) -> int | None:
 
 
 def _past(config: Any, decoder: Decoder, notes: list[str]) -> int:
-    """Tokens in the cache when the check crosses windows: more than the longest, if their cache is not too large."""
-    token = sum(4 * cache.heads * (cache.key_dim + cache.value_dim) for cache in decoder.layer_caches)  # bytes
+    """Tokens in the cache when the check crosses windows."""
     borders = {name: border for name in BORDERS if isinstance(border := getattr(config, name, None), int)}
-    longest, room = max([0, *borders.values()]), max(decoder.max_positions - len(AFTER_PAST), 0)
-    past = min(longest + BEYOND, room, PAST_BYTES // token)
-    notes += [
-        f"the check has caches of {past} tokens, so it does not cross {name} = {border}"
-        for name, border in borders.items()
-        if past < min(border, room)
-    ]
-    return past
+    return past_tokens(decoder, borders, notes)
 
 
 def _write(

@@ -19,6 +19,7 @@ from intaglio import compress, export, generate
 from intaglio.bundle.bundle import Bundle, LayerCache
 from intaglio.bundle.model_file import load
 from intaglio.errors import SourceError, UsageError
+from intaglio.exporters.decoders import check as decoder_check
 from intaglio.exporters.decoders.foreign import group_query, rewrite
 
 PROMPTS = ["hello", "a longer text, for a batch"]
@@ -260,3 +261,10 @@ def test_unreadable_tokenizer_is_named_without_the_path_of_a_temporary_file(tmp_
     ) as found:
         export(str(path), tmp_path / "bundle")
     assert "intaglio-tmp" not in str(found.value)
+
+
+def test_window_that_the_check_cannot_cross_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(decoder_check, "PAST_BYTES", 3 * 4 * KV_HEADS * 2 * DIM)
+    path = write_foreign(tmp_path / "source", Foreign(windows=(7,)))
+    result = export(str(path), tmp_path / "bundle")
+    assert result.notes == ["the check has caches of 3 tokens, so it does not cross the longest window = 7"]

@@ -17,6 +17,7 @@ from intaglio.bundle.bundle import Bundle, Decoder, LayerCache
 from intaglio.bundle.model_file import load
 from intaglio.errors import SourceError, UsageError
 from intaglio.exporters import export
+from intaglio.exporters.decoders import check as decoder_check
 from intaglio.exporters.decoders.traced import export as traced_export
 from intaglio.runtime import generate
 from intaglio.validation import validate
@@ -72,7 +73,7 @@ def test_windows_that_the_check_cannot_cross_are_named(monkeypatch: pytest.Monke
     decoder = Decoder(layers=2, heads=4, kv_heads=2, head_dim=8, vocab_size=9, max_positions=4096)
     assert traced_export._past(config, decoder, notes) == 1016
     assert notes == []
-    monkeypatch.setattr(traced_export, "PAST_BYTES", 100 * 2 * 2 * (8 + 8) * 4)
+    monkeypatch.setattr(decoder_check, "PAST_BYTES", 100 * 2 * 2 * (8 + 8) * 4)
     assert traced_export._past(config, decoder, notes) == 100
     assert notes == ["the check has caches of 100 tokens, so it does not cross sliding_window = 1000"]
 
