@@ -11,13 +11,13 @@ from intaglio.bundle.bundle import Axis, Draft, Source, tensor_spec
 from intaglio.bundle.external_data import external_data_files
 from intaglio.bundle.model_file import load, outline, parse, save
 from intaglio.bundle.recorded_name import recorded_name
-from intaglio.errors import BundleError, SourceError, UsageError, one_line
+from intaglio.errors import BundleError, SourceError, one_line
 from intaglio.exporters.checkpoints.family import Family
 from intaglio.exporters.checkpoints.pointers import check_downloaded
 from intaglio.exporters.checkpoints.tokenizer_files import BESIDE, BESIDE_DECODER
 from intaglio.exporters.decoders.foreign.export import rewritten
 from intaglio.exporters.decoders.writing import step_axes
-from intaglio.exporters.reference.check import Checked
+from intaglio.exporters.reference.check import Checked, check_needed
 from intaglio.exporters.writing.manifest import new_manifest
 from intaglio.files.hashes import copy_file, inside, sha256
 from intaglio.plugins import custom_operators
@@ -64,9 +64,7 @@ def adopt(path: Path, draft: Draft, given: Mapping[str, float], check: bool) -> 
         reasons = [str(error).rstrip(".")]
         draft.notes.append(f"it has a cache, but is taken as a graph that `generate` does not run: {reasons[0]}")
     if decoder and not check:
-        raise UsageError(
-            "--no-check: the graph of a decoder is rewritten, which can go wrong without an error. Leave it out."
-        )
+        raise check_needed("the graph of a decoder is rewritten")
     inputs = [tensor_spec(value) for value in model.graph.inputs if not value.is_initializer()]
     outputs = {tensor_spec(value).name for value in model.graph.outputs}
     symbolic = {length for spec in inputs for length in spec.shape if isinstance(length, str)}

@@ -10,7 +10,6 @@ from intaglio.accuracy.default_bounds import Bounds
 from intaglio.bundle.bundle import Axis, Draft
 from intaglio.bundle.model_file import save
 from intaglio.display.progress import step
-from intaglio.errors import UsageError
 from intaglio.exporters.checkpoints.checkpoint import Checkpoint
 from intaglio.exporters.checkpoints.tokenizer_files import write_tokenizer
 from intaglio.exporters.encoders.description import EncoderDescription, activation, describe_encoder
@@ -18,7 +17,7 @@ from intaglio.exporters.encoders.family import EncoderFamily
 from intaglio.exporters.encoders.reference import build_encoder, reference_outputs
 from intaglio.exporters.encoders.sentence_tokenizer import SentenceTokenizer, record_sentence, sentence_tokenizer
 from intaglio.exporters.encoders.traced import TracedEncoder
-from intaglio.exporters.reference.check import Batch, Checked, check_graph
+from intaglio.exporters.reference.check import Batch, Checked, check_graph, check_needed
 from intaglio.exporters.reference.source_model import check_finite, source_errors, tracing_errors
 from intaglio.exporters.writing.manifest import new_manifest
 from intaglio.extras import load
@@ -47,10 +46,7 @@ def export_encoder(
         load("transformers")
         importlib.import_module("intaglio.exporters.encoders.trace")
     if bounds is None and isinstance(family, TracedEncoder):
-        raise UsageError(
-            f"--no-check: the graph of a {described.architecture} is traced, which can go wrong without an error. "
-            "Leave it out."
-        )
+        raise check_needed(f"the graph of a {described.architecture} is traced")
     if bounds is None:
         _write_graph(checkpoint, described, tokenizer, dtype, draft)
         return {}

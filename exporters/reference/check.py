@@ -18,7 +18,7 @@ import numpy.typing as npt
 from intaglio.accuracy.default_bounds import INTEGER, Bounds
 from intaglio.accuracy.metrics import cosine, max_abs
 from intaglio.accuracy.padding import without_padding
-from intaglio.errors import EngineError
+from intaglio.errors import EngineError, UsageError
 from intaglio.plugins import ort as kernels
 from intaglio.processes import children
 from intaglio.processes.temporary import scratch_directory
@@ -48,6 +48,15 @@ class Checked(msgspec.Struct):
     cosine: float
     passed: bool
     limit: float  # upper bound of `max_abs`
+
+
+def check_needed(graphs: str, by_layer: bool = False) -> UsageError:
+    """The error for an export without its check; `graphs`: of what, such as "the graph of a BertModel is traced".
+
+    `by_layer`: the check reads the weights layer by layer.
+    """
+    memory = "; the check has the weights of one layer in memory at a time" if by_layer else ""
+    return UsageError(f"--no-check: {graphs}, which can go wrong without an error. Leave it out{memory}.")
 
 
 def open_checked(model: Path, cuts: Sequence[str], outputs: Collection[str] | None = None) -> Engine:

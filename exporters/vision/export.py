@@ -13,12 +13,12 @@ from intaglio.accuracy.default_bounds import BOUNDS, Absolute, Bounds
 from intaglio.bundle.bundle import Axis, Draft, TensorSpec
 from intaglio.bundle.model_file import save
 from intaglio.display.progress import step
-from intaglio.errors import SourceError, UsageError
+from intaglio.errors import SourceError
 from intaglio.exporters.checkpoints.checkpoint import PROCESSORS, Checkpoint
 from intaglio.exporters.checkpoints.family import architecture_of
 from intaglio.exporters.checkpoints.plausible import check_config
 from intaglio.exporters.encoders.description import activation, class_labels
-from intaglio.exporters.reference.check import Batch, Checked, check_graph
+from intaglio.exporters.reference.check import Batch, Checked, check_graph, check_needed
 from intaglio.exporters.reference.source_model import check_finite, tracing_errors
 from intaglio.exporters.vision.family import VisionFamily
 from intaglio.exporters.vision.front_end import PIXEL_VALUES, add_front_end, front_end_alone
@@ -54,9 +54,7 @@ def export_vision(
     """
     architecture = architecture_of(checkpoint.config, family)
     if bounds is None:
-        raise UsageError(
-            f"--no-check: the graph of a {architecture} is traced, which can go wrong without an error. Leave it out."
-        )
+        raise check_needed(f"the graph of a {architecture} is traced")
     with step("loading the libraries"):
         load("torch")
         load("transformers")

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 from intaglio.accuracy.default_bounds import Bounds
 from intaglio.bundle.bundle import Decoder, Draft, LayerCache
 from intaglio.display.progress import step
-from intaglio.errors import SourceError, UsageError
+from intaglio.errors import SourceError
 from intaglio.exporters.checkpoints.checkpoint import Checkpoint
 from intaglio.exporters.checkpoints.quantized.formats import kept
 from intaglio.exporters.checkpoints.tokenizer_files import write_decoder_tokenizer
@@ -17,7 +17,7 @@ from intaglio.exporters.decoders.reference import source_outputs
 from intaglio.exporters.decoders.traced.family import TracedFamily
 from intaglio.exporters.decoders.writing import with_ends, with_trained, write_decoder
 from intaglio.exporters.files.config import integer
-from intaglio.exporters.reference.check import Checked, block_outputs
+from intaglio.exporters.reference.check import Checked, block_outputs, check_needed
 from intaglio.exporters.reference.source_model import deferred_model, tracing_errors
 from intaglio.extras import load
 from intaglio.networks.drafts import MATRICES, RECORD, unsuited
@@ -59,10 +59,7 @@ def export_traced_decoder(
         _check_drafts(checkpoint, config.get_text_config())
         _check_windows(checkpoint, config.get_text_config())
         if bounds is None:
-            raise UsageError(
-                f"--no-check: the graph of a {family.architecture} is traced, which can go wrong without an error. "
-                "Leave it out; the check has the weights of one layer in memory at a time."
-            )
+            raise check_needed(f"the graph of a {family.architecture} is traced", by_layer=True)
         fix_frequencies(model, context)
         vocabulary = int(model.get_output_embeddings().weight.shape[0])
         with tracing_errors(checkpoint, family.architecture):

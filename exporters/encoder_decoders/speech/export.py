@@ -10,7 +10,7 @@ from intaglio.accuracy.default_bounds import Bounds
 from intaglio.bundle.bundle import Axis, Decoder, Draft, Encoder, TensorSpec, Transcriber, tensor_spec
 from intaglio.bundle.model_file import save, share
 from intaglio.display.progress import step
-from intaglio.errors import SourceError, UsageError
+from intaglio.errors import SourceError
 from intaglio.exporters.checkpoints.checkpoint import Checkpoint
 from intaglio.exporters.checkpoints.tokenizer_files import write_decoder_tokenizer
 from intaglio.exporters.decoders.writing import GENERATION, generation_settings, step_axes, with_ends
@@ -20,7 +20,7 @@ from intaglio.exporters.encoder_decoders.speech.front_end import RATE, LogMel, f
 from intaglio.exporters.encoder_decoders.speech.tokens import TextTokens, text_tokens
 from intaglio.exporters.encoder_decoders.writing import ENCODER, SHARED
 from intaglio.exporters.files.config import integer
-from intaglio.exporters.reference.check import Checked, Floats
+from intaglio.exporters.reference.check import Checked, Floats, check_needed
 from intaglio.exporters.reference.source_model import build_model, check_finite, deferred_model, tracing_errors
 from intaglio.exporters.writing.manifest import new_manifest
 from intaglio.extras import load
@@ -43,10 +43,7 @@ def export_transcriber(
     Raises `SourceError` for a checkpoint that is inconsistent or not supported, `UsageError` without `bounds`.
     """
     if bounds is None:
-        raise UsageError(
-            f"--no-check: the graphs of a {family.architecture} are traced, which can go wrong without an error. "
-            "Leave it out."
-        )
+        raise check_needed(f"the graphs of a {family.architecture} are traced")
     log_mel = read_log_mel(checkpoint.folder)
     with step("loading the libraries"):
         torch = load("torch")

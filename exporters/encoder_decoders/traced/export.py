@@ -7,12 +7,12 @@ from typing import Any
 from intaglio.accuracy.default_bounds import Bounds
 from intaglio.bundle.bundle import Decoder, Draft
 from intaglio.display.progress import step
-from intaglio.errors import SourceError, UsageError
+from intaglio.errors import SourceError
 from intaglio.exporters.checkpoints.checkpoint import Checkpoint
 from intaglio.exporters.encoder_decoders.traced.family import TracedEncoderDecoder
 from intaglio.exporters.encoder_decoders.writing import Part, Parts, special_tokens, write_encoder_decoder
 from intaglio.exporters.files.config import integer
-from intaglio.exporters.reference.check import Checked
+from intaglio.exporters.reference.check import Checked, check_needed
 from intaglio.exporters.reference.source_model import deferred_model, tracing_errors
 from intaglio.extras import load
 
@@ -27,10 +27,7 @@ def export_traced_encoder_decoder(
     Raises `SourceError` for a checkpoint that is inconsistent or not supported, `UsageError` without `bounds`.
     """
     if bounds is None:
-        raise UsageError(
-            f"--no-check: the graphs of a {family.architecture} are traced, which can go wrong without an error. "
-            "Leave it out; the check has the weights of one layer in memory at a time."
-        )
+        raise check_needed(f"the graphs of a {family.architecture} are traced", by_layer=True)
     with step("loading the libraries"):
         torch = load("torch")
         load("transformers")

@@ -11,10 +11,9 @@ from intaglio.accuracy.default_bounds import Bounds
 from intaglio.bundle.bundle import Audio, Axis, Draft, TensorSpec
 from intaglio.bundle.model_file import save
 from intaglio.display.progress import step
-from intaglio.errors import UsageError
 from intaglio.exporters.checkpoints.checkpoint import Checkpoint
 from intaglio.exporters.encoders.traced import blocks_of
-from intaglio.exporters.reference.check import Batch, Checked, check_graph
+from intaglio.exporters.reference.check import Batch, Checked, check_graph, check_needed
 from intaglio.exporters.reference.source_model import build_model, check_finite, tracing_errors
 from intaglio.exporters.speech.traced.family import TracedRecognizer
 from intaglio.exporters.speech.traced.feature_extractor import Waveforms, read_waveforms
@@ -39,10 +38,7 @@ def export_traced_recognizer(
     checkpoint that is inconsistent or not supported, `UsageError` without `bounds`.
     """
     if bounds is None:
-        raise UsageError(
-            f"--no-check: the graph of a {family.architecture} is traced, which can go wrong without an error. "
-            "Leave it out."
-        )
+        raise check_needed(f"the graph of a {family.architecture} is traced")
     waveforms = read_waveforms(checkpoint.folder)
     with step("loading the libraries"):
         torch = load("torch")
