@@ -43,6 +43,7 @@ LONGER = {
             "tests/graph_passes/integer/test_int8_qdq.py",
             "tests/graph_passes/calibration/test_calibrate.py",
             "tests/intaglio/bundle/test_bundle.py",
+            "tests/intaglio/files/test_input_files.py",
             "tests/plugins/cuda/test_emulator.py",
             "tests/runtime/agents/models/test_engine_model.py",
             "tests/runtime/agents/tools/test_caller.py",

@@ -5,7 +5,8 @@ from __future__ import annotations
 import sys
 from collections.abc import Iterator
 from pathlib import Path
-from typing import BinaryIO
+
+import click
 
 from intaglio.errors import UsageError
 from intaglio.files.input_files import MAX_BYTES, NotTextError, decode, open_file, stream_lines
@@ -24,15 +25,8 @@ def lines(file: Path | None, option: str = "--input") -> Iterator[str]:
     except OSError as error:
         fix = "Give a UTF-8 file with one text per line, or - for stdin."
         raise UsageError(f"{option} {file}: {error.strerror}. {fix}") from error
-    found = _closing(stream, f"{option} {file}")
-    next(found)
-    return found
-
-
-def _closing(stream: BinaryIO, name: str) -> Iterator[str]:
-    with stream:
-        yield ""  # not a line: from here on the file is closed with the generator, also if no line is ever read
-        yield from stream_lines(stream, name)
+    # Closed with the command, not with the generator, which an error's traceback may keep.
+    return stream_lines(click.get_current_context().with_resource(stream), f"{option} {file}")
 
 
 def standard_input(missing: str) -> str:

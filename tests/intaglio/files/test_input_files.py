@@ -86,8 +86,16 @@ MANIFEST = (
     '{"format": 1, "created_by": "caf\u00e9 @", "source": {"kind": "onnx", "location": ""}, "family": "", '
     '"architecture": "", "task": "", "dtype": "float32", "inputs": [], "outputs": []}\n'
 )
+
+
+def run_input(path: Path) -> list[str]:
+    """The texts that `run --input` reads."""
+    with click.Context(click.Command("run")):
+        return list(lines(path))
+
+
 READERS: dict[str, Reader] = {
-    "run --input": Reader(LINES, lambda path: list(lines(path))),
+    "run --input": Reader(LINES, run_input),
     "generate --file": Reader(LINES, generate.read_prompt),
     "generate --data": Reader(PROMPTS, lambda path: read_examples(path, "--data")),
     "generate --messages": Reader(
@@ -273,7 +281,7 @@ def test_file_beyond_the_size_limit_is_not_read(tmp_path: Path) -> None:
     with pytest.raises(OSError, match="1099511627776 bytes, expected at most 1000"):
         read_bytes(tmp_path / "sparse", 1000)
     with pytest.raises(UsageError, match="line 1 is longer than"):
-        next(lines(tmp_path / "sparse"))
+        run_input(tmp_path / "sparse")
 
 
 def test_pipes_devices_and_byte_order_marks_of_checkpoints_are_refused(tmp_path: Path) -> None:
