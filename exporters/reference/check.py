@@ -60,11 +60,14 @@ def check_needed(graphs: str, by_layer: bool = False) -> UsageError:
 
 
 def open_checked(model: Path, cuts: Sequence[str], outputs: Collection[str] | None = None) -> Engine:
-    """Open the ONNX file `model`: one with many weights in parts, cut at the values `cuts`; see `LayeredEngine`."""
+    """Open the ONNX file `model` to compute exactly; see `keep_activations`.
+
+    One with many weights is opened in parts, cut at the values `cuts`; see `LayeredEngine`.
+    """
     size = sum(file.stat().st_size for file in model.parent.glob("*") if file.is_file())
     if cuts and size > WHOLE_UP_TO and kernels.operators():
         return LayeredEngine(model, cuts, outputs)
-    return OnnxRuntimeEngine(model, outputs=outputs)
+    return OnnxRuntimeEngine(model, outputs=outputs, exact=True)
 
 
 def check_graph(model: Path, bounds: Bounds, feeds: list[Batch], expected: list[Batch]) -> dict[str, Checked]:

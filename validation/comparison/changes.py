@@ -55,11 +55,12 @@ def changes_between(actual: Manifest, expected: Manifest | None) -> Changes:
         common += 1
     shared = actual.passes[:common]
     apart = [*actual.passes[common:], *theirs[common:]]
-    precision = _precision([actual, *([expected] if expected is not None else [])])
+    sides = [actual, *([expected] if expected is not None else [])]
+    precision = _precision(sides)
     effects = [(effect_of(record), record.name) for record in apart]
     if expected is not None and _other_weights(actual, expected):
         effects.append((Effect.REPLACED, OTHER_WEIGHTS))
-    largest = max([*(effect for effect, _ in effects), _arithmetic(shared, apart, precision)], key=ORDER.index)
+    largest = max([*(effect for effect, _ in effects), _arithmetic(shared, apart, sides, precision)], key=ORDER.index)
     names = [name for effect, name in effects if effect is largest and effect is not Effect.EXACT]
     return Changes(largest, tuple(dict.fromkeys(names)), _coarser(largest, precision))
 
@@ -86,7 +87,9 @@ def _same(left: PassRecord, right: PassRecord) -> bool:
     return (left.name, left.options, left.counts) == (right.name, right.options, right.counts)
 
 
-def _arithmetic(shared: Sequence[PassRecord], apart: Sequence[PassRecord], precision: str) -> Effect:
+def _arithmetic(
+    shared: Sequence[PassRecord], apart: Sequence[PassRecord], sides: Sequence[Manifest], precision: str
+) -> Effect:
     """The effect of different arithmetic between two runs of the same graph whose operators round their inputs.
 
     Activations in Q/DQ form can differ by one step if another runtime sums in another order. The CPU kernels for
@@ -100,7 +103,14 @@ def _arithmetic(shared: Sequence[PassRecord], apart: Sequence[PassRecord], preci
         return Effect.INT8
     if precision in HALF or any(record.options.get("activation_bits") == 16 for record in shared):
         return Effect.FLOAT16
-    return Effect.EXACT
+    return Effect.FLOAT16 if any(map(_keeps_codes, sides)) else Effect.EXACT
+
+
+def _keeps_codes(side: Manifest) -> bool:
+    """Whether products with codes came with the checkpoint, which are exported with 16 bits of the activations."""
+    return "GroupMatMul" in side.custom_operators and not any(
+        "activation_bits" in record.options for record in side.passes
+    )
 
 
 def _precision(sides: Iterable[Manifest]) -> str:

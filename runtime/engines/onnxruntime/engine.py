@@ -17,6 +17,7 @@ from intaglio.runtime.engines.device_memory import DeviceMemory
 from intaglio.runtime.engines.engine import Array, Binding, Engine, check_buffers
 from intaglio.runtime.engines.memory import Buffer
 from intaglio.runtime.engines.onnxruntime.custom_operators import runnable
+from intaglio.runtime.engines.onnxruntime.exact_products import keep_activations
 from intaglio.runtime.engines.onnxruntime.partial_graph import partial_graph
 from intaglio.runtime.engines.onnxruntime.provider import missing_provider, open_session
 from intaglio.runtime.engines.onnxruntime.stored import stored_model
@@ -43,7 +44,7 @@ class OnnxRuntimeEngine(Engine):
     `spinning`: idle worker threads busy-wait, which starts them faster but takes processor time from other threads.
     `outputs`: the names of the outputs to compute, by default all; only the weights and inputs that they need are used.
     `graph`: the bundle's ONNX file to open. `memory`: that of an engine on the same GPU, for engines that share
-    buffers; by default the target's own.
+    buffers; by default the target's own. `exact`: see `keep_activations`.
     """
 
     _device: DeviceMemory | None = None
@@ -58,6 +59,7 @@ class OnnxRuntimeEngine(Engine):
         outputs: Collection[str] | None = None,
         graph: str = MODEL,
         memory: DeviceMemory | None = None,
+        exact: bool = False,
     ):
         check_threads(threads)
         onnxruntime = load("onnxruntime")
@@ -78,8 +80,11 @@ class OnnxRuntimeEngine(Engine):
             self._owns_device = memory is None
         with runnable(path, options, operators, TARGETS[target].needs_gpu) as file:
             model: str | bytes = str(file)
-            if outputs is not None:
-                model = partial_graph(file, outputs).SerializeToString()
+            if outputs is not None or exact:
+                part = partial_graph(file, outputs)
+                if exact:
+                    keep_activations(part)
+                model = part.SerializeToString()
                 options.add_session_config_entry(EXTERNAL_DATA_FOLDER, str(file.parent))
             settings = {"user_compute_stream": str(self._device.stream)} if self._device else None
             try:

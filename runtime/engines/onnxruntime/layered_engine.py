@@ -17,6 +17,7 @@ from intaglio.plugins import ort as kernels
 from intaglio.processes.threads import usable_threads
 from intaglio.runtime.engines.engine import Array, Engine
 from intaglio.runtime.engines.onnxruntime.engine import DTYPES, EXTERNAL_DATA_FOLDER
+from intaglio.runtime.engines.onnxruntime.exact_products import keep_activations
 from intaglio.runtime.engines.onnxruntime.partial_graph import needed, reduce
 from intaglio.runtime.engines.onnxruntime.provider import open_session
 
@@ -26,12 +27,13 @@ class LayeredEngine(Engine):
 
     Each part is opened when it runs, and closed afterwards. A part has the nodes that its values are computed from, up
     to earlier cuts: values shared by all layers, such as a mask, are computed in each. Unknown cuts are ignored. It
-    takes more time than `OnnxRuntimeEngine`, and gives the same numbers, as the nodes are the same. Our own operators
-    need the compiled library.
+    takes more time than an `OnnxRuntimeEngine` that is exact, and gives the same numbers, as the nodes are the same.
+    Our own operators need the compiled library.
     """
 
     def __init__(self, path: Path, cuts: Sequence[str], outputs: Collection[str] | None = None):
         model = outline(path, located=True)
+        keep_activations(model)
         if outputs is not None:
             reduce(model, outputs)
         produced = {name for node in model.graph.node for name in node.output}

@@ -17,16 +17,19 @@ if TYPE_CHECKING:
     import onnx
 
 
-def partial_graph(path: Path, outputs: Collection[str]) -> onnx.ModelProto:
+def partial_graph(path: Path, outputs: Collection[str] | None) -> onnx.ModelProto:
     """The model in `path` reduced to these `outputs`, in the file's order, and the nodes they are computed from.
+
+    Without `outputs` it is the whole model.
 
     Weights inside the file are read if they are needed; external data stays in its file next to `path`. Raises
     `EngineError` for an output that the file does not have, `BundleError` for a file that cannot be read.
     """
     model = outline(path, located=True)
-    if lacking := sorted(set(outputs).difference(value.name for value in model.graph.output)):
-        raise EngineError(f"{path}: has no output {', '.join(lacking)}. Re-export the bundle.")
-    reduce(model, outputs)
+    if outputs is not None:
+        if lacking := sorted(set(outputs).difference(value.name for value in model.graph.output)):
+            raise EngineError(f"{path}: has no output {', '.join(lacking)}. Re-export the bundle.")
+        reduce(model, outputs)
     with path.open("rb") as file:
         for tensor in model.graph.initializer:
             place = {entry.key: entry.value for entry in tensor.external_data}

@@ -169,7 +169,7 @@ class File(NamedTuple):
 def export_file(folder: Path, architecture: str, types: dict[str, str]) -> File:
     """Write a file with weights of these types, and export it."""
     path = write_gguf(save(folder, architecture, **WIDE), folder / "model.gguf", architecture, types)
-    looks_up = types.get("token_embd", "") in ("Q5_1", "Q8_0")
+    looks_up = types.get("token_embd", "") in ("Q5_1", "Q8_0", "Q6_K")
     return File(path, folder / "bundle", export(str(path), folder / "bundle"), looks_up)
 
 

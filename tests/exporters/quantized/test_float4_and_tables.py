@@ -262,8 +262,8 @@ EXPORTED = [
     ("qwen3", FOUR_BITS, stored(nf4, 64, False), "weights in NF4 (bitsandbytes)"),
     ("phi3", EIGHT_BITS, stored(int8), "8 bits, groups of 64"),
     ("gemma2", MX, stored(fp4, "mx"), "8 bits, groups of 32"),
-    ("mistral", NV, stored(fp4, "nv"), "weights in NVFP4 (compressed-tensors)"),
-    ("llama", MODELOPT, stored(fp4, "modelopt"), "weights in NVFP4 (modelopt)"),
+    ("mistral", NV, stored(fp4, "nv"), "8 bits, groups of 16"),
+    ("llama", MODELOPT, stored(fp4, "modelopt"), "8 bits, groups of 16"),
     ("qwen2", GEMV | {"group_size": 32}, stored(gemv, 32), "4 bits, groups of 32"),
     ("gpt_oss", GPT_OSS, lambda weight, seed: _gpt_oss(weight, seed), "16 weights are kept as mxfp4 has them: 8 bits"),
 ]

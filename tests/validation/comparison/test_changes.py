@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+from collections.abc import Sequence
 from typing import Any
 
 import msgspec
@@ -15,7 +16,9 @@ from intaglio.graph_passes.recipes.loading import load_recipe
 from intaglio.validation.comparison.changes import changes_between, effect_of
 
 
-def manifest(*names: str | PassRecord, dtype: str = "float32", output: str = "float32", sha: str = "") -> Manifest:
+def manifest(
+    *names: str | PassRecord, dtype: str = "float32", output: str = "float32", sha: str = "", operators: Sequence[str] = ()
+) -> Manifest:
     records = [name if isinstance(name, PassRecord) else PassRecord(name) for name in names]
     return Manifest(
         format=FORMAT,
@@ -28,6 +31,7 @@ def manifest(*names: str | PassRecord, dtype: str = "float32", output: str = "fl
         inputs=[],
         outputs=[TensorSpec("y", output, ("batch",))],
         passes=records,
+        custom_operators=list(operators),
     )
 
 
@@ -93,6 +97,16 @@ def test_passes_of_both_models_do_not_count() -> None:
     more = changes_between(manifest(rounded, "prune_rows"), manifest(rounded))
     assert (more.effect, more.passes) == (Effect.REPLACED, ("prune_rows",))
     assert changes_between(manifest(), manifest(rounded)).passes == ("rtn",)
+
+
+def test_codes_of_the_checkpoint_round_the_activations() -> None:
+    imported = manifest(operators=["GroupMatMul"])
+    for expected in (None, manifest(), imported):
+        found = changes_between(imported, expected)
+        assert (found.effect, found.precision) == (Effect.FLOAT16, "float16")
+    exact = PassRecord("rtn", {"bits": 4, "activation_bits": 32})
+    compressed = manifest(exact, operators=["GroupMatMul"])
+    assert changes_between(compressed, compressed).effect is Effect.EXACT
 
 
 def test_bounds_of_equal_graphs_follow_their_operators() -> None:
