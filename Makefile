@@ -37,11 +37,10 @@ PIP := PYTHONWARNINGS=ignore $(BIN)/pip install --quiet --no-compile --constrain
 quickstart: $(VENV)/run
 	PATH="$(CURDIR)/$(BIN):$$PATH" bash examples/quickstart.sh build/quickstart
 
-# The kernels are compiled while pip downloads, the types are checked beside the tests, some of which wait.
+# The kernels are compiled while pip downloads, and the types are checked while one process collects the tests.
 test:
 	$(MAKE) --jobs=2 $(VENV)/dev kernels
-	$(MAKE) --jobs=2 lint collected
-	$(MAKE) --jobs=2 types tests
+	$(MAKE) --jobs=2 lint collected types tests
 
 lint: $(VENV)/dev
 	$(BIN)/ruff check .
@@ -60,7 +59,7 @@ collected: $(VENV)/dev kernels
 
 # Many tests wait for a program or a time limit: three workers keep two processors busy.
 # Reordered by their number of tests, the files with the longest ones would come last, to one process alone.
-tests: $(VENV)/dev kernels
+tests: $(VENV)/dev kernels | $(filter collected,$(MAKECMDGOALS))
 	$(BIN)/pytest -n 3 --dist loadfile --no-loadscope-reorder
 
 test-changed: $(VENV)/dev kernels

@@ -39,7 +39,8 @@ def identity(module: Any, arguments: Any, options: dict[str, Any]) -> str:
         parts.append(f"{name}: {type(part).__module__}.{type(part).__qualname__} {part.training}")
         for key, value in sorted(vars(part).items()):
             if isinstance(value, (*PLAIN, torch.dtype)):
-                parts.append(f"{key}={value!r}")
+                # The order of a set differs between processes.
+                parts.append(f"{key}={sorted(value, key=repr) if isinstance(value, (set, frozenset)) else value!r}")
             elif isinstance(value, transformers.PreTrainedConfig):
                 parts.append(repr({name: each for name, each in value.to_dict().items() if name not in NAMES}))
     first: dict[int, str] = {}

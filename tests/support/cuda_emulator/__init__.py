@@ -31,7 +31,7 @@ Array = npt.NDArray[np.generic]
 CHECKS = "-fsanitize=bounds,alignment,signed-integer-overflow,shift-exponent,integer-divide-by-zero,bool"
 FLAGS = (
     "-std=c++17",
-    "-O2",
+    "-O1",  # compiling takes most of the time
     "-g0",
     "-fPIC",
     "-fno-strict-aliasing",

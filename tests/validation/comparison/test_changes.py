@@ -17,7 +17,11 @@ from intaglio.validation.comparison.changes import changes_between, effect_of
 
 
 def manifest(
-    *names: str | PassRecord, dtype: str = "float32", output: str = "float32", sha: str = "", operators: Sequence[str] = ()
+    *names: str | PassRecord,
+    dtype: str = "float32",
+    output: str = "float32",
+    sha: str = "",
+    operators: Sequence[str] = (),
 ) -> Manifest:
     records = [name if isinstance(name, PassRecord) else PassRecord(name) for name in names]
     return Manifest(

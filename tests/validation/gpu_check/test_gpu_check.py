@@ -68,8 +68,13 @@ def test_both_shapes_of_blocks_are_checked(folder: str, sizes: Sizes) -> None:
     assert shapes == {(entry, few) for entry in entry_points(folder) if "float32" not in entry for few in (True, False)}
 
 
-def test_report_has_the_machine_every_kernel_and_its_time(gpu, intaglio: Run, tmp_path: Path) -> None:
-    gpu("requantize", "csr_matmul", forms=FORMS)
+@pytest.mark.parametrize(
+    "folders", [("requantize",), pytest.param(("requantize", "csr_matmul"), marks=pytest.mark.proof)]
+)
+def test_report_has_the_machine_every_kernel_and_its_time(
+    folders: tuple[str, ...], gpu, intaglio: Run, tmp_path: Path
+) -> None:
+    gpu(*folders, forms=FORMS)
     path = tmp_path / "report.json"
     code, printed, errors = intaglio("gpu-check", "-o", path, "--report", tmp_path / "reports")
     assert (code, errors) == (0, "")
@@ -82,7 +87,7 @@ def test_report_has_the_machine_every_kernel_and_its_time(gpu, intaglio: Run, tm
     assert report["passed"] and report["machine"]["clock_mhz"] == 1410 and report["machine"]["ecc"]
     assert report["machine"]["memory_clock_mhz"] is None and report["machine"]["versions"]["nvrtc"]
     parts = {(each["operator"], each["image"]): each for each in report["kernels"]}
-    assert list(parts) == [(folder, form) for folder in ("requantize", "csr_matmul") for form in FORMS]
+    assert list(parts) == [(folder, form) for folder in folders for form in FORMS]
     for (folder, form), part in parts.items():
         assert part["passed"] and set(part["kernels"]) == set(entry_points(folder))
         offsets = len(part["kernels"]) if form != "onnxruntime" else 0  # each kernel once more
