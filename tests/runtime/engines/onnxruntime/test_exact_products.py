@@ -1,4 +1,4 @@
-"""A check computes products with compressed weights exactly, whatever precision the graph asks for."""
+"""A check computes products with compressed weights exactly, also where the graph asks for 16 bits."""
 
 from __future__ import annotations
 
