@@ -29,6 +29,7 @@ FOLDERS = (
     "lut_matmul",
     "csr_matmul",
     "group_matmul",
+    "cached_attention",
 )
 
 

@@ -75,7 +75,6 @@ INTAGLIO_FLOAT F32 look_up(const float* table, Words index) {
     for (int i = 0; i < FLOATS; ++i) v[i] = table[index[i]];
     return v;
 }
-INTAGLIO_FLOAT void store_float(float* p, F32 v) { __builtin_memcpy(p, &v, sizeof v); }
 #endif
 
 // --- what products of bytes use ---------------------------------------------------------------------------------------

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from intaglio.plugins import OPS
 from intaglio.plugins.csr_matmul.spec import sparse_weight
 from intaglio.plugins.group_matmul.spec import group_weight
 from intaglio.plugins.kernel_check.case import Array, Case
@@ -51,7 +52,7 @@ def difference(case: Case, got: Sequence[Array], expected: Sequence[Array]) -> D
         exact, values = want.astype(np.float64), actual.astype(np.float64)
         with np.errstate(invalid="ignore"):
             errors = np.abs(values - exact)
-        allowed = _allowed(case, want) if case.operator in WEIGHTS else 0.0
+        allowed = TOLERANCES[case.operator](case, want) if case.operator in TOLERANCES else 0.0
         wrong = ~(errors <= allowed) | ~np.isfinite(values)
         if wrong.any():
             first = tuple(int(index) for index in np.unravel_index(int(wrong.argmax()), wrong.shape))
@@ -60,7 +61,17 @@ def difference(case: Case, got: Sequence[Array], expected: Sequence[Array]) -> D
     return None
 
 
-def _allowed(case: Case, want: Array) -> Array:
+def _of_attention(case: Case, want: Array) -> Array:
+    """The largest error of each value of the context `want`: of its sum, and of the exponentials of rounded scores."""
+    query, key, value, mask = (np.asarray(each) for each in case.inputs)
+    magnitudes = OPS["CachedAttention"].compute(query, key, np.abs(value), mask, **case.attributes)[0]
+    keys = np.repeat(np.abs(key.astype(np.float64)), query.shape[1] // max(key.shape[1], 1), axis=1)
+    scores = np.abs(query.astype(np.float64)) @ keys.swapaxes(-1, -2) * case.attributes["scale"]
+    allowed: Array = SUMMATION * (2 + scores.max(-1, keepdims=True, initial=0)) * magnitudes.astype(np.float64)
+    return allowed + 1e-30
+
+
+def _of_product(case: Case, want: Array) -> Array:
     """The largest error of each value of the output `want` of a product."""
     x, y, table = case.inputs[0], case.inputs[-1], case.inputs[2]
     assert x is not None and table is not None
@@ -105,5 +116,10 @@ def _groups(case: Case) -> Array:
     return group_weight(packed, scales, zero_points, case.attributes["bits"], case.attributes["group_size"])
 
 
-# The operators with a tolerance -> their weight as a dense float64 matrix [N, K].
+# Products with compressed weights -> their weight as a dense float64 matrix [N, K].
 WEIGHTS: dict[str, Callable[[Case], Array]] = {"LutMatMul": _table, "CsrMatMul": _sparse, "GroupMatMul": _groups}
+# The operators with a tolerance -> the largest error of each value of an output.
+TOLERANCES: dict[str, Callable[[Case, Array], Array]] = {
+    **dict.fromkeys(WEIGHTS, _of_product),
+    "CachedAttention": _of_attention,
+}

@@ -2,7 +2,8 @@
 
 The cache is a pair of buffers per layer, [batch, kv_heads, capacity, head_dim], and a length for every row of the
 batch: the slots that hold tokens. The slots beyond a row's length are masked, so a rollback only lowers a length, and
-the rows of a batch may have different lengths. The capacity grows in steps, because attention on a CPU reads all of it.
+the rows of a batch may have different lengths. The capacity grows in steps, because it takes memory, and because ONNX
+Runtime's attention reads all of it, which ours on a CPU does not.
 """
 
 from __future__ import annotations

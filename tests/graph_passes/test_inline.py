@@ -193,7 +193,9 @@ def test_graph_of_standard_operators_is_unchanged_and_reported(tiny_bundle: Path
 
 
 def test_unknown_operator_is_named_with_its_node(make_model: Callable[[str], ir.Model]) -> None:
-    with pytest.raises(GraphError, match="node unknown_7: operator intaglio::IntUnknown: unknown, expected one of Csr"):
+    with pytest.raises(
+        GraphError, match="node unknown_7: operator intaglio::IntUnknown: unknown, expected one of Cached"
+    ):
         Inline()(make_model("IntUnknown"))
 
 

@@ -8,12 +8,13 @@ from covering import examples
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from operator_bounds import check_outputs
-from operator_cases import FLOAT_LIMITS, MAKERS, Case, cases, longest
+from operator_cases import MAKERS, Case, cases, longest
 from operator_models import run_inlined
 
 from intaglio.plugins import OPS
 from intaglio.plugins.float_body import FloatBody
 from intaglio.plugins.inlining import inline
+from intaglio.plugins.kernel_check.bounds import TOLERANCES
 from intaglio.plugins.kernel_check.node_model import node_model
 
 onnxruntime = pytest.importorskip("onnxruntime")
@@ -111,7 +112,7 @@ BOUNDS: dict[str, Callable[[Case], list[np.ndarray | float]]] = {
 
 def check(case: Case) -> None:
     expected = OPS[case.operator].reference(case.inputs, case.attributes)
-    if case.operator in FLOAT_LIMITS:  # they are floating point everywhere
+    if case.operator in TOLERANCES:  # they are floating point everywhere
         check_outputs(case, run_body(case), expected)
         return
     bounds = BOUNDS[case.operator](case)

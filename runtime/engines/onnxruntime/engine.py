@@ -16,6 +16,7 @@ from intaglio.runtime.engines.device_array import DeviceArray
 from intaglio.runtime.engines.device_memory import DeviceMemory
 from intaglio.runtime.engines.engine import Array, Binding, Engine, check_buffers
 from intaglio.runtime.engines.memory import Buffer
+from intaglio.runtime.engines.onnxruntime.cached_attention import OPERATOR, attend_by_our_kernel, can_attend
 from intaglio.runtime.engines.onnxruntime.custom_operators import runnable
 from intaglio.runtime.engines.onnxruntime.exact_products import keep_activations
 from intaglio.runtime.engines.onnxruntime.partial_graph import partial_graph
@@ -75,15 +76,20 @@ class OnnxRuntimeEngine(Engine):
         if isinstance(source, Bundle) and (stored := stored_model(source, target, graph)):
             path = stored  # optimised for any CPU; the default level adds the optimisations for this one
         operators = source.manifest.custom_operators if isinstance(source, Bundle) else None
+        attends = isinstance(source, Bundle) and source.manifest.decoder is not None and can_attend(TARGETS[target])
+        if operators is not None and attends:
+            operators = [*operators, OPERATOR]
         if TARGETS[target].needs_gpu:
             self.memory = self._device = memory or DeviceMemory()
             self._owns_device = memory is None
         with runnable(path, options, operators, TARGETS[target].needs_gpu) as file:
             model: str | bytes = str(file)
-            if outputs is not None or exact:
+            if outputs is not None or exact or attends:
                 part = partial_graph(file, outputs)
                 if exact:
                     keep_activations(part)
+                if attends:
+                    attend_by_our_kernel(part)
                 model = part.SerializeToString()
                 options.add_session_config_entry(EXTERNAL_DATA_FOLDER, str(file.parent))
             settings = {"user_compute_stream": str(self._device.stream)} if self._device else None

@@ -22,22 +22,14 @@ def partial_graph(path: Path, outputs: Collection[str] | None) -> onnx.ModelProt
 
     Without `outputs` it is the whole model.
 
-    Weights inside the file are read if they are needed; external data stays in its file next to `path`. Raises
-    `EngineError` for an output that the file does not have, `BundleError` for a file that cannot be read.
+    No weight is read: large ones inside the file become external data in it, which ONNX Runtime maps into memory.
+    Raises `EngineError` for an output that the file does not have, `BundleError` for a file that cannot be read.
     """
     model = outline(path, located=True)
     if outputs is not None:
         if lacking := sorted(set(outputs).difference(value.name for value in model.graph.output)):
             raise EngineError(f"{path}: has no output {', '.join(lacking)}. Re-export the bundle.")
         reduce(model, outputs)
-    with path.open("rb") as file:
-        for tensor in model.graph.initializer:
-            place = {entry.key: entry.value for entry in tensor.external_data}
-            if place.get("location") == path.name:
-                file.seek(int(place["offset"]))
-                tensor.raw_data = file.read(int(place["length"]))
-                tensor.ClearField("external_data")
-                tensor.ClearField("data_location")
     return model
 
 

@@ -245,6 +245,23 @@ def group_matmul(random: Random) -> Case:
     return Case("GroupMatMul", (x, indices(random, rows, depth, bits), scales, zero_points), attributes)
 
 
+def cached_attention(random: Random) -> Case:
+    """Windows, holes and empty rows in the mask; heads that share keys and values; depths of any length."""
+    kv_heads, group, batch, tokens = (int(length) for length in random.integers(1, 4, 4))
+    depth, value_depth = (int(random.choice([1, 5, 16, 24, 40, 64, 70])) for _ in range(2))
+    capacity = int(random.integers(1, 30) if random.random() < 0.5 else random.integers(30, 300))
+    length = random.integers(0, capacity + 1, (batch, 1, 1, 1))
+    slots = np.arange(capacity)
+    mask = (slots < length + np.arange(tokens)[:, None]) & (slots >= length - random.integers(1, capacity + 1))
+    if random.random() < 0.5:
+        mask = mask & (random.random((batch, kv_heads * group, tokens, capacity)) < 0.7)
+    query = random.normal(size=(batch, kv_heads * group, tokens, depth)) * 10.0 ** random.uniform(-2, 1)
+    key = random.normal(size=(batch, kv_heads, capacity, depth))
+    value = random.normal(size=(batch, kv_heads, capacity, value_depth)) * 10.0 ** random.uniform(-3, 3)
+    arrays = (query.astype(np.float32), key.astype(np.float32), value.astype(np.float32), mask)
+    return Case("CachedAttention", arrays, {"scale": scale(random, 1e-2, 1)})
+
+
 # Operator -> its float inputs and the largest magnitude of each: no sum of 4096 products then overflows float16.
 FLOAT_LIMITS: dict[str, dict[str, float]] = {
     "LutMatMul": {"x": 8, "lut": 1},
@@ -285,6 +302,7 @@ MAKERS: dict[str, Callable[[Random], Case]] = {
     "LutMatMul": lut_matmul,
     "CsrMatMul": csr_matmul,
     "GroupMatMul": group_matmul,
+    "CachedAttention": cached_attention,
 }
 
 
@@ -301,6 +319,9 @@ def longest(operator: str) -> Case:
         query, key = int8(random, 1, 3, 32), int8(random, 1, 4096, 32)
         factor = np.array([2**30], np.int32), np.array([38], np.int32)
         return Case(operator, (query, key, int8(random, 1, 4096, 32), *factor, None), {"num_heads": 2, "scale": 1e-3})
+    if operator == "CachedAttention":
+        arrays = (floats(random, 1, 2, 3, 32), *(floats(random, 1, 1, 4096, 32) for _ in range(2)))
+        return Case(operator, (*arrays, random.random((1, 1, 3, 4096)) < 0.5), {"scale": 1e-4})
     if operator in ("LutMatMul", "GroupMatMul"):
         attributes = {"bits": 3, "K": 4096}
         tables = floats(random, 37, 8) if operator == "LutMatMul" else floats(random, 37, 32)

@@ -77,6 +77,7 @@ COUNTS = {
     "GroupMatMul": 2 * 2 * 4096 * 37,
     "CsrMatMul": 2 * 3 * 2048,
     "IntAttention": 4 * 3 * 4096 * 32,
+    "CachedAttention": 4 * 2 * 3 * 4096 * 32,
 }
 
 

@@ -41,9 +41,11 @@ def compiled(model: onnx.ModelProto) -> bool:
 
 
 ENCODER = ("IntLinear", "IntLayerNorm", "IntAdd", "IntAttention")  # test_int8_only_encoder_builds inlines these
+# CachedAttention is in no graph that TensorRT reads: ONNX Runtime gets it in place of Attention when it opens one.
+READ = [name for name in MAKERS if name != "CachedAttention"]
 
 
-@pytest.mark.parametrize("operator", few(MAKERS, [name for name in MAKERS if name not in ENCODER]))
+@pytest.mark.parametrize("operator", few(READ, [name for name in READ if name not in ENCODER]))
 def test_every_operator_inlined_compiles_for_t4_and_a100(operator: str) -> None:
     random = np.random.default_rng(3)
     cases = [case for case in (MAKERS[operator](random) for _ in range(9)) if not has_empty(case.inputs)]

@@ -1,0 +1,1 @@
+"""The operator CachedAttention: contract, kernels and launch geometry."""

@@ -1,0 +1,23 @@
+"""Cases of CachedAttention for `gpu-check`."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import numpy as np
+
+from intaglio.plugins.kernel_check.case import Case
+from intaglio.plugins.kernel_check.inputs import Random, Sizes, floats
+
+
+def cases(sizes: Sizes, random: Random) -> Iterator[Case]:
+    """Heads of several widths, groups of 1 and 4, sequences of different lengths, and a window."""
+    capacity = sizes.rows[-2] * 3 + 1
+    for depth, width, kv_heads in ((64, 64, 4), (128, 128, 1), (24, 12, 2)):
+        for tokens in (0, *sizes.few_rows):
+            query = floats(random, 2, 4, tokens, depth)
+            key, value = floats(random, 2, kv_heads, capacity, depth), floats(random, 2, kv_heads, capacity, width)
+            slots = np.arange(capacity)
+            mask = slots < np.array([capacity // 2, capacity])[:, None, None, None] - np.arange(tokens)[:, None]
+            for attended in (mask, mask & (slots > capacity // 3)):
+                yield Case("CachedAttention", (query, key, value, attended), {"scale": depth**-0.5})

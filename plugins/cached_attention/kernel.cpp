@@ -1,0 +1,224 @@
+// Attention by blocks of slots with a running maximum ("online softmax"), so that nothing grows with the capacity.
+//
+// Scores are products of rows that lie along `depth` in memory, queries and keys alike: FLOATS of them are added up at
+// once, those of 4 rows and 4 slots (AVX-512), and then all their lanes by `sums`. So keys are read as they lie in the cache,
+// once for all rows. A block in which no row attends to a slot is not read at all: the end of the cache beyond a
+// sequence, what lies before a window, and the half of a prompt above its diagonal cost the reading of their mask.
+#include "plugins/cached_attention/kernel.h"
+
+#include "plugins/cpu/simd_float.h"
+
+namespace intaglio::INTAGLIO_ISA {
+namespace {
+
+constexpr int64_t BLOCK = 64;  // slots
+constexpr float NOTHING = -__builtin_inff();
+
+// Of one piece of work.
+struct Workspace {
+    float* scores;   // [rows, BLOCK], and then their exponentials
+    float* largest;  // [rows] so far
+    float* total;    // [rows] of the exponentials, relative to the largest
+    bool* attends;   // [rows] to a slot of the block
+    int64_t bytes = 0;
+
+    Workspace(int64_t rows, void* memory) {
+        const auto base = reinterpret_cast<uintptr_t>(memory);
+        scores = take<float>(base, rows * BLOCK);
+        largest = take<float>(base, rows);
+        total = take<float>(base, rows);
+        attends = take<bool>(base, rows);
+    }
+
+private:
+    template <typename T>
+    T* take(uintptr_t base, int64_t count) {
+        T* const array = reinterpret_cast<T*>(base + uintptr_t(bytes));
+        bytes += (count * int64_t(sizeof(T)) + 63) / 64 * 64;
+        return array;
+    }
+};
+
+static int64_t scratch_bytes(int64_t rows) { return Workspace(rows, nullptr).bytes; }
+
+// --- scores ---------------------------------------------------------------------------------------------------------
+
+// Scores of ROWS queries and FLOATS / ROWS keys, into scores[row·BLOCK + key].
+template <int ROWS>
+INTAGLIO_FLOAT void multiply_keys(const float* const* query, const float* const* key, int64_t depth, float* scores) {
+    constexpr int KEYS = FLOATS / ROWS;
+    F32 products[FLOATS] = {};
+    int64_t k = 0;
+    for (; k + FLOATS <= depth; k += FLOATS) {
+        F32 keys[KEYS];
+        for (int s = 0; s < KEYS; ++s) keys[s] = load_float(key[s] + k);
+        for (int r = 0; r < ROWS; ++r) {
+            const F32 x = load_float(query[r] + k);
+            for (int s = 0; s < KEYS; ++s) products[r * KEYS + s] = multiply_add(x, keys[s], products[r * KEYS + s]);
+        }
+    }
+    float found[FLOATS];
+    store_float(found, sums(products));
+    for (; k < depth; ++k) {
+        for (int i = 0; i < FLOATS; ++i) found[i] += query[i / KEYS][k] * key[i % KEYS][k];
+    }
+    for (int r = 0; r < ROWS; ++r) __builtin_memcpy(scores + r * BLOCK, found + r * KEYS, KEYS * sizeof(float));
+}
+
+// Scores of ROWS queries and the slots of a block; those beyond the end of the cache are its last slot's.
+template <int ROWS>
+static void score_block(const float* const* query, const CacheHead& head, int64_t first, int64_t slots, float* scores) {
+    constexpr int KEYS = FLOATS / ROWS;
+    for (int64_t slot = 0; slot < slots; slot += KEYS) {
+        const float* key[KEYS];
+        for (int s = 0; s < KEYS; ++s) {
+            const int64_t at = first + slot + s;
+            key[s] = head.key + (at < head.capacity ? at : head.capacity - 1) * head.depth;
+        }
+        multiply_keys<ROWS>(query, key, head.depth, scores + slot);
+    }
+}
+
+// --- values ---------------------------------------------------------------------------------------------------------
+
+constexpr int WIDE = FLOATS == 16 ? 4 : 2;  // vectors of a row's context in registers
+
+// context[row][channels...] += weights [ROWS, slots] · values [slots, channels], of VECTORS vectors of channels.
+template <int ROWS, int VECTORS>
+INTAGLIO_FLOAT void add_values(float* const* context, const float* weights, const float* value, int64_t stride,
+                               int64_t slots, int64_t channel) {
+    F32 sum[ROWS][VECTORS];
+    for (int r = 0; r < ROWS; ++r) {
+        for (int v = 0; v < VECTORS; ++v) sum[r][v] = load_float(context[r] + channel + v * FLOATS);
+    }
+    for (int64_t slot = 0; slot < slots; ++slot) {
+        const float* const row = value + slot * stride + channel;
+        F32 x[VECTORS];
+        for (int v = 0; v < VECTORS; ++v) x[v] = load_float(row + v * FLOATS);
+        for (int r = 0; r < ROWS; ++r) {
+            const F32 weight = set_float(weights[r * BLOCK + slot]);
+            for (int v = 0; v < VECTORS; ++v) sum[r][v] = multiply_add(weight, x[v], sum[r][v]);
+        }
+    }
+    for (int r = 0; r < ROWS; ++r) {
+        for (int v = 0; v < VECTORS; ++v) store_float(context[r] + channel + v * FLOATS, sum[r][v]);
+    }
+}
+
+template <int ROWS>
+static void average_block(float* const* context, const float* weights, const CacheHead& head, int64_t first,
+                          int64_t slots) {
+    const float* const value = head.value + first * head.value_depth;
+    const int64_t width = head.value_depth;
+    int64_t channel = 0;
+    for (; channel + WIDE * FLOATS <= width; channel += WIDE * FLOATS) {
+        add_values<ROWS, WIDE>(context, weights, value, width, slots, channel);
+    }
+    for (; channel + FLOATS <= width; channel += FLOATS) {
+        add_values<ROWS, 1>(context, weights, value, width, slots, channel);
+    }
+    for (; channel < width; ++channel) {
+        for (int r = 0; r < ROWS; ++r) {
+            float sum = context[r][channel];
+            for (int64_t slot = 0; slot < slots; ++slot) sum += weights[r * BLOCK + slot] * value[slot * width + channel];
+            context[r][channel] = sum;
+        }
+    }
+}
+
+// --- a block of slots -----------------------------------------------------------------------------------------------
+
+static bool any(const uint8_t* mask, int64_t step, int64_t slots) {
+    if (step == 0) return *mask != 0;
+    uint8_t found = 0;
+    for (int64_t slot = 0; slot < slots; ++slot) found |= mask[slot];
+    return found != 0;
+}
+
+// Turn the scores of a row into exponentials relative to the largest so far, and what was added up before with them.
+static void weigh(float* scores, const uint8_t* mask, int64_t step, int64_t slots, float scale, float& largest_so_far,
+                  float& total, float* context, int64_t width) {
+    for (int64_t slot = 0; slot < slots; ++slot) scores[slot] = mask[slot * step] != 0 ? scores[slot] * scale : NOTHING;
+    for (int64_t slot = slots; slot < BLOCK; ++slot) scores[slot] = NOTHING;
+    F32 top = set_float(largest_so_far);
+    for (int64_t slot = 0; slot < BLOCK; slot += FLOATS) top = max(top, load_float(scores + slot));
+    const float now = largest(top);
+    const F32 from = set_float(now);
+    F32 added = set_float(0);
+    for (int64_t slot = 0; slot < BLOCK; slot += FLOATS) {
+        const F32 weight = exp(load_float(scores + slot) - from);
+        store_float(scores + slot, weight);
+        added = added + weight;
+    }
+    if (now != largest_so_far) {
+        float factor[FLOATS];
+        store_float(factor, largest_so_far == NOTHING ? set_float(0) : exp(set_float(largest_so_far - now)));
+        for (int64_t channel = 0; channel < width; ++channel) context[channel] *= factor[0];
+        total *= factor[0];
+        largest_so_far = now;
+    }
+    total += sum(added);
+}
+
+template <int ROWS>
+struct Rows {
+    static constexpr int value = ROWS;
+};
+
+// Calls work(Rows<n>(), row) for all rows, as many at once as registers allow.
+template <typename Work>
+INTAGLIO_FLOAT void in_groups(int64_t rows, const Work& work) {
+    int64_t row = 0;
+    if constexpr (FLOATS == 16) {
+        for (; row + 4 <= rows; row += 4) work(Rows<4>(), row);
+    }
+    if constexpr (FLOATS >= 8) {
+        for (; row + 2 <= rows; row += 2) work(Rows<2>(), row);
+    }
+    for (; row < rows; ++row) work(Rows<1>(), row);
+}
+
+static void attend(const CachedQueries& queries, const CacheHead& head, float scale, void* scratch) {
+    const Workspace w(queries.rows, scratch);
+    const int64_t rows = queries.rows, width = head.value_depth;
+    for (int64_t row = 0; row < rows; ++row) {
+        w.largest[row] = NOTHING;
+        w.total[row] = 0;
+        __builtin_memset(queries.context[row], 0, uint64_t(width) * sizeof(float));
+    }
+    for (int64_t first = 0; first < head.capacity; first += BLOCK) {
+        const int64_t slots = head.capacity - first < BLOCK ? head.capacity - first : BLOCK;
+        bool needed = false;
+        for (int64_t row = 0; row < rows; ++row) {
+            w.attends[row] = any(queries.mask[row] + first * queries.mask_step, queries.mask_step, slots);
+            needed |= w.attends[row];
+        }
+        if (!needed) continue;
+        const auto scored = [&](auto size, int64_t row) {
+            score_block<decltype(size)::value>(queries.query + row, head, first, slots, w.scores + row * BLOCK);
+        };
+        const auto averaged = [&](auto size, int64_t row) {
+            average_block<decltype(size)::value>(queries.context + row, w.scores + row * BLOCK, head, first, slots);
+        };
+        in_groups(rows, scored);
+        for (int64_t row = 0; row < rows; ++row) {
+            if (w.attends[row]) {
+                weigh(w.scores + row * BLOCK, queries.mask[row] + first * queries.mask_step, queries.mask_step, slots, scale,
+                      w.largest[row], w.total[row], queries.context[row], width);
+            } else {
+                __builtin_memset(w.scores + row * BLOCK, 0, BLOCK * sizeof(float));
+            }
+        }
+        in_groups(rows, averaged);
+    }
+    for (int64_t row = 0; row < rows; ++row) {
+        const float factor = w.total[row] > 0 ? 1 / w.total[row] : 0;
+        for (int64_t channel = 0; channel < width; ++channel) queries.context[row][channel] *= factor;
+    }
+}
+
+}  // namespace
+
+const CachedAttentionKernel cached_attention_kernel = {scratch_bytes, attend};
+
+}  // namespace intaglio::INTAGLIO_ISA

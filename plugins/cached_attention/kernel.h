@@ -1,0 +1,33 @@
+// Attention of some tokens to the slots of a cache, in which only the slots that they attend to cost anything.
+#pragma once
+
+#include <cstdint>
+
+#include "plugins/cpu/isa.h"
+
+namespace intaglio {
+
+// The tokens of one sequence that one head of keys and values serves: those of all heads of queries in its group.
+struct CachedQueries {
+    const float* const* query;     // [rows] each a row of `depth`
+    float* const* context;         // [rows] each a row of `value_depth`
+    const uint8_t* const* mask;    // [rows] each an entry for a slot, `mask_step` apart; any but 0 is true
+    int64_t rows, mask_step;
+};
+
+struct CacheHead {
+    const float* key;    // [capacity, depth]
+    const float* value;  // [capacity, value_depth]
+    int64_t capacity, depth, value_depth;
+};
+
+struct CachedAttentionKernel {
+    // Bytes of scratch memory that `attend` needs.
+    int64_t (*scratch_bytes)(int64_t rows);
+    // scratch: aligned to 64 bytes. The context of a row that attends to no slot is zero.
+    void (*attend)(const CachedQueries& queries, const CacheHead& head, float scale, void* scratch);
+};
+
+}  // namespace intaglio
+
+INTAGLIO_DECLARE_KERNEL(CachedAttentionKernel, cached_attention_kernel)

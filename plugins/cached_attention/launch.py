@@ -1,0 +1,28 @@
+"""The launch of CachedAttention's CUDA kernel: one block for each token of each head."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import numpy as np
+
+from intaglio.errors import EngineError
+from intaglio.plugins.cuda.launching.geometry import Launch, Tensor, four_axes
+
+THREADS = 128  # as in kernel.cu
+
+
+def launch(inputs: Sequence[Tensor | None], attributes: Mapping[str, Any], sm: int) -> Launch:
+    """Raises `EngineError` for a scale that is not above 0, as scalars are not negative."""
+    query, key, value, mask = inputs
+    assert query is not None and key is not None and value is not None and mask is not None
+    batch, heads, tokens, depth = query.shape
+    scale = np.float32(attributes["scale"])
+    if not scale > 0:
+        raise EngineError(f"CachedAttention: scale {scale}, expected above 0. Scale the query.")
+    scalars = (
+        tokens, heads, key.shape[1], key.shape[2], depth, value.shape[-1], int(scale.view(np.int32)),
+        *four_axes(mask.shape, "CachedAttention"),
+    )  # fmt: skip
+    return Launch("cached_attention_float32", (tokens, heads, batch), (THREADS, 1, 1), scalars)

@@ -1,0 +1,80 @@
+"""CachedAttention: attention of a step's tokens to the slots of a cache, of which only those attended to cost anything.
+
+What ONNX's Attention computes from the same inputs, except that a token which attends to no slot, as padding does,
+gets zeros. The memory that is read grows with the slots that some token of the row attends to, not with the capacity:
+rows of a batch pay for their own length, layers with a window for the window, and a prompt for the half of its scores
+below the diagonal.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from intaglio.errors import GraphError
+from intaglio.plugins import operation_counts
+from intaglio.plugins.cached_attention.signature import SIGNATURE
+from intaglio.plugins.contract import Operator
+from intaglio.plugins.operator_inputs import Array, Given, Shape
+
+if TYPE_CHECKING:
+    import onnx_ir as ir
+
+    from intaglio.plugins.function_body import FunctionBody
+
+
+class CachedAttention(Operator):
+    """softmax(query·keyᵀ·scale over the slots where mask is true)·value; heads of queries share heads of the cache."""
+
+    signature = SIGNATURE
+
+    def check(self, inputs: Sequence[Given | None], attributes: Mapping[str, Any]) -> None:
+        """The heads of the cache divide those of the queries."""
+        super().check(inputs, attributes)
+        heads, kv_heads = (
+            None if given is None or given.shape is None else given.shape[1] for given in (inputs[0], inputs[1])
+        )
+        if isinstance(heads, int) and isinstance(kv_heads, int) and (kv_heads == 0 or heads % kv_heads):
+            raise GraphError(f"{self.name}: key has {kv_heads} heads, expected a divisor of the query's {heads}.")
+
+    def compute(self, *inputs: Array | None, **attributes: Any) -> list[Array]:
+        """[context]: float32 [batch, heads, tokens, value_depth], computed in float64."""
+        query, key, value, mask = (np.asarray(each) for each in inputs)
+        repeated = query.shape[1] // max(key.shape[1], 1)
+        key, value = (np.repeat(each.astype(np.float64), repeated, axis=1) for each in (key, value))
+        scores = query.astype(np.float64) @ key.swapaxes(-1, -2) * float(np.float32(attributes["scale"]))
+        attended = np.broadcast_to(mask.astype(np.bool_), scores.shape)
+        largest = np.max(scores, axis=-1, keepdims=True, initial=-np.inf, where=attended)
+        shifted = np.where(attended, scores - np.where(np.isfinite(largest), largest, 0), -np.inf)
+        weights = np.exp(shifted)
+        total = weights.sum(axis=-1, keepdims=True)
+        context = weights @ value / np.where(total > 0, total, 1)
+        return [context.astype(query.dtype)]
+
+    def shapes(self, inputs: Sequence[Shape | None], attributes: Mapping[str, Any]) -> list[Shape]:
+        """The query's, with the depth of the values."""
+        query, _, value = inputs[:3]
+        return [(*(query or (None,) * 4)[:3], (value or (None,))[-1])]
+
+    def operations(self, shapes: Sequence[Shape | None], attributes: Mapping[str, Any]) -> int:
+        """Those of both products with every slot."""
+        return operation_counts.attention(self.shapes(shapes, attributes)[0], shapes[1])
+
+    def body(
+        self, graph: FunctionBody, inputs: Sequence[ir.Value | None], attributes: Mapping[str, Any]
+    ) -> list[ir.Value]:
+        """ONNX's Attention, and zeros where a token attends to nothing."""
+        import onnx_ir as ir
+
+        query, key, value, mask = inputs
+        assert mask is not None
+        context = graph.op("Attention", query, key, value, mask, scale=attributes["scale"])
+        last = graph.constant(np.array([-1]))
+        attends = graph.op("ReduceMax", graph.cast(mask, ir.DataType.INT32), last, keepdims=1)
+        attends = graph.cast(attends, ir.DataType.BOOL)
+        return [graph.op("Where", attends, context, graph.constant(0, np.float32))]
+
+
+OPERATOR = CachedAttention()

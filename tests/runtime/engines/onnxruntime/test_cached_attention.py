@@ -1,0 +1,113 @@
+"""Decoders on a CPU attend by our kernel; graphs that it does not fit stay as they are."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import onnx
+import pytest
+from onnx import TensorProto, helper
+
+from intaglio.bundle.bundle import Bundle
+from intaglio.plugins import ort as kernels
+from intaglio.runtime.engines.onnxruntime import engine as engine_module
+from intaglio.runtime.engines.onnxruntime.cached_attention import attend_by_our_kernel, can_attend
+from intaglio.runtime.sessions.decoder import DecoderSession
+from intaglio.targets import TARGETS
+
+TEXTS = [[5, 6, 7, 8, 9, 10, 11], [12, 13], [14, 15, 16]]
+
+
+def logits(bundle: Path) -> list[np.ndarray]:
+    """Of rows of different lengths: of a prompt, after a rollback of one row, and of a step."""
+    with DecoderSession.open(bundle, batch=len(TEXTS)) as session:
+        found = [session.prefill(TEXTS)]
+        session.rollback([4, 2, 3])
+        return [*found, session.step([[3], [4], [5]])]
+
+
+def test_logits_equal_those_of_the_standard_operator(
+    make_decoder: Callable[..., tuple[Path, Path]], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    if not can_attend(TARGETS["ort-cpu"]):
+        pytest.skip("no compiled kernels")
+    bundle = make_decoder("llama")[1]
+    replaced = []
+    monkeypatch.setattr(
+        engine_module, "attend_by_our_kernel", lambda model: replaced.append(model) or attend_by_our_kernel(model)
+    )
+    ours = logits(bundle)
+    nodes = [node.op_type for node in replaced[0].graph.node]
+    manifest = Bundle.open(bundle).manifest
+    assert manifest.decoder is not None
+    assert nodes.count("CachedAttention") == manifest.decoder.layers and "Attention" not in nodes
+    monkeypatch.setattr(engine_module, "can_attend", lambda target: False)
+    for found, expected in zip(ours, logits(bundle), strict=True):
+        np.testing.assert_allclose(found, expected, rtol=0, atol=1e-5 * np.abs(expected).max())
+
+
+def graph(
+    mask: int = TensorProto.BOOL, cache: int = TensorProto.FLOAT, key: str = "key", **attributes: Any
+) -> onnx.ModelProto:
+    """Attention to a buffer that is written to; `key`: what it reads as keys."""
+    shape = ["batch", 2, "capacity", 8]
+    inputs = [
+        helper.make_tensor_value_info("query", cache, ["batch", 4, "tokens", 8]),
+        *(helper.make_tensor_value_info(name, cache, shape) for name in ("past_key", "past_value")),
+        helper.make_tensor_value_info("new", cache, ["batch", 2, "tokens", 8]),
+        helper.make_tensor_value_info("start", TensorProto.INT64, ["batch"]),
+        helper.make_tensor_value_info("mask", mask, ["batch", 1, "tokens", "capacity"]),
+    ]
+    nodes = [
+        helper.make_node("TensorScatter", ["past_key", "new", "start"], ["key"], axis=2),
+        helper.make_node("TensorScatter", ["past_value", "new", "start"], ["value"], axis=2),
+        helper.make_node("Neg", ["key"], ["computed"]),
+        helper.make_node("Attention", ["query", key, "value", "mask"], ["context"], **attributes),
+    ]
+    outputs = [helper.make_tensor_value_info(name, cache, shape) for name in ("key", "value")]
+    made = helper.make_graph(
+        nodes,
+        "step",
+        inputs,
+        [helper.make_tensor_value_info("context", cache, ["batch", 4, "tokens", 8]), *outputs],
+        value_info=[helper.make_tensor_value_info("computed", cache, shape)],
+    )
+    return helper.make_model(made, opset_imports=[helper.make_opsetid("", 24)])
+
+
+def operator(model: onnx.ModelProto) -> str:
+    attend_by_our_kernel(model)
+    return str(model.graph.node[-1].op_type)
+
+
+def test_attention_to_a_buffer_is_replaced() -> None:
+    model = graph(scale=0.5)
+    assert operator(model) == "CachedAttention"
+    assert {opset.domain: opset.version for opset in model.opset_import} == {"": 24, "intaglio": 1}
+    assert operator(graph(scale=0.5, key="past_key")) == "CachedAttention"
+
+
+@pytest.mark.parametrize(
+    "model",
+    [
+        graph(scale=0.5, key="computed"),  # no buffer of a cache
+        graph(scale=0.5, mask=TensorProto.FLOAT),
+        graph(scale=0.5, cache=TensorProto.FLOAT16),
+        graph(scale=0.5, softcap=20.0),
+        graph(),  # a scale by the width of the heads
+        graph(scale=0.5, is_causal=1),
+    ],
+    ids=["computed keys", "added mask", "float16", "cap", "default scale", "causal"],
+)
+def test_other_attention_stays(model: onnx.ModelProto) -> None:
+    assert operator(model) == "Attention"
+    assert [opset.domain for opset in model.opset_import] == [""]
+
+
+def test_gpus_and_a_missing_library_keep_the_standard_operator(monkeypatch: pytest.MonkeyPatch) -> None:
+    assert not can_attend(TARGETS["ort-cuda"])
+    monkeypatch.setattr(kernels, "library", lambda: None)
+    assert not can_attend(TARGETS["ort-cpu"])
