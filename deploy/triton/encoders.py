@@ -30,6 +30,11 @@ def encoder_models(name: str, bundle: Bundle, options: TritonOptions) -> list[Tr
             f"bundle {bundle.path}: its task is {manifest.task or 'unknown'!r}, expected one of "
             f"{', '.join((*EMBEDDING_TASKS, 'classify'))}, or a decoder. Leave it out."
         )
+    if manifest.pair is not None:
+        raise BundleError(
+            f"bundle {bundle.path}: scores a query and a text together, and a model on Triton takes one text. Leave it "
+            "out; intaglio serve has /v1/rerank."
+        )
     prompted = options.prompt_name if manifest.task in EMBEDDING_TASKS else None
     find_prompt(manifest, prompted)
     tokenizer = Tokenizer.open(bundle)

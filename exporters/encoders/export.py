@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib
+from collections.abc import Sequence
 from contextlib import AbstractContextManager
 from pathlib import Path
 
@@ -12,7 +13,7 @@ from intaglio.bundle.model_file import save
 from intaglio.display.progress import step
 from intaglio.exporters.checkpoints.checkpoint import Checkpoint
 from intaglio.exporters.checkpoints.tokenizer_files import write_tokenizer
-from intaglio.exporters.encoders.description import EncoderDescription, activation, describe_encoder
+from intaglio.exporters.encoders.description import EncoderDescription, describe_encoder
 from intaglio.exporters.encoders.family import EncoderFamily
 from intaglio.exporters.encoders.reference import build_encoder, reference_outputs
 from intaglio.exporters.encoders.sentence_tokenizer import SentenceTokenizer, record_sentence, sentence_tokenizer
@@ -22,7 +23,7 @@ from intaglio.exporters.reference.source_model import check_finite, source_error
 from intaglio.exporters.writing.manifest import new_manifest
 from intaglio.extras import load
 from intaglio.runtime.text.pairs import pairs_of, shipped_documents
-from intaglio.runtime.text.tokenizer import TOKENIZER, Tokenizer
+from intaglio.runtime.text.tokenizer import TOKENIZER, Pair, Tokenizer
 from intaglio.samples.sentences import sentences
 
 CHECKED_SENTENCES = 16
@@ -51,14 +52,14 @@ def export_encoder(
         _write_graph(checkpoint, described, tokenizer, dtype, draft)
         return {}
     with step("running the source model"):
-        feeds, expected = _source_outputs(checkpoint, described, draft.path)
+        feeds, expected = _source_outputs(checkpoint, described, tokenizer, draft.path)
     _write_graph(checkpoint, described, tokenizer, dtype, draft)
     with step("checking against the source model"):
         return check_graph(draft.model_path, bounds, feeds, expected)
 
 
 def _source_outputs(
-    checkpoint: Checkpoint, described: EncoderDescription, folder: Path
+    checkpoint: Checkpoint, described: EncoderDescription, sentence: SentenceTokenizer | None, folder: Path
 ) -> tuple[list[Batch], list[Batch]]:
     """Batches of real sentences, from the tokenizer in `folder`, and the source model's outputs in float32.
 
@@ -66,15 +67,21 @@ def _source_outputs(
     """
     with _errors(checkpoint, described, "run", RuntimeError, IndexError):
         module = build_encoder(checkpoint, described, checkpoint.tensors())
-        tokenizer = Tokenizer(folder / TOKENIZER, module.input_names, described.positions)
-        batches = tokenizer.batches(sentences()[:CHECKED_SENTENCES], CHECK_BATCH, truncate=True)
-        feeds: list[Batch] = [dict(batch) for batch in batches]
-        if described.reads_pairs(checkpoint.config):
-            pairs = pairs_of(shipped_documents(), CHECKED_SENTENCES, CHECK_BATCH)
-            feeds += [dict(tokenizer.feeds(batch, truncate=True)) for batch in pairs]
+        pair = sentence.pair if sentence else None
+        tokenizer = Tokenizer(folder / TOKENIZER, module.input_names, described.positions, pair=pair)
+        batches: list[Sequence[str | Pair]] = []
+        if pair is None:
+            texts = sentences()[:CHECKED_SENTENCES]
+            batches += [texts[start : start + CHECK_BATCH] for start in range(0, len(texts), CHECK_BATCH)]
+        if pair is not None or described.reads_pairs(checkpoint.config):
+            batches += pairs_of(shipped_documents(), CHECKED_SENTENCES, CHECK_BATCH)
+        feeds: list[Batch] = [dict(tokenizer.feeds(batch, truncate=True)) for batch in batches]
         if isinstance(described.family, TracedEncoder):
-            tokenizer = Tokenizer(folder / TOKENIZER, module.input_names, min(described.positions, LONG))
-            feeds.append(dict(tokenizer.feeds([" ".join(sentences()), sentences()[0]], truncate=True)))
+            shortened = min(described.positions, LONG)
+            tokenizer = Tokenizer(folder / TOKENIZER, module.input_names, shortened, pair=pair)
+            texts = [" ".join(sentences()), sentences()[0]]
+            given = texts if pair is None else [Pair(texts[1], text) for text in texts]
+            feeds.append(dict(tokenizer.feeds(given, truncate=True)))
         expected = [reference_outputs(module, batch) for batch in feeds]
     check_finite(checkpoint, (array for batch in expected for array in batch.values()))
     return feeds, expected
@@ -118,7 +125,7 @@ def _write_graph(
             architecture=described.architecture,
             layers=traced.layers,
             labels=described.labels(checkpoint.config) if labelled else [],
-            activation=activation(checkpoint.config) if classifies else "softmax",
+            activation=described.activation(checkpoint.config) if classifies else "softmax",
         )
         if described.head and tokenizer:
             record_sentence(draft.manifest, described.head, tokenizer)

@@ -33,17 +33,21 @@ class Encoder(nn.Module):
         causal: bool = False,
         classes_last: bool = False,
     ):
-        """`causal`: a decoder; `classes_last`: whose classifier reads the last token of a text."""
+        """`causal`: a decoder; `classes_last`: whose classifier reads the last token of a text.
+
+        The head of a decoder that scores pairs returns the logits of the tokens of its `LogitScoreSettings` only.
+        """
         super().__init__()
         self.model = model
         self.model_inputs = inputs
         self.input_names = (*inputs, POOLING_MASK) if head and head.excludes_prompt else inputs
         self.model_outputs = outputs
-        self.head = Head(head) if head else None
+        self.head = Head(head) if head and head.embeds else None
+        self.scores = head is not None and head.score is not None
         self.options = _decoder_options(model) if causal else {}
         self.classes_last = classes_last
         self.sparse = head is not None and head.task == "embed-sparse"
-        self.output_names = (*(() if self.sparse else outputs), *(["sentence_embedding"] if head else []))
+        self.output_names = (*(() if self.sparse else outputs), *(["sentence_embedding"] if self.head else []))
 
     def forward(self, *inputs: Tensor) -> tuple[Tensor, ...]:
         """Run the model on its inputs in order."""
@@ -55,6 +59,8 @@ class Encoder(nn.Module):
         if self.classes_last:
             return (self._classes(given),)
         output: Any = self.model(**given)
+        if self.scores:
+            return (self._score(output.logits, mask),)
         found: list[Tensor] = [output[name] for name in self.model_outputs]
         if self.head is not None:
             found.append(self.head(found[0], mask, named.get(POOLING_MASK)))
@@ -69,6 +75,11 @@ class Encoder(nn.Module):
             tokens = tokens * (given["input_ids"] != padding)
         logits: Tensor = model.score(_last(states, tokens.unsqueeze(-1).to(states.dtype)))
         return logits
+
+    def _score(self, logits: Tensor, mask: Tensor) -> Tensor:
+        """The score [batch, 1] of `logits` [batch, sequence, tokens] at the last token that is no padding."""
+        last = _last(logits, mask.unsqueeze(-1).to(logits.dtype))
+        return last[:, :1] - last[:, 1:] if last.shape[1] == 2 else last
 
 
 def _decoder_options(model: nn.Module) -> dict[str, Any]:

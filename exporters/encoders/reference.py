@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from intaglio.errors import SourceError
@@ -36,7 +36,10 @@ def build_encoder(checkpoint: Checkpoint, described: EncoderDescription, weights
     outputs = OUTPUTS.get(described.task, ("logits",)) if not described.is_base else ("last_hidden_state",)
     if pools and getattr(model, "pooler", None) is not None:
         outputs += ("pooler_output",)
-    last = family.causal and described.task == "classify"
+    score = described.head.score if described.head else None
+    if score is not None:
+        keep_logits(model, score.tokens)
+    last = family.causal and described.task == "classify" and score is None
     if last and not hasattr(model, "score"):
         raise SourceError(
             f"{checkpoint.folder}: {described.architecture} has no layer `score` for the classes of the last token, so "
@@ -44,6 +47,16 @@ def build_encoder(checkpoint: Checkpoint, described: EncoderDescription, weights
         )
     encoder = Encoder(model, family.inputs, outputs, described.head, family.causal, last)
     return encoder.eval().requires_grad_(False)
+
+
+def keep_logits(model: Any, tokens: Sequence[int]) -> None:
+    """Keep the rows of `tokens` of a decoder's head alone: its logits are then theirs, in this order."""
+    torch: Any = load("torch")
+    whole = model.get_output_embeddings()
+    head = torch.nn.Linear(whole.in_features, len(tokens), bias=whole.bias is not None)
+    rows = torch.tensor(tokens)
+    head.load_state_dict({name: tensor[rows].clone() for name, tensor in whole.state_dict().items()})
+    model.set_output_embeddings(head)
 
 
 def reference_outputs(module: Encoder, feeds: dict[str, Any]) -> dict[str, Any]:

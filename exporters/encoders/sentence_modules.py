@@ -27,6 +27,7 @@ POOLINGS = {
 }
 WIDTH_KEYS = ("embedding_dimension", "word_embedding_dimension")
 EMBEDDING = "sentence_embedding"
+LOGITS = "causal_logits"
 ACTIVATIONS = (
     "Identity", "Tanh", "ReLU", "GELU", "SiLU", "Sigmoid", "LeakyReLU", "ELU", "Softplus", "Softsign", "LogSigmoid",
     "Hardtanh", "ReLU6", "Hardswish", "Mish", "SELU", "CELU",
@@ -70,7 +71,16 @@ class SpladeSettings:
     logarithms: int  # 1, or 2 of log(1 + log(1 + relu))
 
 
-SentenceModule = SpladeSettings | PoolingSettings | DenseSettings | LayerNormSettings | NormalizeSettings
+@dataclass(frozen=True)
+class LogitScoreSettings:
+    """The score of a decoder: the logit of a token after the text, without that of another one if there is one."""
+
+    tokens: tuple[int, ...]  # one or two
+
+
+SentenceModule = (
+    SpladeSettings | PoolingSettings | DenseSettings | LayerNormSettings | NormalizeSettings | LogitScoreSettings
+)
 
 
 def read_module(kind: str, folder: Path) -> SentenceModule | None:
@@ -123,6 +133,18 @@ def _splade(folder: Path) -> SpladeSettings:
     return SpladeSettings(values[0], 1 if values[1] == "relu" else 2)
 
 
+def _logit_score(folder: Path) -> LogitScoreSettings:
+    where = folder / CONFIG
+    config = read_json(where)
+    check_keys(config, where, "true_token_id", "false_token_id", FEATURE_KEYS[0])
+    if config.get(FEATURE_KEYS[0], LOGITS) != LOGITS:
+        raise SourceError(f"{where}: {FEATURE_KEYS[0]} {str(config[FEATURE_KEYS[0]])[:60]!r}, expected {LOGITS!r}.")
+    tokens = [integer(config, "true_token_id", 0, where=str(where))]
+    if config.get("false_token_id") is not None:
+        tokens.append(integer(config, "false_token_id", 0, where=str(where)))
+    return LogitScoreSettings(tuple(tokens))
+
+
 def _dense(folder: Path) -> DenseSettings:
     where = folder / CONFIG
     config = read_json(where)
@@ -173,6 +195,7 @@ READERS: Mapping[str, Callable[[Path], SentenceModule | None]] = {
     "LayerNorm": _layer_norm,
     "Normalize": _normalize,
     "Dropout": _dropout,
+    "LogitScore": _logit_score,
 }
 
 

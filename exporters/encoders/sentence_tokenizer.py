@@ -13,10 +13,12 @@ from pathlib import Path
 from typing import Any, NoReturn
 
 from intaglio.bundle.manifest import Manifest, Prompt
+from intaglio.bundle.text_records import PairTemplate
 from intaglio.errors import SourceError, one_line
 from intaglio.exporters.checkpoints.checkpoint import Checkpoint
 from intaglio.exporters.checkpoints.tokenizer_files import check_tokenizer
 from intaglio.exporters.encoders.description import EncoderDescription
+from intaglio.exporters.encoders.pair_template import STRUCTURED, PairTemplates
 from intaglio.exporters.encoders.sentence_modules import check_keys
 from intaglio.exporters.encoders.sentence_transformers import SentenceHead
 from intaglio.exporters.files.config import integer, read_json
@@ -34,14 +36,24 @@ WITHOUT_EFFECT = (
 )  # fmt: skip
 TOKENIZER_OPTIONS = ("model_max_length", "padding_side", "truncation_side", "do_lower_case", "strip_accents")
 EXPECTED: dict[str, tuple[Any, ...]] = {
-    "module_output_name": (None, "token_embeddings"),
     "query_length": (None,),
     "document_length": (None,),
     "query_expansion": (None,),
     "tokenizer_name_or_path": (None,),
 }
-# Task of the bundle -> the transformer_task of its folder, and what its Transformer returns
-RETURNED = {"embed": ("feature-extraction", "last_hidden_state"), "embed-sparse": ("fill-mask", "logits")}
+# The transformer_task of a folder -> what its Transformer returns, and what the modules after it call that
+RETURNED = {
+    "feature-extraction": ("last_hidden_state", "token_embeddings"),
+    "fill-mask": ("logits", "token_embeddings"),
+    "text-generation": ("logits", "causal_logits"),
+    "sequence-classification": ("logits", "scores"),
+}
+MESSAGE_FORMATS = ("flat", STRUCTURED)
+# Arguments of apply_chat_template of transformers that are no variables of a template.
+NOT_VARIABLES = (
+    "conversation", "messages", "tools", "documents", "chat_template", "continue_final_message", "tokenize", "padding",
+    "truncation", "max_length", "return_tensors", "return_dict", "return_assistant_tokens_mask", "tokenizer_kwargs",
+)  # fmt: skip
 
 
 @dataclass(frozen=True)
@@ -51,6 +63,7 @@ class SentenceTokenizer:
     backend: Any
     limit: int  # tokens of a text, special tokens included
     prompts: dict[str, Prompt]
+    pair: PairTemplate | None  # of a cross-encoder that reads pairs by its chat template
 
 
 def record_sentence(manifest: Manifest, head: SentenceHead, tokenizer: SentenceTokenizer) -> None:
@@ -58,12 +71,13 @@ def record_sentence(manifest: Manifest, head: SentenceHead, tokenizer: SentenceT
     maximum = manifest.axes["sequence"].maximum
     manifest.truncation = tokenizer.limit if tokenizer.limit != maximum else None
     manifest.prompts = tokenizer.prompts
+    manifest.pair = tokenizer.pair
     manifest.default_prompt = head.default_prompt
     manifest.similarity = head.similarity
 
 
 def read_settings(folder: Path, task: str) -> tuple[dict[str, Any], Path]:
-    """The settings of the Transformer in `folder` under the names of version 6, and their file; `task` of the bundle.
+    """The settings of the Transformer in `folder` under the names of version 6, and their file; `task` of the library.
 
     Raises `SourceError` for a setting that would change embeddings and is not supported.
     """
@@ -71,14 +85,16 @@ def read_settings(folder: Path, task: str) -> tuple[dict[str, Any], Path]:
     settings = read_json(where) if where.is_file() else {}
     settings = {ARGUMENTS.get(key, key): value for key, value in settings.items()}
     known = ("max_seq_length", "do_lower_case", "modality_config", "processing_kwargs", "unpad_inputs")
-    check_keys(settings, where, *known, *EXPECTED, "transformer_task", *ARGUMENTS.values())
-    named, output = RETURNED[task]
-    for key, accepted in {**EXPECTED, "transformer_task": (None, named)}.items():
+    check_keys(settings, where, *known, *EXPECTED, "module_output_name", "transformer_task", *ARGUMENTS.values())
+    output, name = RETURNED[task]
+    named = (task,) if task == "text-generation" else (None, task)
+    for key, accepted in {**EXPECTED, "module_output_name": (None, name), "transformer_task": named}.items():
         if settings.get(key) not in accepted:
             _refuse(where, key, settings[key], "leave it out" if accepted == (None,) else f"expected {accepted[-1]!r}")
     text = {"method": "forward", "method_output_name": output}
     modalities = settings.get("modality_config", {"text": text})
-    if modalities != {"text": text}:
+    messages = [{"text": text, "message": {**text, "format": each}} for each in MESSAGE_FORMATS]
+    if modalities not in [{"text": text}, *(messages if output == "logits" and task != "fill-mask" else [])]:
         _refuse(where, "modality_config", modalities, f"expected only text: {text}")
     for key in ("model_kwargs", "config_kwargs"):
         _check_arguments(where, key, settings, (*WITHOUT_EFFECT, "dtype", "torch_dtype"))
@@ -104,7 +120,7 @@ def sentence_tokenizer(checkpoint: Checkpoint, described: EncoderDescription) ->
     head = described.head
     if head is None:
         return None
-    settings, where = read_settings(checkpoint.folder, head.task)
+    settings, where = read_settings(checkpoint.folder, head.transformer_task)
     options = {key: value for key, value in settings.get("processor_kwargs", {}).items() if key in TOKENIZER_OPTIONS}
     if settings.get("max_seq_length") is not None:
         options.setdefault("model_max_length", integer(settings, "max_seq_length", 1, where=str(where)))
@@ -125,12 +141,32 @@ def sentence_tokenizer(checkpoint: Checkpoint, described: EncoderDescription) ->
     if settings.get("do_lower_case"):
         _lower_case(backend)
     backend.no_padding()
-    if limit <= tokenizer.num_special_tokens_to_add():
+    if limit <= tokenizer.num_special_tokens_to_add(pair=not head.embeds):
         _refuse(where, "maximum length", limit, "expected room for a token beside the special ones")
     backend.enable_truncation(limit, direction=tokenizer.truncation_side)
     excluded = head.excludes_prompt
-    prompts = {name: Prompt(text, _tokens(tokenizer, text) if excluded else 0) for name, text in head.prompts.items()}
-    return SentenceTokenizer(backend, limit, prompts)
+    templates = _templates(tokenizer, settings, where)
+    prompts = {
+        name: Prompt(text, _tokens(tokenizer, text) if excluded else 0, templates.of(text) if templates else None)
+        for name, text in head.prompts.items()
+    }
+    pair = templates.of(head.prompts[head.default_prompt] if head.default_prompt else "") if templates else None
+    return SentenceTokenizer(backend, limit, prompts, pair)
+
+
+def _templates(tokenizer: Any, settings: Mapping[str, Any], where: Path) -> PairTemplates | None:
+    """The chat template of a cross-encoder that reads pairs as messages; None for one that does not."""
+    message = settings.get("modality_config", {}).get("message")
+    options = dict(_processing(settings, where, "chat_template"))
+    if message is None:
+        if options:
+            _refuse(where, "processing_kwargs", {"chat_template": options}, "expected a modality 'message' for it")
+        return None
+    if options.pop("restore_suffix", True) is not True:
+        _refuse(where, "restore_suffix", False, "expected True")
+    if taken := sorted({*options} & {*NOT_VARIABLES}):
+        _refuse(where, "chat_template", taken[0], "expected variables of the template")
+    return PairTemplates(tokenizer, message["format"] == STRUCTURED, options, str(where.parent))
 
 
 def _load(checkpoint: Checkpoint, options: Mapping[str, Any]) -> Any:
@@ -156,14 +192,22 @@ def _limit(tokenizer: Any, stated: bool, checkpoint: Checkpoint, settings: Mappi
     positions = checkpoint.config.get("max_position_embeddings", -1)
     if not stated and isinstance(positions, int) and positions > 0:
         limit = min(limit, positions)
-    processing = settings.get("processing_kwargs") or {}
-    text = processing.get("text", {}) if isinstance(processing, dict) else None
-    if not isinstance(text, dict) or set(processing) - {"text"} or set(text) - {"max_length"}:
-        _refuse(where, "processing_kwargs", processing, "expected only text: max_length")
+    text = _processing(settings, where, "text")
+    if set(text) - {"max_length"}:
+        _refuse(where, "processing_kwargs", {"text": dict(text)}, "expected only text: max_length")
     limit = integer(text, "max_length", 1, default=limit, where=str(where)) if text else limit
     if not isinstance(limit, int) or isinstance(limit, bool) or limit < 1:
         _refuse(checkpoint.folder / "tokenizer_config.json", "model_max_length", limit, "expected an integer")
     return limit
+
+
+def _processing(settings: Mapping[str, Any], where: Path, key: str) -> Mapping[str, Any]:
+    """What processing_kwargs has for the modality `key`."""
+    processing = settings.get("processing_kwargs") or {}
+    found = processing.get(key, {}) if isinstance(processing, dict) else None
+    if not isinstance(found, dict) or set(processing) - {"text", "chat_template"}:
+        _refuse(where, "processing_kwargs", processing, "expected only text: max_length, and chat_template")
+    return found
 
 
 def _lower_case(backend: Any) -> None:

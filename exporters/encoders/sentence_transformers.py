@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -10,18 +10,34 @@ from typing import Any
 from intaglio.bundle.manifest import SIMILARITIES
 from intaglio.errors import SourceError
 from intaglio.exporters.checkpoints.sentence_folder import MODULES, Module, module_folder, read_modules
-from intaglio.exporters.encoders.sentence_modules import PoolingSettings, SentenceModule, SpladeSettings, read_module
+from intaglio.exporters.encoders.sentence_modules import (
+    LogitScoreSettings,
+    PoolingSettings,
+    SentenceModule,
+    SpladeSettings,
+    read_module,
+)
 from intaglio.exporters.files.config import integer, read_json
 
 SETTINGS = "config_sentence_transformers.json"
-MODEL_TYPE, SPARSE = "SentenceTransformer", "SparseEncoder"
-TASKS = {MODEL_TYPE: "embed", SPARSE: "embed-sparse"}
-STANDARD_PROMPTS = ("query", "document")  # every model has them in the library; empty unless set
+MODEL_TYPE, SPARSE, CROSS = "SentenceTransformer", "SparseEncoder", "CrossEncoder"
+TASKS = {MODEL_TYPE: "embed", SPARSE: "embed-sparse", CROSS: "classify"}
+HEADS = (PoolingSettings, SpladeSettings, LogitScoreSettings)
+# Kind of model -> the module right after the Transformer, whether others cannot follow it, and both in words.
+FIRST: dict[str, tuple[type, bool, str]] = {
+    MODEL_TYPE: (PoolingSettings, False, "one Pooling right"),
+    SPARSE: (SpladeSettings, True, "SpladePooling alone"),
+    CROSS: (LogitScoreSettings, True, "nothing, or LogitScore alone,"),
+}
+STANDARD_PROMPTS = ("query", "document")  # every model that embeds has them in the library; empty unless set
 
 
 @dataclass(frozen=True)
 class SentenceHead:
-    """What follows the Transformer: modules in order, Pooling first, and the settings of the whole model."""
+    """What follows the Transformer: modules in order, and the settings of the whole model.
+
+    The first module is the Pooling. A cross-encoder has none, or the score of a decoder alone.
+    """
 
     modules: tuple[SentenceModule, ...]
     width: int | None  # the first numbers of an embedding that are kept; None: all
@@ -29,11 +45,30 @@ class SentenceHead:
     default_prompt: str | None
     similarity: str
     task: str = TASKS[MODEL_TYPE]
+    activation: str | None = None  # of a cross-encoder: the class of torch.nn that it names
+
+    @property
+    def embeds(self) -> bool:
+        """Whether its modules return an embedding; else it is a cross-encoder."""
+        return self.task != TASKS[CROSS]
+
+    @property
+    def score(self) -> LogitScoreSettings | None:
+        """The score of a cross-encoder that is a decoder."""
+        module = next(iter(self.modules), None)
+        return module if isinstance(module, LogitScoreSettings) else None
+
+    @property
+    def transformer_task(self) -> str:
+        """The library's name of what its Transformer is for."""
+        if self.embeds:
+            return "fill-mask" if self.task == TASKS[SPARSE] else "feature-extraction"
+        return "text-generation" if self.score else "sequence-classification"
 
     @property
     def excludes_prompt(self) -> bool:
         """Whether the tokens of a prompt are left out of pooling."""
-        pooling = self.modules[0]
+        pooling = next(iter(self.modules), None)
         return isinstance(pooling, PoolingSettings) and not pooling.include_prompt and any(self.prompts.values())
 
 
@@ -51,7 +86,7 @@ def read_head(root: Path) -> SentenceHead | None:
         )
     if settings.get("max_active_dims") is not None:
         raise SourceError(f"{file}: max_active_dims is not supported. Remove it; the results list the largest first.")
-    prompts = _prompts(settings, file)
+    prompts = _prompts(settings, file, () if kind == CROSS else STANDARD_PROMPTS)
     default = settings.get("default_prompt_name")
     if default is not None and default not in prompts:
         raise SourceError(
@@ -61,25 +96,28 @@ def read_head(root: Path) -> SentenceHead | None:
     width = None if settings.get("truncate_dim") is None else integer(settings, "truncate_dim", 1, where=str(file))
     similarity = settings.get("similarity_fn_name")
     named = similarity if similarity in SIMILARITIES else SIMILARITIES[kind == SPARSE]  # so does the library
-    modules = _modules(root, listed, SpladeSettings if kind == SPARSE else PoolingSettings)
-    return SentenceHead(modules, width, prompts, default, str(named), TASKS[kind])
+    modules = _modules(root, listed, kind)
+    own = settings.get("activation_fn") if kind == CROSS else None
+    return SentenceHead(modules, width, prompts, default, str(named), TASKS[kind], None if own is None else str(own))
 
 
-def _prompts(settings: Mapping[str, Any], file: Path) -> dict[str, str]:
+def _prompts(settings: Mapping[str, Any], file: Path, standard: Sequence[str]) -> dict[str, str]:
     """Prompts by name; null is an empty one."""
     given = settings.get("prompts", {})
     if not isinstance(given, dict) or not all(isinstance(text, str | None) for text in given.values()):
         raise SourceError(f"{file}: prompts {str(given)[:60]} do not map names to texts. Fix them.")
-    return {**dict.fromkeys(STANDARD_PROMPTS, ""), **{name: text or "" for name, text in given.items()}}
+    return {**dict.fromkeys(standard, ""), **{name: text or "" for name, text in given.items()}}
 
 
-def _modules(root: Path, listed: list[Module], pooling: type) -> tuple[SentenceModule, ...]:
-    """The modules after the Transformer. Raises `SourceError` unless they begin with `pooling` and have one only."""
+def _modules(root: Path, listed: list[Module], kind: str) -> tuple[SentenceModule, ...]:
+    """The modules after the Transformer. Raises `SourceError` unless a model of this `kind` has them."""
     read = [read_module(module.kind, module_folder(root, module)) for module in listed[1:]]
     modules = tuple(module for module in read if module is not None)
-    pools = [type(module) if isinstance(module, PoolingSettings | SpladeSettings) else None for module in modules]
-    if pools != [pooling, *[None] * (len(modules) - 1)] or (pooling is SpladeSettings and len(modules) > 1):
-        expected = "SpladePooling alone" if pooling is SpladeSettings else "one Pooling right"
+    if not modules and kind == CROSS:
+        return ()
+    first, alone, expected = FIRST[kind]
+    heads = [type(module) if isinstance(module, HEADS) else None for module in modules]
+    if heads != [first, *[None] * (len(modules) - 1)] or (alone and len(modules) > 1):
         raise SourceError(
             f"{root / MODULES}: modules {', '.join(module.kind for module in listed)} are not supported, expected "
             f"{expected} after the Transformer. Choose another model."

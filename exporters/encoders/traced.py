@@ -170,6 +170,17 @@ def heads_of(model_type: str) -> dict[str, str]:
     return {name: task for name, task in found.items() if name and "decoder_input_ids" not in _forward(name)}
 
 
+def cross_encoder_class(model_type: str, task: str) -> str | None:
+    """The class of `transformers` for a type of models and a task of sentence-transformers; None if there is none."""
+    table = {
+        "text-generation": "MODEL_FOR_CAUSAL_LM_MAPPING_NAMES",
+        "sequence-classification": "MODEL_FOR_SEQUENCE_CLASSIFICATION_MAPPING_NAMES",
+    }[task]
+    load("transformers")
+    name = getattr(importlib.import_module("transformers.models.auto.modeling_auto"), table).get(model_type)
+    return name if isinstance(name, str) else None
+
+
 def _class(architecture: str) -> Any:
     return getattr(load("transformers"), architecture)
 

@@ -7,6 +7,9 @@ from typing import Any, NamedTuple
 
 import msgspec
 
+from intaglio.bundle.text_records import PairTemplate
+from intaglio.bundle.text_records import Prompt as Prompt
+
 FORMAT = 1  # raised when an older program could misread the manifest
 MANIFEST = "bundle.json"
 MODEL = "model.onnx"
@@ -184,13 +187,6 @@ class TextTower(msgspec.Struct, frozen=True):
     layers: dict[str, str] = {}  # as in the manifest, for this graph
 
 
-class Prompt(msgspec.Struct, frozen=True):
-    """A text that is put before the texts to embed."""
-
-    text: str
-    excluded_tokens: int = 0  # first tokens of the whole text that pooling leaves out; 0: pooling includes the prompt
-
-
 class PassRecord(msgspec.Struct):
     """One applied graph pass: its options, its rewrites (name -> number), and the reasons for skipped candidates."""
 
@@ -256,8 +252,9 @@ class Manifest(msgspec.Struct):
     image: Image | None = None  # for graphs that take images
     text: TextTower | None = None  # of a model that compares images with texts; model.onnx is then for images
     truncation: int | None = None  # maximum tokens of a text, if the model defines one beside its axis
-    prompts: dict[str, Prompt] = {}  # name -> prompt, for the task "embed"
+    prompts: dict[str, Prompt] = {}  # name -> prompt, for models of sentence-transformers
     default_prompt: str | None = None  # name of the prompt that is used unless another is chosen
+    pair: PairTemplate | None = None  # of a model that reads pairs as one text, with its default prompt if it has one
     similarity: str = SIMILARITIES[0]  # of embeddings, for the task "embed"
     passes: list[PassRecord] = []
     custom_operators: list[str] = []

@@ -33,7 +33,7 @@ def reads_pairs(task: str, architecture: str, labels: Sequence[str]) -> bool:
 
 def takes_pairs(manifest: Manifest) -> bool:
     """The same of a bundle."""
-    return reads_pairs(manifest.task, manifest.architecture, manifest.labels)
+    return manifest.pair is not None or reads_pairs(manifest.task, manifest.architecture, manifest.labels)
 
 
 def read_documents(path: Path, option: str) -> list[Documents]:

@@ -14,7 +14,9 @@ import numpy.typing as npt
 
 from intaglio.bundle.bundle import Bundle
 from intaglio.bundle.manifest import LONGEST, Prompt
+from intaglio.bundle.text_records import PairTemplate
 from intaglio.errors import BundleError, ContextLengthError, UsageError
+from intaglio.runtime.text.pair_texts import PairTexts
 from intaglio.runtime.text.tokenizer_config import (
     CONFIGURATION,
     MODEL_CONFIGURATION,
@@ -69,11 +71,12 @@ class Tokenizer:
         truncation: int | None = None,
         pad: Sequence[str | int | None] = (),
         named: Mapping[str, str] = MappingProxyType({}),
+        pair: PairTemplate | None = None,
     ):
         """`path` of a tokenizer.json, the model's input names, its maximum tokens, and a lower one for texts.
 
         `pad`: tokens or ids; the first known one is the padding token if the file has none; else [PAD], <pad>, or id 0.
-        `named`: special tokens by their names, such as "cls_token".
+        `named`: special tokens by their names, such as "cls_token". `pair`: of a model that reads pairs as one text.
         """
         self.backend, padding, cut, self._direction = read_tokenizer(path)
         if unknown := [name for name in inputs if name not in COLUMNS]:
@@ -87,6 +90,7 @@ class Tokenizer:
         self.cls_token_id = next(_ids(self.backend, named.get("cls_token"), "[CLS]", "<s>"), None)
         word: str | None = named.get("unk_token") or getattr(self.backend.model, "unk_token", None)
         self.unknown_token_id = next(_ids(self.backend, word), None)
+        self._pair = PairTexts(pair, self.backend) if pair else None
         self._padding = {"input_ids": self.pad_token_id, "token_type_ids": padding.get("pad_type_id", 0)}
 
     @classmethod
@@ -99,7 +103,7 @@ class Tokenizer:
         named = _named_tokens(bundle)
         number = read_object(bundle, MODEL_CONFIGURATION).get("pad_token_id")
         pad = named.get("pad_token"), number if isinstance(number, int) and 0 <= number <= LONGEST else None
-        return cls(path, names, maximum, bundle.manifest.truncation, pad, named)
+        return cls(path, names, maximum, bundle.manifest.truncation, pad, named, bundle.manifest.pair)
 
     @property
     def mask_token_id(self) -> int | None:
@@ -121,21 +125,28 @@ class Tokenizer:
     ) -> list[TokenSequence]:
         """The tokens of each text after `prompt`, of any length. Not for several threads at a time.
 
-        `truncate` shortens the longer text of a pair first; `prompt` does not precede pairs. Raises `UsageError` for a
-        text that is not Unicode, or with a word that is too long for a tokenizer.
+        `truncate` shortens the longer text of a pair first, and the end of a pair that is read as one text, of which
+        the template's own end is kept. Raises `UsageError` for a text that is not Unicode, or with a word that is too
+        long for a tokenizer, and for one without a query if the model reads pairs as one text.
         """
         for text in texts:
             for part in text if isinstance(text, Pair) else (text,):
                 check_unicode(part)
                 check_words(part)
-        if self.truncation is not None and truncate:
-            self.backend.enable_truncation(self.truncation, direction=self._direction)
-        else:
+        pair = PairTexts(prompt.pair, self.backend) if prompt.pair else self._pair
+        given = [_given(text, prompt, pair) for text in texts]
+        limit = self.truncation if truncate else None
+        if limit is None:
             self.backend.no_truncation()
-        encoded = self.backend.encode_batch(
-            [tuple(text) if isinstance(text, Pair) else prompt.text + text for text in texts]
-        )
-        return [TokenSequence(each.ids, each.type_ids, prompt.excluded_tokens) for each in encoded]
+        else:
+            self.backend.enable_truncation(limit, direction=self._direction)
+        sequences = [
+            TokenSequence(each.ids, each.type_ids, prompt.excluded_tokens)
+            for each in self.backend.encode_batch(given, add_special_tokens=pair is None)
+        ]
+        if pair is None or limit is None:
+            return sequences
+        return [each._replace(ids=pair.with_end(each.ids, limit)) for each in sequences]
 
     def check_length(self, text: str | Pair, sequence: TokenSequence) -> None:
         """Raise `ContextLengthError` for a text or a pair of more tokens than the model takes."""
@@ -179,6 +190,18 @@ class Tokenizer:
         """Consecutive batches of at most `batch_size` texts."""
         for start in range(0, len(texts), batch_size):
             yield self.feeds(texts[start : start + batch_size], truncate)
+
+
+def _given(text: str | Pair, prompt: Prompt, pair: PairTexts | None) -> str | tuple[str, str]:
+    """What is tokenized of a text or a pair after `prompt`. Raises `UsageError` for a text that must be a pair."""
+    if pair is not None:
+        if isinstance(text, Pair):
+            return pair(*text)
+        raise UsageError(
+            f"the model scores a query and a text together, and got one text: {text[:40]!r}. Give the "
+            "query too, or a .jsonl file of queries with their documents."
+        )
+    return (prompt.text + text.first, text.second) if isinstance(text, Pair) else prompt.text + text
 
 
 def read_backend(bundle: Bundle) -> Backend:

@@ -10,7 +10,8 @@ from intaglio.bundle.bundle import Bundle
 from intaglio.errors import UsageError
 from intaglio.processes.threads import bounded
 from intaglio.runtime.engines.opening import open_engine
-from intaglio.runtime.text.tokenizer import Tokenizer
+from intaglio.runtime.text.tokenizer import Pair, Tokenizer
+from intaglio.samples.sentences import sentences
 from intaglio.targets import DEFAULT
 from intaglio.validation.bench.decoder import DEFAULT_PROMPT
 from intaglio.validation.bench.load import Load, Round, Timing
@@ -31,6 +32,7 @@ class EncoderBench:
             raise UsageError(f"--{name}: {bundle.path} is an encoder and cannot generate. Leave it out.")
         self._given = prompts
         self._tokenizer = Tokenizer.open(bundle)
+        self._query = sentences()[0] if bundle.manifest.pair else None
         with bounded(options.get("threads")):
             self._engine = open_engine(bundle, options.get("target", DEFAULT))
         self._lengths: dict[int | None, Sequence[str]] = {}
@@ -42,7 +44,8 @@ class EncoderBench:
         timings: list[Timing] = []
         sent = 0
         for _, start in load.arrivals(began):
-            batch = [texts[(load.first + sent + place) % len(texts)] for place in range(load.concurrency)]
+            chosen = [texts[(load.first + sent + place) % len(texts)] for place in range(load.concurrency)]
+            batch = [text if self._query is None else Pair(self._query, text) for text in chosen]
             feeds = self._tokenizer.feeds(batch, truncate=True)
             self._engine.run(feeds)
             tokens = int(feeds[self._tokenizer.inputs[0]].shape[1])

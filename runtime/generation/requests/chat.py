@@ -152,12 +152,19 @@ class ChatTemplate:
 
     def _output(self, messages: Sequence[Message], variables: Mapping[str, Any]) -> str:
         """Run the template on messages that it may reject."""
-        if not self._process.runs():
-            self._process = self._start()
         calls = [call.function for message in messages for call in message.tool_calls or ()]
         shown = [message.as_variable() for message in messages]
-        request = {"variables": {**variables, "messages": shown}, "arguments": [call.as_text() for call in calls]}
-        answer = _asked(self._process, request)
+        return self.fill({**variables, "messages": shown}, [call.as_text() for call in calls])
+
+    def fill(self, variables: Mapping[str, Any], arguments: Sequence[str] = ()) -> str:
+        """The template's text for `variables` of JSON values, which are given to it unchanged.
+
+        `arguments`: the JSON texts of the arguments of the tool calls in "messages". "add_generation_prompt" is true
+        unless it is given. Raises `UsageError` if the template rejects them.
+        """
+        if not self._process.runs():
+            self._process = self._start()
+        answer = _asked(self._process, {"variables": variables, "arguments": arguments})
         if "text" in answer:
             return answer["text"]
         if "refused" in answer:

@@ -117,7 +117,7 @@ def _output(template: Template, variables: dict[str, Any], arguments: Sequence[A
     for call, given in zip(calls, arguments, strict=True):
         call["function"]["arguments"] = given
     pieces, length = [], 0
-    for piece in template.generate({"documents": None, **variables, "add_generation_prompt": True}):
+    for piece in template.generate({"documents": None, "add_generation_prompt": True, **variables}):
         pieces.append(piece)
         length += len(piece)
         if length > MAX_CHARACTERS:
