@@ -54,12 +54,12 @@ def run(
     rejected. The results of an encoder-decoder such as Whisper are `TranscribedSegments`: it writes `language` (a code;
     None: the bundle's default, or else detected), or English with the `task` "translate", with `timestamps` also for
     recordings of one window; without `fallback`, a window whose text fails is not written again at other temperatures.
-    `batch_size`, `truncate`, `top` and `prompt_name` (the prompt before each text to embed; None: the
-    bundle's default) are for texts; so is `query`, a text that a classifier reads together with each text, as a
-    reranker does, or the question that a bundle answers from each text. `aggregation`, `stride`, `no_answer` and
-    `max_answer_tokens`: see `intaglio.runtime.text.span_options`. `truncate_dim`: the first numbers of an embedding
-    that are kept. `threads`: processor threads of ONNX Runtime, by default all. Raises `UsageError` for an input that
-    the model does not accept, `BundleError` for a bundle that takes none.
+    `batch_size`, `truncate`, `top` and `prompt_name` (the prompt before each text to embed; None: the bundle's
+    default) are for texts; so is `query`, a text that a reranker scores each text with, or the question that a bundle
+    answers from each text. `aggregation`, `stride`, `no_answer` and `max_answer_tokens`: see
+    `intaglio.runtime.text.span_options`. `truncate_dim`: the first numbers of an embedding that are kept. `threads`:
+    processor threads of ONNX Runtime, by default all. Raises `UsageError` for an input that the model does not
+    accept, `BundleError` for a bundle that takes none.
     """
     opened = Bundle.open(bundle)
     speech = speech_options(beam, language_model, language_model_weight, word_bonus, max_seconds)

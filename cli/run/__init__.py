@@ -75,7 +75,7 @@ HEADINGS = {
 @click.option("--truncate", is_flag=True, help="Truncate texts that are longer than the model's maximum.")
 @click.option("--top", default=5, show_default=True, help="Number of words to list for a blank, or of answers.")
 @click.option("--prompt-name", help="Name of the model's prompt to put before each text.  [default: the model's]")
-@click.option("--query", help="Question about each text, or a text that a classifier reads with each.")
+@click.option("--query", help="Question about each text, or a text that a reranker scores each with.")
 @click.option("--truncate-dim", type=int, help="The first numbers of an embedding to keep.  [default: all]")
 @click.option("--similarity", "compare", is_flag=True, help="Show the similarity of the texts' embeddings.")
 @span_flags
@@ -109,11 +109,11 @@ def run_command(
     also the start and end of each word and token. Whisper prints segments with --timestamps, and translates with
     --task translate.
 
-    A file has one text per line; blank lines are texts too. Prints one line per text; with --json the full result, one
-    object per line. A model of spans prints a table of them for each text, one of answers the answers to --query. For a
-    text with several blanks, words are listed for the first one. With --similarity up to a thousand texts are compared
-    with each other instead; with --json that is one object. With --query, or a file of queries, a reranker's texts are
-    sorted by relevance; with --json they keep their order.
+    A file has one text per line; blank lines are texts too. Prints one line per text; with --json the full result,
+    one object per line, of a ColBERT model the vector of each token. A model of spans prints a table of them for each
+    text, one of answers the answers to --query. For a text with several blanks, words are listed for the first one.
+    With --similarity up to a thousand texts are compared with each other instead; with --json that is one object.
+    With --query, or a file of queries, a reranker's texts are sorted by relevance; with --json they keep their order.
     """
     from intaglio.runtime.text.run_texts import run
     from intaglio.runtime.text.similarities import similarity
@@ -209,6 +209,9 @@ def _line(result: Ran) -> str:
     if result.embedding is not None:
         shown = ", ".join(f"{number:+.4f}" for number in result.embedding[:6])
         return f"[{shown}, … {len(result.embedding)} numbers]  {result.text}"
+    if result.token_embeddings is not None:
+        count, width = result.token_embeddings.shape
+        return printable(f"[{count} vectors of {width} numbers]  {result.text}")
     if result.weights is not None:
         shown = ", ".join(f"{token} {weight:.3f}" for token, weight in list(result.weights.items())[:8])
         return printable(f"[{shown}, … {len(result.weights)} tokens]  {result.text}")

@@ -21,7 +21,8 @@ class Encoder(nn.Module):
     Inputs: int64 [batch, sequence] each, in the order of `input_names`: the family's, then `pooling_mask`, 0 at the
     tokens of a prompt, if pooling leaves them out. Outputs, in the order of `output_names`: `last_hidden_state` [batch,
     sequence, hidden], `logits`, or `start_logits` and `end_logits` [batch, sequence]; then `pooler_output` [batch,
-    hidden] of a model that has it, or `sentence_embedding` float32 [batch, width] of a sentence model.
+    hidden] of a model that has it, or `sentence_embedding` float32 [batch, width] of a sentence model; alone
+    `token_embeddings` float32 [batch, sequence, width] of one with a vector for each token.
     """
 
     def __init__(
@@ -42,12 +43,15 @@ class Encoder(nn.Module):
         self.model_inputs = inputs
         self.input_names = (*inputs, POOLING_MASK) if head and head.excludes_prompt else inputs
         self.model_outputs = outputs
-        self.head = Head(head) if head and head.embeds else None
+        self.tokens = head is not None and head.mask is not None
+        self.head = (TokenHead if self.tokens else Head)(head) if head and head.embeds else None
         self.scores = head is not None and head.score is not None
         self.options = _decoder_options(model) if causal else {}
         self.classes_last = classes_last
         self.sparse = head is not None and head.task == "embed-sparse"
-        self.output_names = (*(() if self.sparse else outputs), *(["sentence_embedding"] if self.head else []))
+        self.alone = self.sparse or self.tokens  # the head's output is the only one
+        computed = "token_embeddings" if self.tokens else "sentence_embedding"
+        self.output_names = (*(() if self.alone else outputs), *([computed] if self.head else []))
 
     def forward(self, *inputs: Tensor) -> tuple[Tensor, ...]:
         """Run the model on its inputs in order."""
@@ -64,7 +68,7 @@ class Encoder(nn.Module):
         found: list[Tensor] = [output[name] for name in self.model_outputs]
         if self.head is not None:
             found.append(self.head(found[0], mask, named.get(POOLING_MASK)))
-        return tuple(found[self.sparse :])  # the logits of each token are a vocabulary wide
+        return tuple(found[self.alone :])  # the logits of each token are a vocabulary wide
 
     def _classes(self, given: dict[str, Any]) -> Tensor:
         """The logits [batch, classes] of the last token that is no padding."""
@@ -105,6 +109,22 @@ class Head(nn.Module):
         for stage in later:
             pooled = stage(pooled)
         return pooled[:, : self.width] if self.width is not None else pooled
+
+
+class TokenHead(nn.Module):
+    """A vector for each token from hidden states, in float32; which tokens keep theirs is decided by their ids."""
+
+    def __init__(self, head: SentenceHead):
+        super().__init__()
+        kept = [module for module in head.modules if module is not head.mask]
+        self.stages = nn.ModuleDict({f"stage{n}": STAGES[type(module)](module) for n, module in enumerate(kept)})
+
+    def forward(self, hidden: Tensor, attention_mask: Tensor, pooling_mask: Tensor | None) -> Tensor:
+        """`hidden` [batch, sequence, hidden] -> float32 [batch, sequence, width]; the masks are not read."""
+        vectors = hidden.float()
+        for stage in self.stages.values():
+            vectors = stage(vectors)
+        return vectors
 
 
 class Pooling(nn.Module):

@@ -27,6 +27,7 @@ POOLINGS = {
 }
 WIDTH_KEYS = ("embedding_dimension", "word_embedding_dimension")
 EMBEDDING = "sentence_embedding"
+TOKENS = "token_embeddings"
 LOGITS = "causal_logits"
 ACTIVATIONS = (
     "Identity", "Tanh", "ReLU", "GELU", "SiLU", "Sigmoid", "LeakyReLU", "ELU", "Softplus", "Softsign", "LogSigmoid",
@@ -78,19 +79,40 @@ class LogitScoreSettings:
     tokens: tuple[int, ...]  # one or two
 
 
+@dataclass(frozen=True)
+class MaskSettings:
+    """Words, tokens of the vocabulary, that have no vector, in a model with a vector for each token."""
+
+    words: tuple[str, ...]
+    tasks: tuple[str, ...]  # "query", "document"
+
+
 SentenceModule = (
-    SpladeSettings | PoolingSettings | DenseSettings | LayerNormSettings | NormalizeSettings | LogitScoreSettings
+    SpladeSettings
+    | PoolingSettings
+    | DenseSettings
+    | LayerNormSettings
+    | NormalizeSettings
+    | LogitScoreSettings
+    | MaskSettings
 )
 
 
-def read_module(kind: str, folder: Path) -> SentenceModule | None:
-    """The module of class `kind` in `folder`; None if it changes nothing. Raises `SourceError` if not supported."""
+def read_module(kind: str, folder: Path, feature: str = EMBEDDING) -> SentenceModule | None:
+    """The module of class `kind` in `folder`, which reads and writes `feature`; None if it changes nothing.
+
+    Raises `SourceError` if it is not supported.
+    """
     reader = READERS.get(kind)
     if reader is None:
         raise SourceError(
             f"{folder}: the module {kind[:100]} is not supported, expected {', '.join(READERS)}. Remove modules.json "
             "from a copy of the folder to export the encoder alone."
         )
+    if kind in OF_FEATURES:
+        _check_features(folder / CONFIG, feature, required=kind == "Normalize" and feature != EMBEDDING)
+    elif feature != EMBEDDING and kind not in ("MultiVectorMask", "Dropout"):
+        raise SourceError(f"{folder}: the module {kind} is not supported on {feature}. Choose another model.")
     return reader(folder)
 
 
@@ -151,7 +173,6 @@ def _dense(folder: Path) -> DenseSettings:
     check_keys(
         config, where, "in_features", "out_features", "bias", "activation_function", "use_residual", *FEATURE_KEYS
     )
-    _check_features(config, where)
     activation = str(config.get("activation_function", "torch.nn.modules.activation.Tanh"))
     name = activation.rpartition(".")[2]
     if not activation.startswith("torch.nn.") or name not in ACTIVATIONS:
@@ -177,10 +198,22 @@ def _layer_norm(folder: Path) -> LayerNormSettings:
 
 
 def _normalize(folder: Path) -> NormalizeSettings:
-    where = folder / CONFIG
-    if where.is_file():  # older versions save nothing
-        _check_features(read_json(where), where)
     return NormalizeSettings()
+
+
+def _mask(folder: Path) -> MaskSettings:
+    where = folder / CONFIG
+    config = read_json(where)
+    check_keys(config, where, "skiplist_words", "skiplist_tasks", "keep_only_token_ids")
+    if config.get("keep_only_token_ids"):
+        raise SourceError(f"{where}: keep_only_token_ids is not supported, expected null. Choose another model.")
+    found = {}
+    for key, default in (("skiplist_words", []), ("skiplist_tasks", ["document"])):
+        given = default if config.get(key) is None else config[key]
+        found[key] = [given] if isinstance(given, str) and key == "skiplist_tasks" else given
+        if not isinstance(found[key], list) or not all(isinstance(each, str) for each in found[key]):
+            raise SourceError(f"{where}: {key} {str(given)[:60]} is no list of texts. Fix it.")
+    return MaskSettings(tuple(found["skiplist_words"]), tuple(found["skiplist_tasks"]))
 
 
 def _dropout(folder: Path) -> None:
@@ -188,6 +221,7 @@ def _dropout(folder: Path) -> None:
 
 
 FEATURE_KEYS = ("module_input_name", "module_output_name")
+OF_FEATURES = ("Dense", "Normalize")  # modules that name what they read and write
 READERS: Mapping[str, Callable[[Path], SentenceModule | None]] = {
     "Pooling": _pooling,
     "SpladePooling": _splade,
@@ -196,6 +230,7 @@ READERS: Mapping[str, Callable[[Path], SentenceModule | None]] = {
     "Normalize": _normalize,
     "Dropout": _dropout,
     "LogitScore": _logit_score,
+    "MultiVectorMask": _mask,
 }
 
 
@@ -208,13 +243,15 @@ def check_keys(config: Mapping[str, Any], where: Path, *known: str) -> None:
         )
 
 
-def _check_features(config: Mapping[str, Any], where: Path) -> None:
-    """Raise `SourceError` unless a module reads and writes the embedding."""
-    for key in FEATURE_KEYS:
-        if config.get(key) not in (None, EMBEDDING):
+def _check_features(where: Path, feature: str, required: bool) -> None:
+    """Raise `SourceError` unless a module reads and writes `feature`; without naming it only if not `required`."""
+    config = read_json(where) if where.is_file() else {}  # older versions save nothing for Normalize
+    source = config.get(FEATURE_KEYS[0])
+    for key, found in zip(FEATURE_KEYS, (source, config.get(FEATURE_KEYS[1])), strict=True):
+        if found != feature and (found is not None or (required and source is None)):
             raise SourceError(
-                f"{where}: {key} {str(config[key])[:60]!r} is not supported, expected {EMBEDDING!r}. "
-                "Choose a model whose modules work on the embedding."
+                f"{where}: {key} {str(found)[:60]!r} is not supported, expected {feature!r}. "
+                "Choose a model whose modules work on it."
             )
 
 

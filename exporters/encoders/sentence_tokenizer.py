@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any, NoReturn
 
 from intaglio.bundle.manifest import Manifest, Prompt
-from intaglio.bundle.text_records import PairTemplate
+from intaglio.bundle.text_records import PairTemplate, TokenVectors
 from intaglio.errors import SourceError, one_line
 from intaglio.exporters.checkpoints.checkpoint import Checkpoint
 from intaglio.exporters.checkpoints.tokenizer_files import check_tokenizer
@@ -21,8 +21,10 @@ from intaglio.exporters.encoders.description import EncoderDescription
 from intaglio.exporters.encoders.pair_template import STRUCTURED, PairTemplates
 from intaglio.exporters.encoders.sentence_modules import check_keys
 from intaglio.exporters.encoders.sentence_transformers import SentenceHead
+from intaglio.exporters.encoders.token_vectors import Limits, read_token_vectors, register_prefixes
 from intaglio.exporters.files.config import integer, read_json
 from intaglio.extras import load
+from intaglio.runtime.text.embedding_prompts import QUERY
 
 SETTINGS = tuple(
     f"sentence_{name}_config.json"
@@ -35,12 +37,8 @@ WITHOUT_EFFECT = (
     "clean_up_tokenization_spaces", "local_files_only",
 )  # fmt: skip
 TOKENIZER_OPTIONS = ("model_max_length", "padding_side", "truncation_side", "do_lower_case", "strip_accents")
-EXPECTED: dict[str, tuple[Any, ...]] = {
-    "query_length": (None,),
-    "document_length": (None,),
-    "query_expansion": (None,),
-    "tokenizer_name_or_path": (None,),
-}
+OF_VECTORS = ("query_length", "document_length", "query_expansion")  # of a model with a vector for each token
+EXPECTED: dict[str, tuple[Any, ...]] = {"tokenizer_name_or_path": (None,), **dict.fromkeys(OF_VECTORS, (None,))}
 # The transformer_task of a folder -> what its Transformer returns, and what the modules after it call that
 RETURNED = {
     "feature-extraction": ("last_hidden_state", "token_embeddings"),
@@ -64,6 +62,7 @@ class SentenceTokenizer:
     limit: int  # tokens of a text, special tokens included
     prompts: dict[str, Prompt]
     pair: PairTemplate | None  # of a cross-encoder that reads pairs by its chat template
+    vectors: TokenVectors | None  # of a model with a vector for each token
 
 
 def record_sentence(manifest: Manifest, head: SentenceHead, tokenizer: SentenceTokenizer) -> None:
@@ -71,14 +70,15 @@ def record_sentence(manifest: Manifest, head: SentenceHead, tokenizer: SentenceT
     maximum = manifest.axes["sequence"].maximum
     manifest.truncation = tokenizer.limit if tokenizer.limit != maximum else None
     manifest.prompts = tokenizer.prompts
-    manifest.pair = tokenizer.pair
+    manifest.pair, manifest.vectors = tokenizer.pair, tokenizer.vectors
     manifest.default_prompt = head.default_prompt
     manifest.similarity = head.similarity
 
 
-def read_settings(folder: Path, task: str) -> tuple[dict[str, Any], Path]:
+def read_settings(folder: Path, task: str, several: bool = False) -> tuple[dict[str, Any], Path]:
     """The settings of the Transformer in `folder` under the names of version 6, and their file; `task` of the library.
 
+    `several`: of a model with a vector for each token.
     Raises `SourceError` for a setting that would change embeddings and is not supported.
     """
     where = next((folder / name for name in SETTINGS if (folder / name).is_file()), folder / SETTINGS[0])
@@ -88,7 +88,8 @@ def read_settings(folder: Path, task: str) -> tuple[dict[str, Any], Path]:
     check_keys(settings, where, *known, *EXPECTED, "module_output_name", "transformer_task", *ARGUMENTS.values())
     output, name = RETURNED[task]
     named = (task,) if task == "text-generation" else (None, task)
-    for key, accepted in {**EXPECTED, "module_output_name": (None, name), "transformer_task": named}.items():
+    expected = {key: values for key, values in EXPECTED.items() if not several or key not in OF_VECTORS}
+    for key, accepted in {**expected, "module_output_name": (None, name), "transformer_task": named}.items():
         if settings.get(key) not in accepted:
             _refuse(where, key, settings[key], "leave it out" if accepted == (None,) else f"expected {accepted[-1]!r}")
     text = {"method": "forward", "method_output_name": output}
@@ -120,11 +121,13 @@ def sentence_tokenizer(checkpoint: Checkpoint, described: EncoderDescription) ->
     head = described.head
     if head is None:
         return None
-    settings, where = read_settings(checkpoint.folder, head.transformer_task)
+    settings, where = read_settings(checkpoint.folder, head.transformer_task, head.mask is not None)
+    settings = {**head.transformer, **settings}
     options = {key: value for key, value in settings.get("processor_kwargs", {}).items() if key in TOKENIZER_OPTIONS}
     if settings.get("max_seq_length") is not None:
         options.setdefault("model_max_length", integer(settings, "max_seq_length", 1, where=str(where)))
     tokenizer = _load(checkpoint, options)
+    register_prefixes(tokenizer, head.prefixes)
     if tokenizer.padding_side == "left" and described.family.counts_padding:
         _refuse(
             checkpoint.folder / "tokenizer_config.json", "padding_side", "left", "an embedding would depend on others"
@@ -147,11 +150,23 @@ def sentence_tokenizer(checkpoint: Checkpoint, described: EncoderDescription) ->
     excluded = head.excludes_prompt
     templates = _templates(tokenizer, settings, where)
     prompts = {
-        name: Prompt(text, _tokens(tokenizer, text) if excluded else 0, templates.of(text) if templates else None)
+        name: Prompt(
+            text,
+            _tokens(tokenizer, text) if excluded else 0,
+            templates.of(text) if templates else None,
+            head.mask is not None and name == QUERY,
+        )
         for name, text in head.prompts.items()
     }
     pair = templates.of(head.prompts[head.default_prompt] if head.default_prompt else "") if templates else None
-    return SentenceTokenizer(backend, limit, prompts, pair)
+    vectors = None
+    if head.mask is not None:
+        if settings.get("processing_kwargs"):
+            _refuse(where, "processing_kwargs", settings["processing_kwargs"], "leave it out")
+        limits = Limits.of(limit, described.positions, checkpoint.config)
+        vectors, limit = read_token_vectors(tokenizer, settings, head.mask, head.means, limits, where)
+        backend.enable_truncation(limit, direction=tokenizer.truncation_side)
+    return SentenceTokenizer(backend, limit, prompts, pair, vectors)
 
 
 def _templates(tokenizer: Any, settings: Mapping[str, Any], where: Path) -> PairTemplates | None:

@@ -3,15 +3,22 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
 from intaglio.bundle.manifest import SIMILARITIES
 from intaglio.errors import SourceError
+from intaglio.exporters.checkpoints import pylate_folder
+from intaglio.exporters.checkpoints.pylate_folder import read_pylate
 from intaglio.exporters.checkpoints.sentence_folder import MODULES, Module, module_folder, read_modules
 from intaglio.exporters.encoders.sentence_modules import (
+    EMBEDDING,
+    TOKENS,
+    DenseSettings,
     LogitScoreSettings,
+    MaskSettings,
+    NormalizeSettings,
     PoolingSettings,
     SentenceModule,
     SpladeSettings,
@@ -20,13 +27,14 @@ from intaglio.exporters.encoders.sentence_modules import (
 from intaglio.exporters.files.config import integer, read_json
 
 SETTINGS = "config_sentence_transformers.json"
-MODEL_TYPE, SPARSE, CROSS = "SentenceTransformer", "SparseEncoder", "CrossEncoder"
-TASKS = {MODEL_TYPE: "embed", SPARSE: "embed-sparse", CROSS: "classify"}
-HEADS = (PoolingSettings, SpladeSettings, LogitScoreSettings)
+MODEL_TYPE, SPARSE, CROSS, SEVERAL = "SentenceTransformer", "SparseEncoder", "CrossEncoder", "MultiVectorEncoder"
+TASKS = {MODEL_TYPE: "embed", SPARSE: "embed-sparse", CROSS: "classify", SEVERAL: "embed-tokens"}
+HEADS = (PoolingSettings, SpladeSettings, LogitScoreSettings, MaskSettings)
 # Kind of model -> the module right after the Transformer, whether others cannot follow it, and both in words.
 FIRST: dict[str, tuple[type, bool, str]] = {
     MODEL_TYPE: (PoolingSettings, False, "one Pooling right"),
     SPARSE: (SpladeSettings, True, "SpladePooling alone"),
+    SEVERAL: (MaskSettings, False, "one MultiVectorMask, with Dense and Normalize of token_embeddings,"),
     CROSS: (LogitScoreSettings, True, "nothing, or LogitScore alone,"),
 }
 STANDARD_PROMPTS = ("query", "document")  # every model that embeds has them in the library; empty unless set
@@ -45,12 +53,20 @@ class SentenceHead:
     default_prompt: str | None
     similarity: str
     task: str = TASKS[MODEL_TYPE]
+    means: bool = False  # with a vector for each token: a score is a mean
+    transformer: Mapping[str, Any] = field(default_factory=dict)  # its settings, which its own file may replace
+    prefixes: tuple[str, ...] = ()  # that begin prompts, and are single tokens if the vocabulary has them
     activation: str | None = None  # of a cross-encoder: the class of torch.nn that it names
 
     @property
     def embeds(self) -> bool:
         """Whether its modules return an embedding; else it is a cross-encoder."""
         return self.task != TASKS[CROSS]
+
+    @property
+    def mask(self) -> MaskSettings | None:
+        """Which tokens have no vector, in a model with a vector for each token."""
+        return next((module for module in self.modules if isinstance(module, MaskSettings)), None)
 
     @property
     def score(self) -> LogitScoreSettings | None:
@@ -79,7 +95,9 @@ def read_head(root: Path) -> SentenceHead | None:
         return None
     file = root / SETTINGS
     settings = read_json(file) if file.is_file() else {}
-    if (kind := settings.get("model_type", MODEL_TYPE)) not in TASKS:
+    kind = settings.get("model_type", MODEL_TYPE)
+    from_pylate = kind == pylate_folder.KIND
+    if (kind := SEVERAL if from_pylate else kind) not in TASKS:
         raise SourceError(
             f"{file}: model_type {str(kind)[:60]} is not supported, expected {' or '.join(TASKS)}. Remove {MODULES} "
             "from a copy of the folder to export its Transformer alone."
@@ -96,9 +114,31 @@ def read_head(root: Path) -> SentenceHead | None:
     width = None if settings.get("truncate_dim") is None else integer(settings, "truncate_dim", 1, where=str(file))
     similarity = settings.get("similarity_fn_name")
     named = similarity if similarity in SIMILARITIES else SIMILARITIES[kind == SPARSE]  # so does the library
-    modules = _modules(root, listed, kind)
+    modules = _modules(root, listed, kind, from_pylate)
     own = settings.get("activation_fn") if kind == CROSS else None
-    return SentenceHead(modules, width, prompts, default, str(named), TASKS[kind], None if own is None else str(own))
+    head = SentenceHead(modules, width, prompts, default, str(named), TASKS[kind])
+    if kind == SEVERAL:
+        return _with_vectors(head, settings, from_pylate, file)
+    return replace(head, activation=None if own is None else str(own))
+
+
+def _with_vectors(head: SentenceHead, settings: Mapping[str, Any], from_pylate: bool, file: Path) -> SentenceHead:
+    """The same of a model with a vector for each token, with the `settings` in `file`; `from_pylate`: it saved them."""
+    if head.width is not None:
+        raise SourceError(f"{file}: truncate_dim is not supported for {SEVERAL}. Remove it.")
+    given = read_pylate(settings, file)
+    modules = head.modules
+    if from_pylate:
+        modules = (MaskSettings(given.skipped, STANDARD_PROMPTS[1:]), *modules, NormalizeSettings())
+    return replace(
+        head,
+        modules=modules,
+        prompts=given.prompts(head.prompts),
+        default_prompt=STANDARD_PROMPTS[1],  # of the library's encode_document
+        means=settings.get("similarity_fn_name") == "meanmaxsim",
+        transformer=given.transformer,
+        prefixes=tuple(given.prefixes.values()),
+    )
 
 
 def _prompts(settings: Mapping[str, Any], file: Path, standard: Sequence[str]) -> dict[str, str]:
@@ -109,13 +149,20 @@ def _prompts(settings: Mapping[str, Any], file: Path, standard: Sequence[str]) -
     return {**dict.fromkeys(standard, ""), **{name: text or "" for name, text in given.items()}}
 
 
-def _modules(root: Path, listed: list[Module], kind: str) -> tuple[SentenceModule, ...]:
+def _modules(root: Path, listed: list[Module], kind: str, from_pylate: bool) -> tuple[SentenceModule, ...]:
     """The modules after the Transformer. Raises `SourceError` unless a model of this `kind` has them."""
-    read = [read_module(module.kind, module_folder(root, module)) for module in listed[1:]]
+    feature = TOKENS if kind == SEVERAL else EMBEDDING
+    kinds = ["Dense" if module.type == pylate_folder.DENSE else module.kind for module in listed]
+    read = [
+        read_module(each, module_folder(root, module), feature)
+        for each, module in zip(kinds[1:], listed[1:], strict=True)
+    ]
     modules = tuple(module for module in read if module is not None)
-    if not modules and kind == CROSS:
-        return ()
+    if (not modules and kind == CROSS) or (from_pylate and all(isinstance(each, DenseSettings) for each in modules)):
+        return modules
     first, alone, expected = FIRST[kind]
+    if kind == SEVERAL:
+        modules = tuple(sorted(modules, key=lambda module: not isinstance(module, MaskSettings)))  # which it may follow
     heads = [type(module) if isinstance(module, HEADS) else None for module in modules]
     if heads != [first, *[None] * (len(modules) - 1)] or (alone and len(modules) > 1):
         raise SourceError(

@@ -7,7 +7,7 @@ from typing import Any, NamedTuple
 
 import msgspec
 
-from intaglio.bundle.text_records import PairTemplate
+from intaglio.bundle.text_records import PairTemplate, TokenVectors
 from intaglio.bundle.text_records import Prompt as Prompt
 
 FORMAT = 1  # raised when an older program could misread the manifest
@@ -236,7 +236,7 @@ class Manifest(msgspec.Struct):
     source: Source
     family: str  # "bert"; "" for a graph written by another tool
     architecture: str  # "BertModel"
-    task: str  # "embed", "classify", "fill-mask", "encode", "generate", "text-to-text", "transcribe"; "": other graphs
+    task: str  # "embed", "embed-tokens", "classify", "generate", "text-to-text", "transcribe"; "": other graphs
     dtype: str  # of the weights: "float32", "float16"
     inputs: list[TensorSpec]
     outputs: list[TensorSpec]
@@ -255,6 +255,7 @@ class Manifest(msgspec.Struct):
     prompts: dict[str, Prompt] = {}  # name -> prompt, for models of sentence-transformers
     default_prompt: str | None = None  # name of the prompt that is used unless another is chosen
     pair: PairTemplate | None = None  # of a model that reads pairs as one text, with its default prompt if it has one
+    vectors: TokenVectors | None = None  # for the task "embed-tokens"
     similarity: str = SIMILARITIES[0]  # of embeddings, for the task "embed"
     passes: list[PassRecord] = []
     custom_operators: list[str] = []

@@ -6,6 +6,8 @@ from intaglio.bundle.manifest import Manifest, Prompt
 from intaglio.errors import UsageError
 from intaglio.runtime.text.tokenizer import NO_PROMPT
 
+QUERY = "query"  # the prompt that a model with a vector for each token puts before queries
+
 
 def find_prompt(manifest: Manifest, name: str | None, option: str = "--prompt-name") -> Prompt:
     """The prompt of this name; None: the model's default, which may be none. Raises `UsageError`.

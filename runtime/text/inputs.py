@@ -14,6 +14,7 @@ from intaglio.files.hashes import sha256
 from intaglio.files.input_files import open_file, read_bytes, read_text, text_lines
 from intaglio.runtime.engines.engine import Array, check_arrays
 from intaglio.runtime.text.pairs import SUFFIX, pairs_of, read_documents, shipped_documents, takes_pairs
+from intaglio.runtime.text.tokenizer import MASK as MASK
 from intaglio.runtime.text.tokenizer import TOKENIZER, Tokenizer
 from intaglio.samples.sentences import sentences
 
@@ -29,7 +30,6 @@ class InputsUsed(msgspec.Struct):
 
 
 EXPANDED = 1 << 30  # bytes of arrays that a smaller, compressed file may hold
-MASK = "attention_mask"  # the input that is 0 at padding
 
 
 def load_inputs(

@@ -11,11 +11,11 @@ from intaglio.closing import Closing
 from intaglio.errors import UsageError
 from intaglio.runtime.engines.opening import open_engine
 from intaglio.runtime.text.dimensions import check_dimensions
-from intaglio.runtime.text.embedding_prompts import find_prompt
+from intaglio.runtime.text.embedding_prompts import QUERY, find_prompt
 from intaglio.runtime.text.pairs import NEXT_SENTENCE
 from intaglio.runtime.text.span_options import SpanOptions
 from intaglio.runtime.text.span_runner import SPAN_TASKS, SpanRunner
-from intaglio.runtime.text.tasks import TASKS, Ran, TextBatch, check_outputs, find_task
+from intaglio.runtime.text.tasks import TASKS, Ran, TextBatch, check_outputs, find_task, scored
 from intaglio.runtime.text.tokenizer import NO_PROMPT, Pair, Tokenizer, TokenSequence
 from intaglio.targets import DEFAULT
 
@@ -37,8 +37,8 @@ def run(
 
     Texts are read in batches of `batch_size`, so an endless stream works. `top` is the number of words listed for a
     blank. `threads`: see `open_engine`. `prompt_name`: the prompt to put before each text; None: the bundle's default.
-    `query`: a text that a classifier reads together with each text, as rerankers do, and the question of a bundle that
-    answers from each text; a `Pair` has its own. `spans`: how the spans of a text are joined, and answers chosen.
+    `query`: a text that a reranker scores each text with, and the question of a bundle that answers from each text; a
+    `Pair` has its own. `spans`: how the spans of a text are joined, and answers chosen.
     `truncate_dim`: the first numbers of an embedding that are kept.
 
     Raises `UsageError` for a text that is longer than the model's limit (unless `truncate`) or that lacks the blank of
@@ -58,8 +58,9 @@ def run(
         spans.check(opened.manifest.task)
     with TextRunner(opened, target, threads, top=top) as runner:
         prompt = find_prompt(runner.manifest, prompt_name)
+        run_batch = runner.run if runner.manifest.vectors is None else runner.run_vectors
         for batch in _batches(texts, query, batch_size):
-            for result in runner.run(batch, truncate, prompt):
+            for result in run_batch(batch, truncate, prompt):
                 if truncate_dim is not None and result.embedding is not None:
                     result.embedding = result.embedding[:truncate_dim]
                 yield result
@@ -89,6 +90,19 @@ class TextRunner(Closing):
             self.check(text, sequence)
         return self.run_tokens(texts, sequences)
 
+    def run_vectors(self, texts: Sequence[str | Pair], truncate: bool = False, prompt: Prompt = NO_PROMPT) -> list[Ran]:
+        """The same with a model that returns a vector for each token: of a pair, the score of its second text."""
+        settings = self.manifest.vectors
+        assert settings is not None, "the caller checked it"
+        results = self.run([text.second if isinstance(text, Pair) else text for text in texts], truncate, prompt)
+        queries = list(dict.fromkeys(text.first for text in texts if isinstance(text, Pair)))
+        read = self.run(queries, truncate, find_prompt(self.manifest, QUERY)) if queries else []
+        vectors = {query: result.token_embeddings for query, result in zip(queries, read, strict=True)}
+        return [
+            scored(result, text.first, vectors[text.first], settings.mean) if isinstance(text, Pair) else result
+            for text, result in zip(texts, results, strict=True)
+        ]
+
     def check(self, text: str | Pair, sequence: TokenSequence) -> None:
         """Raise `UsageError` for too many tokens, a missing blank to fill, or a pair that the task does not read."""
         if isinstance(text, Pair) and self.manifest.task != "classify":
@@ -115,7 +129,8 @@ class TextRunner(Closing):
         outputs = self.engine.run(feeds)
         check_outputs(outputs, feeds, self._task, self.manifest)
         shown = [text.second if isinstance(text, Pair) else text for text in texts]
-        results = list(self._task.read(TextBatch(shown, feeds, outputs, self.manifest, self.tokenizer, self._top)))
+        batch = TextBatch(shown, feeds, outputs, self.manifest, self.tokenizer, self._top, sequences)
+        results = list(self._task.read(batch))
         for result, text, sequence in zip(results, texts, sequences, strict=True):
             result.tokens = len(sequence.ids)
             result.query = text.first if isinstance(text, Pair) else None

@@ -14,7 +14,8 @@ from intaglio.bundle.bundle import Bundle, Manifest
 from intaglio.errors import BundleError, EngineError
 from intaglio.runtime.engines.engine import Array
 from intaglio.runtime.text.inputs import MASK
-from intaglio.runtime.text.tokenizer import Tokenizer
+from intaglio.runtime.text.token_vectors import maxsim
+from intaglio.runtime.text.tokenizer import Tokenizer, TokenSequence
 
 
 class Span(msgspec.Struct, omit_defaults=True):
@@ -48,6 +49,7 @@ class Ran(msgspec.Struct, omit_defaults=True, eq=False):
     tokens: int = 0  # that the model read, special tokens included
     query: str | None = None  # that the text was read with
     spans: list[Span] | None = None  # "token-classification": the parts of the text that have a class
+    token_embeddings: npt.NDArray[np.float32] | None = None  # "embed-tokens": [vectors, width], of the text's tokens
     answers: list[Answer] | None = None  # "question-answering": parts of the text that answer the query, best first
 
     @property
@@ -69,6 +71,7 @@ class TextBatch:
     manifest: Manifest
     tokenizer: Tokenizer
     top: int
+    sequences: Sequence[TokenSequence] = ()
 
 
 def _embed(batch: TextBatch) -> Iterator[Ran]:
@@ -82,6 +85,18 @@ def _embed_sparse(batch: TextBatch) -> Iterator[Ran]:
     for text, row in zip(batch.texts, batch.outputs["sentence_embedding"], strict=True):
         active = [int(place) for place in np.argsort(-row, kind="stable") if row[place] > 0]
         yield Ran(text, weights={backend.id_to_token(place) or f"[{place}]": float(row[place]) for place in active})
+
+
+def _embed_tokens(batch: TextBatch) -> Iterator[Ran]:
+    for text, sequence, rows in zip(batch.texts, batch.sequences, batch.outputs["token_embeddings"], strict=True):
+        yield Ran(text, token_embeddings=rows[list(sequence.vectors)].astype(np.float32))
+
+
+def scored(found: Ran, query: str, vectors: npt.NDArray[np.float32] | None, mean: bool) -> Ran:
+    """The result of a text read with a query: the score of its vectors and the query's, [vectors, width] each."""
+    assert vectors is not None and found.token_embeddings is not None, "the task returns vectors of tokens"
+    scores = {"meanmaxsim" if mean else "maxsim": maxsim(vectors, found.token_embeddings, mean)}
+    return Ran(found.text, scores=scores, tokens=found.tokens, query=query)
 
 
 def _encode(batch: TextBatch) -> Iterator[Ran]:
@@ -153,6 +168,7 @@ EMBEDDING_TASKS = ("embed", "encode")
 TASKS = {
     "embed": Task("sentence_embedding", ("batch", "width"), False, read=_embed),
     "embed-sparse": Task("sentence_embedding", ("batch", "width"), False, read=_embed_sparse),
+    "embed-tokens": Task("token_embeddings", ("batch", "sequence", "width"), False, read=_embed_tokens),
     "encode": Task("last_hidden_state", ("batch", "sequence", "width"), True, read=_encode),
     "classify": Task("logits", ("batch", "classes"), False, read=_classify),
     "fill-mask": Task("logits", ("batch", "sequence", "vocabulary"), True, read=_fill_mask),

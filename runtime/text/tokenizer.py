@@ -14,9 +14,10 @@ import numpy.typing as npt
 
 from intaglio.bundle.bundle import Bundle
 from intaglio.bundle.manifest import LONGEST, Prompt
-from intaglio.bundle.text_records import PairTemplate
+from intaglio.bundle.text_records import PairTemplate, TokenVectors
 from intaglio.errors import BundleError, ContextLengthError, UsageError
 from intaglio.runtime.text.pair_texts import PairTexts
+from intaglio.runtime.text.token_vectors import check_vectors, filled_up, places
 from intaglio.runtime.text.tokenizer_config import (
     CONFIGURATION,
     MODEL_CONFIGURATION,
@@ -35,8 +36,8 @@ SHORT_TEXT = 1 << 16  # characters that are tokenized in some milliseconds
 WORDS = re.compile(r"\S+|\s+")
 
 POOLING_MASK = "pooling_mask"  # the input that is 0 at the tokens of a prompt, which pooling leaves out
-COLUMNS = ("input_ids", "attention_mask", "token_type_ids", POOLING_MASK)  # the inputs that a tokenizer returns
-
+MASK = "attention_mask"  # the input that is 0 at padding
+COLUMNS = ("input_ids", MASK, "token_type_ids", POOLING_MASK)  # the inputs that a tokenizer returns
 
 NO_PROMPT = Prompt("")
 
@@ -54,6 +55,9 @@ class TokenSequence(NamedTuple):
     ids: Sequence[int]
     type_ids: Sequence[int]
     excluded: int = 0  # its first tokens, of a prompt, that pooling leaves out
+    unattended: int = 0  # its last tokens, which a query was filled up with, and no token attends to
+    vectors: Sequence[int] = ()  # places of its tokens with a vector, of a model that returns one for each
+    limit: int | None = None  # its maximum tokens, where that is not the model's
 
 
 class Tokenizer:
@@ -72,11 +76,12 @@ class Tokenizer:
         pad: Sequence[str | int | None] = (),
         named: Mapping[str, str] = MappingProxyType({}),
         pair: PairTemplate | None = None,
+        vectors: TokenVectors | None = None,
     ):
         """`path` of a tokenizer.json, the model's input names, its maximum tokens, and a lower one for texts.
 
         `pad`: tokens or ids; the first known one is the padding token if the file has none; else [PAD], <pad>, or id 0.
-        `named`: special tokens by their names, such as "cls_token". `pair`: of a model that reads pairs as one text.
+        `named`: special tokens by their names, such as "cls_token". `pair`, `vectors`: of the manifest.
         """
         self.backend, padding, cut, self._direction = read_tokenizer(path)
         if unknown := [name for name in inputs if name not in COLUMNS]:
@@ -90,6 +95,7 @@ class Tokenizer:
         self.cls_token_id = next(_ids(self.backend, named.get("cls_token"), "[CLS]", "<s>"), None)
         word: str | None = named.get("unk_token") or getattr(self.backend.model, "unk_token", None)
         self.unknown_token_id = next(_ids(self.backend, word), None)
+        self._vectors = vectors
         self._pair = PairTexts(pair, self.backend) if pair else None
         self._padding = {"input_ids": self.pad_token_id, "token_type_ids": padding.get("pad_type_id", 0)}
 
@@ -103,7 +109,9 @@ class Tokenizer:
         named = _named_tokens(bundle)
         number = read_object(bundle, MODEL_CONFIGURATION).get("pad_token_id")
         pad = named.get("pad_token"), number if isinstance(number, int) and 0 <= number <= LONGEST else None
-        return cls(path, names, maximum, bundle.manifest.truncation, pad, named, bundle.manifest.pair)
+        check_vectors(bundle.manifest.vectors, bundle.path)
+        texts = bundle.manifest.pair, bundle.manifest.vectors
+        return cls(path, names, maximum, bundle.manifest.truncation, pad, named, *texts)
 
     @property
     def mask_token_id(self) -> int | None:
@@ -135,7 +143,8 @@ class Tokenizer:
                 check_words(part)
         pair = PairTexts(prompt.pair, self.backend) if prompt.pair else self._pair
         given = [_given(text, prompt, pair) for text in texts]
-        limit = self.truncation if truncate else None
+        query = self._vectors is not None and prompt.query
+        limit = (self._vectors.query_length if self._vectors and query else self.truncation) if truncate else None
         if limit is None:
             self.backend.no_truncation()
         else:
@@ -144,16 +153,27 @@ class Tokenizer:
             TokenSequence(each.ids, each.type_ids, prompt.excluded_tokens)
             for each in self.backend.encode_batch(given, add_special_tokens=pair is None)
         ]
+        if self._vectors is not None:
+            return [self._with_vectors(each, self._vectors, query) for each in sequences]
         if pair is None or limit is None:
             return sequences
         return [each._replace(ids=pair.with_end(each.ids, limit)) for each in sequences]
 
+    def _with_vectors(self, sequence: TokenSequence, settings: TokenVectors, query: bool) -> TokenSequence:
+        """The same tokens, filled up if they are a short query, with the places of those that have a vector."""
+        ids = filled_up(sequence.ids, settings, query)
+        added = len(ids) - len(sequence.ids)
+        types = [*sequence.type_ids, *[self._padding["token_type_ids"]] * added]
+        vectors, limit = places(ids, settings, query), settings.query_length if query else None
+        return TokenSequence(ids, types, 0, 0 if settings.attends else added, vectors, limit)
+
     def check_length(self, text: str | Pair, sequence: TokenSequence) -> None:
         """Raise `ContextLengthError` for a text or a pair of more tokens than the model takes."""
-        if self.max_length is not None and len(sequence.ids) > self.max_length:
+        limit = self.max_length if sequence.limit is None else sequence.limit
+        if limit is not None and len(sequence.ids) > limit:
             what, shown = ("pair", text.second) if isinstance(text, Pair) else ("text", text)
             raise ContextLengthError(
-                f"{what} of {len(sequence.ids)} tokens, the model takes at most {self.max_length}: {shown[:40]!r}…. "
+                f"{what} of {len(sequence.ids)} tokens, the model takes at most {limit}: {shown[:40]!r}…. "
                 "Split it, or shorten it."
             )
 
@@ -174,12 +194,14 @@ class Tokenizer:
         for row, sequence in enumerate(sequences):
             columns: dict[str, Sequence[int] | int] = {
                 "input_ids": sequence.ids,
-                "attention_mask": 1,
+                MASK: 1,
                 "token_type_ids": sequence.type_ids,
                 POOLING_MASK: 1,
             }
             for name, array in feeds.items():
                 array[row, : len(sequence.ids)] = columns[name]
+            if sequence.unattended and MASK in feeds:
+                feeds[MASK][row, len(sequence.ids) - sequence.unattended :] = 0
             if POOLING_MASK in feeds:
                 feeds[POOLING_MASK][row, : sequence.excluded] = 0
         return feeds

@@ -2,8 +2,14 @@
 
 from __future__ import annotations
 
+import asyncio
+from collections.abc import Sequence
+
 import msgspec
 
+from intaglio.bundle.text_records import TokenVectors
+from intaglio.runtime.text.embedding_prompts import QUERY
+from intaglio.runtime.text.tasks import Ran, scored
 from intaglio.runtime.text.tokenizer import Pair
 from intaglio.serve.endpoints.embeddings import MAX_INPUTS, EmbeddingUsage, usage
 from intaglio.serve.responses.errors import FieldError
@@ -47,27 +53,40 @@ class RerankResponse(msgspec.Struct):
 async def rerank(request: RerankRequest, worker: EncoderWorker, model: str) -> RerankResponse:
     """Order the documents of `request` with `worker`; `model` is the name to answer with.
 
-    Raises `UsageError` for a query or documents that are empty, too many or too long, and for a model that is not a
-    classifier of one class; and the other errors of `EncoderWorker.run`.
+    Raises `UsageError` for a query or documents that are empty, too many or too long, and for a model that neither is a
+    classifier of one class nor returns a vector for each token; and the other errors of `EncoderWorker.run`.
     """
     manifest = worker.manifest
-    if manifest.task != "classify" or len(manifest.labels) != 1:
+    if manifest.vectors is None and (manifest.task != "classify" or len(manifest.labels) != 1):
         classes = f", {len(manifest.labels)} classes" if manifest.task == "classify" else ""
-        message = f"model {model}: its task is {manifest.task}{classes}, /v1/rerank needs classify with one class."
-        raise FieldError(f"{message} Choose another model.", "model")
+        message = f"model {model}: its task is {manifest.task}{classes}, /v1/rerank needs classify with one class, "
+        raise FieldError(f"{message}or embed-tokens. Choose another model.", "model")
     texts = [each if isinstance(each, str) else each.text for each in request.documents]
     _check(request, texts)
-    found = await worker.run([Pair(request.query, text) for text in texts])
+    if manifest.vectors is not None:
+        found, tokens = await _by_vectors(request.query, texts, worker, manifest.vectors)
+    else:
+        found = await worker.run([Pair(request.query, text) for text in texts])
+        tokens = usage(found)
     scores = []
     for result in found:
-        assert result.relevance is not None, "the task classifies, into one class"
+        assert result.relevance is not None, "the task scores pairs"
         scores.append(result.relevance)
     order = sorted(range(len(texts)), key=lambda index: -scores[index])[: request.top_n]
     ranked = [
         RankedDocument(index, scores[index], Document(texts[index]) if request.return_documents else None)
         for index in order
     ]
-    return RerankResponse(ranked, model, usage(found))
+    return RerankResponse(ranked, model, tokens)
+
+
+async def _by_vectors(
+    query: str, texts: Sequence[str], worker: EncoderWorker, settings: TokenVectors
+) -> tuple[list[Ran], EmbeddingUsage]:
+    """The texts with the scores of their vectors and the query's; the query's tokens count once."""
+    (read,), found = await asyncio.gather(worker.run([query], QUERY), worker.run(texts, worker.manifest.default_prompt))
+    results = [scored(each, query, read.token_embeddings, settings.mean) for each in found]
+    return results, usage([read, *found])
 
 
 def _check(request: RerankRequest, texts: list[str]) -> None:

@@ -231,8 +231,8 @@ REFUSED: dict[str, tuple[Callable[[Path], None], str]] = {
     "a length that is none": (setting(BERT, max_seq_length=0), "sentence_bert_config.json: max_seq_length is 0"),
     "padding that moves positions": (setting("tokenizer_config.json", padding_side="left"), "padding_side 'left' is"),
     "a kind of model": (
-        setting(WHOLE, model_type="MultiVectorEncoder"),
-        "MultiVectorEncoder is not supported, expected",
+        setting(WHOLE, model_type="AudioEncoder"),
+        "AudioEncoder is not supported, expected",
     ),
     "an unknown default": (setting(WHOLE, default_prompt_name="q"), "default_prompt_name 'q' is not among its prompts"),
     "prompts that are none": (setting(WHOLE, prompts=["a"]), "do not map names to texts"),

@@ -118,7 +118,7 @@ REFUSED: dict[str, tuple[str, dict[str, Any], str]] = {
     "several vectors": (
         "config_sentence_transformers.json",
         {"model_type": "MultiVectorEncoder"},
-        "MultiVectorEncoder is",
+        "SpladePooling is not supported on token_embeddings",
     ),
     "another task": ("sentence_bert_config.json", {"transformer_task": "feature-extraction"}, "transformer_task"),
     "hidden states": (

@@ -241,7 +241,7 @@ def test_other_modules_of_a_cross_encoder_are_refused(source: Path, tmp_path: Pa
 
 
 TEMPLATES = {
-    "{% for m in messages %}{{ m.content | trim }}{% endfor %}": "expected each text unchanged, and it changes ' spaces",
+    "{% for m in messages %}{{ m.content | trim }}{% endfor %}": "each text unchanged, and it changes ' spaces",
     "{% for m in messages %}{{ m.role }}{% endfor %}": "expected the texts of the roles query and document once each",
     "{% for m in messages %}{{ m.content }}{{ m.content }}{% endfor %}": "once each",
     "{{ raise_exception('no such role') }}": "it fails",
