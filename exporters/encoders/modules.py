@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import inspect
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import torch
@@ -84,6 +84,23 @@ class Encoder(nn.Module):
         """The score [batch, 1] of `logits` [batch, sequence, tokens] at the last token that is no padding."""
         last = _last(logits, mask.unsqueeze(-1).to(logits.dtype))
         return last[:, :1] - last[:, 1:] if last.shape[1] == 2 else last
+
+
+class AnswerHead(nn.Linear):
+    """A linear layer of one or two outputs, the logits of answers, in float32."""
+
+    def forward(self, hidden: Tensor) -> Tensor:
+        """`hidden` [batch, sequence, hidden] -> float32 [batch, sequence, answers]."""
+        bias = None if self.bias is None else self.bias.float()
+        return nn.functional.linear(hidden.float(), self.weight.float(), bias)
+
+
+def keep_logits(model: Any, tokens: Sequence[int]) -> None:
+    """Keep the rows of `tokens` of a decoder's head alone: its logits are then theirs, in this order."""
+    whole = model.get_output_embeddings()
+    head = AnswerHead(whole.in_features, len(tokens), bias=whole.bias is not None)
+    head.load_state_dict({name: tensor[list(tokens)].clone() for name, tensor in whole.state_dict().items()})
+    model.set_output_embeddings(head)
 
 
 def _decoder_options(model: nn.Module) -> dict[str, Any]:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
 from intaglio.errors import SourceError
@@ -27,7 +27,7 @@ def load_encoder(checkpoint: Checkpoint, family: EncoderFamily) -> Encoder:
 def build_encoder(checkpoint: Checkpoint, described: EncoderDescription, weights: Mapping[str, FloatTensor]) -> Encoder:
     """The same of a checkpoint that is described already, with its weights."""
     load("torch")
-    from intaglio.exporters.encoders.modules import Encoder
+    from intaglio.exporters.encoders.modules import Encoder, keep_logits
 
     family = described.family
     pools = family.returns_pooled and described.is_base and described.head is None
@@ -47,16 +47,6 @@ def build_encoder(checkpoint: Checkpoint, described: EncoderDescription, weights
         )
     encoder = Encoder(model, family.inputs, outputs, described.head, family.causal, last)
     return encoder.eval().requires_grad_(False)
-
-
-def keep_logits(model: Any, tokens: Sequence[int]) -> None:
-    """Keep the rows of `tokens` of a decoder's head alone: its logits are then theirs, in this order."""
-    torch: Any = load("torch")
-    whole = model.get_output_embeddings()
-    head = torch.nn.Linear(whole.in_features, len(tokens), bias=whole.bias is not None)
-    rows = torch.tensor(tokens)
-    head.load_state_dict({name: tensor[rows].clone() for name, tensor in whole.state_dict().items()})
-    model.set_output_embeddings(head)
 
 
 def reference_outputs(module: Encoder, feeds: dict[str, Any]) -> dict[str, Any]:

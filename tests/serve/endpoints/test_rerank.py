@@ -67,3 +67,27 @@ def test_invalid_request_names_its_field(server: Served, fields: dict[str, Any],
     status, found = server.post("/v1/rerank", {"model": "best", "query": QUERY, "documents": TEXTS, **fields})
     assert status == 400
     assert message in found["error"]["message"] and found["error"]["param"] == param
+
+
+@pytest.mark.proof
+def test_coheres_client_reads_the_response(server: Served) -> None:
+    cohere = pytest.importorskip("cohere")
+    with cohere.ClientV2(api_key="any", base_url=server.url) as client:
+        found = client.rerank(model="best", query=QUERY, documents=TEXTS, top_n=3)
+    _, wanted = server.post("/v1/rerank", {"model": "best", "query": QUERY, "documents": TEXTS, "top_n": 3})
+    assert [each.index for each in found.results] == [each["index"] for each in wanted["results"]]
+    scores = [each["relevance_score"] for each in wanted["results"]]
+    assert [each.relevance_score for each in found.results] == pytest.approx(scores, abs=1e-6)
+
+
+@pytest.mark.proof
+def test_langchains_client_of_jina_reads_the_response(server: Served, monkeypatch: pytest.MonkeyPatch) -> None:
+    module = pytest.importorskip("langchain_community.document_compressors.jina_rerank")
+    monkeypatch.setattr(module, "JINA_API_URL", f"{server.url}/v1/rerank")
+    client = module.JinaRerank(model="best", jina_api_key="any", top_n=2)
+    with client.session:
+        found = client.compress_documents([module.Document(text) for text in TEXTS], QUERY)
+    _, wanted = server.post("/v1/rerank", {"model": "best", "query": QUERY, "documents": TEXTS, "top_n": 2})
+    assert [each.page_content for each in found] == [TEXTS[each["index"]] for each in wanted["results"]]
+    scores = [each["relevance_score"] for each in wanted["results"]]
+    assert [each.metadata["relevance_score"] for each in found] == pytest.approx(scores, abs=1e-6)
