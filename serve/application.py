@@ -30,6 +30,7 @@ from intaglio.serve.endpoints.completions import CompletionFormatter, Completion
 from intaglio.serve.endpoints.embeddings import EmbeddingsRequest, EmbeddingsResponse, create_embeddings
 from intaglio.serve.endpoints.rerank import RerankRequest, RerankResponse, rerank
 from intaglio.serve.endpoints.responses import ResponseFormatter, ResponsesRequest
+from intaglio.serve.endpoints.sparse import SparseRequest, SparseResponse, embed_sparse
 from intaglio.serve.endpoints.transcriptions import MEDIA_TYPES, Ending, Spoken, recording_error
 from intaglio.serve.middleware import CLOSED, Gate, Observed
 from intaglio.serve.models.card import ModelList, card_of
@@ -48,8 +49,8 @@ SHORT_BODY = 1 << 16  # bytes
 PING = 15  # seconds between comments in an idle stream, which keep proxies from closing it
 
 Fields = TypeVar("Fields", bound=GenerationFields)
-EncoderFields = TypeVar("EncoderFields", EmbeddingsRequest, ClassificationRequest, RerankRequest)
-EncoderResponse = TypeVar("EncoderResponse", EmbeddingsResponse, ClassificationResponse, RerankResponse)
+EncoderFields = TypeVar("EncoderFields", EmbeddingsRequest, ClassificationRequest, RerankRequest, SparseRequest)
+EncoderResponse = TypeVar("EncoderResponse", EmbeddingsResponse, ClassificationResponse, RerankResponse, SparseResponse)
 Answer = TypeVar("Answer")
 
 
@@ -82,6 +83,7 @@ class Api:
             Route("/v1/chat/completions", self.chat_completions, methods=["POST"]),
             Route("/v1/responses", self.responses, methods=["POST"]),
             Route("/v1/embeddings", self.embeddings, methods=["POST"]),
+            Route("/embed_sparse", self.embed_sparse, methods=["POST"]),
             Route("/v1/classify", self.classify, methods=["POST"]),
             *(Route(path, self.rerank, methods=["POST"]) for path in ("/v1/rerank", "/v2/rerank")),  # Jina's, Cohere's
             *(Route(path, partial(self.recording, task=task), methods=["POST"]) for path, task in ENDPOINTS.items()),
@@ -140,6 +142,10 @@ class Api:
         """Embeddings of texts."""
         return await self.encode(request, EmbeddingsRequest, create_embeddings)
 
+    async def embed_sparse(self, request: Request) -> Response:
+        """Weights of tokens, of texts."""
+        return await self.encode(request, SparseRequest, embed_sparse)
+
     async def classify(self, request: Request) -> Response:
         """Classes of texts."""
         return await self.encode(request, ClassificationRequest, classify)
@@ -182,7 +188,7 @@ class Api:
     ) -> Response:
         """The response of an encoder."""
         fields = await self.fields(request, kind)
-        model = self.models.encoder(fields.model)
+        model = self.models.sparse() if fields.model is None else self.models.encoder(fields.model)
         record: Record = request.scope["state"][KEY]
         record.model = model.name
         self.arrivals.leave(record)  # the worker counts its texts before it tokenizes them
@@ -198,7 +204,7 @@ class Api:
             raise api_error(error, "input") from error
         record.prompt_tokens = response.usage.prompt_tokens
         self.metrics.encoded(model.name, record.prompt_tokens, time.perf_counter() - began)
-        return json_response(response)
+        return json_response(response.embeddings if isinstance(response, SparseResponse) else response)
 
     async def generate(
         self, request: Request, fields: Fields, formatter: Callable[[Fields, DecoderModel, int], Formatter]
@@ -266,7 +272,7 @@ async def _disconnected(request: Request) -> None:
         pass
 
 
-def json_response(body: msgspec.Struct, status: int = 200, headers: dict[str, str] | None = None) -> Response:
+def json_response(body: object, status: int = 200, headers: dict[str, str] | None = None) -> Response:
     """`body` as JSON."""
     return Response(msgspec.json.encode(body), status, headers, "application/json")
 

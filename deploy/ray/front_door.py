@@ -28,7 +28,7 @@ from intaglio.serve.monitoring.logs import configure, request_id
 from intaglio.serve.monitoring.metrics import exposition
 from intaglio.serve.monitoring.observation import KEY
 from intaglio.serve.options import ServerOptions, read_keys
-from intaglio.serve.responses.errors import RETRY_AFTER, ApiError, api_error
+from intaglio.serve.responses.errors import RETRY_AFTER, ApiError, api_error, invalid
 from intaglio.serve.responses.formatter import Chunk, Formatter
 from intaglio.serve.workers.encoder_worker import EncoderWorker
 
@@ -123,7 +123,8 @@ class FrontDoorApi(Api):
         create: Callable[[EncoderFields, EncoderWorker, str], Coroutine[Any, Any, EncoderResponse]],
     ) -> Response:
         """See `Api`."""
-        return self._forwarded(request, (await self.fields(request, kind)).model)
+        model = (await self.fields(request, kind)).model
+        return self._forwarded(request, self._only() if model is None else model)
 
     def _forwarded(self, request: Request, model: str, prompt: bytes = b"") -> Response:
         handle = self._handle(model)
@@ -133,6 +134,12 @@ class FrontDoorApi(Api):
         identifier = (request_id() or "").encode()
         forwarded = Forwarded(request.scope["path"], identifier, request.state.body, prompt)
         return Answer(handle, forwarded, self.options.request_timeout)
+
+    def _only(self) -> str:
+        """The only model, of a request that names none."""
+        if len(self._handles) != 1:
+            raise invalid(f"model: the application has {len(self._handles)}, expected one. Name a model.", "model")
+        return next(iter(self._handles))
 
     def _handle(self, model: str) -> Any:
         if model not in self._handles:

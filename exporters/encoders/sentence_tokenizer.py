@@ -71,6 +71,7 @@ def record_sentence(manifest: Manifest, head: SentenceHead, tokenizer: SentenceT
     manifest.truncation = tokenizer.limit if tokenizer.limit != maximum else None
     manifest.prompts = tokenizer.prompts
     manifest.pair, manifest.vectors = tokenizer.pair, tokenizer.vectors
+    manifest.max_active_dims = head.max_active_dims
     manifest.default_prompt = head.default_prompt
     manifest.similarity = head.similarity
 

@@ -37,6 +37,7 @@ FIRST: dict[str, tuple[type, bool, str]] = {
     SEVERAL: (MaskSettings, False, "one MultiVectorMask, with Dense and Normalize of token_embeddings,"),
     CROSS: (LogitScoreSettings, True, "nothing, or LogitScore alone,"),
 }
+MOST = "max_active_dims"
 STANDARD_PROMPTS = ("query", "document")  # every model that embeds has them in the library; empty unless set
 
 
@@ -53,6 +54,7 @@ class SentenceHead:
     default_prompt: str | None
     similarity: str
     task: str = TASKS[MODEL_TYPE]
+    max_active_dims: int | None = None  # of a sparse encoder: weights of a text
     means: bool = False  # with a vector for each token: a score is a mean
     transformer: Mapping[str, Any] = field(default_factory=dict)  # its settings, which its own file may replace
     prefixes: tuple[str, ...] = ()  # that begin prompts, and are single tokens if the vocabulary has them
@@ -102,8 +104,9 @@ def read_head(root: Path) -> SentenceHead | None:
             f"{file}: model_type {str(kind)[:60]} is not supported, expected {' or '.join(TASKS)}. Remove {MODULES} "
             "from a copy of the folder to export its Transformer alone."
         )
-    if settings.get("max_active_dims") is not None:
-        raise SourceError(f"{file}: max_active_dims is not supported. Remove it; the results list the largest first.")
+    most = None if settings.get(MOST) is None else integer(settings, MOST, 1, where=str(file))
+    if most is not None and kind != SPARSE:
+        raise SourceError(f"{file}: {MOST} is not supported for {kind}. Remove it.")
     prompts = _prompts(settings, file, () if kind == CROSS else STANDARD_PROMPTS)
     default = settings.get("default_prompt_name")
     if default is not None and default not in prompts:
@@ -119,7 +122,7 @@ def read_head(root: Path) -> SentenceHead | None:
     head = SentenceHead(modules, width, prompts, default, str(named), TASKS[kind])
     if kind == SEVERAL:
         return _with_vectors(head, settings, from_pylate, file)
-    return replace(head, activation=None if own is None else str(own))
+    return replace(head, activation=None if own is None else str(own), max_active_dims=most)
 
 
 def _with_vectors(head: SentenceHead, settings: Mapping[str, Any], from_pylate: bool, file: Path) -> SentenceHead:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import Any, NamedTuple
+from typing import Annotated, Any, NamedTuple
 
 import msgspec
 
@@ -255,6 +255,7 @@ class Manifest(msgspec.Struct):
     prompts: dict[str, Prompt] = {}  # name -> prompt, for models of sentence-transformers
     default_prompt: str | None = None  # name of the prompt that is used unless another is chosen
     pair: PairTemplate | None = None  # of a model that reads pairs as one text, with its default prompt if it has one
+    max_active_dims: Annotated[int, msgspec.Meta(ge=1)] | None = None  # weights of a text, for the task "embed-sparse"
     vectors: TokenVectors | None = None  # for the task "embed-tokens"
     similarity: str = SIMILARITIES[0]  # of embeddings, for the task "embed"
     passes: list[PassRecord] = []

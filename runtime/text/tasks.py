@@ -80,10 +80,11 @@ def _embed(batch: TextBatch) -> Iterator[Ran]:
 
 
 def _embed_sparse(batch: TextBatch) -> Iterator[Ran]:
-    """Tokens of equal weight in the order of the vocabulary."""
+    """The largest weights; tokens of equal weight in the order of the vocabulary."""
+    most = batch.manifest.max_active_dims
     backend = batch.tokenizer.backend
     for text, row in zip(batch.texts, batch.outputs["sentence_embedding"], strict=True):
-        active = [int(place) for place in np.argsort(-row, kind="stable") if row[place] > 0]
+        active = [int(place) for place in np.argsort(-row, kind="stable")[:most] if row[place] > 0]
         yield Ran(text, weights={backend.id_to_token(place) or f"[{place}]": float(row[place]) for place in active})
 
 

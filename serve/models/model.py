@@ -107,6 +107,14 @@ class Models:
             raise _unsuitable(model, "computes no embeddings or classes")
         return model
 
+    def sparse(self) -> EncoderModel:
+        """The only sparse encoder. Raises `ApiError` if there is none, or there are several."""
+        encoders = [model for model in self.by_name.values() if isinstance(model, EncoderModel)]
+        found = [model for model in encoders if model.worker.manifest.task == "embed-sparse"]
+        if len(found) != 1:
+            raise invalid(f"model: the server has {len(found)} sparse encoders, expected one. Name a model.", "model")
+        return found[0]
+
     def speech(self, name: str) -> SpeechModel:
         """The speech recogniser of this name. Raises `ApiError` if there is none."""
         model = self.find(name)

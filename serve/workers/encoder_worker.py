@@ -132,6 +132,11 @@ class EncoderWorker(Closing):
                 self._drop([call])
         return [result for result in call.results if result is not None]
 
+    def token_id(self, token: str) -> int:
+        """The id of a token of a result's weights; [7] is a token without a name."""
+        found = self._runner.tokenizer.backend.token_to_id(token)
+        return int(token[1:-1]) if found is None else found
+
     @property
     def alive(self) -> bool:
         """Whether texts are run."""

@@ -14,7 +14,7 @@ from covering import few
 from sentence_folders import TEXTS, edit, read, write
 
 from intaglio.bundle.bundle import Bundle
-from intaglio.errors import SourceError, UsageError
+from intaglio.errors import BundleError, SourceError, UsageError
 from intaglio.exporters import export
 from intaglio.runtime import run, similarity
 
@@ -98,11 +98,7 @@ def test_folder_of_an_older_version_and_the_command_line(
 
 
 REFUSED: dict[str, tuple[str, dict[str, Any], str]] = {
-    "a limit of tokens": (
-        "config_sentence_transformers.json",
-        {"max_active_dims": 8},
-        "max_active_dims is not supported",
-    ),
+    "no token at all": ("config_sentence_transformers.json", {"max_active_dims": 0}, "max_active_dims is 0"),
     "another strategy": ("1_SpladePooling/config.json", {"pooling_strategy": "mean"}, "pooling_strategy 'mean' is not"),
     "another activation": (
         "1_SpladePooling/config.json",
@@ -150,3 +146,54 @@ def test_other_modules_after_the_pooling_are_refused(masked: Path, tmp_path: Pat
     shutil.rmtree(source / "1_SpladePooling")
     with pytest.raises(SourceError):
         export(str(source), tmp_path / "bundle", check=False)
+
+
+@pytest.mark.proof
+def test_largest_weights_alone_equal_the_library(masked: Path, tmp_path: Path) -> None:
+    from sentence_transformers import SparseEncoder
+    from tokenizers import Tokenizer
+
+    source = make(masked, tmp_path / "source")
+    edit(source / "config_sentence_transformers.json", max_active_dims=3)
+    export(str(source), tmp_path / "bundle", check=False)
+    wanted = SparseEncoder(str(source), device="cpu").encode(TEXTS).to_dense().numpy()
+    found = list(run(tmp_path / "bundle", TEXTS, truncate=True))
+    vocabulary = Tokenizer.from_file(str(tmp_path / "bundle" / "tokenizer.json")).get_vocab()
+    assert {len(each.weights or {}) for each in found} == {3} == set((wanted > 0).sum(axis=1).tolist())
+    np.testing.assert_allclose(dense(found, vocabulary, wanted.shape[1]), wanted, rtol=0, atol=BOUND)
+    edit(tmp_path / "bundle" / "bundle.json", max_active_dims=0)
+    with pytest.raises(BundleError, match="max_active_dims"):
+        list(run(tmp_path / "bundle", TEXTS))
+
+
+@pytest.mark.proof
+def test_weights_are_served_as_text_embeddings_inference_has_them(
+    masked: Path, tiny_bundle: Path, tmp_path: Path
+) -> None:
+    from served import served
+
+    export(str(make(masked, tmp_path / "source")), tmp_path / "bundle", check=False)
+    wanted = {prompt: list(run(tmp_path / "bundle", TEXTS[:2], prompt_name=prompt)) for prompt in (None, "query")}
+    with served(f"splade={tmp_path / 'bundle'}", f"tiny={tiny_bundle}") as server:
+        for prompt, results in wanted.items():
+            body = {"inputs": TEXTS[:2], "prompt_name": prompt, "truncate": False, "truncation_direction": "right"}
+            status, found = server.post("/embed_sparse", body)
+            assert status == 200
+            for values, result in zip(found, results, strict=True):
+                indices = [each["index"] for each in values]
+                assert indices == sorted(indices) and len(indices) == len(result.weights or {})
+                weights = sorted((each["value"] for each in values), reverse=True)
+                assert weights == pytest.approx(list((result.weights or {}).values()), abs=BOUND)
+        assert server.post("/embed_sparse", {"inputs": "a", "model": "splade"})[0] == 200
+        for fields, param, message in (
+            ({"model": "tiny"}, "model", "its task is embed, /embed_sparse needs embed-sparse"),
+            ({"truncate": True}, "truncate", "truncate: true is not supported"),
+            ({"normalize": True}, "normalize", "normalize"),
+            ({"inputs": ["a", ""]}, "input", "is empty"),
+        ):
+            status, found = server.post("/embed_sparse", {"inputs": "a", **fields})
+            assert status == 400
+            assert message in found["error"]["message"] and found["error"]["param"] == param
+    with served(f"tiny={tiny_bundle}") as server:
+        status, found = server.post("/embed_sparse", {"inputs": "a"})
+        assert status == 400 and "the server has 0 sparse encoders" in found["error"]["message"]

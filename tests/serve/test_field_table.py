@@ -20,6 +20,7 @@ from intaglio.serve.endpoints.classification import ClassificationRequest
 from intaglio.serve.endpoints.completions import CompletionRequest
 from intaglio.serve.endpoints.embeddings import EmbeddingsRequest
 from intaglio.serve.endpoints.responses import ResponsesRequest
+from intaglio.serve.endpoints.sparse import SparseRequest
 from intaglio.serve.responses.errors import ApiError
 
 GENERATION = (
@@ -41,6 +42,7 @@ TABLE: dict[type[msgspec.Struct], dict[str, str]] = {
     },
     EmbeddingsRequest: {"used": "model input encoding_format dimensions prompt_name", "unused": "user"},
     ClassificationRequest: {"used": "model input", "unused": "user"},
+    SparseRequest: {"used": "model inputs prompt_name truncate", "unused": "truncation_direction"},
 }
 CLIENTS: dict[type[msgspec.Struct], Any] = {
     CompletionRequest: openai.resources.completions.Completions,
@@ -48,7 +50,7 @@ CLIENTS: dict[type[msgspec.Struct], Any] = {
     ResponsesRequest: openai.resources.responses.Responses,
     EmbeddingsRequest: openai.resources.embeddings.Embeddings,
 }
-NEEDED = {"model": "m", "prompt": "a", "messages": [{"role": "user", "content": "a"}], "input": "a"}
+NEEDED = {"model": "m", "prompt": "a", "messages": [{"role": "user", "content": "a"}], "input": "a", "inputs": "a"}
 kinds = pytest.mark.parametrize("kind", TABLE, ids=lambda kind: kind.__name__)
 
 
