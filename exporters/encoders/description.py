@@ -76,9 +76,12 @@ def describe_encoder(checkpoint: Checkpoint, family: EncoderFamily) -> EncoderDe
     positions = family.max_length(checkpoint.config)
     window = family.window(checkpoint.config) or positions
     within = min(positions, window)
-    return EncoderDescription(
+    described = EncoderDescription(
         family, architecture or family.architecture, head, within, window if window < positions else None
     )
+    if described.task == "classify":
+        described.activation(checkpoint.config)  # which is refused before the long work begins
+    return described
 
 
 def _check_head(checkpoint: Checkpoint, family: EncoderFamily, head: SentenceHead, architecture: str) -> None:

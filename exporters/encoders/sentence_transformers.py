@@ -99,7 +99,7 @@ def read_head(root: Path) -> SentenceHead | None:
     settings = read_json(file) if file.is_file() else {}
     kind = settings.get("model_type", MODEL_TYPE)
     from_pylate = kind == pylate_folder.KIND
-    if (kind := SEVERAL if from_pylate else kind) not in TASKS:
+    if (kind := SEVERAL if from_pylate else kind) not in [*TASKS]:  # of any type
         raise SourceError(
             f"{file}: model_type {str(kind)[:60]} is not supported, expected {' or '.join(TASKS)}. Remove {MODULES} "
             "from a copy of the folder to export its Transformer alone."
@@ -109,7 +109,7 @@ def read_head(root: Path) -> SentenceHead | None:
         raise SourceError(f"{file}: {MOST} is not supported for {kind}. Remove it.")
     prompts = _prompts(settings, file, () if kind == CROSS else STANDARD_PROMPTS)
     default = settings.get("default_prompt_name")
-    if default is not None and default not in prompts:
+    if default is not None and default not in [*prompts]:
         raise SourceError(
             f"{file}: default_prompt_name {str(default)[:60]!r} is not among its prompts: {', '.join(prompts)}. "
             "Add it to them, or remove it."

@@ -71,7 +71,9 @@ def _expanding(
             f"{where}: query_expansion: length {length}, expected at most query_length, and the model's "
             f"{limits.positions} positions. Reduce it."
         )
-    attends = bool(expansion.get("attend", False))
+    attends, named = expansion.get("attend", False), expansion.get("token")
+    if not isinstance(attends, bool) or not isinstance(named, str | None):
+        raise SourceError(f"{where}: query_expansion: attend {attends!r}, token {named!r}: expected a bool and a text.")
     if length > limits.reach and not attends:  # the last tokens could have none to attend to
         raise SourceError(
             f"{where}: query_expansion: length {length} without attention to its tokens, expected at most "
@@ -79,7 +81,6 @@ def _expanding(
         )
     if tokenizer.padding_side != "right":
         raise SourceError(f"{where}: query_expansion with a tokenizer that pads on the left is not supported.")
-    named = expansion.get("token")
     token = tokenizer.convert_tokens_to_ids(named) if named is not None else tokenizer.mask_token_id
     token = tokenizer.eos_token_id if token is None and named is None else token
     if token is None or (token == tokenizer.unk_token_id and named not in (None, tokenizer.unk_token)):

@@ -234,6 +234,8 @@ REFUSED: dict[str, tuple[Callable[[Path], None], str]] = {
         setting(WHOLE, model_type="AudioEncoder"),
         "AudioEncoder is not supported, expected",
     ),
+    "kinds of models": (setting(WHOLE, model_type=["SentenceTransformer"]), "is not supported, expected"),
+    "several defaults": (setting(WHOLE, default_prompt_name=["query"]), "is not among its prompts"),
     "an unknown default": (setting(WHOLE, default_prompt_name="q"), "default_prompt_name 'q' is not among its prompts"),
     "prompts that are none": (setting(WHOLE, prompts=["a"]), "do not map names to texts"),
     "a width that is none": (setting(WHOLE, truncate_dim=0), "truncate_dim is 0"),

@@ -245,6 +245,8 @@ REFUSED: dict[str, tuple[str, dict[str, Any], str]] = {
     "a long expansion": (SETTINGS, {"query_expansion": FIXED | {"length": 1000}}, "length 1000, expected at most"),
     "no token in reach": ("config.json", {"local_attention": 46}, "expected at most 23, half of the model's window"),
     "a token that is none": (SETTINGS, {"query_expansion": FIXED | {"token": "zz"}}, "token 'zz' is not in the"),
+    "a token that is a number": (SETTINGS, {"query_expansion": FIXED | {"token": 7}}, "expected a bool and a text"),
+    "attention that is a text": (SETTINGS, {"query_expansion": FIXED | {"attend": "no"}}, "expected a bool and a text"),
     "padding on the left": ("tokenizer_config.json", {"padding_side": "left"}, "left"),
     "another limit": (SETTINGS, {"processing_kwargs": {"text": {"max_length": 9}}}, "processing_kwargs"),
     "fewer numbers": ("config_sentence_transformers.json", {"truncate_dim": 4}, "truncate_dim is not supported"),
