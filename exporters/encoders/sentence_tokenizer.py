@@ -19,7 +19,7 @@ from intaglio.exporters.checkpoints.checkpoint import Checkpoint
 from intaglio.exporters.checkpoints.tokenizer_files import check_tokenizer
 from intaglio.exporters.encoders.description import EncoderDescription
 from intaglio.exporters.encoders.pair_template import STRUCTURED, PairTemplates
-from intaglio.exporters.encoders.sentence_modules import check_keys
+from intaglio.exporters.encoders.sentence_modules import LOGITS, TOKENS, check_keys
 from intaglio.exporters.encoders.sentence_transformers import SentenceHead
 from intaglio.exporters.encoders.token_vectors import Limits, read_token_vectors, register_prefixes
 from intaglio.exporters.files.config import integer, read_json
@@ -41,9 +41,9 @@ OF_VECTORS = ("query_length", "document_length", "query_expansion")  # of a mode
 EXPECTED: dict[str, tuple[Any, ...]] = {"tokenizer_name_or_path": (None,), **dict.fromkeys(OF_VECTORS, (None,))}
 # The transformer_task of a folder -> what its Transformer returns, and what the modules after it call that
 RETURNED = {
-    "feature-extraction": ("last_hidden_state", "token_embeddings"),
-    "fill-mask": ("logits", "token_embeddings"),
-    "text-generation": ("logits", "causal_logits"),
+    "feature-extraction": ("last_hidden_state", TOKENS),
+    "fill-mask": ("logits", TOKENS),
+    "text-generation": ("logits", LOGITS),
     "sequence-classification": ("logits", "scores"),
 }
 MESSAGE_FORMATS = ("flat", STRUCTURED)
@@ -79,8 +79,8 @@ def record_sentence(manifest: Manifest, head: SentenceHead, tokenizer: SentenceT
 def read_settings(folder: Path, task: str, several: bool = False) -> tuple[dict[str, Any], Path]:
     """The settings of the Transformer in `folder` under the names of version 6, and their file; `task` of the library.
 
-    `several`: of a model with a vector for each token.
-    Raises `SourceError` for a setting that would change embeddings and is not supported.
+    `several`: of a model with a vector for each token. Raises `SourceError` for a setting that would change what is
+    computed, and is not supported.
     """
     where = next((folder / name for name in SETTINGS if (folder / name).is_file()), folder / SETTINGS[0])
     settings = read_json(where) if where.is_file() else {}
@@ -88,15 +88,17 @@ def read_settings(folder: Path, task: str, several: bool = False) -> tuple[dict[
     known = ("max_seq_length", "do_lower_case", "modality_config", "processing_kwargs", "unpad_inputs")
     check_keys(settings, where, *known, *EXPECTED, "module_output_name", "transformer_task", *ARGUMENTS.values())
     output, name = RETURNED[task]
-    named = (task,) if task == "text-generation" else (None, task)
+    named = (None, task) if name == TOKENS else (task,)  # which the library takes for another one if it is missing
     expected = {key: values for key, values in EXPECTED.items() if not several or key not in OF_VECTORS}
     for key, accepted in {**expected, "module_output_name": (None, name), "transformer_task": named}.items():
         if settings.get(key) not in accepted:
-            _refuse(where, key, settings[key], "leave it out" if accepted == (None,) else f"expected {accepted[-1]!r}")
+            _refuse(
+                where, key, settings.get(key), "leave it out" if accepted == (None,) else f"expected {accepted[-1]!r}"
+            )
     text = {"method": "forward", "method_output_name": output}
     modalities = settings.get("modality_config", {"text": text})
     messages = [{"text": text, "message": {**text, "format": each}} for each in MESSAGE_FORMATS]
-    if modalities not in [{"text": text}, *(messages if output == "logits" and task != "fill-mask" else [])]:
+    if modalities not in [{"text": text}, *(messages if name != TOKENS else [])]:
         _refuse(where, "modality_config", modalities, f"expected only text: {text}")
     for key in ("model_kwargs", "config_kwargs"):
         _check_arguments(where, key, settings, (*WITHOUT_EFFECT, "dtype", "torch_dtype"))

@@ -211,6 +211,7 @@ REFUSED: dict[str, tuple[str, dict[str, Any], str]] = {
     "a token beyond the vocabulary": (SCORE, {"false_token_id": 272}, "token 272, expected 0 to 271"),
     "another function": ("config_sentence_transformers.json", {"activation_fn": "torch.nn.Tanh"}, "activation_fn"),
     "another task": (SETTINGS, {"transformer_task": "any-to-any"}, "transformer_task 'any-to-any'"),
+    "no task": (SETTINGS, {"transformer_task": None}, "transformer_task 'None' is not supported, expected 'text-gen"),
     "images": (SETTINGS, {"modality_config": {"image": {}}}, "modality_config"),
     "an end that is cut off": (SETTINGS, {"processing_kwargs": {"chat_template": {"restore_suffix": False}}}, "suffix"),
     "another template": (SETTINGS, {"processing_kwargs": {"chat_template": {"chat_template": "x"}}}, "chat_template"),
