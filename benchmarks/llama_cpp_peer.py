@@ -24,7 +24,7 @@ import numpy as np
 import numpy.typing as npt
 
 from intaglio.exporters.checkpoints.checkpoint import CONFIG, WEIGHTS
-from intaglio.exporters.files.safetensors_file import read_header
+from intaglio.files.safetensors_header import read_header
 from intaglio.runtime.text.tokenizer import TOKENIZER
 
 Generate = Callable[[Sequence[int]], Iterator[int]]  # a prompt -> the tokens after it, greedily, without end

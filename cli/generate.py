@@ -38,6 +38,7 @@ Examples:
   intaglio generate gpt2 --data prompts.jsonl --batch 8 --json > texts.jsonl
   intaglio generate llama --chat "Why is the sky blue?" --system "Answer in one sentence."
   intaglio generate llama --messages talk.json --stop "###"
+  intaglio generate llama --adapter sql=./sql-lora "List the customers of 2024:"
   intaglio generate llama --draft small-llama --strategy bild --fallback 0.6 --rollback 2 --trace "Once upon a time"
   intaglio generate llama --draft small-llama --file questions.txt
   intaglio generate llama --draft small-llama --strategy speculative --temperature 0.8 --file questions.txt

@@ -21,6 +21,7 @@ Examples:
   intaglio serve chat=./smollm2-int4 minilm --port 8080 --api-key-file keys.txt
   intaglio serve llama --draft small-llama --strategy speculative
   intaglio serve chat=qwen3 --agent helper.yaml
+  intaglio serve chat=qwen3 --adapter sql=./sql-lora --adapter legal=./legal-lora
   intaglio serve chat=qwen3 speech=squeezeformer --language-model words.arpa
   intaglio serve llama --host 0.0.0.0 --tls-cert cert.pem --tls-key key.pem --api-key-file keys.txt
   curl http://127.0.0.1:8000/v1/chat/completions -H "Content-Type: application/json" \\
@@ -37,6 +38,13 @@ Examples:
     type=click.Path(path_type=Path),
     metavar="FILE",
     help="YAML, TOML or JSON file that describes an agent, which becomes a model too. Can be repeated.",
+)
+@click.option(
+    "--adapter",
+    multiple=True,
+    metavar="[NAME=]DIR",
+    help="Folder of a LoRA adapter beside the decoder's weights, which becomes a model too, MODEL:NAME. Can be "
+    "repeated.",
 )
 @network_options
 @limit_options

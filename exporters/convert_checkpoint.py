@@ -11,10 +11,10 @@ from intaglio.exporters.checkpoints.adapters import adapter_alone
 from intaglio.exporters.checkpoints.checkpoint import CONFIG
 from intaglio.exporters.checkpoints.contents import refuse_file, refuse_folder
 from intaglio.exporters.checkpoints.converted import Converted
-from intaglio.exporters.checkpoints.pointers import check_downloaded
 from intaglio.exporters.pickled import INDEX, convert_pickled, open_pickled
 from intaglio.exporters.speech.convert_recogniser import HAMA, NEMO, convert_recogniser
 from intaglio.files.atomic import atomic_directory, check_output_directory
+from intaglio.files.pointers import check_downloaded
 
 EXPECTED = f"expected a {NEMO} archive, a {HAMA} container, or a checkpoint with pytorch_model.bin"
 

@@ -17,7 +17,6 @@ from intaglio.exporters.checkpoints.family import architecture_of
 from intaglio.exporters.checkpoints.quantized.formats import GGUF, WRITERS
 from intaglio.exporters.decoders.check import check_decoder, token_batch
 from intaglio.exporters.decoders.reference import source_outputs
-from intaglio.exporters.files.config import read_json
 from intaglio.exporters.from_bundle.folder import write_folder
 from intaglio.exporters.from_bundle.gguf_file import write_gguf
 from intaglio.exporters.from_bundle.graph_weights import graph_weights
@@ -33,6 +32,7 @@ from intaglio.files.atomic import (
     check_output_file,
 )
 from intaglio.files.hashes import copy_file
+from intaglio.files.json_object import read_json
 from intaglio.runtime.text.tokenizer import TOKENIZER
 
 FORMATS = (GGUF, *WRITERS)

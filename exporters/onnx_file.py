@@ -13,13 +13,13 @@ from intaglio.bundle.model_file import load, outline, parse, save
 from intaglio.bundle.recorded_name import recorded_name
 from intaglio.errors import BundleError, SourceError, one_line
 from intaglio.exporters.checkpoints.family import Family
-from intaglio.exporters.checkpoints.pointers import check_downloaded
 from intaglio.exporters.checkpoints.tokenizer_files import BESIDE, BESIDE_DECODER
 from intaglio.exporters.decoders.foreign.export import rewritten
 from intaglio.exporters.decoders.writing import step_axes
 from intaglio.exporters.reference.check import Checked, check_needed
 from intaglio.exporters.writing.manifest import new_manifest
 from intaglio.files.hashes import copy_file, inside, sha256
+from intaglio.files.pointers import check_downloaded
 from intaglio.plugins import custom_operators
 from intaglio.runtime.engines.onnxruntime.open_check import NotOpened, unopenable
 from intaglio.runtime.text.tokenizer import TOKENIZER

@@ -18,7 +18,6 @@ from intaglio.exporters.checkpoints.checkpoint import Checkpoint, has_weights, i
 from intaglio.exporters.checkpoints.contents import refuse_folder
 from intaglio.exporters.checkpoints.converted import Converted
 from intaglio.exporters.checkpoints.family import Family, listed_architecture
-from intaglio.exporters.checkpoints.pointers import check_downloaded, configurations
 from intaglio.exporters.checkpoints.quantized.formats import format_of
 from intaglio.exporters.checkpoints.quantized.methods import not_read
 from intaglio.exporters.checkpoints.sentence_folder import read_modules
@@ -26,6 +25,7 @@ from intaglio.exporters.kinds import find_kind
 from intaglio.exporters.reference.source_model import load_state
 from intaglio.extras import load
 from intaglio.files.hashes import copy_file
+from intaglio.files.pointers import check_downloaded, configurations
 
 if TYPE_CHECKING:
     from torch import Tensor

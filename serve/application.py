@@ -115,7 +115,7 @@ class Api:
 
     async def list_models(self, request: Request) -> Response:
         """All models."""
-        models = [*self.models.by_name.values(), *self.models.agents.values()]
+        models = [*self.models.by_name.values(), *self.models.adapted.values(), *self.models.agents.values()]
         return json_response(ModelList([card_of(model) for model in models]))
 
     async def show_model(self, request: Request) -> Response:

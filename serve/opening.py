@@ -35,6 +35,7 @@ def open_models(
     bundles: Sequence[str | Path],
     options: ServerOptions,
     *,
+    adapter: Sequence[str | Path] = (),
     strategy: str | None = None,
     draft: str | Path | None = None,
     early_exit: bool = False,
@@ -47,7 +48,7 @@ def open_models(
     threads: int | None = None,
     **strategy_options: float | None,
 ) -> Models:
-    """Open every bundle; `strategy`, `draft` and their options: see `TextGenerator`, for the decoders.
+    """Open every bundle; `adapter`, `strategy`, `draft` and their options: see `TextGenerator`, for the decoders.
     `beam` to `word_bonus`: see `run`, for the speech recognisers. `prompt_name`: the prompt put before texts to
     embed if a request names none; None: each model's default.
 
@@ -57,10 +58,12 @@ def open_models(
     speech = speech_options(beam, language_model, language_model_weight, word_bonus, options.max_audio_seconds)
     opened = {name: Bundle.open(path) for name, path in named(bundles).items()}
     decoders = [name for name, bundle in opened.items() if bundle.manifest.generates]
-    chosen = {"strategy": strategy, "draft": draft, "early_exit": early_exit, **strategy_options}
+    chosen = {"adapter": adapter, "strategy": strategy, "draft": draft, "early_exit": early_exit, **strategy_options}
     if draft is not None and len(decoders) != 1:
         raise UsageError(f"--draft needs exactly one decoder, got {len(decoders)}. Serve it alone.")
-    if not decoders and any(value not in (None, False) for value in chosen.values()):
+    if adapter and len(decoders) != 1:
+        raise UsageError(f"--adapter needs exactly one decoder, got {len(decoders)}. Serve it alone.")
+    if not decoders and any(value not in (None, False, ()) for value in chosen.values()):
         raise UsageError("a strategy is given, but no decoder. Leave it out.")
     if (beam, language_model) != (None, None) and all(bundle.manifest.audio is None for bundle in opened.values()):
         option = "--language-model" if beam is None else "--beam"
@@ -85,8 +88,11 @@ def open_models(
             takes = [] if longest is None else [f"at most {longest} tokens"]
             takes += [] if isinstance(models[name], EncoderModel) else [f"{options.rows} rows"]
             log.info("opened %s in %.1f s: %s", name, time.perf_counter() - began, ", ".join(takes) or "any length")
+        found = Models(models)
+        if taken := sorted(found.adapted.keys() & models.keys()):
+            raise UsageError(f"two models are named {taken[0]!r}: a bundle and an adapter. Write NAME=PATH for one.")
         stack.pop_all()
-    return Models(models)
+    return found
 
 
 def _open_decoder(

@@ -158,7 +158,7 @@ class _Server(uvicorn.Server):
         await super().startup(sockets)
         host, port = self.servers[0].sockets[0].getsockname()[:2]
         shown = f"[{host}]" if ":" in host else host
-        names = ", ".join([*self._api.models.by_name, *self._api.models.agents])
+        names = ", ".join([*self._api.models.by_name, *self._api.models.adapted, *self._api.models.agents])
         log.info("listening on %s://%s:%d with %s", "https" if self.config.ssl else "http", shown, port, names)
 
     @contextmanager

@@ -10,6 +10,7 @@ import click
 from intaglio.cli.options.choices import OneOf
 from intaglio.cli.options.runtime import target_option, threads_option
 from intaglio.cli.running.command import Decorator, group
+from intaglio.errors import UsageError
 from intaglio.runtime.generation.requests.strategy_choice import with_draft
 from intaglio.runtime.strategies import STRATEGIES
 from intaglio.runtime.strategies.options import StrategyOption, options_by_name
@@ -86,8 +87,27 @@ stopping_options = group(
     click.option("--stop", multiple=True, help="Stop before this string. Can be repeated."),
     click.option("--ignore-eos", is_flag=True, help="Continue after the end token."),
 )
+
+
+def _at_most_one(context: click.Context, parameter: click.Parameter, given: tuple[str, ...]) -> tuple[str, ...]:
+    """The value of an option that the library takes several of."""
+    if len(given) > 1:
+        raise UsageError(
+            f"--adapter is given {len(given)} times, expected once. To choose one for each request, use: intaglio serve"
+        )
+    return given
+
+
+adapter_option = click.option(
+    "--adapter",
+    multiple=True,
+    metavar="[NAME=]DIR",
+    callback=_at_most_one,
+    help="Folder of a LoRA adapter to add beside the weights.",
+)
 generation_options = group(
     "Options",
+    adapter_option,
     drafting_options,
     sampling_options,
     stopping_options,

@@ -11,15 +11,13 @@ from pathlib import Path
 from typing import Any
 
 from intaglio.errors import SourceError
-from intaglio.exporters.checkpoints import hub
-from intaglio.exporters.checkpoints.lora.adapter import WEIGHTS as MERGEABLE
 from intaglio.exporters.checkpoints.lora.adapter import Adapter
-from intaglio.exporters.checkpoints.lora.settings import CONFIG
-from intaglio.exporters.checkpoints.pointers import check_downloaded
-from intaglio.exporters.files.config import read_json
-from intaglio.exporters.files.safetensors_file import read_entries
+from intaglio.files.json_object import read_json
+from intaglio.files.safetensors_header import read_entries
+from intaglio.runtime.adapters.folder import PICKLE, adapter_folder
+from intaglio.runtime.adapters.folder import WEIGHTS as MERGEABLE
+from intaglio.runtime.adapters.settings import CONFIG
 
-PICKLE = "adapter_model.bin"
 WEIGHTS = (
     *(MERGEABLE, PICKLE, "adapters.safetensors", "pytorch_adapter.bin"),
     *("pytorch_lora_weights.safetensors", "pytorch_lora_weights.bin"),
@@ -38,31 +36,7 @@ PROMPTS = ("PROMPT_TUNING", "PREFIX_TUNING", "P_TUNING", "MULTITASK_PROMPT_TUNIN
 
 def open_adapter(location: str | Path) -> Adapter:
     """The adapter in a local folder. Raises `SourceError` for one that export does not merge."""
-    folder = Path(location)
-    if not folder.is_dir():
-        raise _not_a_folder(folder, str(location))
-    check_downloaded([folder / CONFIG, folder / MERGEABLE])
-    if not (folder / CONFIG).is_file():
-        raise SourceError(f"adapter {folder}: no {CONFIG} in it. Give the folder that peft saved.")
-    if not (folder / MERGEABLE).is_file():
-        raise _without_weights(folder)
-    return Adapter.open(folder)
-
-
-def _not_a_folder(path: Path, given: str) -> SourceError:
-    if path.exists():
-        return SourceError(f"adapter {given}: a file, expected the folder that peft saved. Give its folder.")
-    if hub.ID.fullmatch(given) and "/" in given:
-        fix = f"If it is one of the hub, download it: hf download {given} --local-dir DIR, and give --adapter DIR."
-        return SourceError(f"adapter {given}: no such folder. {fix}")
-    return SourceError(f"adapter {given}: no such folder. Give the folder that peft saved.")
-
-
-def _without_weights(folder: Path) -> SourceError:
-    if (folder / PICKLE).is_file():
-        fix = "Load it with peft and save it again with save_pretrained, which writes safetensors."
-        return SourceError(f"{folder / PICKLE}: a pickle, which can run code when it is read. {fix}")
-    return SourceError(f"adapter {folder}: no {MERGEABLE} in it. Download or copy the whole folder.")
+    return Adapter.open(adapter_folder(location))
 
 
 def check_no_adapter(folder: Path, config: Mapping[str, Any]) -> None:

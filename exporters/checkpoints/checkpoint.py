@@ -20,16 +20,17 @@ from intaglio.exporters.checkpoints.gguf.model import Model, described, open_mod
 from intaglio.exporters.checkpoints.lora.adapter import Adapter
 from intaglio.exporters.checkpoints.lora.merging import Merging, Stored
 from intaglio.exporters.checkpoints.lora.parameter_names import ParameterNames
-from intaglio.exporters.checkpoints.pointers import check_downloaded, configurations
 from intaglio.exporters.checkpoints.quantized.formats import StoredTensor, format_of, joined, with_settings
 from intaglio.exporters.checkpoints.quantized.methods import check_configuration, check_parts, check_tensors
 from intaglio.exporters.checkpoints.sentence_folder import module_files, read_modules, transformer_folder
 from intaglio.exporters.files.computed_tensor import FloatTensor
-from intaglio.exporters.files.config import read_json
-from intaglio.exporters.files.safetensors_file import MappedTensor, map_tensors, read_entries, read_header
+from intaglio.exporters.files.safetensors_file import MappedTensor, map_tensors
 from intaglio.files.atomic import BUNDLE, restore
 from intaglio.files.hashes import inside, sha256
 from intaglio.files.input_files import check_folder
+from intaglio.files.json_object import read_json
+from intaglio.files.pointers import check_downloaded, configurations
+from intaglio.files.safetensors_header import read_entries, read_header
 from intaglio.networks import early_exit
 from intaglio.networks.drafts import MATRICES, RECORD, Drafts, matrix_path, read_drafts
 

@@ -10,7 +10,7 @@ from pathlib import Path, PurePosixPath
 
 from intaglio.errors import SourceError
 from intaglio.exporters.checkpoints.foreign_files import KINDS, PROGRAM, FileKind
-from intaglio.exporters.checkpoints.pointers import check_downloaded
+from intaglio.files.pointers import check_downloaded
 
 MOST = 10_000  # files of a folder that are looked at
 SHOWN = 5  # names in a message

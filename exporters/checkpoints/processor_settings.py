@@ -7,7 +7,7 @@ from typing import Any
 
 from intaglio.errors import SourceError
 from intaglio.exporters.checkpoints.checkpoint import PROCESSORS
-from intaglio.exporters.files.config import read_json
+from intaglio.files.json_object import read_json
 
 
 def processor_settings(folder: Path, section: str, inputs: str) -> tuple[Path, dict[str, Any]]:

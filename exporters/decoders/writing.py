@@ -14,9 +14,9 @@ from intaglio.display.progress import step
 from intaglio.errors import SourceError
 from intaglio.exporters.checkpoints.checkpoint import Checkpoint
 from intaglio.exporters.checkpoints.family import Family
-from intaglio.exporters.files.config import read_json
 from intaglio.exporters.writing.manifest import new_manifest
 from intaglio.exporters.writing.weights import Rounding
+from intaglio.files.json_object import read_json
 from intaglio.networks.drafts import HIDDEN_TRANSFER, Drafts
 from intaglio.networks.early_exit import EVERY, EarlyExit
 

@@ -13,8 +13,10 @@ from typing import Any
 
 from intaglio.errors import SourceError
 from intaglio.exporters.checkpoints.checkpoint import CONFIG, WEIGHTS
-from intaglio.exporters.files.config import integer, read_json
-from intaglio.exporters.files.safetensors_file import map_tensors, read_header
+from intaglio.exporters.files.config import integer
+from intaglio.exporters.files.safetensors_file import map_tensors
+from intaglio.files.json_object import read_json
+from intaglio.files.safetensors_header import read_header
 
 # Key of an older pooling configuration -> the pooling's name. Several poolings are concatenated in this order.
 POOLINGS = {

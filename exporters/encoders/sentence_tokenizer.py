@@ -22,8 +22,9 @@ from intaglio.exporters.encoders.pair_template import STRUCTURED, PairTemplates
 from intaglio.exporters.encoders.sentence_modules import LOGITS, TOKENS, check_keys
 from intaglio.exporters.encoders.sentence_transformers import SentenceHead
 from intaglio.exporters.encoders.token_vectors import Limits, read_token_vectors, register_prefixes
-from intaglio.exporters.files.config import integer, read_json
+from intaglio.exporters.files.config import integer
 from intaglio.extras import load
+from intaglio.files.json_object import read_json
 from intaglio.runtime.text.embedding_prompts import QUERY
 
 SETTINGS = tuple(

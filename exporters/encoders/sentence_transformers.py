@@ -24,7 +24,8 @@ from intaglio.exporters.encoders.sentence_modules import (
     SpladeSettings,
     read_module,
 )
-from intaglio.exporters.files.config import integer, read_json
+from intaglio.exporters.files.config import integer
+from intaglio.files.json_object import read_json
 
 SETTINGS = "config_sentence_transformers.json"
 MODEL_TYPE, SPARSE, CROSS, SEVERAL = "SentenceTransformer", "SparseEncoder", "CrossEncoder", "MultiVectorEncoder"

@@ -1,17 +1,11 @@
-"""Read a config.json, and numbers in it."""
+"""Numbers in a config.json."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
-from pathlib import Path
 from typing import Any
 
-import msgspec
-
 from intaglio.errors import SourceError
-from intaglio.files.input_files import read_text
-
-MAX_JSON = 16 << 20  # bytes; parsing takes 20 times that in memory. The largest real index has 9 MB
 
 
 def integer(
@@ -23,12 +17,3 @@ def integer(
     if not isinstance(value, int) or isinstance(value, bool) or value < minimum:
         raise SourceError(f"{where}: {key} is {value!r}, expected an integer of at least {minimum}. Fix it.")
     return value
-
-
-def read_json(path: Path) -> dict[str, Any]:
-    """The JSON object in `path`. Raises `SourceError` if the file has none, or is larger than `MAX_JSON`."""
-    text = read_text(path, "", MAX_JSON, SourceError, "Download or copy the file again.")
-    try:
-        return msgspec.json.decode(text, type=dict[str, Any])
-    except (msgspec.DecodeError, RecursionError) as error:
-        raise SourceError(f"{path}: not a JSON object ({error}). Download or copy the file again.") from error

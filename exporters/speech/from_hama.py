@@ -11,7 +11,7 @@ import numpy as np
 import numpy.typing as npt
 
 from intaglio.errors import SourceError
-from intaglio.exporters.files.config import read_json
+from intaglio.files.json_object import read_json
 from intaglio.networks.speech.configuration import ConformerConfig, FrontEnd, Subsampling
 
 Array = npt.NDArray[np.floating]

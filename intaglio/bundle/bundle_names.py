@@ -8,10 +8,10 @@ from pathlib import Path
 from intaglio.errors import UsageError
 
 
-def named(bundles: Sequence[str | Path]) -> dict[str, Path]:
+def named(bundles: Sequence[str | Path], what: str = "bundle") -> dict[str, Path]:
     """The bundles by the names of their models: NAME=PATH, or a path, whose last folder is the name.
 
-    Raises `UsageError` for two of the same name.
+    `what` they are, for messages. Raises `UsageError` for two of the same name.
     """
     found: dict[str, Path] = {}
     for bundle in bundles:
@@ -19,10 +19,10 @@ def named(bundles: Sequence[str | Path]) -> dict[str, Path]:
         if not equals or Path(bundle).exists():
             name, path = Path(bundle).resolve().name, str(bundle)
         if not name:
-            raise UsageError(f"bundle {str(bundle)!r}: its name is empty. Write NAME=PATH.")
+            raise UsageError(f"{what} {str(bundle)!r}: its name is empty. Write NAME=PATH.")
         if name in found:
-            raise UsageError(f"two bundles are named {name!r}: {found[name]} and {path}. Write NAME=PATH for one.")
+            raise UsageError(f"two {what}s are named {name!r}: {found[name]} and {path}. Write NAME=PATH for one.")
         found[name] = Path(path)
     if not found:
-        raise UsageError("no bundle is given, expected at least one.")
+        raise UsageError(f"no {what} is given, expected at least one.")
     return found

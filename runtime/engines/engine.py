@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 
 import numpy as np
 
@@ -33,6 +33,7 @@ class Engine(Closing):
     inputs: tuple[TensorSpec, ...]
     outputs: tuple[TensorSpec, ...]
     axes: Mapping[str, Axis]  # allowed lengths of symbolic axes; unlisted ones are unbounded
+    adapter_names: Sequence[str] = ()  # of the adapters that were added to the graph; their numbers count from 1
     memory: Memory = HostMemory()  # the memory it computes in: buffers bound there are not copied
 
     def run(self, feeds: Mapping[str, Array]) -> dict[str, Array]:

@@ -6,6 +6,7 @@ from collections.abc import Collection
 from dataclasses import dataclass
 
 from intaglio.bundle.bundle import MODEL
+from intaglio.runtime.adapters.adapters import Adapters
 
 
 @dataclass(frozen=True)
@@ -16,3 +17,4 @@ class Opening:
     spinning: bool = True  # idle worker threads busy-wait
     outputs: Collection[str] | None = None  # outputs to compute; None: all
     graph: str = MODEL  # the bundle's ONNX file to run
+    adapters: Adapters | None = None  # to add beside the products of a bundle's graph

@@ -9,6 +9,8 @@ from typing import Any
 
 from intaglio.bundle.bundle import MODEL, Bundle
 from intaglio.errors import UsageError
+from intaglio.runtime.adapters.adapter import MERGE
+from intaglio.runtime.adapters.adapters import Adapters
 from intaglio.runtime.engines.engine import Engine
 from intaglio.runtime.engines.open_options import Opening
 from intaglio.targets import DEFAULT, find_target
@@ -21,20 +23,23 @@ def open_engine(
     spinning: bool = True,
     outputs: Collection[str] | None = None,
     graph: str = MODEL,
+    adapters: Adapters | None = None,
 ) -> Engine:
-    """Open a bundle, or any .onnx file; `graph` is the bundle's ONNX file to run.
+    """Open a bundle, or any .onnx file; `graph` is the bundle's ONNX file to run, `adapters` are added to it.
 
     `target`: one of `intaglio.targets`; a TensorRT target runs the engine that `intaglio build` added to the bundle for
     this machine's GPU. `threads`, `spinning` and `outputs` apply to ONNX Runtime, see `OnnxRuntimeEngine`.
     """
     chosen = find_target(target)
+    if adapters is not None and not chosen.runs_files:
+        raise UsageError(f"--adapter: target {target} runs built engines only. Use --target ort-cpu. {MERGE}")
     if not isinstance(path, Bundle):
         path = Path(path)
         if path.suffix != ".onnx" or path.is_dir():
             path = Bundle.open(path)
         elif not chosen.runs_files:
             raise UsageError(f"{path}: target {target} runs only bundles. Create one with: intaglio export {path}")
-    opened: Engine = function_at(chosen.opens)(path, chosen, Opening(threads, spinning, outputs, graph))
+    opened: Engine = function_at(chosen.opens)(path, chosen, Opening(threads, spinning, outputs, graph, adapters))
     return opened
 
 

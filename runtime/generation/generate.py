@@ -9,8 +9,10 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, Unpack, cast
 
 from intaglio.bundle.bundle import Bundle
+from intaglio.bundle.bundle_names import named
 from intaglio.closing import Closing
 from intaglio.errors import UsageError
+from intaglio.runtime.adapters.adapters import Adapters
 from intaglio.runtime.generation.generator_options import GeneratorOptions, StrategyOptions
 from intaglio.runtime.generation.requests.chat import ChatTemplate
 from intaglio.runtime.generation.requests.draft_model import check_draft
@@ -60,6 +62,7 @@ class TextGenerator(Closing):
         self,
         bundle: str | Path | Bundle,
         *,
+        adapter: Sequence[str | Path] = (),
         strategy: str | None = None,
         draft: str | Path | Bundle | None = None,
         early_exit: bool = False,
@@ -87,6 +90,7 @@ class TextGenerator(Closing):
     ):
         """Open `bundle`, and the smaller decoder `draft` where the strategy needs one.
 
+        `adapter`: folders of LoRA adapters, DIR or NAME=DIR; a single one is used for each text, see `chosen_adapter`.
         `early_exit`: draft with the first blocks of `bundle` itself, up to its early exit.
         `strategy`: one of `STRATEGIES`; by default "auto" with `draft` or `early_exit`, else "sample" if
         `temperature`, `top_k`, `top_p` or `min_p` is given (see `Sampling`), else "greedy"; `options`: its options.
@@ -107,6 +111,8 @@ class TextGenerator(Closing):
         filters = {"temperature": temperature, "top_k": top_k, "top_p": top_p, "min_p": min_p}
         if early_exit and draft is not None:
             raise UsageError("--early-exit and --draft are both given, expected at most one. Leave one out.")
+        if early_exit and adapter:
+            raise UsageError("--early-exit and --adapter are both given, expected at most one. Leave one out.")
         drafting = "--early-exit" if early_exit else "--draft" if draft is not None else None
         default = "auto" if drafting else "greedy"
         penalties = {
@@ -124,10 +130,13 @@ class TextGenerator(Closing):
         self._languages = source_language, target_language
         for language in filter(None, self._languages):
             language_token(self.bundle.manifest.encoder, language)
+        read = Adapters.read(named(adapter, "adapter")) if adapter else None
+        # Name of the adapter of further texts; None: of none
+        self.chosen_adapter = read.names[0] if read is not None and len(read.names) == 1 else None
         self.reuse_prefix = True  # see `GenerationRequest`; set to False for timing
         self._writing: BatchRun | RequestsRun | None = None
         with ExitStack() as opened:
-            self._model = opened.enter_context(open_session(self.bundle, target, batch, threads))
+            self._model = opened.enter_context(open_session(self.bundle, target, batch, threads, adapters=read))
             self._draft: DecoderSession | None = None
             if self.draft_bundle is not None:
                 check_draft(self.draft_bundle, self.bundle)
@@ -153,6 +162,11 @@ class TextGenerator(Closing):
     def has_source(self) -> bool:
         """Whether an encoder reads the prompt, which then takes no positions of the text."""
         return isinstance(self._model, EncoderDecoderSession)
+
+    @property
+    def adapter_names(self) -> Sequence[str]:
+        """The names of its adapters."""
+        return self._model.engine.adapter_names
 
     @property
     def limit(self) -> int:
@@ -247,6 +261,7 @@ class TextGenerator(Closing):
             reuse_prefix=self.reuse_prefix,
             source_language=self._languages[0],
             target_language=self._languages[1],
+            adapter=self.chosen_adapter,
         )
 
     def check(self, prompts: Iterable[Prompt], name_of: Callable[[int], str] | None = None) -> None:

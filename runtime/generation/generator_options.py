@@ -40,8 +40,9 @@ class DecodingOptions(StrategyOptions, total=False):
 
 
 class WritingOptions(DecodingOptions, total=False):
-    """Which tokens are chosen, and when a text ends."""
+    """Which tokens are chosen, with which adapters, and when a text ends."""
 
+    adapter: Sequence[str | Path]
     max_new_tokens: int
     temperature: float | None
     top_k: int | None

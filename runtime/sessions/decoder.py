@@ -21,6 +21,7 @@ from intaglio.bundle.bundle import Bundle, Decoder
 from intaglio.closing import Closing
 from intaglio.errors import UsageError
 from intaglio.networks.early_exit import NEVER
+from intaglio.runtime.adapters.adapters import ADAPTER, Adapters
 from intaglio.runtime.engines.engine import Engine
 from intaglio.runtime.engines.memory import Buffer
 from intaglio.runtime.engines.opening import open_engine
@@ -43,7 +44,8 @@ class DecoderSession(CachedRows, Closing):
     `lengths` [batch] are the numbers of cached tokens of each row. A graph that drafts does so after some tokens of a
     step: `draft_logits[row]` [origins, drafts, vocab] holds those of the row's last step. A graph with saturation exits
     uses the `exit_thresholds` [batch] of the rows, which may be changed in place; `blocks_run[row]` [positions wanted]
-    holds those of the row's last step. Not thread-safe.
+    holds those of the row's last step. `adapters` [batch] are the numbers of the rows' adapters, 0 for none, which may
+    be changed in place. Not thread-safe.
 
     A step covers all rows from the first to the last with new tokens; rows between them get dummy tokens after their
     end. In an engine with caches of a fixed length, rows without new tokens are truncated if there is no space;
@@ -70,6 +72,9 @@ class DecoderSession(CachedRows, Closing):
         self._attended: dict[str, Buffer] = {}  # additional inputs of every step: thresholds, or an encoder's outputs
         if decoder.saturation_exits:
             self._attended[EXIT_THRESHOLDS.name] = self.exit_thresholds
+        self.adapters = np.zeros(batch, np.int64)
+        if engine.adapter_names:
+            self._attended[ADAPTER.name] = self.adapters
         self._attended_tokens = 0  # capacity of these buffers
         self._slots = Slots(engine.memory, decoder)
         if self._limits.slots is not None:
@@ -84,14 +89,16 @@ class DecoderSession(CachedRows, Closing):
         limit: int | None = None,
         threads: int | None = None,
         spinning: bool = True,
+        adapters: Adapters | None = None,
     ) -> Self:
         """Open the decoder in `bundle`; `target` as in `open_engine`, `threads` and `spinning` for ONNX Runtime.
 
-        Raises `BundleError` if the bundle is not a decoder, `UsageError` for a limit beyond the model's.
+        `adapters`: those that rows may have. Raises `BundleError` if the bundle is not a decoder, `UsageError` for a
+        limit beyond the model's, `SourceError` for adapters of another one.
         """
         opened = Bundle.open(bundle)
         decoder = decoder_of(opened)
-        engine = open_engine(opened, target, threads, spinning, whole_outputs(decoder))
+        engine = open_engine(opened, target, threads, spinning, whole_outputs(decoder), adapters=adapters)
         try:
             return cls(engine, decoder, batch, limit)
         except BaseException:

@@ -11,6 +11,8 @@ import numpy as np
 
 from intaglio.bundle.bundle import Axis, Bundle, Decoder, Encoder, TensorSpec
 from intaglio.errors import BundleError, UsageError
+from intaglio.runtime.adapters.adapter import MERGE
+from intaglio.runtime.adapters.adapters import Adapters
 from intaglio.runtime.engines.engine import Engine
 from intaglio.runtime.engines.memory import Array, Buffer
 from intaglio.runtime.engines.opening import open_engine
@@ -58,10 +60,11 @@ class EncoderDecoderSession(DecoderSession):
         limit: int | None = None,
         threads: int | None = None,
         spinning: bool = True,
+        adapters: Adapters | None = None,
     ) -> Self:
         """Open both parts of `bundle`; the options: see `DecoderSession.open`.
 
-        Raises `BundleError` if the bundle is not an encoder-decoder.
+        Raises `BundleError` if the bundle is not an encoder-decoder, `UsageError` for adapters, which it does not take.
         """
         opened = Bundle.open(bundle)
         decoder, encoder = opened.manifest.decoder, opened.manifest.encoder
@@ -70,6 +73,8 @@ class EncoderDecoderSession(DecoderSession):
                 f"bundle {opened.path}: its task is {opened.manifest.task or 'unknown'!r}, not 'text-to-text'. "
                 "Export an encoder-decoder, such as T5ForConditionalGeneration."
             )
+        if adapters is not None:
+            raise UsageError(f"--adapter: {opened.path} is an encoder-decoder, expected a decoder. {MERGE}")
         engine = open_engine(opened, target, threads, spinning)
         try:
             encoder_engine = open_engine(
@@ -182,8 +187,13 @@ class EncoderDecoderSession(DecoderSession):
 
 
 def open_session(
-    bundle: Bundle, target: str = "ort-cpu", batch: int = 1, threads: int | None = None, spinning: bool = True
+    bundle: Bundle,
+    target: str = "ort-cpu",
+    batch: int = 1,
+    threads: int | None = None,
+    spinning: bool = True,
+    adapters: Adapters | None = None,
 ) -> DecoderSession:
-    """Open the decoder or encoder-decoder in `bundle`. Raises `BundleError` for anything else."""
+    """Open the decoder, with `adapters`, or the encoder-decoder in `bundle`. Raises `BundleError` for anything else."""
     kind = EncoderDecoderSession if bundle.manifest.encoder is not None else DecoderSession
-    return kind.open(bundle, target, batch, threads=threads, spinning=spinning)
+    return kind.open(bundle, target, batch, threads=threads, spinning=spinning, adapters=adapters)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from intaglio.bundle.bundle import Bundle
 from intaglio.errors import BundleError
@@ -24,6 +24,13 @@ class DecoderModel:
     bundle: Bundle
     worker: DecoderWorker
     created: int = field(default_factory=lambda: int(time.time()))
+    adapter: str | None = None  # name of one of its adapters; None: the model alone
+
+    @property
+    def adapted(self) -> list[DecoderModel]:
+        """The same with each of its adapters, under its name and the adapter's: "chat:sql"."""
+        names = self.worker.generator.adapter_names if self.adapter is None else ()
+        return [replace(self, name=f"{self.name}:{name}", adapter=name) for name in names]
 
     @property
     def vocabulary(self) -> int:
@@ -80,7 +87,8 @@ class Models:
     """The models of a server, by name, and its agents, which are added once its event loop runs."""
 
     def __init__(self, models: Mapping[str, Model]):
-        self.by_name = dict(models)
+        self.by_name = dict(models)  # each with a worker of its own
+        self.adapted = {each.name: each for model in self.decoders for each in model.adapted}
         self.agents: dict[str, ServedAgent] = {}
 
     @property
@@ -126,9 +134,10 @@ class Models:
         """The model of this name. Raises `ApiError` if there is none."""
         if name in self.agents:
             raise invalid(f"model {name!r} is an agent. Send the request to /v1/chat/completions.", "model")
-        if name not in self.by_name:
-            raise unknown_model(name, [*self.by_name, *self.agents])
-        return self.by_name[name]
+        found = self.by_name.get(name) or self.adapted.get(name)
+        if found is None:
+            raise unknown_model(name, [*self.by_name, *self.adapted, *self.agents])
+        return found
 
     @property
     def alive(self) -> bool:

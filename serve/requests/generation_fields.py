@@ -33,6 +33,13 @@ class StreamOptions(msgspec.Struct, forbid_unknown_fields=True):
     include_obfuscation: bool = False  # this server adds none
 
 
+class LoraChoice(msgspec.Struct, forbid_unknown_fields=True):
+    """An adapter of the model, by its place among them, and its factor."""
+
+    id: Annotated[int, Meta(ge=0)]
+    scale: float = 1.0
+
+
 class GenerationFields(msgspec.Struct, kw_only=True):
     """Generation parameters; names and defaults as in OpenAI's API, otherwise as in vLLM."""
 
@@ -55,6 +62,19 @@ class GenerationFields(msgspec.Struct, kw_only=True):
     structured_outputs: dict[str, Any] | None = None  # see `constraints`
     source_language: str | None = None  # codes of a model that translates, see `GenerationRequest`
     target_language: str | None = None
+    lora: list[LoraChoice] | None = None  # as in llama.cpp's server, see `adapter`
+
+    def adapter(self, model: DecoderModel) -> str | None:
+        """The name of the adapter: the model's, or that of `lora`. Raises `ApiError` for more than one."""
+        names = model.worker.generator.adapter_names
+        chosen = {each.id for each in self.lora or () if each.scale != 0}
+        if any(each.scale not in (0, 1) for each in self.lora or ()):
+            raise invalid("lora: an adapter has a scale other than 0 and 1. Save it with another lora_alpha.", "lora")
+        if wrong := [each.id for each in self.lora or () if each.id >= len(names)]:
+            raise invalid(f"lora: adapter {wrong[0]} does not exist, the model has {len(names)}, from 0.", "lora")
+        if len(chosen) > 1 or (self.lora is not None and model.adapter is not None):
+            raise invalid("lora: expected one adapter at most, chosen by lora or by the model's name.", "lora")
+        return names[chosen.pop()] if chosen else model.adapter
 
     def check_languages(self, model: DecoderModel) -> None:
         """Raise `ApiError` for a language that the model does not know."""
@@ -117,6 +137,7 @@ def generation_requests(
     """
     generator, sampling, stops = model.worker.generator, fields.sampling(model.vocabulary), fields.stops
     fields.check_languages(model)
+    adapter = fields.adapter(model)
     numbered = [(prompt, choice) for prompt in prompts for choice in range(fields.n)]
     try:
         return [
@@ -134,6 +155,7 @@ def generation_requests(
                 keep_special=keep_special,
                 source_language=fields.source_language,
                 target_language=fields.target_language,
+                adapter=adapter,
             )
             for (prompt, choice), constraint in zip(numbered, constraints, strict=True)
         ]

@@ -21,6 +21,7 @@ COMMAND = re.compile(r"intaglio ((?:train |deploy )?[a-z-]+)((?: (?!intaglio)[^ 
 # Options of other programs: pip, hf, ray, compilers, espeak, curl, compute-sanitizer, and CSS variables of plots.
 FOREIGN = (
     "exporters/checkpoints/adapters.py --local-dir",
+    "runtime/adapters/folder.py --local-dir",
     "plugins/cuda/compiler.py",
     "plugins/ort/build.py",
     "plugins/trt/registration.py --upgrade",
@@ -56,9 +57,11 @@ SEEN_BY = {
     "intaglio/sensitivity_file.py": "compress",
     "intaglio/processes/threads.py": "run generate serve",
     "plugins/group_matmul/launch.py": "export",
+    "runtime/adapters": "export generate chat serve bench",
     "runtime/agents": "agent",
     "runtime/engines": "build run generate serve validate bench",
     "runtime/engines/build_request.py": "build",
+    "runtime/engines/opening.py --adapter": "generate chat serve bench",
     "runtime/engines/gpus.py --gpu": "build",
     "runtime/engines/tensorrt/builder.py": "build",
     "runtime/engines/tensorrt/refusals.py": "build",
@@ -69,6 +72,7 @@ SEEN_BY = {
     "runtime/sampling/grammar.py": "generate",
     "runtime/text/embedding_prompts.py": "run serve",
     "runtime/sessions/early_exit.py": "generate serve",
+    "runtime/sessions/encoder_decoder.py": "generate serve",
     "runtime/text/inputs.py": "validate",
     "runtime/text/token_inputs.py": "validate",
     "runtime/modalities": "validate",

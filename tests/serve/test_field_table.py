@@ -25,7 +25,7 @@ from intaglio.serve.responses.errors import ApiError
 
 GENERATION = (
     "model stream stream_options temperature top_p top_k min_p repetition_penalty presence_penalty frequency_penalty "
-    "logit_bias seed n stop ignore_eos structured_outputs source_language target_language"
+    "logit_bias seed n stop ignore_eos structured_outputs source_language target_language lora"
 )
 CONVERSATION = f"{GENERATION} parallel_tool_calls chat_template_kwargs tools tool_choice"
 # The use of a field. "unused": as documented in docs/serving.md.

@@ -10,11 +10,12 @@ from pathlib import Path
 from intaglio.bundle.manifest import AdapterSource
 from intaglio.bundle.recorded_name import recorded_name
 from intaglio.errors import SourceError
-from intaglio.exporters.checkpoints.lora.settings import CONFIG, LoraSettings, read_settings
-from intaglio.exporters.files.safetensors_file import MappedTensor, map_tensors, read_header
+from intaglio.exporters.files.safetensors_file import MappedTensor, map_tensors
 from intaglio.files.hashes import sha256
+from intaglio.files.safetensors_header import read_header
+from intaglio.runtime.adapters.folder import WEIGHTS
+from intaglio.runtime.adapters.settings import CONFIG, LoraSettings, read_settings
 
-WEIGHTS = "adapter_model.safetensors"
 PREFIX = "base_model.model."  # peft's, before the path in the model
 BASE = ".base_layer."  # within a path: the module that an adapter's takes the place of
 COPY = ".original_module."  # within a path: weights of the model that the adapter replaces with others

@@ -22,8 +22,8 @@ from intaglio.exporters.checkpoints.quantized import (
 from intaglio.exporters.checkpoints.quantized.grouped_weight import GroupedWeight, StackedWeight
 from intaglio.exporters.checkpoints.quantized.parts import Arrays, Parts, layer_groups
 from intaglio.exporters.files.computed_tensor import ComputedTensor, FloatTensor
-from intaglio.exporters.files.config import read_json
 from intaglio.exporters.files.safetensors_file import MappedTensor
+from intaglio.files.json_object import read_json
 
 SECTION = "quantization_config"  # of config.json
 METHOD = "quant_method"

@@ -9,8 +9,8 @@ from typing import Any, NamedTuple
 
 from intaglio.errors import SourceError
 from intaglio.exporters.checkpoints.quantized.formats import SECTION, format_of
-from intaglio.exporters.files.config import read_json
-from intaglio.exporters.files.safetensors_file import Entry, read_entries
+from intaglio.files.json_object import read_json
+from intaglio.files.safetensors_header import Entry, read_entries
 
 SECTIONS = ("quantization_config", "compression_config", "quantization", "quant_config")  # of config.json
 NESTED = ("text_config", "llm_config", "language_config")  # sections of config.json that may have one of those

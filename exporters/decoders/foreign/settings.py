@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from intaglio.errors import SourceError
-from intaglio.exporters.files.config import read_json
+from intaglio.files.json_object import read_json
 
 GENAI, CONFIG, GENERATION = "genai_config.json", "config.json", "generation_config.json"
 LENGTHS = ("max_position_embeddings", "n_positions", "n_ctx", "max_sequence_length")

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -12,6 +12,8 @@ from intaglio.bundle.bundle import MODEL, Axis, Bundle, TensorSpec
 from intaglio.errors import EngineError, one_line
 from intaglio.extras import load
 from intaglio.processes.threads import check_threads, usable_threads
+from intaglio.runtime.adapters.adapters import Adapters
+from intaglio.runtime.adapters.side_path import add_side_paths
 from intaglio.runtime.engines.device_array import DeviceArray
 from intaglio.runtime.engines.device_memory import DeviceMemory
 from intaglio.runtime.engines.engine import Array, Binding, Engine, check_buffers
@@ -45,11 +47,13 @@ class OnnxRuntimeEngine(Engine):
     `spinning`: idle worker threads busy-wait, which starts them faster but takes processor time from other threads.
     `outputs`: the names of the outputs to compute, by default all; only the weights and inputs that they need are used.
     `graph`: the bundle's ONNX file to open. `memory`: that of an engine on the same GPU, for engines that share
-    buffers; by default the target's own. `exact`: see `keep_activations`.
+    buffers; by default the target's own. `exact`: see `keep_activations`. `adapters`: added to a bundle's graph, which
+    then has the input `adapter`.
     """
 
     _device: DeviceMemory | None = None
     _owns_device = False
+    _matrices: Sequence[Any] = ()  # of adapters, which the session reads where they are
 
     def __init__(
         self,
@@ -61,6 +65,7 @@ class OnnxRuntimeEngine(Engine):
         graph: str = MODEL,
         memory: DeviceMemory | None = None,
         exact: bool = False,
+        adapters: Adapters | None = None,
     ):
         check_threads(threads)
         onnxruntime = load("onnxruntime")
@@ -73,7 +78,7 @@ class OnnxRuntimeEngine(Engine):
         options.log_severity_level = 4  # errors are raised; the library would print them a second time
         options.intra_op_num_threads = threads or usable_threads()
         options.add_session_config_entry("session.intra_op.allow_spinning", str(int(spinning)))
-        if isinstance(source, Bundle) and (stored := stored_model(source, target, graph)):
+        if isinstance(source, Bundle) and adapters is None and (stored := stored_model(source, target, graph)):
             path = stored  # optimised for any CPU; the default level adds the optimisations for this one
         operators = source.manifest.custom_operators if isinstance(source, Bundle) else None
         attends = isinstance(source, Bundle) and source.manifest.decoder is not None and can_attend(TARGETS[target])
@@ -84,12 +89,18 @@ class OnnxRuntimeEngine(Engine):
             self._owns_device = memory is None
         with runnable(path, options, operators, TARGETS[target].needs_gpu) as file:
             model: str | bytes = str(file)
-            if outputs is not None or exact or attends:
+            if outputs is not None or exact or attends or adapters is not None:
                 part = partial_graph(file, outputs)
                 if exact:
                     keep_activations(part)
                 if attends:
                     attend_by_our_kernel(part)
+                if adapters is not None and isinstance(source, Bundle):
+                    matrices = add_side_paths(part, adapters, source.manifest.passes, path)
+                    values = [onnxruntime.OrtValue.ortvalue_from_numpy(array) for array in matrices.values()]
+                    options.add_external_initializers([*matrices], values)
+                    self._matrices = values
+                    self.adapter_names = adapters.names
                 model = part.SerializeToString()
                 options.add_session_config_entry(EXTERNAL_DATA_FOLDER, str(file.parent))
             settings = {"user_compute_stream": str(self._device.stream)} if self._device else None
@@ -115,14 +126,22 @@ class OnnxRuntimeEngine(Engine):
 
     def close(self) -> None:
         """Release the session."""
-        self._session = None
+        self._session, self._matrices = None, ()
         if self._device is not None and self._owns_device:
             self._device.close()
 
 
 def open_target(source: Path | Bundle, target: Target, options: Opening) -> OnnxRuntimeEngine:
     """Open a bundle's graph, or an .onnx file; see `targets`."""
-    return OnnxRuntimeEngine(source, target.name, options.threads, options.spinning, options.outputs, options.graph)
+    return OnnxRuntimeEngine(
+        source,
+        target.name,
+        options.threads,
+        options.spinning,
+        options.outputs,
+        options.graph,
+        adapters=options.adapters,
+    )
 
 
 class _OnnxRuntimeBinding(Binding):

@@ -35,6 +35,7 @@ class GenerationRequest:
     keep_special: frozenset[int] = frozenset()  # special tokens to show in the text, such as markers of tool calls
     source_language: str | None = None  # code of the prompt's language; None: that which the tokenizer writes
     target_language: str | None = None  # code of the text's language; None: that of the bundle
+    adapter: str | None = None  # name of one of the model's adapters; None: the model alone
     logprobs: int | None = None  # record each token's log-probability, and this many alternatives; None: neither
 
     def __post_init__(self) -> None:

@@ -1,4 +1,7 @@
-"""The rows of a batch: which request runs in which row, and the prompt prefixes that their caches can share."""
+"""The rows of a batch: which request runs in which row, and the prompt prefixes that their caches can share.
+
+Keys and values depend on the adapter of a request, so rows with different ones share none.
+"""
 
 from __future__ import annotations
 
@@ -6,6 +9,7 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 
 from intaglio.networks.early_exit import NEVER
+from intaglio.runtime.adapters.adapters import NONE, number_of
 from intaglio.runtime.generation.scheduling.request_state import RequestState
 from intaglio.runtime.sessions.decoder import DecoderSession
 from intaglio.runtime.sessions.early_exit import EarlyExitSession
@@ -23,6 +27,7 @@ class Row:
 
     number: int
     state: RequestState | None = None  # the request that has the row
+    adapter: str | None = None  # with which its caches were computed
     tokens: Sequence[int] = ()  # of an idle row: the tokens in its caches, up to their lengths
     freed: int = 0  # when it became idle, as a counter
 
@@ -84,7 +89,8 @@ class Rows:
         for session in filter(None, (self._target, self._draft)):
             session.truncate(best.number, state.reused)
         self._target.exit_thresholds[best.number] = NEVER
-        best.state = state
+        self._target.adapters[best.number] = number_of(state.request.adapter, self._target.engine.adapter_names)
+        best.state, best.adapter = state, state.request.adapter
         return best
 
     def release(self, row: Row) -> None:
@@ -94,6 +100,7 @@ class Rows:
         self._freed += 1
         row.freed = self._freed
         self._target.exit_thresholds[row.number] = ALWAYS_EXIT
+        self._target.adapters[row.number] = NONE
         for session in filter(None, (self._target, self._draft)):
             session.truncate(row.number, count)
 
@@ -122,13 +129,14 @@ class Rows:
         state = row.state
         if state is None or not state.request.reuse_prefix:
             return False
-        prefilling = (other for other in earlier if other.state and is_prefilling(other.state, session, lengths))
+        alike = (other for other in earlier if other.state and other.adapter == row.adapter)
+        prefilling = (other for other in alike if other.state and is_prefilling(other.state, session, lengths))
         shared = (shared_tokens(*other.known(), state.start) for other in prefilling)
         return max(shared, default=0) - lengths(session)[row.number] >= MIN_SHARED
 
     def _cached_prefix(self, row: Row, session: DecoderSession, state: RequestState, lengths: Lengths) -> int:
         """Return how many tokens of the prompt of `state`, excluding its last, `row` holds in `session`."""
-        if not state.request.reuse_prefix:
+        if not state.request.reuse_prefix or row.adapter != state.request.adapter:
             return 0
         held = lengths(session)[row.number]
         if isinstance(session, EarlyExitSession):  # passes of the whole model overwrite what the exit alone wrote

@@ -12,6 +12,7 @@ from dataclasses import fields
 
 from intaglio.bundle.bundle import Bundle
 from intaglio.errors import EngineError, IntaglioError, UsageError, one_line
+from intaglio.runtime.adapters.adapters import number_of
 from intaglio.runtime.generation.requests.languages import in_language, start_tokens
 from intaglio.runtime.generation.requests.prompt_encoder import EncodedPrompt, Prompt, PromptEncoder, PromptLimit
 from intaglio.runtime.generation.requests.request import GenerationRequest
@@ -91,6 +92,7 @@ class Scheduler:
         """
         try:
             request.sampling.check_vocabulary(self._target.vocabulary)
+            number_of(request.adapter, self._target.engine.adapter_names)
             prompt = in_language(self._encoder, self.encode(request.prompt), request.source_language)
             start = start_tokens(self._encoder, request.target_language)
         except IntaglioError as error:

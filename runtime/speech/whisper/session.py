@@ -10,6 +10,7 @@ import numpy as np
 
 from intaglio.bundle.bundle import Bundle, Decoder, Encoder
 from intaglio.errors import BundleError
+from intaglio.runtime.adapters.adapters import Adapters
 from intaglio.runtime.engines.engine import Engine
 from intaglio.runtime.engines.memory import Array
 from intaglio.runtime.engines.opening import open_engine
@@ -43,12 +44,14 @@ class SpeechSession(DecoderSession):
         limit: int | None = None,
         threads: int | None = None,
         spinning: bool = True,
+        adapters: Adapters | None = None,
     ) -> Self:
         """Open both parts of `bundle`. Raises `BundleError` if it is not an encoder-decoder for recordings."""
         opened = Bundle.open(bundle)
         decoder, encoder = opened.manifest.decoder, opened.manifest.encoder
         if decoder is None or encoder is None or opened.manifest.transcriber is None:
             raise BundleError(f"bundle {opened.path}: not an encoder-decoder for recordings. Export a Whisper.")
+        assert adapters is None, "no caller has any"
         engine = open_engine(opened, target, threads, spinning)
         try:
             encoder_engine = open_engine(opened, target, threads, spinning=False, graph=encoder.file)

@@ -20,9 +20,9 @@ from intaglio.bundle.manifest_reading import read_manifest
 from intaglio.cli import cli, generate
 from intaglio.cli.options.text_lines import lines
 from intaglio.errors import IntaglioError, SourceError, UsageError
-from intaglio.exporters.files.config import read_json
 from intaglio.files import input_files
 from intaglio.files.input_files import check_folder, read_bytes, read_text
+from intaglio.files.json_object import read_json
 from intaglio.graph_passes.recipes.loading import load_recipe
 from intaglio.runtime.agents.loops.examples import read_examples as read_plans
 from intaglio.runtime.agents.reports.trace import read_trace

@@ -38,6 +38,22 @@ def merged_by_peft(checkpoint: Path, adapter: Path, architecture: str = "LlamaFo
         return model.merge_and_unload().eval()
 
 
+def unmerged_by_peft(checkpoint: Path, adapter: Path, architecture: str = "LlamaForCausalLM") -> Any:
+    """The model in float32 with the adapter beside its weights."""
+    import peft
+
+    with _advice_ignored():
+        return peft.PeftModel.from_pretrained(_load(checkpoint, architecture), adapter).eval()
+
+
+def peft_logits(model: Any, tokens: list[int]) -> Any:
+    """Float32 [tokens, vocab] of a sequence."""
+    import torch
+
+    with torch.no_grad():
+        return model(torch.tensor([tokens])).logits[0].numpy()
+
+
 def change_settings(adapter: Path, **settings: Any) -> None:
     """Change adapter_config.json."""
     path = adapter / CONFIG

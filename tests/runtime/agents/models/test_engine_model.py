@@ -271,7 +271,7 @@ def test_engine_error_fails_the_request_and_the_next_succeeds(
             return await ask(model)
 
     with monkeypatch.context() as patched:
-        patched.setattr(decoder_session, "open_engine", lambda *given: Failing(real(*given), 4))
+        patched.setattr(decoder_session, "open_engine", lambda *given, **more: Failing(real(*given, **more), 4))
         generator = TextGenerator(chat_models[1])
     with generator:
         text, _, end = asyncio.run(main(generator))

@@ -62,7 +62,7 @@ class Machine:
             start=list(prompt),
             served=served,
             sequence=SimpleNamespace(tokens=tokens),
-            request=SimpleNamespace(reuse_prefix=reuse, strategy=SimpleNamespace(whole_passes=True)),
+            request=SimpleNamespace(reuse_prefix=reuse, adapter=None, strategy=SimpleNamespace(whole_passes=True)),
         )
         row.state = state  # type: ignore[assignment]
         self.running.append((row, state))

@@ -11,7 +11,7 @@ from typing import Annotated, Any
 import msgspec
 
 from intaglio.errors import SourceError
-from intaglio.exporters.files.config import read_json
+from intaglio.files.json_object import read_json
 
 CONFIG = "adapter_config.json"
 MERGE = "Merge it with peft's merge_and_unload, save the result with save_pretrained, and export that."

@@ -1,0 +1,207 @@
+"""Add the changes of adapters to a decoder's graph, beside its products: its weights stay as they are, also quantised.
+
+For each product y = x·W of a changed module, with the matrices of all adapters stacked:
+
+    y + x · A[adapter] · B[adapter],   adapter int64 [batch], an input; 0 is none, whose matrices are zero
+
+That copies the matrices of each row's adapter. Where all adapters together have a small rank, each row is multiplied by
+all of their matrices side by side, and by zero in between where they are not its own, which copies nothing.
+
+The graph is changed when it is opened, and not when it is exported: so adapters come and go without another bundle, and
+what was compressed stays valid for all of them. All is standard ONNX, so it runs wherever the graph does.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+import numpy as np
+import numpy.typing as npt
+
+from intaglio.bundle.manifest import PassRecord, TensorSpec
+from intaglio.errors import BundleError, SourceError
+from intaglio.plugins import CUDA_DOMAIN
+from intaglio.runtime.adapters.adapter import MERGE
+from intaglio.runtime.adapters.adapters import ADAPTER, Adapters, Stacked
+
+if TYPE_CHECKING:
+    import onnx
+
+Array = npt.NDArray[Any]
+
+# Passes after which each product has the same input and result as the module of the checkpoint, but for rounding.
+KEPT = frozenset({
+    "raise_opset", "fold_constants", "canonicalize", "calibrate", "float16", "lut", "lut_sparse", "mixed", "rtn",
+    "gptq", "int8_absmax", "int8_zeropoint", "integer_embedding", "quantize_weights", "prune_magnitude",
+})  # fmt: skip
+WEIGHT = re.compile(r"(?P<module>.+)\.(packed|weight(_transposed)?(_int8)?)")  # a product's, by its module
+OURS = ("GroupMatMul", "LutMatMul")  # products of our own domain, with `packed` weights [outputs, words]
+NOWHERE = "adapters"  # the file that does not exist
+FEW = 64  # rank of all adapters together up to which copying those of the rows takes longer
+WRAPPERS = ("model", "transformer", "language_model")  # at the beginning of a path, which some classes leave out
+
+
+def add_side_paths(
+    model: onnx.ModelProto, adapters: Adapters, passes: Iterable[PassRecord], path: Path
+) -> dict[str, Array]:
+    """Add `adapters` to the graph of `path`, to which `passes` were applied; return their matrices by the names there.
+
+    The matrices are external data of a file that does not exist, as a message holds no more than 2 GiB.
+    Raises `BundleError` for a graph whose products differ from the checkpoint's, `SourceError` for a module that the
+    graph has no product of, or one of another size.
+    """
+    if changing := next((each.name for each in passes if each.name not in KEPT and each.counts), None):
+        raise BundleError(
+            f"{path}: the pass {changing} changed what products read, expected only passes that keep it, such as those "
+            f"of the recipes rtn, gptq and lut. Compress with one of them. Or {MERGE[0].lower()}{MERGE[1:]}"
+        )
+    products = _Products(model, f"adapters {', '.join(adapters.names)}")
+    added = {}
+    for module, changes in adapters.modules.items():
+        product = products.find(module, changes)
+        added[product.node.output[0]] = (product, changes)
+    matrices: dict[str, Array] = {}
+    nodes: list[onnx.NodeProto] = []
+    for node in model.graph.node:
+        nodes.append(node)
+        if node.output[:1] and node.output[0] in added:
+            nodes += _side_path(*added[node.output[0]], matrices)
+    del model.graph.node[:]  # the kept nodes stay alive
+    model.graph.node.extend(nodes)
+    model.graph.input.append(_input(ADAPTER))
+    model.graph.initializer.extend(_external(name, array) for name, array in matrices.items())
+    return matrices
+
+
+class Product(NamedTuple):
+    """A product y = x·W of a graph."""
+
+    node: onnx.NodeProto
+    x: str  # the input of the module, which the node may read in another order
+    dtype: int  # of x
+
+
+class _Products:
+    """The products of a graph, by the modules of the checkpoint whose weights they have."""
+
+    def __init__(self, model: onnx.ModelProto, which: str):
+        """`which`: the adapters, for messages."""
+        graph = model.graph
+        self._which = which
+        self._values = {each.name: each.type.tensor_type for each in (*graph.value_info, *graph.input, *graph.output)}
+        self._weights = {each.name: each.dims for each in graph.initializer}
+        self._makers = {name: node for node in graph.node for name in node.output}
+        self._nodes: dict[str, list[onnx.NodeProto]] = {}
+        for node in graph.node:
+            if found := WEIGHT.fullmatch(self._weight(node)):
+                self._nodes.setdefault(found["module"], []).append(node)
+
+    def _weight(self, node: onnx.NodeProto) -> str:
+        """The name of the weight that a node multiplies by; empty if it is no product."""
+        if node.op_type not in (*(("MatMul",) if node.domain == "" else ()), *OURS):
+            return ""
+        weight: str = _inputs(node)[1]
+        maker = self._makers.get(weight)
+        return maker.input[0] if maker is not None and maker.op_type == "DequantizeLinear" else weight
+
+    def find(self, module: str, changes: Stacked) -> Product:
+        """The product of a module. Raises `SourceError` where there is none that `changes` fit."""
+        nodes = self._nodes.get(module) or [
+            node for name, nodes in self._nodes.items() if _bare(name) == _bare(module) for node in nodes
+        ]
+        if len(nodes) != 1:
+            raise SourceError(
+                f"{self._which}: the graph has {len(nodes) or 'no'} products with the weight of {module[:200]}, "
+                f"expected 1. {MERGE}"
+            )
+        (node,) = nodes
+        inputs, outputs = self._sizes(node)
+        if (inputs, outputs) != changes.shape:
+            raise SourceError(
+                f"{self._which}: {module} has {changes.shape[0]} inputs and {changes.shape[1]} outputs, the model's "
+                f"has {inputs} and {outputs}. Give adapters of this model."
+            )
+        x = _inputs(node)[0]
+        maker = self._makers.get(x)
+        if maker is not None and maker.op_type == "Gather" and maker.input[1].endswith(".order"):
+            x = maker.input[0]  # the weight's columns are sorted by their groups
+        value = self._values.get(x)
+        axes = [] if value is None else [each.dim_param or each.dim_value for each in value.shape.dim]
+        if value is None or len(axes) != 3 or axes[0] != ADAPTER.shape[0]:
+            shape = ", ".join(map(str, axes)) or "unknown"
+            raise SourceError(
+                f"{self._which}: the input of {module[:200]} is [{shape}], expected [batch, tokens, {inputs}], so that "
+                f"each row has one adapter. {MERGE}"
+            )
+        return Product(node, x, value.elem_type)
+
+    def _sizes(self, node: onnx.NodeProto) -> tuple[int, int]:
+        """Inputs and outputs of a product."""
+        inputs, outputs = (*self._weights[self._weight(node)], 0, 0)[:2]
+        if node.op_type in OURS:
+            return next(each.i for each in node.attribute if each.name == "K"), inputs
+        return inputs, outputs
+
+
+def _side_path(product: Product, changes: Stacked, matrices: dict[str, Array]) -> list[onnx.NodeProto]:
+    """The nodes of a side path, whose matrices are added to `matrices`; the product's result gets another name."""
+    import onnx
+
+    y, nodes = product.node.output[0], list[onnx.NodeProto]()
+    dtype = onnx.helper.tensor_dtype_to_np_dtype(product.dtype)
+
+    def write(op_type: str, *inputs: str, **attributes: int) -> str:
+        name = f"{y}.lora.{len(nodes)}/{op_type}"
+        nodes.append(onnx.helper.make_node(op_type, inputs, [name], name, None, None, None, **attributes))
+        return name
+
+    def matrix(letter: str, numbers: Array) -> str:
+        matrices[f"{y}.lora_{letter}"] = np.ascontiguousarray(numbers, dtype)
+        return f"{y}.lora_{letter}"
+
+    count, inputs, rank = changes.first[1:].shape
+    if count == 1 or count * rank <= FEW:
+        first = matrix("A", changes.first[1:].transpose(1, 0, 2).reshape(inputs, count * rank))
+        second = matrix("B", changes.second[1:].reshape(count * rank, -1))
+        own = f"adapter.own.{rank}.{dtype}"  # shared by products of the same rank
+        if own not in matrices:  # [1 + adapters, 1, adapters · rank], 1 where a column is the adapter's
+            matrices[own] = np.repeat(np.eye(1 + count, count, -1, dtype), rank, axis=1)[:, None]
+            nodes.append(onnx.helper.make_node("Gather", [own, ADAPTER.name], [f"{own}.rows"], f"{own}/Gather", axis=0))
+        value = write("MatMul", write("Mul", write("MatMul", product.x, first), f"{own}.rows"), second)
+    else:
+        first = write("Gather", matrix("A", changes.first), ADAPTER.name, axis=0)
+        second = write("Gather", matrix("B", changes.second), ADAPTER.name, axis=0)
+        value = write("MatMul", write("MatMul", product.x, first), second)
+    product.node.output[0] = f"{y}.base"
+    return [*nodes, onnx.helper.make_node("Add", [f"{y}.base", value], [y], f"{y}.lora/Add")]
+
+
+def _inputs(node: onnx.NodeProto) -> Sequence[str]:
+    """The inputs of a product: with a CUDA kernel, two forms of that come first (plugins/ort/cuda_nodes.py)."""
+    return node.input[2:] if node.domain == CUDA_DOMAIN else node.input
+
+
+def _external(name: str, array: Array) -> onnx.TensorProto:
+    import onnx
+
+    kind = onnx.helper.np_dtype_to_tensor_dtype(array.dtype)
+    tensor = onnx.TensorProto(name=name, data_type=kind, dims=array.shape, data_location=onnx.TensorProto.EXTERNAL)
+    for key, value in (("location", NOWHERE), ("offset", 0), ("length", array.nbytes)):
+        tensor.external_data.add(key=key, value=str(value))
+    return tensor
+
+
+def _bare(path: str) -> str:
+    """The path without the parts at its beginning that some classes leave out."""
+    first, _, rest = path.partition(".")
+    return _bare(rest) if rest and first in WRAPPERS else path
+
+
+def _input(spec: TensorSpec) -> onnx.ValueInfoProto:
+    import onnx
+
+    dtype = onnx.helper.np_dtype_to_tensor_dtype(np.dtype(spec.dtype))
+    return onnx.helper.make_tensor_value_info(spec.name, dtype, spec.shape)
