@@ -9,9 +9,10 @@ from typing import Self
 
 import numpy as np
 
-from intaglio.bundle.manifest import TensorSpec
+from intaglio.bundle.manifest import Source, TensorSpec
 from intaglio.errors import SourceError, UsageError
 from intaglio.runtime.adapters.adapter import Floats, LowRank, read_adapter
+from intaglio.runtime.adapters.folder import check_not_merged
 
 NONE = 0  # number of a row without adapter
 ADAPTER = TensorSpec("adapter", "int64", ("batch",))  # the number of each row's adapter: an input of graphs with some
@@ -38,11 +39,16 @@ class Adapters:
     modules: Mapping[str, Stacked]  # path of a module in the model of transformers -> its changes
 
     @classmethod
-    def read(cls, folders: Mapping[str, str | Path]) -> Self:
-        """Read adapters from their folders, by name. Raises `SourceError`, and `UsageError` for an invalid name."""
+    def read(cls, folders: Mapping[str, str | Path], source: Source | None = None) -> Self:
+        """Read adapters from their folders, by name; `source`: of the weights, which an adapter may be part of already.
+
+        Raises `SourceError`, and `UsageError` for an invalid name or an adapter that is part of the weights.
+        """
         for name in folders:
             if not name or not name.isprintable() or ":" in name or name != name.strip():
                 raise UsageError(f"adapter {name[:80]!r}: expected a name of visible characters without a colon.")
+        if source is not None:
+            check_not_merged(folders.values(), source)
         read = {name: read_adapter(folder) for name, folder in folders.items()}
         paths = dict.fromkeys(path for modules in read.values() for path in modules)
         every = [*read.values()]

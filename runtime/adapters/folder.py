@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Iterable
 from pathlib import Path
 
-from intaglio.errors import SourceError
+from intaglio.bundle.manifest import AdapterSource, Source
+from intaglio.errors import SourceError, UsageError
+from intaglio.files.hashes import sha256
 from intaglio.files.pointers import check_downloaded
 from intaglio.runtime.adapters.settings import CONFIG
 
@@ -25,6 +28,14 @@ def adapter_folder(location: str | Path) -> Path:
     if not (folder / WEIGHTS).is_file():
         raise _without_weights(folder)
     return folder
+
+
+def check_not_merged(folders: Iterable[str | Path], source: Source) -> None:
+    """Raise `UsageError` for an adapter that is part of the weights already, and would be applied twice."""
+    merged = source.adapter.sha256.get(WEIGHTS) if isinstance(source.adapter, AdapterSource) else None
+    for location in folders if merged else ():
+        if sha256(adapter_folder(location) / WEIGHTS) == merged:
+            raise UsageError(f"adapter {location}: it is merged into the weights of the bundle already. Leave it out.")
 
 
 def _not_a_folder(path: Path, given: str) -> SourceError:

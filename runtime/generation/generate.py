@@ -130,7 +130,7 @@ class TextGenerator(Closing):
         self._languages = source_language, target_language
         for language in filter(None, self._languages):
             language_token(self.bundle.manifest.encoder, language)
-        read = Adapters.read(named(adapter, "adapter")) if adapter else None
+        read = Adapters.read(named(adapter, "adapter"), self.bundle.manifest.source) if adapter else None
         # Name of the adapter of further texts; None: of none
         self.chosen_adapter = read.names[0] if read is not None and len(read.names) == 1 else None
         self.reuse_prefix = True  # see `GenerationRequest`; set to False for timing

@@ -147,6 +147,14 @@ def test_encoder_decoders_are_refused(
         TextGenerator(make_encoder_decoder("t5")[1], adapter=adapters)
 
 
+def test_adapter_that_is_merged_already_is_refused(checkpoint: Path, adapters: list[str], tmp_path: Path) -> None:
+    merged, other = (each.partition("=")[2] for each in adapters)
+    export(str(checkpoint), tmp_path / "bundle", adapter=merged, check=False)
+    with pytest.raises(UsageError, match="it is merged into the weights of the bundle already"):
+        TextGenerator(tmp_path / "bundle", adapter=adapters)
+    TextGenerator(tmp_path / "bundle", adapter=[other]).close()
+
+
 def test_adapter_of_another_structure_is_refused(
     make_decoder: Callable[..., tuple[Path, Path]], adapters: list[str]
 ) -> None:
