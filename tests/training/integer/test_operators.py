@@ -11,12 +11,13 @@ import torch
 from covering import examples, few
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
-from operator_cases import FLOAT_LIMITS, MAKERS, Case, cases, longest
+from operator_cases import MAKERS, Case, cases, longest
 
 from intaglio.plugins import OPS
+from intaglio.plugins.kernel_check.bounds import TOLERANCES
 from intaglio.training.integer.operators import OPERATORS
 
-INTEGER = [operator for operator in MAKERS if operator not in FLOAT_LIMITS]
+INTEGER = [operator for operator in MAKERS if operator not in TOLERANCES]  # which are computed in floating point
 
 
 def compute(case: Case) -> list[npt.NDArray[Any]]:
