@@ -1,19 +1,23 @@
 """How fast is attention to a cache, against ONNX Runtime's own operator?
 
-    python benchmarks/cached_attention.py [--threads N ...] [--rounds N] [--json]
+    python benchmarks/cached_attention.py [--bundle BUNDLE] [--threads N ...] [--rounds N] [--json]
 
 One node of each, with the same queries, keys, values and mask in float32, takes turns in one process, idle threads
 asleep. Gigabytes a second count the keys and values of the slots that are attended to. The limit: never slower, and
-at least twice as fast for rows of 100 to 4000 tokens.
+at least twice as fast for rows of 100 to 4000 tokens. With a decoder's bundle, whole steps of one token are measured
+instead, of one row and of eight, in which attention is a part.
 """
 
 from __future__ import annotations
 
 import statistics
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
+from unittest.mock import patch
 
 import click
 import msgspec
@@ -25,6 +29,8 @@ from onnx import TensorProto, helper
 
 from intaglio.plugins import ort as kernels
 from intaglio.plugins.registry import DOMAIN, VERSION
+from intaglio.runtime.engines.onnxruntime import engine
+from intaglio.runtime.sessions.decoder import DecoderSession
 
 OURS, THEIRS = ("CachedAttention", DOMAIN), ("Attention", "")
 ERROR = 1e-5  # of the largest value
@@ -55,12 +61,13 @@ class Shape:
         }
 
 
+ROWS = (100, 400, 700, 1000, 1500, 2000, 3000, 4000)
 SHAPES = (
     Shape("one row, full", (4096,), 4096),
     Shape("one row, a quarter of the capacity", (1024,), 4096),
     Shape("one row, full, no shared heads", (2048,), 2048, kv_heads=32),
     Shape("one row, full, heads of 128", (4096,), 4096, depth=128),
-    Shape("8 rows of 100 to 4000", (100, 400, 700, 1000, 1500, 2000, 3000, 4000), 4096),
+    Shape("8 rows of 100 to 4000", ROWS, 4096),
     Shape("6 drafts after 2000", (2006,), 2048, tokens=6),
     Shape("prompt of 512", (512,), 512, tokens=512),
     Shape("prompt of 2048", (2048,), 2048, tokens=2048),
@@ -79,13 +86,17 @@ class Row(msgspec.Struct):
 
 
 @click.command()
+@click.option("--bundle", type=click.Path(path_type=Path, exists=True), help="Decoder for at least 4096 tokens.")
 @click.option("--threads", multiple=True, default=(1, 2), show_default=True)
 @click.option("--rounds", default=9, show_default=True)
 @click.option("--json", "as_json", is_flag=True)
-def main(threads: Sequence[int], rounds: int, as_json: bool) -> None:
-    """Print a table of all shapes."""
+def main(bundle: Path | None, threads: Sequence[int], rounds: int, as_json: bool) -> None:
+    """Print a table of all shapes, or of a bundle's steps."""
     machine, random = processor(), np.random.default_rng(0)
-    rows = [measure(shape, count, rounds, random) for count in threads for shape in SHAPES]
+    if bundle is None:
+        rows = [measure(shape, count, rounds, random) for count in threads for shape in SHAPES]
+    else:
+        rows = [steps(bundle, lengths, count, rounds) for count in threads for lengths in ((900,), ROWS)]
     if as_json:
         print(msgspec.json.encode({"processor": machine, "rows": rows}).decode())
         return
@@ -103,17 +114,46 @@ def measure(shape: Shape, threads: int, rounds: int, random: np.random.Generator
     ours, theirs = (each.run(None, arrays)[0] for each in sessions)
     if (error := float(np.abs(ours - theirs).max() / np.abs(theirs).max())) > ERROR:
         raise SystemExit(f"{shape.title}: the results differ by {error:.1e} of the largest value.")
+    read = 8 * shape.kv_heads * shape.depth * sum(shape.lengths)
+    return in_turn(shape.title, threads, rounds, [lambda each=each: each.run(None, arrays) for each in sessions], read)
+
+
+def steps(bundle: Path, lengths: Sequence[int], threads: int, rounds: int) -> Row:
+    """Steps of one token for rows with `lengths` slots, which are zeros."""
+    title = f"steps of {len(lengths)} rows" if len(lengths) > 1 else f"steps after {lengths[0]}"
+    with (
+        with_lengths(bundle, lengths, threads) as ours,
+        patch.object(engine, "can_attend", lambda target: False),
+        with_lengths(bundle, lengths, threads) as theirs,
+    ):
+        return in_turn(title, threads, rounds, [ours, theirs], 0)
+
+
+@contextmanager
+def with_lengths(bundle: Path, lengths: Sequence[int], threads: int) -> Iterator[Callable[[], object]]:
+    """Open a decoder whose rows have `lengths` slots; yields a function that runs a step and takes it back."""
+    with DecoderSession.open(bundle, batch=len(lengths), threads=threads, spinning=False) as session:
+        session.cache.grow(-(-(max(lengths) + 1) // 128) * 128)
+        session.lengths[:] = lengths
+
+        def step() -> None:
+            session.step([[7]] * len(lengths))
+            session.rollback([*lengths])
+
+        yield step
+
+
+def in_turn(title: str, threads: int, rounds: int, pair: Sequence[Callable[[], object]], read: int) -> Row:
+    """Time ours and theirs in every round; `read`: bytes."""
     times: list[list[float]] = []
     for _ in range(rounds):
         times.append([])
-        for each in sessions:
+        for each in pair:
             start = time.perf_counter()
-            each.run(None, arrays)
+            each()
             times[-1].append(1e3 * (time.perf_counter() - start))
     mine, other = (statistics.median(each) for each in zip(*times, strict=True))
-    ratio = statistics.median(second / first for first, second in times)
-    read = 8 * shape.kv_heads * shape.depth * sum(shape.lengths)
-    return Row(shape.title, threads, mine, other, ratio, read / mine / 1e6)
+    return Row(title, threads, mine, other, statistics.median(b / a for a, b in times), read / mine / 1e6)
 
 
 def session(operator: str, domain: str, arrays: dict[str, Any], threads: int) -> onnxruntime.InferenceSession:
