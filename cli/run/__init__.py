@@ -115,7 +115,7 @@ def run_command(
     With --similarity up to a thousand texts are compared with each other instead; with --json that is one object.
     With --query, or a file of queries, a reranker's texts are sorted by relevance; with --json they keep their order.
     """
-    from intaglio.runtime.text.run_texts import run
+    from intaglio.runtime.text.run_texts import AHEAD, run
     from intaglio.runtime.text.similarities import similarity
 
     if (items := _files_of(bundle)) is not None:
@@ -152,9 +152,10 @@ def run_command(
         return
     lines = documents_of(texts, file, query)
     pairs = _texts(texts, file) if lines is None else pairs_of(lines)
+    ahead = AHEAD if file is not None and file.is_file() else None  # a pipe may be slow
     with _naming_truncate():
         results = run(
-            bundle, pairs, target, batch_size, truncate, top, threads, prompt_name, query, spans, truncate_dim
+            bundle, pairs, target, batch_size, truncate, top, threads, prompt_name, query, spans, truncate_dim, ahead
         )
         if not as_json:
             results = in_order(results, query, lines)

@@ -19,6 +19,7 @@ from intaglio.exporters import export
 from intaglio.exporters.encoders.description import activation
 from intaglio.runtime import run
 from intaglio.runtime.text.run_texts import TextRunner
+from intaglio.runtime.text.tokenizer import Tokenizer
 from intaglio.samples.sentences import sentences
 
 
@@ -45,6 +46,27 @@ def test_endless_stream_is_processed_in_batches(tiny_bundle: Path) -> None:
     stream = (f"text {number}" for number in count())
     results = list(islice(run(tiny_bundle, stream, batch_size=4), 6))
     assert [result.text for result in results] == [f"text {number}" for number in range(6)]
+
+
+def test_texts_of_similar_length_share_a_batch(tiny_bundle: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    texts = ["a " * count for count in (9, 1, 8, 2, 7, 3, 6, 4)]
+    padded: list[tuple[int, int]] = []
+    pad = Tokenizer.pad
+
+    def counted(tokenizer: Tokenizer, sequences: Any) -> Any:
+        feeds = pad(tokenizer, sequences)
+        padded.append(feeds["input_ids"].shape)
+        return feeds
+
+    monkeypatch.setattr(Tokenizer, "pad", counted)
+    results = list(run(tiny_bundle, texts, batch_size=2))
+    assert [result.text for result in results] == texts
+    assert padded == [(2, 4), (2, 6), (2, 9), (2, 11)]  # two tokens at the ends of a text
+    padded.clear()
+    streamed = list(run(tiny_bundle, iter(texts), batch_size=2))  # which might not have another text for long
+    assert padded == [(2, 11), (2, 10), (2, 9), (2, 8)]
+    for one, other in zip(results, streamed, strict=True):
+        np.testing.assert_allclose(one.embedding, other.embedding, atol=1e-6)
 
 
 def test_empty_input_gives_no_results(tiny_bundle: Path) -> None:
