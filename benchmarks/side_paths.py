@@ -1,6 +1,6 @@
 """What does a LoRA adapter beside the weights cost in a decode step, and what do different ones in a batch?
 
-    python benchmarks/side_paths.py [--recipe NAME] [--rank N] [--modules NAME,NAME] [--json]
+    python benchmarks/side_paths.py [--size NAME] [--recipe NAME] [--rank N] [--modules NAME,NAME] [--json]
 
 The model is a LLaMA of random parameters, since speed does not depend on their values; adapters change all products of
 its blocks, or those of `--modules`. A step of one row with the only adapter, and of eight rows with it, is compared
@@ -30,7 +30,10 @@ from intaglio.runtime.adapters.folder import WEIGHTS
 from intaglio.runtime.adapters.settings import CONFIG
 from intaglio.runtime.sessions.decoder import DecoderSession
 
-SHAPE = random_llama.Shape(hidden=768, feed_forward=2048, layers=12, heads=12)
+SHAPES = {
+    "small": random_llama.Shape(hidden=768, feed_forward=2048, layers=12, heads=12),  # 134 million
+    "billion": random_llama.BILLION,
+}
 ROWS, PROMPT, STEPS, ROUNDS = 8, 32, 10, 8
 LAYERS = ("q_proj", "k_proj", "v_proj", "o_proj", "gate_proj", "up_proj", "down_proj")
 
@@ -45,22 +48,23 @@ class Result(msgspec.Struct):
 
 
 @click.command(help=(__doc__ or "").split("\n\n")[0])
+@click.option("--size", type=click.Choice([*SHAPES]), default="small", show_default=True, help="Of the model.")
 @click.option("--recipe", default="rtn", show_default=True, help="Compress it first; none: float32.")
 @click.option("--rank", default=16, show_default=True)
 @click.option("--modules", default=",".join(LAYERS), show_default=True)
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON object on one line.")
-def command(recipe: str, rank: int, modules: str, as_json: bool) -> None:
+def command(size: str, recipe: str, rank: int, modules: str, as_json: bool) -> None:
     """Measure and print."""
     with tempfile.TemporaryDirectory() as temporary:
         folder = Path(temporary)
-        source = random_llama.checkpoint(folder / "checkpoint", SHAPE)
+        source = random_llama.checkpoint(folder / "checkpoint", SHAPES[size])
         with step("exporting"):
             export(str(source), folder / "float", check=False)
             if recipe != "none":
                 compress(folder / "float", folder / "bundle", recipe)
         folders = {f"adapter-{number}": folder / f"adapter-{number}" for number in range(ROWS)}
         for each in folders.values():
-            write_adapter(each, rank, modules.split(","))
+            write_adapter(each, SHAPES[size].weights(), rank, modules.split(","))
         result = measure(folder / ("float" if recipe == "none" else "bundle"), folders)
     if as_json:
         click.echo(msgspec.json.encode(result).decode())
@@ -71,11 +75,11 @@ def command(recipe: str, rank: int, modules: str, as_json: bool) -> None:
     click.echo(f"eight adapters: {result.eight_adapters:.2f} of the throughput of one of them")
 
 
-def write_adapter(folder: Path, rank: int, modules: list[str]) -> None:
-    """An adapter of random numbers, as peft saves it."""
+def write_adapter(folder: Path, weights: dict[str, tuple[int, ...]], rank: int, modules: list[str]) -> None:
+    """An adapter of the `modules` with these weights, of random numbers, as peft saves it."""
     folder.mkdir()
     matrices: dict[str, tuple[int, ...]] = {}
-    for name, shape in SHAPE.weights().items():
+    for name, shape in weights.items():
         module = name.removesuffix(".weight")
         if module.rpartition(".")[2] in modules:
             matrices[f"base_model.model.{module}.lora_A.weight"] = (rank, shape[1])
