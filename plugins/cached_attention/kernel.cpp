@@ -212,7 +212,7 @@ static void attend(const CachedQueries& queries, const CacheHead& head, float sc
         in_groups(rows, averaged);
     }
     for (int64_t row = 0; row < rows; ++row) {
-        const float factor = w.total[row] > 0 ? 1 / w.total[row] : 0;
+        const float factor = w.total[row] != 0 ? 1 / w.total[row] : 0;  // no number stays none
         for (int64_t channel = 0; channel < width; ++channel) queries.context[row][channel] *= factor;
     }
 }

@@ -84,5 +84,5 @@ extern "C" __global__ void __launch_bounds__(THREADS) cached_attention_float32(
         }
         __syncthreads();
     }
-    for (int32_t channel = thread; channel < width; channel += THREADS) y[channel] = total > 0 ? y[channel] / total : 0;
+    for (int32_t channel = thread; channel < width; channel += THREADS) y[channel] = total != 0 ? y[channel] / total : 0;
 }

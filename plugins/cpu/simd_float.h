@@ -7,7 +7,7 @@
 //     max(a, b)                     b where either is not a number
 //     sum(v), largest(v)            of the lanes
 //     sums(v)                       of FLOATS vectors: lane i is the sum of v[i]
-//     exp(v)                        of values up to 0, within 2e-7 of it; 0 below -87
+//     exp(v)                        of values up to 0, within 2e-7 of it; 0 below -87, and no number of what is none
 #pragma once
 
 #include <cstdint>
@@ -105,7 +105,8 @@ INTAGLIO_FLOAT F32 exp(F32 x) {
     constexpr float TERMS[] = {1 / 720.0f, 1 / 120.0f, 1 / 24.0f, 1 / 6.0f, 0.5f, 1, 1};
     F32 series = set_float(1 / 5040.0f);
     for (const float& next : TERMS) series = multiply_add(series, rest, set_float(next));
-    return given < set_float(LEAST) ? set_float(0) : F32(Bits(series) + (Bits(shifted) << 23));
+    const F32 result = given < set_float(LEAST) ? set_float(0) : F32(Bits(series) + (Bits(shifted) << 23));
+    return given == given ? result : given;
 }
 
 }  // namespace

@@ -115,5 +115,6 @@ def _low_rank(path: Path, module: str, parts: dict[str, Floats], settings: LoraS
             f"{path}: the matrices for {module} have rank {first.shape[0]} and {second.shape[1]}, expected {rank}, as "
             "r and rank_pattern say. Save the adapter again."
         )
-    scaled = second * np.float32(settings.scale(module))
+    with np.errstate(over="ignore"):  # refused, with the graph's dtype, where it is added
+        scaled = second * np.float32(settings.scale(module))
     return LowRank(np.ascontiguousarray(first.T), np.ascontiguousarray(scaled.T))

@@ -62,13 +62,20 @@ def add_side_paths(
     added = {}
     for module, changes in adapters.modules.items():
         product = products.find(module, changes)
+        if product.node.output[0] in added:
+            raise SourceError(
+                f"adapters {', '.join(adapters.names)}: {module[:200]} is a product that another name of it changes "
+                "too. Save the adapters from the same class of model."
+            )
         added[product.node.output[0]] = (product, changes)
     matrices: dict[str, Array] = {}
     nodes: list[onnx.NodeProto] = []
     for node in model.graph.node:
         nodes.append(node)
         if node.output[:1] and node.output[0] in added:
-            nodes += _side_path(*added[node.output[0]], matrices)
+            product, changes = added[node.output[0]]
+            _check_range(adapters, product, changes)
+            nodes += _side_path(product, changes, matrices)
     del model.graph.node[:]  # the kept nodes stay alive
     model.graph.node.extend(nodes)
     model.graph.input.append(_input(ADAPTER))
@@ -177,6 +184,18 @@ def _side_path(product: Product, changes: Stacked, matrices: dict[str, Array]) -
         value = write("MatMul", write("MatMul", product.x, first), second)
     product.node.output[0] = f"{y}.base"
     return [*nodes, onnx.helper.make_node("Add", [f"{y}.base", value], [y], f"{y}.lora/Add")]
+
+
+def _check_range(adapters: Adapters, product: Product, changes: Stacked) -> None:
+    """Raise `SourceError` for an adapter that overflows in the dtype of the graph: it would spoil other rows too."""
+    import onnx
+
+    dtype = onnx.helper.tensor_dtype_to_np_dtype(product.dtype)
+    for number, name in enumerate(adapters.names, 1):
+        with np.errstate(over="ignore"):
+            finite = all(np.isfinite(each[number].astype(dtype)).all() for each in (changes.first, changes.second))
+        if not finite:
+            raise SourceError(f"adapter {name}: its numbers overflow in {dtype}, the model's dtype. {MERGE}")
 
 
 def _inputs(node: onnx.NodeProto) -> Sequence[str]:

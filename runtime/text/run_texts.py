@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from functools import partial
 from pathlib import Path
 
 from intaglio.bundle.bundle import Bundle
 from intaglio.bundle.manifest import Prompt
 from intaglio.closing import Closing
-from intaglio.errors import UsageError
+from intaglio.errors import IntaglioError, UsageError
 from intaglio.runtime.engines.opening import open_engine
 from intaglio.runtime.text.dimensions import check_dimensions
 from intaglio.runtime.text.embedding_prompts import QUERY, find_prompt
@@ -67,7 +68,7 @@ def run(
         prompt = find_prompt(runner.manifest, prompt_name)
         run_batch = runner.run if runner.manifest.vectors is None else runner.run_vectors
         for read in _batches(texts, query, batch_size * ahead):
-            for result in run_batch(read, truncate, prompt, batch_size):
+            for result in _in_order(partial(run_batch, truncate=truncate, prompt=prompt), read, batch_size):
                 if truncate_dim is not None and result.embedding is not None:
                     result.embedding = result.embedding[:truncate_dim]
                 yield result
@@ -175,10 +176,26 @@ class TextRunner(Closing):
 
 def _batches(texts: Iterable[str | Pair], query: str | None, size: int) -> Iterator[list[str | Pair]]:
     batch: list[str | Pair] = []
-    for text in texts:
-        batch.append(text if query is None or isinstance(text, Pair) else Pair(query, text))
-        if len(batch) == size:
+    try:
+        for text in texts:
+            batch.append(text if query is None or isinstance(text, Pair) else Pair(query, text))
+            if len(batch) == size:
+                yield batch
+                batch = []
+    except IntaglioError:  # of the text that was to be read next
+        if batch:
             yield batch
-            batch = []
+        raise
     if batch:
         yield batch
+
+
+def _in_order(run_batch: Callable[..., list[Ran]], texts: list[str | Pair], batch_size: int) -> Iterator[Ran]:
+    """The results of `texts`; if one of them is refused, first those of the batches before it."""
+    try:
+        results = run_batch(texts, batch_size=batch_size)
+    except IntaglioError:
+        for start in range(0, len(texts), batch_size):
+            yield from run_batch(texts[start : start + batch_size])
+        raise
+    yield from results

@@ -62,7 +62,7 @@ def runnable(path: Path, options: Any, operators: Iterable[str] | None = None, o
 
 @contextmanager
 def _without_links(path: Path) -> Iterator[Path]:
-    """Yield `path`, or a temporary copy of a model with external data behind symbolic links.
+    """Yield the file that `path` leads to, or a temporary copy of a model with external data behind symbolic links.
 
     ONNX Runtime (1.31) does not follow links that lead out of the model's folder.
     """
@@ -70,7 +70,10 @@ def _without_links(path: Path) -> Iterator[Path]:
         locations = external_data_files(outline(path))
     except BundleError as error:
         raise EngineError(str(error)) from error
-    if not symbolic_data(path, locations):
+    if not locations:
+        yield path.resolve()
+        return
+    if not path.is_symlink() and not symbolic_data(path, locations):
         yield path
         return
     with scratch_directory("linked") as directory:

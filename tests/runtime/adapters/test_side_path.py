@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import json
+import shutil
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -260,6 +262,34 @@ def test_adapter_of_another_model_is_refused(bundle: Path, tmp_path: Path) -> No
     save_adapter(tmp_path / "model", tmp_path / "adapter")
     with pytest.raises(IntaglioError, match=r"v_proj has 32 inputs and 32 outputs, the model's has 32 and 16"):
         DecoderSession.open(bundle, adapters=Adapters.read({"a": tmp_path / "adapter"}))
+
+
+def test_product_under_two_names_is_refused(bundle: Path, folders: dict[str, Path], tmp_path: Path) -> None:
+    """As an adapter of a LlamaModel and one of a LlamaForCausalLM name it."""
+    from safetensors.torch import load_file, save_file
+
+    bare = Path(shutil.copytree(folders["plain"], tmp_path / "bare"))
+    path = bare / "adapter_model.safetensors"
+    save_file({name.replace("model.model.model", "model.model"): each for name, each in load_file(path).items()}, path)
+    for names in (("a", "b"), ("b", "a")):
+        both = {"a": folders["plain"], "b": bare}
+        with pytest.raises(IntaglioError, match="is a product that another name of it changes"):
+            DecoderSession.open(bundle, adapters=Adapters.read({name: both[name] for name in names}))
+
+
+@pytest.mark.parametrize(("dtype", "alpha"), [("float32", 1e40), ("float16", 4e6)])
+def test_adapter_that_overflows_is_refused_by_its_name(
+    dtype: str, alpha: float, bundle: Path, folders: dict[str, Path], tmp_path: Path
+) -> None:
+    large = Path(shutil.copytree(folders["plain"], tmp_path / "large"))
+    settings = json.loads((large / "adapter_config.json").read_text())
+    (large / "adapter_config.json").write_text(json.dumps({**settings, "lora_alpha": alpha}))
+    if dtype == "float16":
+        compress(bundle, tmp_path / "half", recipe="float16")
+        bundle = tmp_path / "half"
+    adapters = Adapters.read({"fine": folders["plain"], "large": large})
+    with pytest.raises(IntaglioError, match=f"adapter large: its numbers overflow in {dtype}"):
+        DecoderSession.open(bundle, adapters=adapters)
 
 
 def test_pass_that_scales_inputs_is_refused(bundle: Path, folders: dict[str, Path], tmp_path: Path) -> None:

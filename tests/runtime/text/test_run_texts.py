@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import shutil
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from itertools import count, islice
 from pathlib import Path
 from typing import Any
@@ -18,6 +18,7 @@ from intaglio.errors import BundleError, EngineError, UsageError
 from intaglio.exporters import export
 from intaglio.exporters.encoders.description import activation
 from intaglio.runtime import run
+from intaglio.runtime.text import run_texts
 from intaglio.runtime.text.run_texts import TextRunner
 from intaglio.runtime.text.tokenizer import Tokenizer
 from intaglio.samples.sentences import sentences
@@ -67,6 +68,23 @@ def test_texts_of_similar_length_share_a_batch(tiny_bundle: Path, monkeypatch: p
     assert padded == [(2, 11), (2, 10), (2, 9), (2, 8)]
     for one, other in zip(results, streamed, strict=True):
         np.testing.assert_allclose(one.embedding, other.embedding, atol=1e-6)
+
+
+def test_results_before_a_refused_text_are_not_lost(tiny_bundle: Path) -> None:
+    texts = [*map(str, range(10)), "x " * 400, "last"]
+    found = list[str]()
+    with pytest.raises(UsageError, match="the model takes at most"):
+        found.extend(result.text for result in run(tiny_bundle, texts, batch_size=2))
+    assert found == texts[:10]
+
+    def unreadable() -> Iterator[str]:
+        yield from texts[:3]
+        raise UsageError("line 4 is not UTF-8")
+
+    found.clear()
+    with pytest.raises(UsageError, match="line 4"):
+        found.extend(result.text for result in run_texts.run(tiny_bundle, unreadable(), batch_size=2, ahead=4))
+    assert found == texts[:3]
 
 
 def test_empty_input_gives_no_results(tiny_bundle: Path) -> None:

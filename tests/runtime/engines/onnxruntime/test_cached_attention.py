@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -47,6 +48,18 @@ def test_logits_equal_those_of_the_standard_operator(
     monkeypatch.setattr(engine_module, "can_attend", lambda target: False)
     for found, expected in zip(ours, logits(bundle), strict=True):
         np.testing.assert_allclose(found, expected, rtol=0, atol=1e-5 * np.abs(expected).max())
+
+
+def test_bundle_of_links_opens(make_decoder: Callable[..., tuple[Path, Path]], tmp_path: Path) -> None:
+    """As a snapshot of the hub's cache: each file is a link to one of another name in another folder."""
+    bundle = make_decoder("llama")[1]
+    (tmp_path / "blobs").mkdir()
+    (tmp_path / "snapshot").mkdir()
+    for number, file in enumerate(path for path in bundle.iterdir() if path.is_file()):
+        shutil.copy(file, tmp_path / "blobs" / str(number))
+        (tmp_path / "snapshot" / file.name).symlink_to(tmp_path / "blobs" / str(number))
+    for found, expected in zip(logits(tmp_path / "snapshot"), logits(bundle), strict=True):
+        np.testing.assert_array_equal(found, expected)
 
 
 def graph(

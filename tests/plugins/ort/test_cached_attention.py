@@ -1,0 +1,72 @@
+"""CachedAttention where a score or a value is no number, and at the ends of its blocks."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from intaglio.plugins import OPS, ort
+from intaglio.plugins.kernel_check.case import Case
+from intaglio.plugins.kernel_check.node_model import feeds, node_model
+
+onnxruntime = pytest.importorskip("onnxruntime")
+ir = pytest.importorskip("onnx_ir")
+
+KEPT, CAPACITY = 70, 80  # slots attended to: a block of the kernel and a part
+
+
+@pytest.fixture(params=["portable", "avx2", "avx512", "avx512vnni"])
+def instruction_set(request, monkeypatch):
+    if request.param not in ort.supported_instruction_sets():
+        pytest.skip(f"this CPU has no {request.param}")
+    monkeypatch.setenv("INTAGLIO_ISA", request.param)
+
+
+@pytest.fixture
+def arrays() -> dict[str, np.ndarray]:
+    random = np.random.default_rng(3)
+    shapes = {"query": (1, 4, 3, 24), "key": (1, 2, CAPACITY, 24), "value": (1, 2, CAPACITY, 24)}
+    made = {name: random.normal(size=shape).astype(np.float32) for name, shape in shapes.items()}
+    return {**made, "mask": np.broadcast_to(np.arange(CAPACITY) < KEPT, (1, 1, 3, CAPACITY)).copy()}
+
+
+def run(arrays: dict[str, np.ndarray]) -> np.ndarray:
+    case = Case("CachedAttention", tuple(arrays.values()), {"scale": 0.2})
+    options = onnxruntime.SessionOptions()
+    options.add_session_config_entry("session.intra_op.allow_spinning", "0")
+    assert ort.register(options)
+    model = ir.to_proto(node_model(case)).SerializeToString()
+    session = onnxruntime.InferenceSession(model, options, providers=["CPUExecutionProvider"])
+    found: np.ndarray = session.run(None, feeds(case))[0]
+    return found
+
+
+@pytest.mark.parametrize("number", [np.nan, np.inf])
+def test_number_that_is_none_is_not_lost(number: float, arrays: dict[str, np.ndarray], instruction_set: None) -> None:
+    arrays["query"][0, 1, 2, 5] = number
+    found = np.isnan(run(arrays))
+    assert found[0, 1, 2].all() and found.sum() == 24
+    arrays["query"][0, 1, 2, 5] = 0
+    arrays["key"][0, 1, KEPT - 1, 0] = np.nan  # of two heads of queries
+    assert np.isnan(run(arrays))[0, 2:].all() and not np.isnan(run(arrays))[0, :2].any()
+
+
+def test_scores_that_overflow_are_no_numbers(arrays: dict[str, np.ndarray], instruction_set: None) -> None:
+    arrays["query"] *= np.float32(1e25)
+    arrays["key"] *= np.float32(1e25)
+    assert np.isnan(run(arrays)).all()
+
+
+def test_masked_slots_may_hold_anything_in_their_keys(arrays: dict[str, np.ndarray], instruction_set: None) -> None:
+    expected = run(arrays)
+    arrays["key"][:, :, KEPT:] = np.nan
+    np.testing.assert_array_equal(run(arrays), expected)
+    np.testing.assert_allclose(
+        expected, OPS["CachedAttention"].reference(tuple(arrays.values()), {"scale": 0.2})[0], atol=1e-6
+    )
+
+
+def test_token_without_slots_gets_zeros(arrays: dict[str, np.ndarray], instruction_set: None) -> None:
+    arrays["mask"][0, 0, 1] = False
+    found = run(arrays)
+    assert not found[0, :, 1].any() and found[0, :, 0].all()
