@@ -16,10 +16,10 @@ def named(bundles: Sequence[str | Path], what: str = "bundle") -> dict[str, Path
     found: dict[str, Path] = {}
     for bundle in bundles:
         name, equals, path = str(bundle).partition("=")
-        if not equals or Path(bundle).exists():
+        if bundle and (not equals or Path(bundle).exists()):
             name, path = Path(bundle).resolve().name, str(bundle)
-        if not name:
-            raise UsageError(f"{what} {str(bundle)!r}: its name is empty. Write NAME=PATH.")
+        if not name or not path:
+            raise UsageError(f"{what} {str(bundle)!r}: its {'path' if name else 'name'} is empty. Write NAME=PATH.")
         if name in found:
             raise UsageError(f"two {what}s are named {name!r}: {found[name]} and {path}. Write NAME=PATH for one.")
         found[name] = Path(path)

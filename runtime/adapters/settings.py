@@ -75,7 +75,7 @@ def read_settings(folder: Path) -> LoraSettings:
         raise SourceError(f"{path}: peft_type is {repr(kind)[:40]}, expected 'LORA'. {MERGE}")
     known = WITHOUT_EFFECT | set(LoraSettings.__struct_fields__)
     if key := next((key for key, value in fields.items() if key not in known and value), None):
-        raise SourceError(f"{path}: {key} is {str(fields[key])[:80]!r}, which export does not merge. {MERGE}")
+        raise SourceError(f"{path}: {key} is {str(fields[key])[:80]!r}, which is not supported. {MERGE}")
     try:
         settings = msgspec.convert(fields, type=LoraSettings)
     except msgspec.ValidationError as error:

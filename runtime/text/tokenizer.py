@@ -171,7 +171,7 @@ class Tokenizer:
         """Raise `ContextLengthError` for a text or a pair of more tokens than the model takes."""
         limit = self.max_length if sequence.limit is None else sequence.limit
         if limit is not None and len(sequence.ids) > limit:
-            what, shown = ("pair", text.second) if isinstance(text, Pair) else ("text", text)
+            what, shown = ("pair", max(text, key=len)) if isinstance(text, Pair) else ("text", text)
             raise ContextLengthError(
                 f"{what} of {len(sequence.ids)} tokens, the model takes at most {limit}: {shown[:40]!r}…. "
                 "Split it, or shorten it."

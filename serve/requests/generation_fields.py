@@ -72,8 +72,10 @@ class GenerationFields(msgspec.Struct, kw_only=True):
             raise invalid("lora: an adapter has a scale other than 0 and 1. Save it with another lora_alpha.", "lora")
         if wrong := [each.id for each in self.lora or () if each.id >= len(names)]:
             raise invalid(f"lora: adapter {wrong[0]} does not exist, the model has {len(names)}, from 0.", "lora")
-        if len(chosen) > 1 or (self.lora is not None and model.adapter is not None):
-            raise invalid("lora: expected one adapter at most, chosen by lora or by the model's name.", "lora")
+        if len(chosen) > 1:
+            raise invalid(f"lora: {len(chosen)} adapters, expected one at most.", "lora")
+        if self.lora is not None and model.adapter is not None:
+            raise invalid("lora: the model's name chooses an adapter already. Leave one of the two out.", "lora")
         return names[chosen.pop()] if chosen else model.adapter
 
     def check_languages(self, model: DecoderModel) -> None:

@@ -20,7 +20,7 @@ SETTINGS: dict[str, tuple[dict[str, Any], str]] = {
     "another type": ({"peft_type": "IA3"}, "peft_type is 'IA3', expected 'LORA'"),
     "no type": ({"peft_type": None}, "peft_type is None, expected"),
     "repeated layers": ({"layer_replication": [[0, 2], [1, 2]]}, "layer_replication is"),
-    "a bias of B": ({"lora_bias": True}, "lora_bias is 'True', which export does not merge"),
+    "a bias of B": ({"lora_bias": True}, "lora_bias is 'True', which is not supported"),
     "QALoRA": ({"use_qalora": True}, "use_qalora is"),
     "invocation tokens": ({"alora_invocation_tokens": [1]}, "alora_invocation_tokens is"),
     "routed": ({"arrow_config": {"top_k": 1}}, "arrow_config is"),

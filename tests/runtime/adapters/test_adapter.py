@@ -31,7 +31,7 @@ def checkpoint(once: Once) -> Path:
         ({"modules_to_save": ["lm_head"]}, "modules_to_save is \"\\['lm_head'\\]\""),
         ({"trainable_token_indices": [1]}, "trainable_token_indices is '\\[1\\]'"),
         ({"target_modules": ["embed_tokens"]}, "is a weight of the model itself"),
-        ({"lora_bias": True}, "lora_bias is 'True', which export does not merge"),
+        ({"lora_bias": True}, "lora_bias is 'True', which is not supported"),
         ({"bias": "all", "target_modules": ["q_proj"]}, "bias is 'all'"),
         ({"target_modules": ["lm_head"]}, "is a weight of the model itself"),
     ],
