@@ -17,6 +17,7 @@ from intaglio.exporters.files.safetensors_file import MappedTensor
 
 READ_ABOVE = 1 << 20  # bytes in float32; smaller weights are in memory as usual
 CHUNK = 1 << 20  # elements read and converted at a time
+KEPT = 2 << 30  # bytes of weights that are computed, such as from codes, which takes longer than to multiply by them
 
 
 class StreamedWeights:
@@ -31,8 +32,11 @@ class StreamedWeights:
         self._sources = list(large.values())
         self._numbers = torch.arange(1, len(large) + 1, dtype=torch.float32)
         stand_ins = {name: self._numbers[index].expand(each.shape) for index, (name, each) in enumerate(large.items())}
-        self.state_dict = {name: stand_ins.get(name, each.tensor) for name, each in tensors.items()}
+        small = {name: each.tensor for name, each in tensors.items() if name not in stand_ins}
+        self.state_dict = {name: stand_ins[name] if name in large else small[name] for name in tensors}
         self._free: list[Tensor] = []  # float32 buffers, flat
+        self._kept: dict[int, Tensor] = {}  # by the number of the stand-in
+        self._room = KEPT  # bytes left for them
 
     def attach(self, model: nn.Module) -> bool:
         """Let the modules of `model` read their weights when they run; return whether the model can run so.
@@ -62,19 +66,29 @@ class StreamedWeights:
         stand_in = module._parameters["weight"]
 
         def begin(module: nn.Module, inputs: Any) -> None:
-            source = self._sources[index]
-            buffer = self._buffer(math.prod(source.shape))
-            _read(source, buffer)
-            module._parameters["weight"] = buffer.view(source.shape)  # type: ignore[assignment]
+            module._parameters["weight"] = self._weight(index)  # type: ignore[assignment]
 
         def end(module: nn.Module, inputs: Any, output: Any) -> None:
             used = module._parameters["weight"]
-            if used is not None and used is not stand_in:
+            if used is not None and used is not stand_in and index not in self._kept:
                 self._free.append(used.view(-1))
             module._parameters["weight"] = stand_in
 
         module.register_forward_pre_hook(begin)
         module.register_forward_hook(end)
+
+    def _weight(self, index: int) -> Tensor:
+        """The weight of a stand-in, which is kept if it was computed and there is room."""
+        if index in self._kept:
+            return self._kept[index]
+        source = self._sources[index]
+        if not isinstance(source, MappedTensor) and (size := 4 * math.prod(source.shape)) <= self._room:
+            self._room -= size
+            self._kept[index] = source.tensor.to(torch.float32)
+            return self._kept[index]
+        buffer = self._buffer(math.prod(source.shape))
+        _read(source, buffer)
+        return buffer.view(source.shape)
 
     def _buffer(self, elements: int) -> Tensor:
         """A buffer of this number of elements: the beginning of a free one, whose storage is at least as large."""

@@ -18,6 +18,7 @@ from intaglio.exporters.decoders.check import stepwise_outputs
 from intaglio.exporters.decoders.reference import source_model
 from intaglio.exporters.decoders.written.family import DecoderFamily
 from intaglio.exporters.encoder_decoders.check import Pair, outputs_of
+from intaglio.exporters.files.computed_tensor import ComputedTensor
 from intaglio.exporters.kinds import find_kind
 from intaglio.exporters.reference import check, streamed_weights
 from intaglio.exporters.reference.source_model import build_model
@@ -102,3 +103,27 @@ def test_encoder_decoder_split_at_its_blocks_gives_the_same_outputs(
     for name, found in outputs_of(bundle.path, decoder, encoder, pairs, cuts).items():
         for mine, theirs in zip(found, expected[name], strict=True):
             np.testing.assert_allclose(mine, theirs, rtol=0, atol=1e-5 * float(np.abs(theirs).max()))
+
+
+def test_computed_weights_are_kept_as_far_as_there_is_room(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(streamed_weights, "READ_ABOVE", 1000)
+    monkeypatch.setattr(streamed_weights, "KEPT", 4 * 30 * 20)  # of the first
+    values = [torch.randn(30, 20), torch.randn(30, 30)]
+    computed = [0, 0]
+
+    def compute(index: int) -> torch.Tensor:
+        computed[index] += 1
+        return values[index]
+
+    tensors = {
+        f"{index}.weight": ComputedTensor(tuple(value.shape), lambda index=index: compute(index), "codes")
+        for index, value in enumerate(values)
+    }
+    streamed = streamed_weights.StreamedWeights(tensors)
+    model = torch.nn.Sequential(torch.nn.Linear(20, 30, bias=False), torch.nn.Linear(30, 30, bias=False))
+    model.load_state_dict(streamed.state_dict, assign=True)
+    assert streamed.attach(model)
+    x = torch.randn(2, 20)
+    for _ in range(3):
+        assert torch.equal(model(x), x @ values[0].T @ values[1].T)
+    assert computed == [1, 3]
