@@ -32,8 +32,7 @@ class StreamedWeights:
         self._sources = list(large.values())
         self._numbers = torch.arange(1, len(large) + 1, dtype=torch.float32)
         stand_ins = {name: self._numbers[index].expand(each.shape) for index, (name, each) in enumerate(large.items())}
-        small = {name: each.tensor for name, each in tensors.items() if name not in stand_ins}
-        self.state_dict = {name: stand_ins[name] if name in large else small[name] for name in tensors}
+        self.state_dict = stand_ins | {name: each.tensor for name, each in tensors.items() if name not in large}
         self._free: list[Tensor] = []  # float32 buffers, flat
         self._kept: dict[int, Tensor] = {}  # by the number of the stand-in
         self._room = KEPT  # bytes left for them

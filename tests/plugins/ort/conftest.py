@@ -2,6 +2,7 @@
 
 import pytest
 
+from intaglio.plugins import ort
 from intaglio.plugins.ort import build
 
 
@@ -12,3 +13,12 @@ def library():
     except build.CompileError as error:
         pytest.skip(str(error))
     return build.build()
+
+
+@pytest.fixture(params=build.INSTRUCTION_SETS)
+def instruction_set(request, monkeypatch):
+    """Each instruction set of the kernels that this CPU has."""
+    if request.param not in ort.supported_instruction_sets():
+        pytest.skip(f"this CPU has no {request.param}")
+    monkeypatch.setenv("INTAGLIO_ISA", request.param)
+    return request.param

@@ -4,22 +4,16 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
+from operator_session import operator_session
 
-from intaglio.plugins import OPS, ort
+from intaglio.plugins import OPS
 from intaglio.plugins.kernel_check.case import Case
-from intaglio.plugins.kernel_check.node_model import feeds, node_model
+from intaglio.plugins.kernel_check.node_model import feeds
 
 onnxruntime = pytest.importorskip("onnxruntime")
 ir = pytest.importorskip("onnx_ir")
 
 KEPT, CAPACITY = 70, 80  # slots attended to: a block of the kernel and a part
-
-
-@pytest.fixture(params=["portable", "avx2", "avx512", "avx512vnni"])
-def instruction_set(request, monkeypatch):
-    if request.param not in ort.supported_instruction_sets():
-        pytest.skip(f"this CPU has no {request.param}")
-    monkeypatch.setenv("INTAGLIO_ISA", request.param)
 
 
 @pytest.fixture
@@ -32,11 +26,7 @@ def arrays() -> dict[str, np.ndarray]:
 
 def run(arrays: dict[str, np.ndarray]) -> np.ndarray:
     case = Case("CachedAttention", tuple(arrays.values()), {"scale": 0.2})
-    options = onnxruntime.SessionOptions()
-    options.add_session_config_entry("session.intra_op.allow_spinning", "0")
-    assert ort.register(options)
-    model = ir.to_proto(node_model(case)).SerializeToString()
-    session = onnxruntime.InferenceSession(model, options, providers=["CPUExecutionProvider"])
+    session = operator_session(case)
     found: np.ndarray = session.run(None, feeds(case))[0]
     return found
 

@@ -3,31 +3,18 @@
 import numpy as np
 import pytest
 from operator_cases import Case
+from operator_session import operator_session
 
-from intaglio.plugins import OPS, ort
-from intaglio.plugins.ort.build import INSTRUCTION_SETS
+from intaglio.plugins import OPS
+from intaglio.plugins.kernel_check.node_model import feeds
 
 onnxruntime = pytest.importorskip("onnxruntime")
 ir = pytest.importorskip("onnx_ir")
-
-
-@pytest.fixture(params=INSTRUCTION_SETS, autouse=True)
-def instruction_set(request, monkeypatch):
-    if request.param not in ort.supported_instruction_sets():
-        pytest.skip(f"this CPU has no {request.param}")
-    monkeypatch.setenv("INTAGLIO_ISA", request.param)
+pytestmark = pytest.mark.usefixtures("instruction_set")
 
 
 def run(case, constants=True):
-    from intaglio.plugins.kernel_check.node_model import feeds, node_model
-
-    options = onnxruntime.SessionOptions()
-    options.log_severity_level = 4
-    options.intra_op_num_threads = 2
-    options.add_session_config_entry("session.intra_op.allow_spinning", "0")  # a test may have one processor
-    assert ort.register(options)
-    model = ir.to_proto(node_model(case, constants)).SerializeToString()
-    session = onnxruntime.InferenceSession(model, options, providers=["CPUExecutionProvider"])
+    session = operator_session(case, constants)
     return session.run(None, feeds(case, constants))[0]
 
 

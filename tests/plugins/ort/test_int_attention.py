@@ -5,21 +5,15 @@ import itertools
 import numpy as np
 import pytest
 from operator_cases import Case, int8
+from operator_session import operator_session
 
-from intaglio.plugins import OPS, ort
-from intaglio.plugins.kernel_check.node_model import feeds, node_model
+from intaglio.plugins import OPS
+from intaglio.plugins.kernel_check.node_model import feeds
 
 onnxruntime = pytest.importorskip("onnxruntime")
 ir = pytest.importorskip("onnx_ir")
 
 UNITY = (np.array([2**30], np.int32), np.array([38], np.int32))  # from Q8 to the values' own unit
-
-
-@pytest.fixture(params=["portable", "avx2", "avx512", "avx512vnni"])
-def instruction_set(request, monkeypatch):
-    if request.param not in ort.supported_instruction_sets():
-        pytest.skip(f"this CPU has no {request.param}")
-    monkeypatch.setenv("INTAGLIO_ISA", request.param)
 
 
 @pytest.fixture
@@ -32,13 +26,7 @@ def attention(query, key, value, mask=None, heads=1, scale=1e-3):
 
 
 def run(case):
-    options = onnxruntime.SessionOptions()
-    options.log_severity_level = 4
-    options.intra_op_num_threads = 2
-    options.add_session_config_entry("session.intra_op.allow_spinning", "0")  # a test may have one processor
-    assert ort.register(options)
-    model = ir.to_proto(node_model(case)).SerializeToString()
-    session = onnxruntime.InferenceSession(model, options, providers=["CPUExecutionProvider"])
+    session = operator_session(case)
     return session.run(None, feeds(case))[0]
 
 

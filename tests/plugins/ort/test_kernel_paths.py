@@ -5,6 +5,7 @@ import re
 import numpy as np
 import pytest
 from operator_cases import Case
+from operator_session import operator_session
 
 from intaglio.plugins import OPS, ort
 from intaglio.plugins.kernel_check.node_model import feeds, node_model
@@ -25,23 +26,13 @@ def check(request, monkeypatch):
 
     def run(case: Case) -> list[np.ndarray]:
         expected = OPS[case.operator].reference(case.inputs, case.attributes)[: case.outputs]
-        got = session(case).run(None, feeds(case))
+        got = operator_session(case).run(None, feeds(case))
         for mine, want in zip(got, expected, strict=True):
             assert mine.dtype == want.dtype and mine.shape == want.shape
             np.testing.assert_array_equal(mine, want)
         return got
 
     return run
-
-
-def session(case: Case):
-    options = onnxruntime.SessionOptions()
-    options.log_severity_level = 4
-    options.intra_op_num_threads = 2
-    options.add_session_config_entry("session.intra_op.allow_spinning", "0")  # a test may have one processor
-    assert ort.register(options)
-    model = ir.to_proto(node_model(case)).SerializeToString()
-    return onnxruntime.InferenceSession(model, options, providers=["CPUExecutionProvider"])
 
 
 def int32(values) -> np.ndarray:
@@ -165,7 +156,7 @@ def test_layer_norm_refuses_a_mismatched_residual(message):
     case = layer_norm(np.ones((2, 3)))
     case = Case(case.operator, (*case.inputs, residual, *map(int32, factors)), case.attributes, 2)
     with pytest.raises(Exception, match=re.escape(message)):
-        session(case).run(None, feeds(case))
+        operator_session(case).run(None, feeds(case))
 
 
 # --- IntSoftmax -----------------------------------------------------------------------------------------------------
@@ -277,7 +268,7 @@ def test_add_refuses_a_multiplier_that_could_overflow():
     x = np.ones((2, 3), np.int32)
     with pytest.raises(Exception, match="IntAdd: y_multiplier: 1073741824, expected below 2\\^30"):
         case = add(x, x, y_multiplier=[2**30])
-        session(case).run(None, feeds(case))
+        operator_session(case).run(None, feeds(case))
 
 
 # --- IntGelu --------------------------------------------------------------------------------------------------------

@@ -7,31 +7,17 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from operator_bounds import check_outputs
 from operator_cases import MAKERS, Case, cases, longest
+from operator_session import operator_session
 
 from intaglio.plugins import OPS, ort
-from intaglio.plugins.kernel_check.node_model import feeds, node_model
-from intaglio.plugins.ort.build import INSTRUCTION_SETS
+from intaglio.plugins.kernel_check.node_model import feeds
 
 onnxruntime = pytest.importorskip("onnxruntime")
 ir = pytest.importorskip("onnx_ir")
 
 
-@pytest.fixture(params=INSTRUCTION_SETS)
-def instruction_set(request, monkeypatch):
-    if request.param not in ort.supported_instruction_sets():
-        pytest.skip(f"this CPU has no {request.param}")
-    monkeypatch.setenv("INTAGLIO_ISA", request.param)
-    return request.param
-
-
 def run(case: Case, constants: bool) -> list[np.ndarray]:
-    options = onnxruntime.SessionOptions()
-    options.log_severity_level = 4
-    options.intra_op_num_threads = 2
-    options.add_session_config_entry("session.intra_op.allow_spinning", "0")  # a test may have one processor
-    assert ort.register(options)
-    model = ir.to_proto(node_model(case, constants)).SerializeToString()
-    session = onnxruntime.InferenceSession(model, options, providers=["CPUExecutionProvider"])
+    session = operator_session(case, constants)
     return session.run(None, feeds(case, constants))
 
 
