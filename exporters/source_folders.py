@@ -31,8 +31,11 @@ def remember(hashes: Mapping[str, str], folder: Path) -> None:
 def folder_of(hashes: Mapping[str, str]) -> Path | None:
     """The folder of files with these hashes, the last one that was noted and still exists; None where none is known."""
     found = []
-    with contextlib.suppress(OSError, UnicodeDecodeError):
-        found = [(note.stat().st_mtime_ns, Path(note.read_text(encoding="utf-8"))) for note in _notes(hashes).iterdir()]
+    with contextlib.suppress(OSError):
+        for note in _notes(hashes).iterdir():
+            # One that another process is writing right now, or that one killed has left, hides no other.
+            with contextlib.suppress(OSError, UnicodeDecodeError):
+                found.append((note.stat().st_mtime_ns, Path(note.read_text(encoding="utf-8"))))
     return next((folder for _, folder in sorted(found, reverse=True) if folder.exists()), None)
 
 

@@ -17,6 +17,7 @@ from intaglio.errors import SourceError
 from intaglio.exporters import export, load_module
 from intaglio.exporters.source_folders import folder_of, remember
 from intaglio.graph_passes import compress
+from intaglio.processes.temporary import sibling_directory
 from intaglio.runtime import build
 from intaglio.validation import validate
 
@@ -105,6 +106,17 @@ def test_local_checkpoint_is_never_looked_up_on_the_hub(
     monkeypatch.setattr("huggingface_hub.snapshot_download", lambda *_, **__: pytest.fail("asked the hub"))
     with pytest.raises(SourceError, match="not known on this machine"):
         load_module(source_of(tmp_path / "nowhere", tiny_bundle), download=True)
+
+
+def test_note_that_another_process_is_writing_hides_no_other(cache: Path, tmp_path: Path) -> None:
+    hashes = {"config.json": "00"}
+    remember(hashes, tmp_path)
+    (notes,) = (cache / "intaglio" / "sources").iterdir()
+    with sibling_directory(notes / "note") as temporary:
+        (temporary / "note").write_text("half a pa")
+        (notes / "gone").symlink_to("removed after it was listed")
+        (notes / "damaged").write_bytes(b"\xff\xfe")
+        assert folder_of(hashes) == tmp_path
 
 
 def test_unwritable_cache_is_ignored(

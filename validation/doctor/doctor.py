@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import contextlib
+import os
 from pathlib import Path
 
 import msgspec
@@ -72,6 +74,10 @@ def _caches() -> list[Cache]:
 
 
 def _bytes(entry: Path) -> int:
-    """The size of a file, or of all files in a folder."""
-    files = entry.rglob("*") if entry.is_dir() else [entry]
-    return sum(path.lstat().st_size for path in files if path.is_symlink() or path.is_file())
+    """The size of a file, or of all files in a folder, without those that another process removes meanwhile."""
+    files = [Path(folder, name) for folder, _, names in os.walk(entry) for name in names]
+    total = 0
+    for path in files if entry.is_dir() else [entry]:
+        with contextlib.suppress(FileNotFoundError):
+            total += path.lstat().st_size
+    return total

@@ -10,7 +10,7 @@ import shutil
 import signal
 import subprocess
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
@@ -59,7 +59,8 @@ def test_this_environment_is_healthy(intaglio: Run) -> None:
     assert set(found["kernels"]["operators"]) == set(ort.operators())
 
 
-def test_verbose_version_prints_the_same(intaglio: Run) -> None:
+def test_verbose_version_prints_the_same(intaglio: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))  # other tests change the size of the usual one
     code, out, _ = intaglio("doctor")
     assert "Nothing is broken." in out
     assert intaglio("--version", "-v") == (code, out, "")
@@ -165,6 +166,23 @@ def test_damaged_table_of_micro_kernels_is_broken_and_caches_have_sizes(
     assert [(Path(each.path).name, each.bytes) for each in found.caches] == [("kernels", 1000), (table.name, 1)]
     (problem,) = found.problems
     assert "not a table of micro-kernels" in problem
+
+
+def test_cache_whose_files_are_removed_meanwhile_is_no_error(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+    kept = tmp_path / "intaglio" / "kernels" / "kept"
+    kept.parent.mkdir(parents=True)
+    kept.write_bytes(bytes(1000))
+    walk = os.walk
+
+    def walk_and_remove(top: Path) -> Iterator[tuple[str, list[str], list[str]]]:
+        (kept.parent / "removed").touch()
+        for found in walk(top):
+            (kept.parent / "removed").unlink()
+            yield found
+
+    monkeypatch.setattr(os, "walk", walk_and_remove)
+    assert [each.bytes for each in doctor().caches] == [1000]
 
 
 def test_home_directory_is_not_shown(site: Path, monkeypatch: pytest.MonkeyPatch) -> None:
