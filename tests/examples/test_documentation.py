@@ -102,13 +102,19 @@ def first_command(words: list[str]) -> Iterator[str]:
         yield word
 
 
-@pytest.mark.proof
-def test_readers_can_copy_every_command(tmp_path: Path) -> None:
+@pytest.fixture(scope="module")
+def read(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The folder in which all pages are read, one after the other, after `make quickstart`."""
     pytest.importorskip("tensorrt_rtx")
-    folder = tmp_path / "quickstart"
+    folder = tmp_path_factory.mktemp("read") / "quickstart"
     run(f'bash examples/quickstart.sh "{folder}"', ENVIRONMENT, ROOT, "README.md: make quickstart")
-    for page in PAGES:
-        walk(page, folder, ENVIRONMENT)
+    return folder
+
+
+@pytest.mark.proof
+@pytest.mark.parametrize("page", PAGES)
+def test_readers_can_copy_every_command(page: str, read: Path) -> None:
+    walk(page, read, ENVIRONMENT)
 
 
 def walk(page: str, folder: Path, environment: dict[str, str]) -> None:
