@@ -2,14 +2,16 @@
 
     python benchmarks/integer_accuracy.py [--only NAME ...] [--json]
 
-The real MiniLM, calibrated on 64 paragraphs without training, judged by 160 other texts in batches of 8: the cosine
-of each sentence embedding to the float32 model's, and Spearman's correlation of all 12720 pairwise similarities.
+The real MiniLM, calibrated on 64 paragraphs without training, judged in batches of 8 by 160 other texts of the same
+subject, and by 200 short sentences of others: the cosine of each sentence embedding to the float32 model's, and
+Spearman's correlation of all pairwise similarities.
 """
 
 from __future__ import annotations
 
 import sys
 import tempfile
+from collections.abc import Mapping
 from pathlib import Path
 
 import click
@@ -18,19 +20,21 @@ import numpy as np
 import numpy.typing as npt
 from contestants import BASE, CONTESTANTS, OURS, Process, Settings, opened, prepared, selected
 from integer_encoder import exported
-from texts import calibration_texts, evaluation_texts
+from texts import calibration_texts, evaluation_texts, short_sentences
 
 from intaglio.bundle.bundle import Bundle
 from intaglio.runtime.text.tokenizer import Tokenizer
 
 BATCH = 8
-TARGETS = {"mean_cosine": 0.995, "minimum_cosine": 0.98, "spearman": 0.995}
+SIMILAR, SHORT = "similar texts", "short sentences"
+TARGETS = {SIMILAR: (0.9974, 0.9906, 0.9974), SHORT: (0.997, 0.985, 0.997)}  # as the columns of `Accuracy`
 
 
 class Accuracy(msgspec.Struct):
     """The similarity of a contestant's sentence embeddings to those of float32 ONNX Runtime."""
 
     contestant: str
+    texts: str
     mean_cosine: float
     minimum_cosine: float
     spearman: float
@@ -58,43 +62,54 @@ def command(only: tuple[str, ...], folder: Path | None, as_json: bool) -> None:
         bundle = exported("minilm", place)
         models = prepared(names, bundle, place, calibration_texts())
         with opened(models, bundle, Settings()) as processes:
-            embeddings = {name: embed(process, bundle) for name, process in processes.items()}
-    expected = embeddings[BASE]
-    found = [accuracy(name, actual, expected) for name, actual in embeddings.items() if name != BASE]
+            found = [
+                row
+                for kind, texts in ((SIMILAR, evaluation_texts()), (SHORT, short_sentences()))
+                for row in compared(kind, texts, processes, bundle)
+            ]
+            complete = list(processes) == names
     if as_json:
-        click.echo(msgspec.json.encode({"texts": len(expected), "accuracy": found}).decode())
+        click.echo(msgspec.json.encode({"accuracy": found}).decode())
     else:
         show(found)
-    sys.exit(0 if list(embeddings) == names else 1)
+    sys.exit(0 if complete else 1)
 
 
-def embed(process: Process, bundle: Path) -> npt.NDArray[np.float64]:
-    """The unit sentence embeddings of all evaluation texts, float64 [texts, width]."""
+def compared(kind: str, texts: list[str], processes: Mapping[str, Process], bundle: Path) -> list[Accuracy]:
+    """The accuracy of every contestant on texts of a kind."""
+    embeddings = {name: embed(process, bundle, texts) for name, process in processes.items()}
+    expected = embeddings[BASE]
+    return [accuracy(name, kind, actual, expected) for name, actual in embeddings.items() if name != BASE]
+
+
+def embed(process: Process, bundle: Path, texts: list[str]) -> npt.NDArray[np.float64]:
+    """The unit sentence embeddings of `texts`, float64 [texts, width]."""
     source = Bundle.open(bundle)
     index = [spec.name for spec in source.manifest.outputs].index("sentence_embedding")
-    batches = Tokenizer.open(source).batches(evaluation_texts(), BATCH, truncate=True)
+    batches = Tokenizer.open(source).batches(texts, BATCH, truncate=True)
     vectors = np.concatenate(process.outputs([dict(batch) for batch in batches], index)).astype(np.float64)
     unit: npt.NDArray[np.float64] = vectors / np.linalg.norm(vectors, axis=-1, keepdims=True)
     return unit
 
 
-def accuracy(name: str, actual: npt.NDArray[np.float64], expected: npt.NDArray[np.float64]) -> Accuracy:
+def accuracy(name: str, kind: str, actual: npt.NDArray[np.float64], expected: npt.NDArray[np.float64]) -> Accuracy:
     """Compare unit embeddings [texts, width]."""
     cosines = np.sum(actual * expected, axis=-1)
     pairs = np.triu_indices(len(expected), 1)
     left, right = (np.argsort(np.argsort((unit @ unit.T)[pairs])) for unit in (actual, expected))  # no two are equal
     spearman = np.corrcoef(left, right)[0, 1]
-    return Accuracy(name, float(cosines.mean()), float(cosines.min()), float(spearman))
+    return Accuracy(name, kind, float(cosines.mean()), float(cosines.min()), float(spearman))
 
 
 def show(found: list[Accuracy]) -> None:
-    """Print a line per contestant, and the targets of ours."""
-    print(f"{'cosine to float32':32} {'mean':>9} {'minimum':>9} {'Spearman of similarities':>26}")
+    """Print a line per contestant and kind of texts, and the targets of ours."""
+    print(f"{'cosine to float32':50} {'mean':>9} {'minimum':>9} {'Spearman of similarities':>26}")
     for row in found:
-        title = CONTESTANTS[row.contestant].title
-        print(f"{title:32} {row.mean_cosine:9.5f} {row.minimum_cosine:9.5f} {row.spearman:26.5f}")
+        title = f"{CONTESTANTS[row.contestant].title}, {row.texts}"
+        print(f"{title:50} {row.mean_cosine:9.5f} {row.minimum_cosine:9.5f} {row.spearman:26.5f}")
         if row.contestant == OURS:
-            print(f"{'  at least':32} " + " ".join(f"{asked:9.5f}" for asked in TARGETS.values()))
+            mean, minimum, spearman = TARGETS[row.texts]
+            print(f"{'  at least':50} {mean:9.5f} {minimum:9.5f} {spearman:26.5f}")
 
 
 if __name__ == "__main__":

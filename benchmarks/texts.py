@@ -37,6 +37,12 @@ def evaluation_texts(docstrings: int = 64) -> list[str]:
     return sentences() + evenly(_docstrings(), docstrings)
 
 
+def short_sentences() -> list[str]:
+    """200 sentences of 2 to 27 words about everyday life, unlike what is calibrated on."""
+    lines = (Path(__file__).parent / "short_sentences.txt").read_text(encoding="utf-8").splitlines()
+    return [line for line in lines if not line.startswith("#")]
+
+
 def token_block(tokenizer: Tokenizer, batch: int, sequence: int) -> dict[str, npt.NDArray[np.int64]]:
     """Model inputs of int64 [batch, sequence], every position a token of running text: no padding."""
     texts = _paragraphs()

@@ -26,7 +26,9 @@ class Equalize(Pass):
 
     1. Every activation that the encoder's MatMuls multiply with constant weights [channels, outputs] gets one Mul
        before them; the weights take the factors in. s = max|x|^strength / max|W|^(1 - strength), over the channel.
-    2. Left: activations without calibration, and channels (s = 1) that are 0 in all texts or weights.
+    2. A channel that stays below the median of the channels' max|x| counts as if it reached it: most of those are
+       features that the calibration texts do not have, and other texts would clip them to next to nothing.
+    3. Left: activations without calibration, channels (s = 1) whose weights are all 0.
 
     The Mul costs nothing in integer form: the requantisation before it has one factor per channel anyway.
     """
@@ -60,10 +62,11 @@ class Equalize(Pass):
 
 
 def _factors(activation: Floats, weights: list[npt.NDArray[np.float32]], strength: float) -> Floats:
-    """Return s [channels]: max|x|^strength / max|W|^(1 - strength)."""
+    """Return s [channels]: max|x|^strength / max|W|^(1 - strength), max|x| at least the median."""
     weight = np.max([np.abs(each).max(axis=1) for each in weights], axis=0).astype(np.float64)
-    usable = (activation > 0) & (weight > 0)
-    safe = np.where(usable, activation, 1.0), np.where(usable, weight, 1.0)
+    reached = np.maximum(activation, np.median(activation))
+    usable = (reached > 0) & (weight > 0)
+    safe = np.where(usable, reached, 1.0), np.where(usable, weight, 1.0)
     factors: Floats = safe[0] ** strength / safe[1] ** (1 - strength)
     return np.where(usable, factors, 1.0)
 

@@ -62,22 +62,26 @@ def test_equalization_preserves_the_float_function(encoder: Encoder, feeds: Feed
     np.testing.assert_allclose(values(model, ["z"], feeds)[0], expected, atol=1e-5)
 
 
-def test_equalization_skips_channels_that_are_always_zero(parse: Callable[..., ir.Model]) -> None:
+def test_equalization_leaves_room_for_channels_that_calibration_does_not_reach(
+    parse: Callable[..., ir.Model],
+) -> None:
     from observed import observe
 
     from intaglio.graph_passes.integer.equalize import Equalize
 
-    table = np.ones((4, 3), np.float32)
-    table[:, 1] = 0
-    ones = np.ones(3, np.float32)
+    table = np.ones((4, 5), np.float32) * np.array([1, 0, 0.01, 4, 1], np.float32)
+    ones = np.ones(5, np.float32)
+    weight = np.full((5, 2), 0.25, np.float32)
+    weight[4] = 0
     model = parse(
         "(int64[n] ids) => (float[n, 2] y) { x = Gather(t, ids) h = MatMul(x, w) y = LayerNormalization(h, g) }",
-        {"t": table, "w": np.full((3, 2), 0.25, np.float32), "g": ones[:2]},
+        {"t": table, "w": weight, "g": ones[:2]},
     )
     observe(model, {"ids": np.arange(4)})
     Equalize(strength=0.5)(model)
     factors = next(v.const_value.numpy() for name, v in model.graph.initializers.items() if "equalizer" in name)
-    np.testing.assert_allclose(factors, [0.5, 1, 0.5])  # 1 / √(1 / 0.25), but 1 for the channel of zeros
+    # 1 / √(max|x| / 0.25), where 0 and 0.01 count as the median, 1; but 1 for the channel without weights.
+    np.testing.assert_allclose(factors, [0.5, 0.5, 0.5, 0.25, 1])
 
 
 MASKS = {
