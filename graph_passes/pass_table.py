@@ -23,8 +23,12 @@ from intaglio.graph_passes.integer.integer_embedding import IntegerEmbedding
 from intaglio.graph_passes.integer.integer_gelu import IntegerGelu
 from intaglio.graph_passes.integer.integer_layer_norm import IntegerLayerNorm
 from intaglio.graph_passes.integer.integer_linear import IntegerLinear
+from intaglio.graph_passes.integer.integer_multiply import IntegerMultiply
 from intaglio.graph_passes.integer.integer_requantize import IntegerRequantize
 from intaglio.graph_passes.integer.integer_softmax import IntegerSoftmax
+from intaglio.graph_passes.integer.positions.integer_rotary import IntegerRotary
+from intaglio.graph_passes.integer.positions.merge_rotary import MergeRotary
+from intaglio.graph_passes.integer.split_projections import SplitProjections
 from intaglio.graph_passes.lookup_tables.lut import Lut
 from intaglio.graph_passes.lookup_tables.lut_sparse import LutSparse
 from intaglio.graph_passes.opsets.raise_opset import RaiseOpset
@@ -49,6 +53,8 @@ PASSES: dict[str, type[Pass]] = {
     "calibrate": Calibrate,
     "float16": Float16,
     "check_encoder": CheckEncoder,
+    "split_projections": SplitProjections,
+    "merge_rotary": MergeRotary,
     "equalize": Equalize,
     "h_gelu": HGelu,
     "quantize_weights": QuantizeWeights,
@@ -59,6 +65,8 @@ PASSES: dict[str, type[Pass]] = {
     "integer_linear": IntegerLinear,
     "integer_add": IntegerAdd,
     "integer_gelu": IntegerGelu,
+    "integer_multiply": IntegerMultiply,
+    "integer_rotary": IntegerRotary,
     "integer_layer_norm": IntegerLayerNorm,
     "fuse_residual": FuseResidual,
     "integer_requantize": IntegerRequantize,

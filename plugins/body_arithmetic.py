@@ -116,6 +116,11 @@ class BodyArithmetic:
         stated = value.meta.get(MAGNITUDE, math.inf)
         return min(float(stated), INTEGERS.get(value.dtype, math.inf) if value.dtype is not None else math.inf)
 
+    def bounded(self, x: ir.Value, magnitude: float) -> ir.Value:
+        """`x`, of which |x| <= `magnitude` is known."""
+        x.meta[MAGNITUDE] = magnitude
+        return x
+
     def cast(self, x: ir.Value, dtype: ir.DataType) -> ir.Value:
         """`x` in another dtype."""
         if x.dtype == dtype:

@@ -22,6 +22,7 @@ The possible differences, with f the factor from 16 bits or a sum to the result:
     IntSoftmax              1 + 2^-10·2·127 + 3 / 32767 / out_scale
     IntLayerNorm            2 + 2^-13·|result| in 16 bits; 1 + that·f in 8
     IntLinear, IntMatMul    2^-11·|a·b| in 32 bits; 1 + that·f in 16 and 8
+    IntRotary               1 + 2^7·f
     IntAttention            1 + f·256·largest |value|·2·(exp(2^-10·largest |score|) - 1 + 2^-10), and a little
 
 Over a whole encoder, being off by one here and there is noise like that of quantisation itself: the quality against the

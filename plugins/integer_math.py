@@ -21,6 +21,7 @@ Integers = npt.NDArray[np.int64]
 
 INT8 = (-128, 127)
 INT16 = (-(2**15), 2**15 - 1)
+UNIT = (-(2**14), 2**14)  # -1 to 1 in Q14, such as cosines
 
 EXP_FRACTION = 11  # bits of an octave's fraction: t = -x / ln 2 is held in Q11
 EXP_OCTAVES = 17  # beyond 2^-17 a Q15 exponential rounds to 0

@@ -26,6 +26,7 @@ FOLDERS = (
     "int_linear",
     "int_matmul",
     "int_attention",
+    "int_rotary",
     "lut_matmul",
     "csr_matmul",
     "group_matmul",

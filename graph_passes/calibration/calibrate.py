@@ -27,6 +27,7 @@ from intaglio.graph_passes.calibration.stretch import Stretch, close_stretch
 from intaglio.graph_passes.calibration.thresholds import Method, threshold
 from intaglio.graph_passes.contract import Counts, PassInputs
 from intaglio.graph_passes.graphs import Names, all_nodes, has_subgraphs, infer_shapes
+from intaglio.graph_passes.quantize_dequantize.region import activations
 from intaglio.plugins import DOMAIN
 from intaglio.plugins.nodes import lengths
 from intaglio.processes.temporary import scratch_directory
@@ -49,7 +50,8 @@ QUANTISED = {
 class Calibrate(ObservingPass):
     """Run the graph on calibration data and store `Statistics` in `meta` of the observed values; rewrite nothing.
 
-    1. Observed: the floating-point inputs of the graph, and all outputs of its nodes that depend on an input.
+    1. Observed: the floating-point inputs of the graph, and all outputs of its nodes that depend on embeddings or on
+       these inputs (see `activations`), not what is computed from positions and masks alone.
     2. Padding positions, according to the input `attention_mask`, are ignored.
     3. Not observed: values inside the bodies of If, Loop and Scan, and values whose dtype is unknown.
 
@@ -156,6 +158,7 @@ def _observable(model: ir.Model, counts: Counts) -> list[ir.Value]:
     """Return the activations to observe, in the order of the graph."""
     inputs = [value for value in model.graph.inputs if not value.is_initializer()]
     depending, observable = set(inputs), [value for value in inputs if _is_float_tensor(value)]
+    following = activations(model)
     for node in model.graph:
         if depending.isdisjoint(node.inputs) and not has_subgraphs(node):
             continue
@@ -167,7 +170,7 @@ def _observable(model: ir.Model, counts: Counts) -> list[ir.Value]:
             depending.add(value)
             if value.dtype is None:
                 counts.leave(f"the dtype of {value.name!r} at {node.op_type} is not known")
-            elif _is_float_tensor(value):
+            elif _is_float_tensor(value) and value in following:
                 observable.append(value)
     return observable
 

@@ -50,7 +50,7 @@ class AuditIntegerOnly(Pass):
             more = f" and {len(culprits) - SHOWN} more" if len(culprits) > SHOWN else ""
             raise GraphError(
                 f"the encoder is not integer-only: {names}{more} compute in floating point. "
-                "Allow them with --allow-float, or use the recipe int8-qdq."
+                "Allow them with --allow-float, or use the recipe int8-qdq, or int8-weights."
             )
         return model, counts
 

@@ -50,7 +50,7 @@ def encoder_region(model: ir.Model) -> list[ir.Node]:
         inputs = ", ".join(str(value.name) for value in model.graph.inputs)
         raise GraphError(
             f"integer-only: expected an encoder of text, got a graph (inputs {inputs}) without {missing}. "
-            "Use the recipe int8-qdq, which needs neither."
+            "Use the recipe int8-qdq or int8-weights, which need neither."
         )
     return region
 

@@ -55,7 +55,7 @@ class IntegerLinear(Pass):
 def _replace(writer: Writer, node: ir.Node, x: Quantized, weight: Quantized, counts: Counts) -> str | None:
     """Insert the IntLinear; return its kind, or None if the node was left."""
     assert x.per_tensor is not None
-    result, bias = _bias(node)
+    result, bias = with_bias(node)
     columns = weight.integers.shape
     assert columns is not None and isinstance(columns[1], int)
     accumulator = x.per_tensor * np.broadcast_to(weight.scale, columns[1])
@@ -87,7 +87,7 @@ def _remember(node: ir.Node, means: Floats | None, accumulator: Floats) -> None:
         node.meta[KEY] = FloatMeans(means, accumulator)
 
 
-def _bias(node: ir.Node) -> tuple[ir.Value, Floats]:
+def with_bias(node: ir.Node) -> tuple[ir.Value, Floats]:
     """Return the product with its bias, and the bias; zeros if there is none."""
     product = node.outputs[0]
     users = [user for user, _ in product.uses()]

@@ -16,7 +16,7 @@ from intaglio.graph_passes.calibration.thresholds import threshold
 from intaglio.graph_passes.contract import Counts, Pass, PassInputs
 from intaglio.graph_passes.graphs import constant
 from intaglio.graph_passes.quantize_dequantize.quantized import LAYOUT, Writer, channel_factors, quantized
-from intaglio.graph_passes.quantize_dequantize.region import is_embedding, model_region
+from intaglio.graph_passes.quantize_dequantize.region import activations, is_embedding, model_region
 from intaglio.plugins.integer_math import gelu_inner_scale
 
 FLOATS = {ir.DataType.FLOAT, ir.DataType.FLOAT16}
@@ -49,10 +49,13 @@ class QuantizeActivations(Pass):
         """Rewrite `model`."""
         counts = Counts()
         writer = Writer(model)
-        region = model_region(model)
+        region, known_activations = model_region(model), activations(model)
         made: dict[tuple[ir.Value, int], ir.Value] = {}
         wanted = [
-            (node, index, bits) for node in region for index, bits in _wanted(node) if bits == 8 or self._everything
+            (node, index, bits)
+            for node in region
+            for index, bits in _wanted(node)
+            if (bits == 8 or self._everything) and node.inputs[index] in known_activations
         ]
         for node, index, bits in wanted:
             source = node.inputs[index]
@@ -61,7 +64,8 @@ class QuantizeActivations(Pass):
             known = quantized(root)
             if known is None or (known.per_tensor is None and node.op_type != "Add"):
                 if (root, bits) not in made:
-                    made[root, bits] = writer.quantize_dequantize(root, _scale(root, bits), bits)
+                    scale = _channel_scales(root) if _is_gate(node, root) else _scale(root, bits)
+                    made[root, bits] = writer.quantize_dequantize(root, scale, bits)
                     counts.add(f"{bits}-bit activations")
                 _rewire(user, root, made[root, bits])
         if self._everything:
@@ -95,14 +99,24 @@ def is_mask_add(node: ir.Node) -> bool:
 
 def _wanted(node: ir.Node) -> list[tuple[int, int]]:
     """Return which inputs of a node to round, and to how many bits."""
-    activations = [index for index, value in enumerate(node.inputs) if value is not None and _is_activation(value)]
+    rounded = [index for index, value in enumerate(node.inputs) if value is not None and _is_activation(value)]
     if node.op_type in PRODUCTS:
-        return [(index, 8) for index in activations]
+        return [(index, 8) for index in rounded]
+    if node.op_type == "RotaryEmbedding":
+        return [(0, 16)]
+    if len(rounded) == 2 and node.op_type == "Mul":
+        return [(index, 8 if _is_gate(node, value) else 16) for index, value in enumerate(node.inputs)]
     passing = node.op_type in EXACT or is_embedding(node) or is_scalar_product(node)
     scaling = any(channel_factors(node, value) is not None for value in node.inputs if value is not None)
     if passing or scaling or is_bias_add(node) or is_mask_add(node):
         return []
-    return [(index, 16) for index in activations]
+    return [(index, 16) for index in rounded]
+
+
+def _is_gate(node: ir.Node, value: ir.Value | None) -> bool:
+    """Whether the node multiplies a GELU with another activation: i-GELU has 8 bits, and a scale for each channel."""
+    producer = None if value is None else value.producer()
+    return node.op_type == "Mul" and producer is not None and producer.op_type == "Gelu"
 
 
 def _is_activation(value: ir.Value) -> bool:
@@ -188,6 +202,14 @@ def _scale(value: ir.Value, bits: int) -> npt.NDArray[np.float32]:
     if seen is None:
         raise GraphError(f"{value.name} was not calibrated. Put the pass calibrate before this one in the recipe.")
     return np.asarray((threshold(seen, bits) or 1.0) / (2 ** (bits - 1) - 1), np.float32)
+
+
+def _channel_scales(value: ir.Value) -> npt.NDArray[np.float32]:
+    """Return the scales [channels] at which 8 bits cover each channel's range; that of all for a channel of zeros."""
+    seen = statistics_of(value)
+    if seen is None or seen.channel_absmax is None:
+        return _scale(value, 8)
+    return (np.where(seen.channel_absmax > 0, seen.channel_absmax, seen.absmax or 1.0) / 127).astype(np.float32)
 
 
 def _only_gelu(value: ir.Value) -> ir.Node | None:

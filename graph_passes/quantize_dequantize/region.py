@@ -5,7 +5,7 @@ from __future__ import annotations
 import onnx_ir as ir
 
 from intaglio.graph_passes.front_end import STRUCTURE, features, front_end
-from intaglio.graph_passes.graphs import constant
+from intaglio.graph_passes.graphs import constant, used_values
 from intaglio.plugins import DOMAIN
 from intaglio.plugins.group_matmul.minimums import completes_groups
 
@@ -23,13 +23,7 @@ def model_region(model: ir.Model) -> list[ir.Node]:
 
     Integer arithmetic on indices and masks is not included.
     """
-    before = front_end(model)
-    first = features(model, before) or set(filter(_is_float, model.graph.inputs))
-    following = set() if any(map(is_embedding, model.graph)) else first
-    for node in model.graph:
-        follows = not following.isdisjoint(value for value in node.inputs if value is not None)
-        if is_embedding(node) or (follows and not _gives_structure(node)):
-            following.update(node.outputs)
+    before, following = front_end(model), activations(model)
     normalized = any(map(is_normalization, model.graph))
     needed: set[ir.Value] = set() if normalized else set(model.graph.outputs)
     region = []
@@ -39,6 +33,20 @@ def model_region(model: ir.Model) -> list[ir.Node]:
             if node not in before and not following.isdisjoint(node.outputs):
                 region.append(node)
     return region[::-1]
+
+
+def activations(model: ir.Model) -> set[ir.Value]:
+    """Return the values with which `model_region` begins, and those that depend on them.
+
+    Masks, positions, and what is computed from them alone are none.
+    """
+    first = features(model, front_end(model)) or set(filter(_is_float, model.graph.inputs))
+    following = set() if any(map(is_embedding, model.graph)) else first
+    for node in model.graph:
+        follows = not following.isdisjoint(used_values(node))
+        if is_embedding(node) or (follows and not _gives_structure(node)):
+            following.update(node.outputs)
+    return following
 
 
 def is_embedding(node: ir.Node) -> bool:

@@ -41,6 +41,8 @@ LOWERING: tuple[Entry, ...] = (
     "integer_softmax",
     "integer_linear",
     "integer_gelu",
+    "integer_multiply",
+    "integer_rotary",
     "integer_add",
     "integer_layer_norm",
     "fuse_residual",
@@ -50,6 +52,8 @@ LOWERING: tuple[Entry, ...] = (
 INT8_ONLY: tuple[Entry, ...] = (
     *CANONICAL,
     "check_encoder",
+    "split_projections",
+    "merge_rotary",
     "calibrate",
     "equalize",
     "calibrate",

@@ -98,6 +98,12 @@ def attention(case: Case) -> list[np.ndarray | float]:
     return [requantized(average, multiplier, shift)]
 
 
+def rotary(case: Case) -> list[np.ndarray | float]:
+    """Two products of up to 29 bits, whose sum may be small, in float32."""
+    *_, multiplier, shift = case.inputs
+    return [requantized(FLOAT32 * 2.0**29, multiplier, shift)]
+
+
 BOUNDS: dict[str, Callable[[Case], list[np.ndarray | float]]] = {
     "Requantize": one,
     "IntAdd": add,
@@ -107,6 +113,7 @@ BOUNDS: dict[str, Callable[[Case], list[np.ndarray | float]]] = {
     "IntLinear": lambda case: product(case, bias=1),
     "IntMatMul": lambda case: product(case, bias=0),
     "IntAttention": attention,
+    "IntRotary": rotary,
 }
 
 

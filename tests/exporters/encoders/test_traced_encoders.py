@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -12,6 +13,8 @@ from covering import few
 from tiny_encoders import ANSWERS, CLASSES, MASKED, TAGS, save_encoder
 
 from intaglio.bundle.bundle import Bundle
+from intaglio.bundle.model_file import load
+from intaglio.errors import GraphError
 from intaglio.exporters import export
 from intaglio.exporters.encoders.traced import ALONE
 from intaglio.graph_passes import compress
@@ -34,7 +37,33 @@ OTHERS = (  # noqa: SIM905
     "umt5 xlm xlm-roberta-xl xmod"
 ).split()
 TEXTS = ["a", "The quick brown fox, 12.5; jumps (over) the lazy dog", "another text: 'it' is not so long"]
-RECIPES = ("float16", "int8-weights")
+RECIPES = ("float16", "int8-weights", "int8-qdq")
+# The types that become integer-only; of the others, a node that prevents it.
+INTEGER_ONLY = (  # noqa: SIM905
+    "albert bert-generation big_bird data2vec-text electra ernie gte jina_embeddings_v3 luke megatron-bert modernbert "
+    "rembert roberta-prelayernorm splinter xlm-roberta-xl"
+).split()
+NOT_INTEGER = {
+    "convbert": "Conv",
+    "deberta": "Mul model.embeddings",
+    "deberta-v2": "Mul model.embeddings",
+    "esm": "Where model.embeddings",
+    "esmc": "RMSNormalization",
+    "eurobert": "RMSNormalization",
+    "ibert": "",
+    "mobilebert": "without a LayerNormalization",
+    "mpnet": "",
+    "mt5": "RMSNormalization",
+    "nomic_bert": "Sigmoid",
+    "roformer": "Concat",
+    "squeezebert": "Conv",
+    "t5": "RMSNormalization",
+    "ultrabert": "RMSNormalization",
+    "umt5": "RMSNormalization",
+    "xlm": "",
+    "flaubert": "",
+    "xmod": "GatherND",
+}
 
 
 def feeds_of(bundle: Path) -> list[dict[str, Any]]:
@@ -75,10 +104,20 @@ def test_traced_encoder_equals_transformers(model_type: str, tmp_path: Path, pro
     checkpoint = save_encoder(tmp_path / "checkpoint", model_type)
     assert export(str(checkpoint), tmp_path / "bundle").passed
     assert_equal(checkpoint, tmp_path / "bundle")
-    for recipe in RECIPES:
-        compress(tmp_path / "bundle", tmp_path / recipe, recipe=recipe)
+    texts = tmp_path / "texts.txt"
+    texts.write_text("\n".join(TEXTS), encoding="utf-8")
+    recipes = [*RECIPES, *["int8-only"] * (model_type in INTEGER_ONLY)]
+    for recipe in recipes:
+        given = texts if recipe in ("int8-qdq", "int8-only") else None
+        compress(tmp_path / "bundle", tmp_path / recipe, recipe=recipe, calibration=given)
         assert cosine(tmp_path / "bundle", tmp_path / recipe) > 0.99, recipe
-    proved(model_type, "encode", "traced", tested=["hidden states"], recipes=list(RECIPES), targets=["ort-cpu"])
+    if "int8-only" in recipes:
+        assert floats(tmp_path / "int8-only") == ["DequantizeLinear"], "of the output"
+    else:
+        refused = rf"{re.escape(NOT_INTEGER[model_type])}.* recipe int8-qdq.* int8-weights"
+        with pytest.raises(GraphError, match=refused):
+            compress(tmp_path / "bundle", tmp_path / "int8-only", recipe="int8-only", calibration=texts)
+    proved(model_type, "encode", "traced", tested=["hidden states"], recipes=recipes, targets=["ort-cpu"])
 
 
 @pytest.mark.parametrize(
@@ -108,6 +147,14 @@ def test_traced_head_equals_transformers(
     assert_equal(checkpoint, tmp_path / "bundle")
     if model_type not in ("bert", "distilbert"):  # whose families are written
         proved(model_type, "encode", "traced", tested=[task])
+
+
+def floats(bundle: Path) -> list[str]:
+    """The operators of a bundle's graph that compute a floating-point tensor."""
+    model = load(Bundle.open(bundle).model_path)
+    computed = [(node, value) for node in model.graph for value in node.outputs]
+    assert all(value.dtype is not None for _, value in computed)
+    return [node.op_type for node, value in computed if value.dtype is not None and value.dtype.is_floating_point()]
 
 
 def cosine(*bundles: Path) -> float:

@@ -187,6 +187,16 @@ def int_attention(random: Random) -> Case:
     return Case("IntAttention", (*inputs, multiplier, shift, mask), attributes)
 
 
+def int_rotary(random: Random) -> Case:
+    """Any int32, also as cosines and sines; halves of a head of any size."""
+    heads, half = int(random.integers(1, 5)), int(random.choice([1, 3, 4, 8, 16, 17, 32, 36]))
+    batch, length = int(random.integers(0, 4)), int(random.integers(0 if random.random() < 0.1 else 1, 40))
+    low, high = (-(2**14), 2**14 + 1) if random.random() < 0.8 else INT32
+    tables = (random.integers(low, high, (length, half)).astype(np.int32) for _ in range(2))
+    x = int32(random, batch, length, 2 * heads * half)
+    return Case("IntRotary", (x, *tables, *factors(random, 1, False)), {"num_heads": heads})
+
+
 def floats(random: Random, *shape: int) -> Array:
     """float32 of one magnitude or, sometimes, of many, including zeros."""
     values = random.normal(size=shape) * 10.0 ** random.uniform(-4, 4)
@@ -299,6 +309,7 @@ MAKERS: dict[str, Callable[[Random], Case]] = {
     "IntLinear": int_linear,
     "IntMatMul": int_matmul,
     "IntAttention": int_attention,
+    "IntRotary": int_rotary,
     "LutMatMul": lut_matmul,
     "CsrMatMul": csr_matmul,
     "GroupMatMul": group_matmul,
@@ -319,6 +330,10 @@ def longest(operator: str) -> Case:
         query, key = int8(random, 1, 3, 32), int8(random, 1, 4096, 32)
         factor = np.array([2**30], np.int32), np.array([38], np.int32)
         return Case(operator, (query, key, int8(random, 1, 4096, 32), *factor, None), {"num_heads": 2, "scale": 1e-3})
+    if operator == "IntRotary":
+        x = random.integers(-20000, 20000, (1, 3, 4096)).astype(np.int32)
+        tables = (random.integers(-(2**14), 2**14, (3, 2048)).astype(np.int32) for _ in range(2))
+        return Case(operator, (x, *tables, np.array([2**30], np.int32), np.array([52], np.int32)), {"num_heads": 1})
     if operator == "CachedAttention":
         arrays = (floats(random, 1, 2, 3, 32), *(floats(random, 1, 1, 4096, 32) for _ in range(2)))
         return Case(operator, (*arrays, random.random((1, 1, 3, 4096)) < 0.5), {"scale": 1e-4})

@@ -1,0 +1,1 @@
+"""Positions inside attention, in integers."""

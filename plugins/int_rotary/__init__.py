@@ -1,0 +1,1 @@
+"""The operator IntRotary: contract, kernels and launch geometry."""
