@@ -17,6 +17,7 @@ from intaglio.graph_passes.contract import Counts, Pass, PassInputs
 from intaglio.graph_passes.graphs import constant
 from intaglio.graph_passes.quantize_dequantize.quantized import LAYOUT, Writer, channel_factors, quantized
 from intaglio.graph_passes.quantize_dequantize.region import activations, is_embedding, model_region
+from intaglio.graph_passes.quantize_dequantize.residual_streams import residual_streams
 from intaglio.plugins.integer_math import gelu_inner_scale
 
 FLOATS = {ir.DataType.FLOAT, ir.DataType.FLOAT16}
@@ -35,8 +36,8 @@ class QuantizeActivations(Pass):
     3. Reshape, Transpose and a product with a scalar do not change the integers of an activation, so the nodes are
        inserted before them. Activations already in Q/DQ form (embeddings) stay, but for an operator other than Add
        they are rounded again if their channels have separate scales.
-    4. Not changed: adding a bias, a factor per channel (which becomes part of the following scale), and the scores of
-       an attention, which stay exact between two products.
+    4. Not changed: adding a bias, a factor per channel (which becomes part of the following scale), the scores of an
+       attention, which stay exact between two products, and the sums of a residual stream (`residual_streams.py`).
 
     Raises `GraphError` for an activation that was not calibrated.
     """
@@ -50,24 +51,27 @@ class QuantizeActivations(Pass):
         counts = Counts()
         writer = Writer(model)
         region, known_activations = model_region(model), activations(model)
-        made: dict[tuple[ir.Value, int], ir.Value] = {}
+        exact, streams = residual_streams(region) if self._everything else (set(), {})
+        made: dict[tuple[ir.Value, int, bool], ir.Value] = {}
         wanted = [
             (node, index, bits)
             for node in region
             for index, bits in _wanted(node)
-            if (bits == 8 or self._everything) and node.inputs[index] in known_activations
+            if (bits == 8 or self._everything) and node.inputs[index] in known_activations - exact
         ]
         for node, index, bits in wanted:
             source = node.inputs[index]
             assert source is not None
             root, user = _root(source, node)
             known = quantized(root)
-            if known is None or (known.per_tensor is None and node.op_type != "Add"):
-                if (root, bits) not in made:
-                    scale = _channel_scales(root) if _is_gate(node, root) else _scale(root, bits)
-                    made[root, bits] = writer.quantize_dequantize(root, scale, bits)
+            streamed = node in streams
+            if known is None or streamed or (known.per_tensor is None and node.op_type != "Add"):
+                key = root, bits, streamed
+                if key not in made:
+                    scale = streams[node].scales(root) if streamed else _scale(root, bits, _is_gate(node, root))
+                    made[key] = writer.quantize_dequantize(root, scale, bits)
                     counts.add(f"{bits}-bit activations")
-                _rewire(user, root, made[root, bits])
+                _rewire(user, root, made[key])
         if self._everything:
             for value in _leaving(region):
                 back = writer.quantize_dequantize(value, _scale(value, 16), 16)
@@ -193,23 +197,19 @@ def _leaving(region: list[ir.Node]) -> list[ir.Value]:
     ]
 
 
-def _scale(value: ir.Value, bits: int) -> npt.NDArray[np.float32]:
-    """Return the scale of a value at `bits`."""
+def _scale(value: ir.Value, bits: int, per_channel: bool = False) -> npt.NDArray[np.float32]:
+    """Return the scale of a value at `bits`, or the scales [channels] that cover each channel's range."""
     if bits == 16 and (gelu := _only_gelu(value)) is not None:
         # i-GELU computes at this scale; values that come at it need no rounding of their own.
         return np.asarray(gelu_inner_scale(gelu_out_scale(gelu)), np.float32)
     seen = statistics_of(value)
     if seen is None:
         raise GraphError(f"{value.name} was not calibrated. Put the pass calibrate before this one in the recipe.")
-    return np.asarray((threshold(seen, bits) or 1.0) / (2 ** (bits - 1) - 1), np.float32)
-
-
-def _channel_scales(value: ir.Value) -> npt.NDArray[np.float32]:
-    """Return the scales [channels] at which 8 bits cover each channel's range; that of all for a channel of zeros."""
-    seen = statistics_of(value)
-    if seen is None or seen.channel_absmax is None:
-        return _scale(value, 8)
-    return (np.where(seen.channel_absmax > 0, seen.channel_absmax, seen.absmax or 1.0) / 127).astype(np.float32)
+    levels = 2 ** (bits - 1) - 1
+    if per_channel and seen.channel_absmax is not None:
+        largest = np.where(seen.channel_absmax > 0, seen.channel_absmax, seen.absmax or 1.0)
+        return np.asarray(largest / levels, np.float32)
+    return np.asarray((threshold(seen, bits) or 1.0) / levels, np.float32)
 
 
 def _only_gelu(value: ir.Value) -> ir.Node | None:

@@ -61,6 +61,12 @@ CASES: dict[str, tuple[str, tuple[Any, ...], dict[str, Any], dict[int, float]]] 
         {"bits": 8},
         {0: 12, 1: 12},
     ),
+    "rotary": (
+        "IntRotary",
+        (normal(2000, 4, 12, 64), *(normal(9000, 12, 16) for _ in range(2)), *factor(2.0**-19)),
+        {"num_heads": 2},
+        {0: 500},
+    ),
     "attention": (
         "IntAttention",
         (*(normal(40, 16, 12, 64) for _ in range(3)), *factor(2.0**-8), np.arange(12).reshape(1, 1, 1, 12) < 9),

@@ -152,13 +152,32 @@ def _elementwise(function: Callable[..., Any]) -> Function:
     return lambda node, *inputs: function(*inputs)
 
 
+def _exact(function: Callable[..., Tensor]) -> Function:
+    """Like `_elementwise`; integers of 32 bits with a gradient become float64, which holds their sums and products."""
+
+    def computed(node: ir.Node, *inputs: Tensor) -> Tensor:
+        return function(*(_wide(value, x) for value, x in zip(node.inputs, inputs, strict=True)))
+
+    return computed
+
+
+def _wide(value: ir.Value | None, x: Tensor) -> Tensor:
+    is_integer = value is not None and value.dtype == ir.DataType.INT32 and x.is_floating_point()
+    return x.double() if is_integer else x
+
+
+def _range(node: ir.Node, start: Tensor, limit: Tensor, delta: Tensor) -> Tensor:
+    return torch.arange(int(start), int(limit), int(delta), dtype=start.dtype)
+
+
 def _listed(function: Callable[[Sequence[Tensor]], Tensor]) -> Function:
     """A function that takes any number of tensors, two at a time."""
     return lambda node, *inputs: inputs[0] if len(inputs) == 1 else function(inputs)
 
 
 FUNCTIONS: dict[str, Function] = {
-    "Add": _elementwise(torch.add),
+    "Abs": _elementwise(torch.abs),
+    "Add": _exact(torch.add),
     "And": _elementwise(torch.logical_and),
     "Cast": _cast,
     "Clip": _elementwise(torch.clamp),
@@ -174,15 +193,19 @@ FUNCTIONS: dict[str, Function] = {
     "Gelu": _gelu,
     "Gemm": _general_matrix_product,
     "Greater": _elementwise(torch.gt),
+    "GreaterOrEqual": _elementwise(torch.ge),
     "Identity": _elementwise(lambda x: x),
     "LayerNormalization": _layer_norm,
     "Less": _elementwise(torch.lt),
+    "LessOrEqual": _elementwise(torch.le),
     "MatMul": _elementwise(torch.matmul),
-    "Mul": _elementwise(torch.mul),
+    "Mod": _elementwise(torch.remainder),
+    "Mul": _exact(torch.mul),
     "Neg": _elementwise(torch.neg),
     "Not": _elementwise(torch.logical_not),
     "Or": _elementwise(torch.logical_or),
     "Pow": _elementwise(torch.pow),
+    "Range": _range,
     "ReduceL2": _reduction(lambda x, axes, keepdim: torch.linalg.vector_norm(x, 2, axes, keepdim)),
     "ReduceMax": _reduction(torch.amax),
     "ReduceMean": _reduction(torch.mean),

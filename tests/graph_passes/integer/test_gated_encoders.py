@@ -82,8 +82,7 @@ def test_gated_encoder_becomes_integer_only(parse: Parse, feeds: Feeds) -> None:
     model = gated_encoder(parse)
     expected = values(model, ["z"], feeds)[0]
     reasons = integer(model, feeds)
-    residual = reasons.pop("fuse_residual")
-    assert "other users" in residual[0] and not any(reasons.values()), reasons
+    assert not any(reasons.values()), reasons
     AuditIntegerOnly()(model)
     found = [node.op_type for node in model.graph for value in node.outputs if value.dtype in FLOATS]
     assert found == ["DequantizeLinear"], "the output's"

@@ -10,6 +10,7 @@ import numpy as np
 import onnx_ir as ir
 import pytest
 import torch
+from tiny_encoders import save_encoder
 
 from intaglio.bundle.bundle import Bundle
 from intaglio.bundle.model_file import load
@@ -66,6 +67,22 @@ def test_other_families_and_heads_are_trained(
     check(model, network, bundle, run_all)
     feeds = Tokenizer.open(Bundle.open(bundle)).feeds(TEXTS)
     network({name: torch.from_numpy(array) for name, array in feeds.items()})["logits"].square().sum().backward()
+    assert all(shadow.grad is not None and shadow.grad.isfinite().all() for shadow in network.shadows)
+
+
+@pytest.mark.proof
+def test_encoder_with_rotary_embeddings_and_gates_is_trained(
+    make_integer_bundle: Callable[[Path], Path], run_all: RunAll, tmp_path: Path
+) -> None:
+    """A ModernBERT: its residual stream has more bits than float32."""
+    export(str(save_encoder(tmp_path / "checkpoint", "modernbert")), tmp_path / "float")
+    bundle = make_integer_bundle(tmp_path / "float")
+    model = load(bundle / "model.onnx")
+    network = IntegerNetwork(model)
+    check(model, network, bundle, run_all)
+    feeds = Tokenizer.open(Bundle.open(bundle)).feeds(TEXTS)
+    outputs = network({name: torch.from_numpy(array) for name, array in feeds.items()})
+    outputs["last_hidden_state"].square().sum().backward()
     assert all(shadow.grad is not None and shadow.grad.isfinite().all() for shadow in network.shadows)
 
 

@@ -26,6 +26,7 @@ def numbers(*values: int) -> Any:
 
 # The node and its inputs: a, b, c, ...
 CASES: list[tuple[str, tuple[Any, ...]]] = [
+    ("Abs(a)", (WHOLE,)),
     ("Add(a, b)", (REAL, ROW)),
     ("Sub(a, b)", (REAL, ROW)),
     ("Mul(a, b)", (REAL, ROW)),
@@ -37,7 +38,11 @@ CASES: list[tuple[str, tuple[Any, ...]]] = [
     ("Not(a)", (WHOLE > 0,)),
     ("Equal(a, b)", (WHOLE, numbers(3, 5, 7))),
     ("Greater(a, b)", (WHOLE, numbers(0))),
+    ("GreaterOrEqual(a, b)", (WHOLE, numbers(0))),
     ("Less(a, b)", (WHOLE, numbers(0))),
+    ("LessOrEqual(a, b)", (WHOLE, numbers(0))),
+    ("Mod(a, b)", (WHOLE, numbers(4))),
+    ("Range(a, b, c)", (np.int64(2), np.int64(9), np.int64(3))),
     ("Where(a, b, c)", (WHOLE > 0, WHOLE, numbers(0))),
     ("Cast <to = 1> (a)", (WHOLE,)),
     ("Cast <to = 9> (a)", (WHOLE,)),
