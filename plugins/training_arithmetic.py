@@ -78,8 +78,10 @@ class TrainingArithmetic(ABC):
         """Softmax of x·scale over the last axis where the mask is True, at out_scale in 8 bits; 0 elsewhere."""
 
     @abstractmethod
-    def attention(self, query: Tensor, key: Tensor, value: Tensor, mask: Tensor | None, scale: float) -> Dual:
-        """softmax(query·keyᵀ·scale)·value in 1/256 of a value's unit, for [batch, heads, length, depth] of int8."""
+    def attention(
+        self, query: Tensor, key: Tensor, value: Tensor, mask: Tensor | None, bias: Tensor | None, scale: float
+    ) -> Dual:
+        """softmax((query·keyᵀ + bias)·scale)·value in 1/256 of a value's unit; int8 [batch, heads, length, depth]."""
 
     @abstractmethod
     def layer_norm(

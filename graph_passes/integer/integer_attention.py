@@ -5,14 +5,17 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import ClassVar
 
+import numpy as np
 import onnx_ir as ir
 
 from intaglio.bundle.effect import Effect
 from intaglio.graph_passes.contract import Counts, Pass, PassInputs
+from intaglio.graph_passes.graphs import constant
 from intaglio.graph_passes.integer.emit import share
-from intaglio.graph_passes.integer.scores import Operand, operand, scores_of
+from intaglio.graph_passes.integer.scores import Operand, PositionBias, operand, scores_of
 from intaglio.graph_passes.quantize_dequantize.quantized import LAYOUT, Writer, quantizers
 from intaglio.graph_passes.quantize_dequantize.region import model_region
+from intaglio.plugins.int_attention.spec import BIASES
 from intaglio.plugins.integer_math import AVERAGE_FRACTION
 
 HEADS_FIRST = (0, 2, 1, 3)  # [batch, length, heads, depth] -> [batch, heads, length, depth]
@@ -21,12 +24,13 @@ DEPTH_SECOND = (0, 2, 3, 1)  # of the keys: [batch, heads, depth, length]
 
 @dataclass(frozen=True)
 class IntegerAttention(Pass):
-    """Softmax(factor·q·kᵀ + mask)·v → Q becomes IntAttention.
+    """Softmax(factor·q·kᵀ + bias + mask)·v → Q becomes IntAttention.
 
     1. q, k, v are int8 with one scale each, split into heads by Reshape and Transpose, and joined the same way.
     2. A factor is applied to the scores, or to q or k. The mask is 0 or very low, and is replaced by its booleans.
-    3. The probabilities are not rounded to 8 bits, unlike those of a separate Softmax: their Q/DQ pair is removed.
-    4. Left, with the reason: everything else, which integer_softmax may convert.
+    3. A bias of relative positions, rows of a table for the heads, becomes int32 at the scale of the scores.
+    4. The probabilities are not rounded to 8 bits, unlike those of a separate Softmax: their Q/DQ pair is removed.
+    5. Left, with the reason: everything else, which integer_softmax may convert.
     """
 
     name: ClassVar[str] = "integer_attention"
@@ -74,17 +78,43 @@ def _replace(writer: Writer, softmax: ir.Node) -> str | None:
         return f"{joined.name}: is not used in 8 bits"
     before = joined.producer()
     assert before is not None
+    scale = scores.factor * query.factor * key.factor
+    bias = None
+    if scores.bias is not None:
+        if scores.keep is None:
+            return f"{softmax.outputs[0].name}: its scores have a bias and no mask"
+        bias = _integer_bias(writer, before, scores.bias, scale)
+        if bias is None:
+            return f"{softmax.outputs[0].name}: the bias of its scores is more than 2^30 times as large as one unit"
     factors = writer.dyadics(value.factor / 2**AVERAGE_FRACTION / first.scale, f"{joined.name}.requantize")
     made = writer.integer(
         before,
         "IntAttention",
-        [*(side.integers.integers for side in (query, key, value)), *factors, scores.keep],
+        [*(side.integers.integers for side in (query, key, value)), *factors, scores.keep, bias],
         joined,
         num_heads=heads,
-        scale=scores.factor * query.factor * key.factor,
+        scale=scale,
     )
     share(writer, before, made.outputs[0], first, consumers, joined)
     return None
+
+
+def _integer_bias(writer: Writer, before: ir.Node, bias: PositionBias, scale: float) -> ir.Value | None:
+    """Return the bias in units of `scale`: int32 [1, heads, queries, keys]; None if it does not fit."""
+    table, rows = constant(bias.gather.inputs[0]), bias.gather.outputs[0]
+    assert table is not None
+    units = np.rint(table.numpy().astype(np.float64) / scale)
+    if not (np.abs(units) <= BIASES[1]).all():
+        return None
+    name = f"{rows.name}_int32"
+    inputs = [writer.constant(units.astype(np.int32), f"{name}.table"), bias.gather.inputs[1]]
+    value, source = writer.node(before, "Gather", inputs, name).outputs[0], rows
+    value.dtype, value.shape = ir.DataType.INT32, source.shape
+    for node in bias.layout:
+        attributes = {key: attribute.value for key, attribute in node.attributes.items()}
+        value = writer.node(before, node.op_type, [value, *node.inputs[1:]], f"{name}_heads", **attributes).outputs[0]
+        value.dtype, value.shape = ir.DataType.INT32, node.outputs[0].shape
+    return value
 
 
 def _product_of_probabilities(softmax: ir.Node) -> ir.Node | None:

@@ -10,6 +10,7 @@ import onnx_ir as ir
 from intaglio.bundle.effect import Effect
 from intaglio.graph_passes.contract import Counts, Pass, PassInputs
 from intaglio.graph_passes.graphs import constant, remove_initializer_if_dead
+from intaglio.graph_passes.integer.scores import is_position_bias
 from intaglio.graph_passes.quantize_dequantize.quantize_weights import FLOATS, quantize_columns
 from intaglio.graph_passes.quantize_dequantize.quantized import Writer
 from intaglio.graph_passes.quantize_dequantize.region import is_embedding, model_region
@@ -20,7 +21,8 @@ class IntegerEmbedding(Pass):
     """Gather(table, ids) becomes DequantizeLinear(Gather(int8 table, ids)), so only the rows read are scaled.
 
     1. `where="encoder"`: every Gather from a constant 2-D float32 table at the beginning of the encoder. A table with
-       other uses (a head tied to the embeddings) is then stored twice, and named in the counts.
+       other uses (a head tied to the embeddings) is then stored twice, and named in the counts. A bias of relative
+       positions is left for integer_attention, which needs it at the scale of the scores.
     2. `where="everywhere"`: every Gather from a constant 2-D float32 or float16 table. Left, with the reason: tables
        with other uses.
     """
@@ -38,6 +40,8 @@ class IntegerEmbedding(Pass):
             table = node.inputs[0] if is_embedding(node) else None
             tensor = constant(table)
             if table is None or tensor is None or tensor.dtype not in FLOATS or node.outputs[0].is_graph_output():
+                continue
+            if self.where == "encoder" and is_position_bias(node):
                 continue
             gathers = [user for user, _ in table.uses() if is_embedding(user) and user.graph is model.graph]
             if others := sorted({user.op_type for user, _ in table.uses() if user not in gathers}):

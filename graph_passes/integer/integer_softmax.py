@@ -97,6 +97,8 @@ def _softmax(writer: Writer, node: ir.Node) -> str | None:
         return scores
     if isinstance(consumers, str):
         return consumers
+    if scores.bias is not None:
+        return f"{node.outputs[0].name}: its scores have a bias of positions"
     factors = _factors(scores.product)
     if factors is None:
         return f"{scores.product.outputs[0].name}: not a product of 8-bit integers"

@@ -1,4 +1,4 @@
-"""Recognise the scores of an attention: MatMul, one factor, a mask, Softmax."""
+"""Recognise the scores of an attention: MatMul, one factor, a bias of positions, a mask, Softmax."""
 
 from __future__ import annotations
 
@@ -8,9 +8,11 @@ from typing import Any
 import onnx_ir as ir
 
 from intaglio.graph_passes.graphs import constant
-from intaglio.graph_passes.quantize_dequantize.quantize_activations import scalar_factor
+from intaglio.graph_passes.quantize_dequantize.quantize_activations import is_mask_add, scalar_factor
 from intaglio.graph_passes.quantize_dequantize.quantized import LAYOUT, Quantized, Writer, quantized
+from intaglio.graph_passes.quantize_dequantize.region import is_embedding
 
+POSITIONED = {*LAYOUT, "Expand"}  # between a table of positions and the scores
 LOWEST = -1e4  # a mask adds this or less at masked positions
 
 
@@ -25,12 +27,21 @@ class Operand:
 
 @dataclass(frozen=True)
 class Scores:
-    """The input of a Softmax: factor·(a·b), with a mask."""
+    """The input of a Softmax: factor·(a·b), with a bias and a mask."""
 
     product: ir.Node
     factor: float
     mask: ir.Value | None  # the additive mask, floating point
     keep: ir.Value | None  # bool, True where the scores count
+    bias: PositionBias | None
+
+
+@dataclass(frozen=True)
+class PositionBias:
+    """Rows of a table [buckets, heads] by relative position, brought to [batch or 1, heads, queries, keys]."""
+
+    gather: ir.Node
+    layout: list[ir.Node]  # in order, without an Expand at the end
 
 
 def operand(value: ir.Value | None) -> Operand | str:
@@ -59,16 +70,23 @@ def scores_of(softmax: ir.Node, writer: Writer) -> Scores | str:
     axis, shape = softmax.attributes.get_int("axis", -1), None if value is None else value.shape
     if value is None or (axis != -1 and (shape is None or axis != len(shape) - 1)):
         return f"{softmax.outputs[0].name}: not over the last axis"
-    factor, mask, keep = 1.0, None, None
+    factor, mask, keep, bias = 1.0, None, None, None
     node = value.producer()
     while node is not None and node.op_type in ("Add", "Mul", "Div"):
         number = None if node.op_type == "Add" else scalar_factor(node)
-        if node.op_type == "Add" and mask is None and factor == 1.0:
+        if node.op_type == "Add" and factor == 1.0:
             sides = [(node.inputs[0], node.inputs[1]), (node.inputs[1], node.inputs[0])]
             found = next(((rest, side, kept) for rest, side in sides if (kept := keep_mask(side, node, writer))), None)
-            if found is None:
-                return f"{node.outputs[0].name}: the term added to the scores is not a mask of 0 and {LOWEST:g} or less"
-            value, mask, keep = found
+            added = next(((rest, table) for rest, side in sides if (table := position_bias(side))), None)
+            if mask is None and found is not None:
+                value, mask, keep = found
+            elif bias is None and added is not None:
+                value, bias = added
+            else:
+                return (
+                    f"{node.outputs[0].name}: the term added to the scores is neither a mask of 0 and {LOWEST:g} or "
+                    "less nor a table's bias of relative positions"
+                )
         elif number is not None:
             factor *= number
             value = next(each for each in node.inputs if each is not None and constant(each) is None)
@@ -77,7 +95,29 @@ def scores_of(softmax: ir.Node, writer: Writer) -> Scores | str:
         node = None if value is None else value.producer()
     if node is None or node.op_type != "MatMul":
         return f"{softmax.outputs[0].name}: its scores are not a matrix product"
-    return Scores(node, factor, mask, keep)
+    return Scores(node, factor, mask, keep, bias)
+
+
+def position_bias(value: ir.Value | None) -> PositionBias | None:
+    """Return the bias of relative positions that `value` is; None for anything else."""
+    layout: list[ir.Node] = []
+    node = None if value is None else value.producer()
+    while node is not None and node.op_type in POSITIONED and node.inputs[0] is not None:
+        if node.op_type != "Expand":
+            layout.insert(0, node)
+        elif layout:
+            return None
+        node = node.inputs[0].producer()
+    return PositionBias(node, layout) if node is not None and is_embedding(node) else None
+
+
+def is_position_bias(gather: ir.Node) -> bool:
+    """Whether the rows of a table are added to the scores of attentions and used by nothing else."""
+    users = [user for user, _ in gather.outputs[0].uses()]
+    return bool(users) and all(
+        is_mask_add(user) if user.op_type == "Add" else user.op_type in POSITIONED and is_position_bias(user)
+        for user in users
+    )
 
 
 def keep_mask(added: ir.Value | None, before: ir.Node, writer: Writer) -> ir.Value | None:

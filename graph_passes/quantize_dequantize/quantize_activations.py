@@ -22,7 +22,8 @@ from intaglio.plugins.integer_math import gelu_inner_scale
 
 FLOATS = {ir.DataType.FLOAT, ir.DataType.FLOAT16}
 PRODUCTS = {"MatMul"}
-EXACT = {"Softmax", "QuantizeLinear", "DequantizeLinear", *LAYOUT}  # operators that use their input without rounding
+# Operators that use their input without rounding.
+EXACT = {"Softmax", "Expand", "QuantizeLinear", "DequantizeLinear", *LAYOUT}
 
 
 @dataclass(frozen=True)
@@ -97,8 +98,9 @@ def is_bias_add(node: ir.Node) -> bool:
 
 
 def is_mask_add(node: ir.Node) -> bool:
-    """Whether the node adds a mask to the scores of an attention: it leads to a Softmax and nowhere else."""
-    return node.op_type == "Add" and all(user.op_type == "Softmax" for user, _ in node.outputs[0].uses())
+    """Whether the node adds a mask or a bias to the scores of an attention: it leads to a Softmax and nowhere else."""
+    users = [user for user, _ in node.outputs[0].uses()]
+    return node.op_type == "Add" and all(user.op_type == "Softmax" or is_mask_add(user) for user in users)
 
 
 def _wanted(node: ir.Node) -> list[tuple[int, int]]:

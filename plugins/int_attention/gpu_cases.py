@@ -5,11 +5,11 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from intaglio.plugins.kernel_check.case import Case
-from intaglio.plugins.kernel_check.inputs import Random, Sizes, factors, int8s
+from intaglio.plugins.kernel_check.inputs import Random, Sizes, factors, int8s, int32s
 
 
 def cases(sizes: Sizes, random: Random) -> Iterator[Case]:
-    """Heads of every kernel and one in between; keys of another number than queries; packed; masks of the keys."""
+    """Heads of every kernel and one in between; keys of another number than queries; packed; masks; a bias."""
     for depth in (64, 32, 128, 80):
         heads = max(sizes.width // depth, 1)
         width = heads * depth
@@ -20,6 +20,10 @@ def cases(sizes: Sizes, random: Random) -> Iterator[Case]:
                 mask = random.random((2, 1, 1, keys)) < 0.7
                 for chosen in (None, mask):
                     yield Case("IntAttention", (query, key, value, *factors(random, width, 37), chosen), attributes)
+            bias = int32s(random, 1, heads, queries, queries)
+            given = (*(int8s(random, 2, queries, width) for _ in range(3)), *factors(random, width, 37))
+            mask = random.random((2, 1, 1, queries)) < 0.7
+            yield Case("IntAttention", (*given, mask, bias), attributes)
             packed = int8s(random, 1, queries, 3 * width)
             inputs = (packed, packed, packed, *factors(random, width, 37))
             yield Case("IntAttention", inputs, {**attributes, "packed": 1})

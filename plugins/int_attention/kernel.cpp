@@ -148,6 +148,21 @@ const uint8_t* mask_row(const AttentionMask& mask, int64_t query, const Workspac
     return w.mask;
 }
 
+// Adds what the bias has for a query and the kept keys to the query's scores.
+void add_bias(const AttentionBias& bias, int64_t query, const Workspace& w, int32_t* scores) {
+    const int32_t* row = bias.data + query * bias.query_stride;
+    const bool in_order = w.kept[w.keys - 1] == w.keys - 1 && bias.key_stride != 0;
+    const I32 low = set32(-(1 << 30)), high = set32(1 << 30);
+    int64_t i = 0;
+    for (; in_order && i + LANES <= w.keys; i += LANES) {
+        store(scores + i, load32(scores + i) + min(max(load32(row + i), low), high));
+    }
+    for (; i < w.keys; ++i) {
+        const int32_t added = row[w.kept[i] * bias.key_stride];
+        scores[i] += added < -(1 << 30) ? -(1 << 30) : added > 1 << 30 ? 1 << 30 : added;
+    }
+}
+
 // Scores and their exponentials of `rows` queries, `query` and the following; factors [rows] of the weighted averages.
 void weigh(const AttentionHead& head, int64_t query, int64_t rows, const VectorExp& exp, const Workspace& w,
            int32_t* factors) {
@@ -161,7 +176,8 @@ void weigh(const AttentionHead& head, int64_t query, int64_t rows, const VectorE
                  w.packed_keys.start + panel * PANEL, w.scores + panel * PANEL, w.scores_stride);
     }
     for (int64_t row = 0; row < rows; ++row) {
-        const int32_t* scores = w.scores + row * w.scores_stride;
+        int32_t* scores = w.scores + row * w.scores_stride;
+        if (head.bias.data != nullptr) add_bias(head.bias, query + row, w, scores);
         const uint8_t* mask = mask_row(head.mask, query + row, w);
         const int32_t top = row_largest(scores, mask, w.keys);
         factors[row] = average_factor(exp_row(scores, mask, w.keys, top, exp, w.weights + row * w.weights_stride));

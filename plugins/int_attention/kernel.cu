@@ -24,6 +24,11 @@ struct Mask {
     broadcast::Shape shape;            // [batch, heads, queries, keys], an axis of 1 is repeated
 };
 
+struct Bias {
+    const int32_t* __restrict__ data;  // nullptr: none
+    broadcast::Shape shape;            // as the mask's
+};
+
 // Length of a head (depth), and how far apart rows of all heads lie (stride); pointers to the first row of this block's
 // head.
 struct Head {
@@ -120,7 +125,7 @@ __device__ __forceinline__ void multiply_values(
 
 // A lane's data of its two rows, lane/4 and 8 further.
 struct Rows {
-    int64_t mask_start[2];
+    int64_t mask_start[2], bias_start[2];
     int32_t top[2], total[2];
 };
 
@@ -129,9 +134,14 @@ __device__ __forceinline__ bool is_kept(const Mask& mask, const Rows& rows, int 
     return !mask.data || mask.data[rows.mask_start[row] + (mask.shape.length[3] == 1 ? 0 : key)] != 0;
 }
 
+__device__ __forceinline__ int32_t bias_of(const Bias& bias, const Rows& rows, int row, int32_t key) {
+    if (!bias.data) return 0;
+    return min(max(bias.data[rows.bias_start[row] + (bias.shape.length[3] == 1 ? 0 : key)], -(1 << 30)), 1 << 30);
+}
+
 template <int DEPTH>
 __device__ __forceinline__ void attend(
-    int8_t* shared, const Head& head, const Mask& mask, const epilogue::Factors& factors,
+    int8_t* shared, const Head& head, const Mask& mask, const Bias& bias, const epilogue::Factors& factors,
     const intaglio::ExpConstants& exponential, int8_t* __restrict__ y) {
     constexpr int TILE_BYTES = KEYS * (DEPTH + 16);
     const int lane = threadIdx.x % 32;
@@ -142,6 +152,7 @@ __device__ __forceinline__ void attend(
         // A row beyond the last computes what the last one does, and writes nothing.
         const int32_t query = min(first_row + 8 * row, head.queries - 1);
         rows.mask_start[row] = mask.data ? broadcast::row_start(blockIdx.z, blockIdx.y, query, mask.shape) : 0;
+        rows.bias_start[row] = bias.data ? broadcast::row_start(blockIdx.z, blockIdx.y, query, bias.shape) : 0;
         rows.top[row] = warp::LOWEST;
         rows.total[row] = 0;
     }
@@ -176,7 +187,9 @@ __device__ __forceinline__ void attend(
 #pragma unroll
                 for (int e = 0; e < 4; ++e) {
                     const int row = e / 2;
-                    const bool kept = is_kept(mask, rows, row, first_key + part + 8 * j + lane % 4 * 2 + e % 2, head.keys);
+                    const int32_t key = first_key + part + 8 * j + lane % 4 * 2 + e % 2;
+                    const bool kept = is_kept(mask, rows, row, key, head.keys);
+                    if (kept) score[j][e] += bias_of(bias, rows, row, key);
                     if (tile < tiles) {
                         if (kept) rows.top[row] = max(rows.top[row], score[j][e]);
                     } else {
@@ -237,10 +250,10 @@ __device__ __forceinline__ Head this_head(
 template <int DEPTH>
 __device__ __forceinline__ void attention(
     int8_t* shared, const int8_t* query, const int8_t* key, const int8_t* value, int32_t batch, int32_t queries,
-    int32_t keys, int32_t depth, int32_t packed, const Mask& mask, const epilogue::Factors& factors,
+    int32_t keys, int32_t depth, int32_t packed, const Mask& mask, const Bias& bias, const epilogue::Factors& factors,
     const intaglio::ExpConstants& exponential, int8_t* y) {
     if (int32_t(blockIdx.z) >= batch) return;
-    attend<DEPTH>(shared, this_head(query, key, value, queries, keys, depth, packed), mask, factors, exponential, y);
+    attend<DEPTH>(shared, this_head(query, key, value, queries, keys, depth, packed), mask, bias, factors, exponential, y);
 }
 
 }  // namespace
@@ -248,13 +261,14 @@ __device__ __forceinline__ void attention(
 // query: int8 [batch, queries, heads·depth]; key, value: int8 [batch, keys, heads·depth]; packed: 0, or 1 where rows of
 // the three are three times as long; multiplier: int32 [multipliers], shift: int32 [shifts], 1 or heads·depth each;
 // limit, left, right, base: i-exp's constants; y: int8 [batch, queries, heads·depth]. Kernels for a depth of at most 32,
-// 64 and 128, without and with mask: bool [mask0, mask1, mask2, mask3], broadcast to [batch, heads, queries, keys].
+// 64 and 128, without and with mask: bool [mask0, mask1, mask2, mask3], and with bias: int32 [bias0, bias1, bias2, bias3] besides,
+// broadcast to [batch, heads, queries, keys].
 extern "C" __global__ void __launch_bounds__(THREADS) int_attention_32(
     const int8_t* query, const int8_t* key, const int8_t* value, const int32_t* multiplier, const int32_t* shift,
     int32_t batch, int32_t queries, int32_t keys, int32_t depth, int32_t packed, int32_t multipliers, int32_t shifts,
     int32_t limit, int32_t left, int32_t right, int32_t base, int8_t* y) {
     __shared__ __align__(128) int8_t shared[SHARED_BYTES<32>];
-    attention<32>(shared, query, key, value, batch, queries, keys, depth, packed, {}, {multiplier, shift, multipliers, shifts},
+    attention<32>(shared, query, key, value, batch, queries, keys, depth, packed, {}, {}, {multiplier, shift, multipliers, shifts},
                   {uint32_t(limit), left, right, uint32_t(base)}, y);
 }
 
@@ -263,7 +277,18 @@ extern "C" __global__ void __launch_bounds__(THREADS) int_attention_32_masked(
     int32_t batch, int32_t queries, int32_t keys, int32_t depth, int32_t packed, int32_t multipliers, int32_t shifts,
     int32_t limit, int32_t left, int32_t right, int32_t base, int32_t mask0, int32_t mask1, int32_t mask2, int32_t mask3, int8_t* y) {
     __shared__ __align__(128) int8_t shared[SHARED_BYTES<32>];
-    attention<32>(shared, query, key, value, batch, queries, keys, depth, packed, {mask, {{mask0, mask1, mask2, mask3}}},
+    attention<32>(shared, query, key, value, batch, queries, keys, depth, packed, {mask, {{mask0, mask1, mask2, mask3}}}, {},
+                  {multiplier, shift, multipliers, shifts}, {uint32_t(limit), left, right, uint32_t(base)}, y);
+}
+
+extern "C" __global__ void __launch_bounds__(THREADS) int_attention_32_masked_biased(
+    const int8_t* query, const int8_t* key, const int8_t* value, const int32_t* multiplier, const int32_t* shift, const uint8_t* mask,
+    const int32_t* bias,
+    int32_t batch, int32_t queries, int32_t keys, int32_t depth, int32_t packed, int32_t multipliers, int32_t shifts,
+    int32_t limit, int32_t left, int32_t right, int32_t base, int32_t mask0, int32_t mask1, int32_t mask2, int32_t mask3,
+    int32_t bias0, int32_t bias1, int32_t bias2, int32_t bias3, int8_t* y) {
+    __shared__ __align__(128) int8_t shared[SHARED_BYTES<32>];
+    attention<32>(shared, query, key, value, batch, queries, keys, depth, packed, {mask, {{mask0, mask1, mask2, mask3}}}, {bias, {{bias0, bias1, bias2, bias3}}},
                   {multiplier, shift, multipliers, shifts}, {uint32_t(limit), left, right, uint32_t(base)}, y);
 }
 
@@ -272,7 +297,7 @@ extern "C" __global__ void __launch_bounds__(THREADS) int_attention_64(
     int32_t batch, int32_t queries, int32_t keys, int32_t depth, int32_t packed, int32_t multipliers, int32_t shifts,
     int32_t limit, int32_t left, int32_t right, int32_t base, int8_t* y) {
     __shared__ __align__(128) int8_t shared[SHARED_BYTES<64>];
-    attention<64>(shared, query, key, value, batch, queries, keys, depth, packed, {}, {multiplier, shift, multipliers, shifts},
+    attention<64>(shared, query, key, value, batch, queries, keys, depth, packed, {}, {}, {multiplier, shift, multipliers, shifts},
                   {uint32_t(limit), left, right, uint32_t(base)}, y);
 }
 
@@ -281,7 +306,18 @@ extern "C" __global__ void __launch_bounds__(THREADS) int_attention_64_masked(
     int32_t batch, int32_t queries, int32_t keys, int32_t depth, int32_t packed, int32_t multipliers, int32_t shifts,
     int32_t limit, int32_t left, int32_t right, int32_t base, int32_t mask0, int32_t mask1, int32_t mask2, int32_t mask3, int8_t* y) {
     __shared__ __align__(128) int8_t shared[SHARED_BYTES<64>];
-    attention<64>(shared, query, key, value, batch, queries, keys, depth, packed, {mask, {{mask0, mask1, mask2, mask3}}},
+    attention<64>(shared, query, key, value, batch, queries, keys, depth, packed, {mask, {{mask0, mask1, mask2, mask3}}}, {},
+                  {multiplier, shift, multipliers, shifts}, {uint32_t(limit), left, right, uint32_t(base)}, y);
+}
+
+extern "C" __global__ void __launch_bounds__(THREADS) int_attention_64_masked_biased(
+    const int8_t* query, const int8_t* key, const int8_t* value, const int32_t* multiplier, const int32_t* shift, const uint8_t* mask,
+    const int32_t* bias,
+    int32_t batch, int32_t queries, int32_t keys, int32_t depth, int32_t packed, int32_t multipliers, int32_t shifts,
+    int32_t limit, int32_t left, int32_t right, int32_t base, int32_t mask0, int32_t mask1, int32_t mask2, int32_t mask3,
+    int32_t bias0, int32_t bias1, int32_t bias2, int32_t bias3, int8_t* y) {
+    __shared__ __align__(128) int8_t shared[SHARED_BYTES<64>];
+    attention<64>(shared, query, key, value, batch, queries, keys, depth, packed, {mask, {{mask0, mask1, mask2, mask3}}}, {bias, {{bias0, bias1, bias2, bias3}}},
                   {multiplier, shift, multipliers, shifts}, {uint32_t(limit), left, right, uint32_t(base)}, y);
 }
 
@@ -290,7 +326,7 @@ extern "C" __global__ void __launch_bounds__(THREADS) int_attention_128(
     int32_t batch, int32_t queries, int32_t keys, int32_t depth, int32_t packed, int32_t multipliers, int32_t shifts,
     int32_t limit, int32_t left, int32_t right, int32_t base, int8_t* y) {
     __shared__ __align__(128) int8_t shared[SHARED_BYTES<128>];
-    attention<128>(shared, query, key, value, batch, queries, keys, depth, packed, {}, {multiplier, shift, multipliers, shifts},
+    attention<128>(shared, query, key, value, batch, queries, keys, depth, packed, {}, {}, {multiplier, shift, multipliers, shifts},
                   {uint32_t(limit), left, right, uint32_t(base)}, y);
 }
 
@@ -299,6 +335,17 @@ extern "C" __global__ void __launch_bounds__(THREADS) int_attention_128_masked(
     int32_t batch, int32_t queries, int32_t keys, int32_t depth, int32_t packed, int32_t multipliers, int32_t shifts,
     int32_t limit, int32_t left, int32_t right, int32_t base, int32_t mask0, int32_t mask1, int32_t mask2, int32_t mask3, int8_t* y) {
     __shared__ __align__(128) int8_t shared[SHARED_BYTES<128>];
-    attention<128>(shared, query, key, value, batch, queries, keys, depth, packed, {mask, {{mask0, mask1, mask2, mask3}}},
+    attention<128>(shared, query, key, value, batch, queries, keys, depth, packed, {mask, {{mask0, mask1, mask2, mask3}}}, {},
+                  {multiplier, shift, multipliers, shifts}, {uint32_t(limit), left, right, uint32_t(base)}, y);
+}
+
+extern "C" __global__ void __launch_bounds__(THREADS) int_attention_128_masked_biased(
+    const int8_t* query, const int8_t* key, const int8_t* value, const int32_t* multiplier, const int32_t* shift, const uint8_t* mask,
+    const int32_t* bias,
+    int32_t batch, int32_t queries, int32_t keys, int32_t depth, int32_t packed, int32_t multipliers, int32_t shifts,
+    int32_t limit, int32_t left, int32_t right, int32_t base, int32_t mask0, int32_t mask1, int32_t mask2, int32_t mask3,
+    int32_t bias0, int32_t bias1, int32_t bias2, int32_t bias3, int8_t* y) {
+    __shared__ __align__(128) int8_t shared[SHARED_BYTES<128>];
+    attention<128>(shared, query, key, value, batch, queries, keys, depth, packed, {mask, {{mask0, mask1, mask2, mask3}}}, {bias, {{bias0, bias1, bias2, bias3}}},
                   {multiplier, shift, multipliers, shifts}, {uint32_t(limit), left, right, uint32_t(base)}, y);
 }

@@ -15,6 +15,12 @@ struct AttentionMask {
     int64_t query_stride, key_stride;
 };
 
+// What is added to the scores, limited to ±2^30; strides as above. With data == nullptr nothing is.
+struct AttentionBias {
+    const int32_t* data;
+    int64_t query_stride, key_stride;
+};
+
 // Queries of one head of one sequence, and all its keys and values. Rows lie apart what all heads together are long:
 // `stride` elements those of the first three matrices, which may be three times that, `context_stride` the last one's.
 struct AttentionHead {
@@ -24,6 +30,7 @@ struct AttentionHead {
     int8_t* context;      // [queries, depth]
     int64_t queries, keys, depth, stride, context_stride;
     AttentionMask mask;
+    AttentionBias bias;
     ExpConstants exp;
     const int32_t *multiplier, *shift;  // [depth], shift in 0..62: from 1/256 of a value's unit to the output's
 };

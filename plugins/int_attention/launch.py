@@ -31,4 +31,8 @@ def launch(inputs: Sequence[Tensor | None], attributes: Mapping[str, Any], sm: i
     mask = factors[2] if len(factors) > 2 else None
     if mask is None:
         return Launch(entry, grid, block, scalars)
-    return Launch(f"{entry}_masked", grid, block, (*scalars, *four_axes(mask.shape, "IntAttention")))
+    scalars = (*scalars, *four_axes(mask.shape, "IntAttention"))
+    bias = factors[3] if len(factors) > 3 else None
+    if bias is None:
+        return Launch(f"{entry}_masked", grid, block, scalars)
+    return Launch(f"{entry}_masked_biased", grid, block, (*scalars, *four_axes(bias.shape, "IntAttention")))

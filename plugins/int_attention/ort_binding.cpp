@@ -14,25 +14,25 @@ constexpr int64_t BLOCK = 8192;        // scores of a piece of parallel work, ab
 constexpr int64_t ENOUGH = 48;         // pieces: a multiple of 2, 3, 4, 6, 8, 12 and 16
 constexpr int64_t PACKED = 3;          // query, key and value in one tensor
 constexpr int64_t MAXIMUM_HEADS = 1 << 16;
+constexpr int64_t BIASED_DEPTH = 1 << 16;  // of a head with a bias, so that a score has 32 bits
 constexpr int64_t LEAST_QUERIES = 128; // of a head that is divided: each part packs the keys and values again
 
-// Which rows of the mask the queries of a head have.
-class Masks {
+// Which rows of the mask, or of the bias, the queries of a head have.
+template <typename Rows, typename T>
+class OfScores {
 public:
-    // Throws Error unless the mask broadcasts to `scores`, [batch, heads, queries, keys]. It need not be there.
-    Masks(const Tensor& mask, const Shape& scores)
-        : data_(mask ? mask.as_mask() : nullptr),
-          rows_("mask", mask ? mask.shape : Shape(), scores),
-          queries_(scores.axis(2)) {}
+    // Throws Error unless the tensor broadcasts to `scores`, [batch, heads, queries, keys]. It need not be there.
+    OfScores(const char* name, const Tensor& tensor, const T* data, const Shape& scores)
+        : data_(data), rows_(name, tensor ? tensor.shape : Shape(), scores), queries_(scores.axis(2)) {}
 
     // head: of all heads of the batch.
-    AttentionMask at(int64_t head, int64_t query) const {
+    Rows at(int64_t head, int64_t query) const {
         if (data_ == nullptr) return {nullptr, 0, 0};
         return {data_ + rows_.start(head * queries_ + query), queries_ > 1 ? rows_.start(1) : 0, rows_.step()};
     }
 
 private:
-    const uint8_t* data_;
+    const T* data_;
     BroadcastRows rows_;
     int64_t queries_;
 };
@@ -50,13 +50,20 @@ public:
     }
 
     // query [B, Lq, C], key [B, Lk, C], value [B, Lk, C] int8, packed: [..., 3C] each; multiplier [C|1], shift [C|1]
-    // int32, optional mask bool that broadcasts to [B, heads, Lq, Lk] -> context [B, Lq, C] int8
+    // int32, optional mask bool and bias int32 that broadcast to [B, heads, Lq, Lk] -> context [B, Lq, C] int8
     void compute(const Context& context) const override {
         const Tensor query = context.input(0), key = context.input(1), value = context.input(2);
         check_shapes(query.shape, key.shape, value.shape);
         const int64_t batch = query.shape.axis(0), queries = query.shape.axis(1), stride = query.shape.axis(2);
         const int64_t width = packed_ ? stride / PACKED : stride, keys = key.shape.axis(1), depth = width / heads_;
-        const Masks masks(context.input(5), {batch, heads_, queries, keys});
+        const Shape scores = {batch, heads_, queries, keys};
+        const Tensor mask = context.input(5), bias = context.input(6);
+        const OfScores<AttentionMask, uint8_t> masks("mask", mask, mask ? mask.as_mask() : nullptr, scores);
+        const OfScores<AttentionBias, int32_t> biases("bias", bias, bias ? bias.as<int32_t>() : nullptr, scores);
+        if (bias && depth > BIASED_DEPTH) {
+            throw Error("bias: heads of " + std::to_string(depth) + " channels, expected at most " +
+                        std::to_string(BIASED_DEPTH));
+        }
         const Tensor y = context.output(0, {batch, queries, width});
         if (query.shape.elements() == 0) return;  // before the factors: without elements there may be any number of channels
 
@@ -64,7 +71,7 @@ public:
         const int64_t third = packed_ * width;
         const AttentionHead all = {
             query.as<int8_t>(), key.as<int8_t>() + third, value.as<int8_t>() + 2 * third, y.as_mutable<int8_t>(),
-            queries, keys, depth, stride, width, {nullptr, 0, 0}, exp_, factors.multiplier(), factors.shift()};
+            queries, keys, depth, stride, width, {nullptr, 0, 0}, {nullptr, 0, 0}, exp_, factors.multiplier(), factors.shift()};
         const int64_t most = (queries + LEAST_QUERIES - 1) / LEAST_QUERIES;
         const int64_t parts = std::min(most, (ENOUGH - 1) / (batch * heads_) + 1);
         const int64_t grain = std::max<int64_t>(BLOCK * parts / std::max<int64_t>(queries * keys, 1), 1);
@@ -75,6 +82,7 @@ public:
                 const int64_t first = queries * part / parts, last = queries * (part + 1) / parts;
                 AttentionHead queries_of_head = part_of(all, head / heads_, head % heads_, first, last);
                 queries_of_head.mask = masks.at(head, first);
+                queries_of_head.bias = biases.at(head, first);
                 kernel_.head(queries_of_head, scratch.as<void>());
             }
         });

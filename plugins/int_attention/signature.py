@@ -2,6 +2,7 @@
 
 from intaglio.plugins.signature import Attribute, Group, Input, Output, Signature, factors
 
+SCORES = ("batch", "num_heads", "queries", "keys")
 WIDTH = "width = heads·depth, 3 times that if packed"
 
 SIGNATURE = Signature(
@@ -16,7 +17,14 @@ SIGNATURE = Signature(
             ("bool",),
             optional=True,
             note="broadcastable to [batch, heads, queries, keys], True = keep",
-            broadcast_to=("batch", "num_heads", "queries", "keys"),
+            broadcast_to=SCORES,
+        ),
+        Input(
+            "bias",
+            ("int32",),
+            optional=True,
+            note="added to query·key, limited to ±2^30; broadcastable like the mask",
+            broadcast_to=SCORES,
         ),
     ),
     outputs=(Output("context", "int8"),),
@@ -25,5 +33,5 @@ SIGNATURE = Signature(
         Attribute("scale", float),
         Attribute("packed", int, default=0, choices=(0, 1)),
     ),
-    groups=(Group(("mask",)),),
+    groups=(Group(("mask",)), Group(("bias",), after="mask")),
 )

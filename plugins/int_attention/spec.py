@@ -1,11 +1,12 @@
 """IntAttention: scores, i-softmax and values of multi-head attention in one operator, from int8 to int8.
 
-The scores are exact in int32. The exponentials of a row are 15-bit integers relative to its maximum, as two planes of
-bytes, so their products with the values are exact too; the row's sum is divided out after the values. So no row is too
-long: every entry above 2^-16 of the largest has its share, and the shares sum to one.
+The scores are exact in int32, with a bias of relative positions or without. The exponentials of a row are 15-bit
+integers relative to its maximum, as two planes of bytes, so their products with the values are exact too; the row's sum
+is divided out after the values. So no row is too long: every entry above 2^-16 of the largest has its share, and the
+shares sum to one.
 
 Ranges, for up to 65535 keys: each plane's sum |Σ byte·value| <= 255·128·65535 < 2^31; see `weighted_average` for the
-rest. Scores need depth·2^14 < 2^31.
+rest. Scores need depth·2^14 < 2^31, with a bias depth·2^14 <= 2^30, to which up to 2^30 is added.
 """
 
 from __future__ import annotations
@@ -29,6 +30,8 @@ if TYPE_CHECKING:
 Integers = integer_math.Integers
 
 MAXIMUM_HEADS = 1 << 16
+BIASES = (-(2**30), 2**30)  # of a score
+BIASED_DEPTH = 1 << 16  # of a head with a bias
 PACKED = 3  # query, key and value in one tensor
 
 
@@ -56,6 +59,8 @@ class IntAttention(Operator):
         if width % (heads * PACKED if parts else heads):
             raise GraphError(f"{self.name}: query has {width} channels, which do not divide into {parts}{heads} heads.")
         check_channels(self.name, width // PACKED if parts else width, inputs[3:5])
+        if inputs[6] is not None and (depth := width // heads // (PACKED if parts else 1)) > BIASED_DEPTH:
+            raise GraphError(f"{self.name}: heads of {depth} channels with a bias, expected at most {BIASED_DEPTH}.")
 
     def compute(self, *inputs: Array | None, **attributes: Any) -> list[Array]:
         """[context]: int8 [batch, queries, heads·depth]."""
@@ -64,6 +69,8 @@ class IntAttention(Operator):
         if attributes["packed"]:
             query, key, value = (_third(x, index) for index, x in enumerate((query, key, value)))
         scores = _split(query, heads) @ _split(key, heads).swapaxes(-1, -2)
+        if inputs[6] is not None:
+            scores = scores + integer_math.clip(integers(inputs[6]), BIASES)
         mask = None if inputs[5] is None else np.broadcast_to(inputs[5].astype(np.bool_), scores.shape)
         p = integer_math.masked_exp(scores, mask, integer_math.exp_constants(attributes["scale"]))
         total = p.sum(axis=-1, keepdims=True, dtype=np.int64)
@@ -87,7 +94,7 @@ class IntAttention(Operator):
         self, graph: FunctionBody, inputs: Sequence[ir.Value | None], attributes: Mapping[str, Any]
     ) -> list[ir.Value]:
         """Three matrix products, and the exponential as a table."""
-        query, key, value, multiplier, shift, mask = inputs
+        query, key, value, multiplier, shift, mask, bias = inputs
         assert query is not None and key is not None and value is not None
         assert multiplier is not None and shift is not None
         heads = attributes["num_heads"]
@@ -98,7 +105,10 @@ class IntAttention(Operator):
         q = graph.split_heads(query, heads, (0, 2, 1, 3))
         k = graph.split_heads(key, heads, (0, 2, 3, 1))
         v = graph.split_heads(value, heads, (0, 2, 1, 3))
-        p = graph.masked_exp(graph.matmul(q, k), mask, integer_math.exp_constants(attributes["scale"]))
+        scores = graph.matmul(q, k)
+        if bias is not None:
+            scores = graph.add(graph.wide(scores), graph.clip(graph.wide(bias), BIASES))
+        p = graph.masked_exp(scores, mask, integer_math.exp_constants(attributes["scale"]))
         average = graph.weighted_average(p, v)
         joined = graph.op("Reshape", graph.op("Transpose", average, perm=[0, 2, 1, 3]), graph.op("Shape", query))
         return [graph.bits(graph.rescale([(joined, multiplier)], shift, 8), 8)]

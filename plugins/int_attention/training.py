@@ -13,14 +13,14 @@ if TYPE_CHECKING:
 
 def straight_through(arithmetic: TrainingArithmetic, inputs: Inputs, attributes: Attributes) -> list[Tensor]:
     """[context]."""
-    query, key, value, multiplier, shift, mask = inputs
+    query, key, value, multiplier, shift, mask, bias = inputs
     assert query is not None and key is not None and value is not None
     assert multiplier is not None and shift is not None
     parts = [query, key, value]
     if attributes["packed"]:
         parts = [x.chunk(PACKED, -1)[index] for index, x in enumerate(parts)]
     q, k, v = (_split(x, attributes["num_heads"]) for x in parts)
-    average = arithmetic.attention(q, k, v, mask, attributes["scale"])
+    average = arithmetic.attention(q, k, v, mask, bias, attributes["scale"])
     joined = Dual(_join(average.real), _join(average.integers))
     return [arithmetic.result(arithmetic.requantize(joined, multiplier, shift, 8))]
 

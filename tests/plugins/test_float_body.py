@@ -87,13 +87,14 @@ def product(case: Case, bias: int) -> list[np.ndarray | float]:
 
 def attention(case: Case) -> list[np.ndarray | float]:
     """The error of the scores changes each exponential and the sum; weights and sums are rounded to 11 bits."""
-    query, key, value, multiplier, shift, _ = case.inputs
+    query, key, value, multiplier, shift, _, bias = (*case.inputs, None)[:7]
     heads, scale = case.attributes["num_heads"], case.attributes["scale"]
     if query.size == 0 or key.size == 0:
         return [0]
     depth = query.shape[-1] // heads
     largest = np.abs(query.astype(np.float64)).max() * np.abs(key.astype(np.float64)).max() * depth
-    moved = np.expm1(2 * FLOAT16 * largest * scale) + EXP_STEP
+    added = 0 if bias is None else FLOAT32 * min(np.abs(bias.astype(np.float64)).max(initial=0), 2**30)
+    moved = np.expm1(2 * min((FLOAT16 * largest + added) * scale, 300)) + EXP_STEP
     average = 256 * np.abs(value.astype(np.float64)).max() * (2 * moved + 2 * FLOAT16 + 3 / 32767 * key.shape[1]) + 1
     return [requantized(average, multiplier, shift)]
 

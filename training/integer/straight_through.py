@@ -18,6 +18,7 @@ from torch import Tensor
 from torch.nn import functional
 
 from intaglio.plugins import integer_math
+from intaglio.plugins.int_attention.spec import BIASES
 from intaglio.plugins.requantize.spec import LIMITS
 from intaglio.plugins.training_arithmetic import Dual, TrainingArithmetic
 from intaglio.training.integer import functions as exact
@@ -79,9 +80,14 @@ class StraightThroughArithmetic(TrainingArithmetic):
         p = exact.masked_exp(x.integers, mask, integer_math.exp_constants(scale))
         return Dual(real, exact.softmax_rescale(p, out_scale))
 
-    def attention(self, query: Tensor, key: Tensor, value: Tensor, mask: Tensor | None, scale: float) -> Dual:
+    def attention(
+        self, query: Tensor, key: Tensor, value: Tensor, mask: Tensor | None, bias: Tensor | None, scale: float
+    ) -> Dual:
         """The sums of weights and values are exact: 65535 keys give less than 2^38."""
         scores = self.product(query, key.transpose(-1, -2))
+        if bias is not None:
+            added = bias.long().clamp(*BIASES)
+            scores = Dual(scores.real + added, scores.integers + added)
         unit = 2.0**integer_math.AVERAGE_FRACTION
         real = _softmax(scores.real * scale, mask) @ (value.float() * unit)
         p = exact.masked_exp(scores.integers, mask, integer_math.exp_constants(scale))

@@ -41,7 +41,12 @@ def encoder(parse: Callable[..., ir.Model]) -> Callable[..., ir.Model]:
             "split": np.array([0, 0, HEADS, DEPTH]),
             "join": np.array([0, 0, WIDTH]),
             "axes": np.array([1, 2]),
+            "axis0": np.array([0]),
             "axis1": np.array([1]),
+            "table": (3 * random.normal(size=(4, HEADS))).astype(np.float32),
+            "zero64": np.int64(0),
+            "one64": np.int64(1),
+            "three64": np.int64(3),
         }
         text = (
             "(int64[batch, sequence] ids, int64[batch, sequence] m) => (float[batch, sequence, 8] z) {\n"

@@ -9,7 +9,7 @@ import numpy as np
 import numpy.typing as npt
 import onnx_ir as ir
 import pytest
-from observed import ATTENTION, OUTPUT, lower, run_integer, values
+from observed import ATTENTION, OUTPUT, WHERE, lower, run_integer, values
 
 from intaglio.errors import GraphError
 from intaglio.graph_passes.graphs import infer_shapes
@@ -126,6 +126,31 @@ def test_scale_of_the_scores_may_be_at_other_nodes(encoder: Encoder, feeds: Feed
     lower(model, feeds)
     assert count(model) == INTEGER
     close(model, feeds, expected)
+
+
+BIAS = """
+  n1 = Shape <start = 1, end = 2> (ids) length = Squeeze(n1) place = Range(zero64, length, one64)
+  rows = Unsqueeze(place, axis1) columns = Unsqueeze(place, axis0) apart = Sub(rows, columns) distance = Abs(apart)
+  bucket = Min(distance, three64) found = Gather(table, bucket) turned = Transpose <perm = [2, 0, 1]> (found)
+  bias = Unsqueeze(turned, axis0)
+"""
+
+
+@pytest.mark.parametrize("expanded", [False, True])
+def test_bias_of_relative_positions_is_added_to_the_scores(encoder: Encoder, feeds: Feeds, expanded: bool) -> None:
+    """Also where it is repeated for each text of a batch."""
+    repeated = "" if not expanded else "  s4 = Shape(s) each = Expand(bias, s4)\n"
+    added = f"sm = Mul(s, half) {repeated} sb = Add(sm, {'each' if expanded else 'bias'}) sa = Add(sb, mask)"
+    attention = change(ATTENTION, "sm = Mul(s, half) sa = Add(sm, mask)", added)
+    model = encoder(attention=attention, mask=WHERE + BIAS)
+    expected = values(model, ["z"], feeds)[0]
+    unbiased = values(encoder(), ["z"], feeds)[0]
+    reasons = lower(model, feeds)
+    assert not any(reason for name, reason in reasons.items() if name != "fuse_residual"), reasons
+    assert count(model)["IntAttention"] == 1
+    AuditIntegerOnly()(model)
+    close(model, feeds, expected, 0.2)
+    assert np.abs(expected - unbiased)[feeds["m"] == 1].max() > 0.5
 
 
 def test_attention_without_a_mask_is_lowered(encoder: Encoder, feeds: Feeds) -> None:

@@ -168,7 +168,7 @@ def int_matmul(random: Random) -> Case:
 
 
 def int_attention(random: Random) -> Case:
-    """Heads of odd size, different numbers of queries and keys, packed or not, masks per key, per query, per head."""
+    """Heads of odd size, other numbers of queries than keys, packed or not, masks and biases per key, query or head."""
     heads, depth = int(random.integers(1, 5)), int(random.choice([1, 3, 8, 16, 32, 33, 64]))
     batch, queries, keys = int(random.integers(0, 4)), width(random), width(random)
     if random.random() < 0.3:
@@ -177,6 +177,9 @@ def int_attention(random: Random) -> Case:
     if random.random() < 0.6:
         shape = [length if random.random() < 0.5 else 1 for length in (batch, heads, queries, keys)]
         mask = random.random(shape) < random.choice([0.1, 0.5, 0.9])
+    bias = None
+    if mask is not None and random.random() < 0.5:
+        bias = int32(random, *(length if random.random() < 0.5 else 1 for length in (batch, heads, queries, keys)))
     channels = heads * depth
     multiplier = random.integers(2**30, 2**31, channels if random.random() < 0.5 else 1).astype(np.int32)
     shift = np.full(multiplier.shape, int(random.integers(34, 42)), np.int32)
@@ -184,7 +187,7 @@ def int_attention(random: Random) -> Case:
     stride = channels * (3 if packed else 1)
     inputs = (int8(random, batch, queries, stride), *(int8(random, batch, keys, stride) for _ in range(2)))
     attributes = {"num_heads": heads, "scale": scale(random, 1e-6, 1e-1), "packed": packed}
-    return Case("IntAttention", (*inputs, multiplier, shift, mask), attributes)
+    return Case("IntAttention", (*inputs, multiplier, shift, mask, bias), attributes)
 
 
 def int_rotary(random: Random) -> Case:
