@@ -13,10 +13,11 @@ import onnx_ir as ir
 from intaglio.bundle.effect import Effect
 from intaglio.graph_passes.algebra import plain
 from intaglio.graph_passes.contract import Counts, Pass, PassInputs
-from intaglio.graph_passes.graphs import infer_shapes, rank, remove_if_dead
+from intaglio.graph_passes.graphs import infer_shapes, opset, rank, remove_if_dead
 from intaglio.graph_passes.quantize_dequantize.quantized import Writer
 from intaglio.graph_passes.sections import section
 
+OPSET = 23  # the first with RotaryEmbedding
 HEADS = 4  # axes of queries and keys that are split into heads
 
 
@@ -47,6 +48,9 @@ class MergeRotary(Pass):
     def rewrite(self, model: ir.Model, inputs: PassInputs) -> tuple[ir.Model, Counts]:
         """Rewrite `model`."""
         counts = Counts()
+        if opset(model) < OPSET:
+            counts.leave(f"opset {opset(model)}, RotaryEmbedding needs {OPSET}; run raise_opset first")
+            return model, counts
         infer_shapes(model)
         writer = Writer(model)
         tables: dict[ir.Value, tuple[ir.Value, ir.Value]] = {}

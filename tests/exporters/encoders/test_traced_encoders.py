@@ -51,6 +51,7 @@ NOT_INTEGER = {
     "esm": "Where model.embeddings",
     "esmc": "Div model.layers",
     "eurobert": "RMSNormalization",
+    "ibert": "without a LayerNormalization",
     "mobilebert": "without a LayerNormalization",
     "mt5": "RMSNormalization",
     "nomic_bert": "Sigmoid",
@@ -59,8 +60,8 @@ NOT_INTEGER = {
     "t5": "RMSNormalization",
     "ultrabert": "RMSNormalization",
     "umt5": "RMSNormalization",
-    "xlm": "",
-    "flaubert": "",
+    "xlm": "Mul model/Mul",
+    "flaubert": "Mul model/Mul",
     "xmod": "GatherND",
 }
 

@@ -54,6 +54,13 @@ def test_rotary_embedding_becomes_one_node_with_equal_results(parse: Parse, feed
     np.testing.assert_allclose(values(model, ["z"], feeds)[0], expected, atol=1e-6)
 
 
+def test_older_opsets_keep_their_rotary_embeddings(parse: Parse) -> None:
+    model = gated_encoder(parse)
+    model.graph.opset_imports[""] = 22
+    _, counts = MergeRotary()(model)
+    assert not counts.rewritten and counts.reasons == ["opset 22, RotaryEmbedding needs 23; run raise_opset first"]
+
+
 OTHER_ROTATIONS = {
     "the other sign": ("qn = Neg(qb)", "qn = Identity(qb)"),
     "the halves in order": ("qc = Concat <axis = -1> (qn, qa)", "qc = Concat <axis = -1> (qa, qn)"),
