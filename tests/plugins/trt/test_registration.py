@@ -24,7 +24,8 @@ from intaglio.plugins.trt.explicit import forms, plugin_name
 
 pytest.importorskip("cuda.bindings.nvrtc")
 
-CONSTANT = ("weight", "bias", "shift", "multiplier", "packed", "lut", "scales", "zero_points")  # suffixes of input names that are not activations
+# Suffixes of input names that are not activations.
+CONSTANT = ("weight", "bias", "shift", "multiplier", "packed", "lut", "scales", "zero_points")
 
 
 def explicit_node(case: Case, symbolic: bool = False) -> ir.Node:

@@ -22,12 +22,14 @@ def paragraphs(training: bool) -> list[str]:
 
 
 def save_trained_modernbert(folder: Path, steps: int = 800) -> Path:
-    """Write a ModernBERT of 4 layers with its head into `folder`, and return it."""
+    """Write a ModernBERT of 4 layers with its head into `folder`, and return it; on one thread."""
     import torch
     import transformers
     from tokenizers import Tokenizer
 
     torch.manual_seed(0)
+    threads = torch.get_num_threads()
+    torch.set_num_threads(1)
     folder.mkdir()
     write_letter_tokenizer(folder)
     tokenizer = Tokenizer.from_file(str(folder / "tokenizer.json"))
@@ -50,5 +52,6 @@ def save_trained_modernbert(folder: Path, steps: int = 800) -> Path:
         torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)
         optimizer.step()
         schedule.step()
+    torch.set_num_threads(threads)
     model.eval().save_pretrained(folder)
     return folder
