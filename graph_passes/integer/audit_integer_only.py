@@ -8,12 +8,9 @@ from typing import ClassVar
 import onnx_ir as ir
 
 from intaglio.bundle.effect import Effect
-from intaglio.errors import GraphError
 from intaglio.graph_passes.contract import Counts, Pass, PassInputs
-from intaglio.graph_passes.integer.check_encoder import encoder_region
+from intaglio.graph_passes.integer.check_encoder import encoder_region, refuse
 from intaglio.graph_passes.quantize_dequantize.region import is_normalization
-
-SHOWN = 3  # nodes that an error names
 
 
 @dataclass(frozen=True)
@@ -46,12 +43,7 @@ class AuditIntegerOnly(Pass):
         for node in culprits:
             counts.leave(f"{node.op_type} {node.name or node.outputs[0].name} computes in floating point")
         if found and not self.allow_float:
-            names = ", ".join(f"{node.op_type} {node.name or node.outputs[0].name}" for node in culprits[:SHOWN])
-            more = f" and {len(culprits) - SHOWN} more" if len(culprits) > SHOWN else ""
-            raise GraphError(
-                f"the encoder is not integer-only: {names}{more} compute in floating point. "
-                "Allow them with --allow-float, or use the recipe int8-qdq, or int8-weights."
-            )
+            refuse(culprits)
         return model, counts
 
 

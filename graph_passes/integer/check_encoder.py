@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import ClassVar
+from typing import ClassVar, NoReturn
 
 import onnx_ir as ir
 
@@ -13,20 +14,45 @@ from intaglio.graph_passes.contract import Counts, Pass, PassInputs
 from intaglio.graph_passes.quantize_dequantize.region import is_embedding, is_normalization, model_region
 from intaglio.runtime.sessions.step import PAST
 
+SHOWN = 3  # nodes that an error names
+# Operators on activations that no pass makes integer.
+FLOATING = {
+    "BatchNormalization", "Conv", "Elu", "GatherND", "GroupNormalization", "HardSigmoid", "HardSwish", "LeakyRelu",
+    "Mish", "PRelu", "RMSNormalization", "Relu", "ScatterND", "Sigmoid", "Softplus", "Swish", "Tanh",
+}  # fmt: skip
+
 
 @dataclass(frozen=True)
 class CheckEncoder(Pass):
-    """Check that the model is an encoder of token ids; rewrite nothing. Raises as `encoder_region` does."""
+    """Check that the model is an encoder of token ids whose operators have integer forms; rewrite nothing.
+
+    Raises as `encoder_region` does, and for operators without an integer form, unless `allow_float`: calibration takes
+    minutes, and `audit_integer_only` would refuse them after it.
+    """
 
     name: ClassVar[str] = "check_encoder"
     effect: ClassVar[Effect] = Effect.EXACT
+    allow_float: bool = False
 
     def rewrite(self, model: ir.Model, inputs: PassInputs) -> tuple[ir.Model, Counts]:
         """Check `model`."""
         region = encoder_region(model)
+        found = [node for node in region if node.domain == "" and node.op_type in FLOATING]
+        if found and not self.allow_float:
+            refuse(found)
         return model, Counts(
             {"tables": sum(map(is_embedding, region)), "normalisations": sum(map(is_normalization, region))}
         )
+
+
+def refuse(nodes: Sequence[ir.Node]) -> NoReturn:
+    """Raise the `GraphError` that names nodes that compute in floating point."""
+    names = ", ".join(f"{node.op_type} {node.name or node.outputs[0].name}" for node in nodes[:SHOWN])
+    more = f" and {len(nodes) - SHOWN} more" if len(nodes) > SHOWN else ""
+    raise GraphError(
+        f"the encoder is not integer-only: {names}{more} compute in floating point. "
+        "Allow them with --allow-float, or use the recipe int8-qdq, or int8-weights."
+    )
 
 
 def encoder_region(model: ir.Model) -> list[ir.Node]:

@@ -47,9 +47,9 @@ BUCKETS = {"mpnet": ["Cast", "Div", "Log", "Div", "Mul"]}  # of distances, not o
 NOT_INTEGER = {
     "convbert": "Conv",
     "deberta": "Mul model.embeddings",
-    "deberta-v2": "Mul model.embeddings",
+    "deberta-v2": "Conv",
     "esm": "Where model.embeddings",
-    "esmc": "Div model.layers",
+    "esmc": "Sigmoid",
     "eurobert": "RMSNormalization",
     "ibert": "without a LayerNormalization",
     "mobilebert": "without a LayerNormalization",

@@ -14,6 +14,7 @@ from observed import ATTENTION, OUTPUT, WHERE, lower, run_integer, values
 from intaglio.errors import GraphError
 from intaglio.graph_passes.graphs import infer_shapes
 from intaglio.graph_passes.integer.audit_integer_only import AuditIntegerOnly
+from intaglio.graph_passes.integer.check_encoder import CheckEncoder
 
 Array = npt.NDArray[Any]
 Encoder = Callable[..., ir.Model]
@@ -202,6 +203,15 @@ def test_operator_without_integer_form_is_named_or_kept(encoder: Encoder, feeds:
     assert len(counts.reasons) == 1 and "Tanh" in counts.reasons[0]
     assert count(model)["IntLinear"] == 6, "only the operator itself stays in floating point"
     close(model, feeds, expected)
+
+
+def test_operator_without_integer_form_is_refused_before_calibration(encoder: Encoder) -> None:
+    model = encoder(output=change(OUTPUT, "a = Gelu(fb)", "a = Tanh(fb)"), head="t = Sigmoid(y) z = Mul(t, half)")
+    infer_shapes(model)
+    with pytest.raises(GraphError, match=r"not integer-only: Tanh \w+ compute in .* --allow-float, .* or int8-weights"):
+        CheckEncoder()(model)
+    _, counts = CheckEncoder(allow_float=True)(model)
+    assert counts.rewritten == {"tables": 1, "normalisations": 3}
 
 
 def test_head_stays_in_floating_point(encoder: Encoder, feeds: Feeds) -> None:
