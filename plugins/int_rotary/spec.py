@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 
 
 class IntRotary(Operator):
-    """x turned by the angles of its positions, requantised; `cosine` and `sine` are those of `length` positions."""
+    """x turned by the angles of its positions, requantised; `cosine` and `sine` have a row for each position."""
 
     signature = SIGNATURE
 

@@ -72,7 +72,7 @@ def test_integer_angles_are_exact_for_long_texts(parse: Parse) -> None:
 
 @settings(max_examples=examples(20))
 @given(seed=st.integers(0, 2**32 - 1), out_scale=st.floats(1e-3, 1.0))
-def test_turned_channels_are_those_of_real_numbers(seed: int, out_scale: float) -> None:
+def test_turned_channels_match_real_numbers(seed: int, out_scale: float) -> None:
     """Up to half a step of the output, and what a table in Q14 costs at the largest x."""
     random = np.random.default_rng(seed)
     x = random.integers(-(2**15), 2**15, (2, 5, 2 * HEADS * HALF)).astype(np.int32)
