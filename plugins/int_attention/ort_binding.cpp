@@ -60,6 +60,7 @@ public:
         const Tensor mask = context.input(5), bias = context.input(6);
         const OfScores<AttentionMask, uint8_t> masks("mask", mask, mask ? mask.as_mask() : nullptr, scores);
         const OfScores<AttentionBias, int32_t> biases("bias", bias, bias ? bias.as<int32_t>() : nullptr, scores);
+        if (bias && !mask) throw Error("bias: without a mask, expected both");
         if (bias && depth > BIASED_DEPTH) {
             throw Error("bias: heads of " + std::to_string(depth) + " channels, expected at most " +
                         std::to_string(BIASED_DEPTH));

@@ -47,6 +47,8 @@ class IntAttention(Operator):
     def check(self, inputs: Sequence[Given | None], attributes: Mapping[str, Any]) -> None:
         """The channels divide into heads, and match the factors."""
         super().check(inputs, attributes)
+        if inputs[6] is not None and inputs[5] is None:
+            raise GraphError(f"{self.name}: bias without mask, expected both. Give a mask of True.")
         integer_math.exp_constants(attributes["scale"])
         query = inputs[0]
         width = None if query is None or query.shape is None else query.shape[-1]

@@ -24,6 +24,8 @@ X8, W8, X32 = np.ones((2, 3), np.int8), np.ones((3, 4), np.int8), np.ones((2, 3)
 ONE = int32(1)
 NORM = {"scale": 0.1, "weight_scale": 0.1, "bias_scale": 0.1, "out_scale": 0.1}
 HEADS = np.ones((1, 2, 12), np.int8)
+ATTENTION = {"num_heads": 2, "scale": 0.1}
+TURNED, ANGLES = np.ones((1, 2, 12), np.int32), np.ones((2, 3), np.int32)  # two heads of two halves of 3
 
 REFUSED: dict[str, Case] = {
     "IntLinear: input weight is uint8, expected int8": Case("IntLinear", (X8, W8.view(np.uint8), int32(*[0] * 4)), {}),
@@ -84,6 +86,21 @@ REFUSED: dict[str, Case] = {
     ),
     "IntAttention: num_heads='2', expected an integer": Case(
         "IntAttention", (HEADS, HEADS, HEADS, ONE, ONE), {"num_heads": "2", "scale": 0.1}
+    ),
+    "IntAttention: bias without mask, expected both": Case(
+        "IntAttention", (HEADS, HEADS, HEADS, ONE, ONE, None, np.ones((1, 1, 1, 2), np.int32)), ATTENTION
+    ),
+    "IntRotary: x has 12 channels, expected 2·2·2: 2·heads·half": Case(
+        "IntRotary", (TURNED, ANGLES[:, :2], ANGLES[:, :2], ONE, ONE), {"num_heads": 2}
+    ),
+    "IntRotary: num_heads=0, expected 1 to 65536": Case(
+        "IntRotary", (TURNED, *[ANGLES] * 2, ONE, ONE), {"num_heads": 0}
+    ),
+    r"IntRotary: input cosine has shape \[1, 3\], expected int32 \[length, half\]": Case(
+        "IntRotary", (TURNED, ANGLES[:1], ANGLES, ONE, ONE), {"num_heads": 2}
+    ),
+    r"IntRotary: input sine has shape \[2, 2\], expected int32 \[length, half\]": Case(
+        "IntRotary", (TURNED, ANGLES, ANGLES[:, :2], ONE, ONE), {"num_heads": 2}
     ),
     r"IntAttention: input value has shape \[1, 1, 12\], expected int8 \[batch, keys, width\]": Case(
         "IntAttention", (HEADS, HEADS, HEADS[:, :1], ONE, ONE), {"num_heads": 2, "scale": 0.1}

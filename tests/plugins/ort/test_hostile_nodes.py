@@ -98,6 +98,11 @@ def attention(width: int = 12) -> Case:
     return Case("IntAttention", (*inputs, *factors(random(), 1, False)), {"num_heads": 1, "scale": 0.1, "packed": 1})
 
 
+def rotary(positions: int = 5) -> Case:
+    tables = [np.ones((positions, 2), np.int32)] * 2
+    return Case("IntRotary", (np.ones((3, 5, 8), np.int32), *tables, *factors(random(), 1, False)), {"num_heads": 2})
+
+
 def norm(**scales: float) -> Case:
     attributes = {"scale": 0.1, "weight_scale": 0.1, "bias_scale": 0.1, "out_scale": 0.1, **scales}
     x = random().integers(-1000, 1000, (3, 40)).astype(np.int32)
@@ -130,6 +135,13 @@ HOSTILE = {
     "a group beyond what sums of 32 bits hold": Hostile(
         group(), "group_size: 131072, expected a multiple of 16, at most 65536", {"K": 2**17, "group_size": 2**17}
     ),
+    "rotary heads that wrap to 2": Hostile(
+        rotary(), "num_heads: 6148914691236517206, expected", {"num_heads": (2**64 + 2) // 3}
+    ),
+    "no rotary heads": Hostile(rotary(), "num_heads: 0, expected 1 to 65536", {"num_heads": 0}),
+    "halves that do not divide": Hostile(rotary(), "x: 8 channels do not divide into 3 heads", {"num_heads": 3}),
+    "angles of other heads": Hostile(rotary(), r"cosine: shape \[5, 2\], expected \[5, 4\]", {"num_heads": 1}),
+    "too few angles": Hostile(rotary(4), r"cosine: shape \[4, 2\], expected \[5, 2\]", constants=False),
     "an epsilon of NaN": Hostile(norm(), "epsilon: expected 0 or a positive number", {"epsilon": float("nan")}),
 }
 # Tensors without elements may have axes of any length: nothing may loop over them or allocate memory for them.
@@ -147,6 +159,16 @@ EMPTY = {
         "IntAttention",
         tuple(np.zeros((2**40, 3, 0), np.int8) for _ in range(3)) + (int32(1),) * 2,
         {"num_heads": 4, "scale": 0.1},
+    ),
+    "IntRotary": Case(
+        "IntRotary",
+        (np.zeros((2**40, 3, 0), np.int32), *(np.zeros((3, 0), np.int32),) * 2, int32(1), int32(1)),
+        {"num_heads": 4},
+    ),
+    "IntRotary of no positions": Case(
+        "IntRotary",
+        (np.zeros((1, 0, LONG), np.int32), *(np.zeros((0, LONG // 8), np.int32),) * 2, int32(1), int32(1)),
+        {"num_heads": 4},
     ),
     "LutMatMul": Case(
         "LutMatMul",

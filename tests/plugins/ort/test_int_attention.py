@@ -63,6 +63,22 @@ def test_every_broadcast_form_of_the_mask_is_supported(axes, random, instruction
     check(attention(query, key, value, random.random(shape) < 0.6, heads))
 
 
+@pytest.mark.covering(2)
+@pytest.mark.parametrize("axes", list(itertools.product([False, True], repeat=4)))
+@pytest.mark.parametrize("masked", ["some keys", "the last key", "each query"])
+def test_every_broadcast_form_of_the_bias_is_added(axes, masked, random, instruction_set):
+    """Masked keys are left out of the product, but not of the bias; values beyond ±2^30 are limited."""
+    sizes = batch, heads, queries, keys = 2, 3, 130, 70
+    query, key, value = (int8(random, batch, length, heads * 8) for length in (queries, keys, keys))
+    bias = random.integers(-3000, 3000, [length if whole else 1 for length, whole in zip(sizes, axes, strict=True)])
+    bias.reshape(-1)[::7] = random.choice([-(2**31), 2**31 - 1, 2**30 + 5])
+    mask = {"some keys": random.random((batch, 1, 1, keys)) < 0.6, "each query": random.random((queries, keys)) < 0.6}
+    kept = mask.get(masked, np.arange(keys) < keys - 1)
+    case = attention(query, key, value, kept, heads)
+    y = check(Case("IntAttention", (*case.inputs, bias.astype(np.int32)), case.attributes))
+    assert (y != check(case)).any() or not axes[3]
+
+
 @pytest.mark.parametrize("shape", [(70,), (130, 70), (130, 1), (3, 1, 70), (1,), ()])
 def test_masks_of_fewer_axes_are_broadcast(shape, random, instruction_set):
     query, key, value = (int8(random, 2, length, 24) for length in (130, 70, 70))
