@@ -45,6 +45,7 @@ LONGER = {
             "tests/intaglio/bundle/test_bundle.py",
             "tests/intaglio/files/test_input_files.py",
             "tests/plugins/cuda/test_emulator.py",
+            "tests/plugins/ort/test_hostile_nodes.py",
             "tests/runtime/adapters/test_side_path.py",
             "tests/runtime/agents/models/test_engine_model.py",
             "tests/runtime/agents/tools/test_caller.py",
