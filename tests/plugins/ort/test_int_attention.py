@@ -64,9 +64,9 @@ def test_every_broadcast_form_of_the_mask_is_supported(axes, random, instruction
 
 
 @pytest.mark.covering(2)
-@pytest.mark.parametrize("axes", list(itertools.product([False, True], repeat=4)))
+@pytest.mark.parametrize("axes", [(0, 0, 0, 1), (0, 1, 1, 1), (1, 1, 1, 1), (1, 0, 1, 0), (0, 0, 0, 0)])
 @pytest.mark.parametrize("masked", ["some keys", "the last key", "each query"])
-def test_every_broadcast_form_of_the_bias_is_added(axes, masked, random, instruction_set):
+def test_broadcast_forms_of_the_bias_are_added(axes, masked, random, instruction_set):
     """Masked keys are left out of the product, but not of the bias; values beyond ±2^30 are limited."""
     sizes = batch, heads, queries, keys = 2, 3, 130, 70
     query, key, value = (int8(random, batch, length, heads * 8) for length in (queries, keys, keys))
