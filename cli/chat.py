@@ -27,6 +27,7 @@ Examples:
   intaglio chat llama
   intaglio chat llama --system "Answer in one sentence." --temperature 0.7 --top-p 0.9
   intaglio chat llama --draft small-llama --trace
+  printf '/image photo.jpg\\nWhat is in the picture?\\n' | intaglio chat smolvlm
   printf 'My name is Ada.\\nWhat is my name?\\n' | intaglio chat llama --json
 """
 
@@ -34,6 +35,7 @@ COMMANDS = """\
 /help         show these commands
 /reset        forget the conversation, but keep the system message
 /system TEXT  replace the system message; without TEXT, remove it
+/image FILE   begin the next message with an image, for a model that reads them; can be repeated
 /trace        turn the trace on or off: after each answer, colours show which model wrote what
 /quit         leave, as Ctrl-D does
 Ctrl-C stops an answer and keeps the partial text. Put a space before a message that begins with /."""
@@ -107,10 +109,12 @@ class _Chat:
         self._generator, self._conversation = generator, conversation
         self._trace, self._json = trace, as_json
         self._answers = 0
+        self._images: list[str] = []  # of the next message
         self._commands = {
             "help": lambda _: click.echo(COMMANDS, err=True),
             "reset": self._reset,
             "system": self._system,
+            "image": self._image,
             "trace": self._toggle_trace,
         }
 
@@ -158,7 +162,8 @@ class _Chat:
         """Start the answer and report dropped messages; print the reason and return None where that is impossible."""
         conversation = self._conversation
         try:
-            run = conversation.ask(message)
+            images, self._images = self._images, []
+            run = conversation.ask(message, images)
         except UsageError as error:
             self.refused += 1
             click.echo(f"intaglio: {error} /reset forgets the conversation.", err=True)
@@ -174,6 +179,13 @@ class _Chat:
     def _reset(self, _: str) -> None:
         self._conversation.reset()
         click.echo("The conversation was reset.", err=True)
+
+    def _image(self, path: str) -> None:
+        if not path:
+            click.echo("/image FILE: name a file.", err=True)
+            return
+        self._images.append(path)
+        click.echo(f"The next message begins with {path}.", err=True)
 
     def _system(self, text: str) -> None:
         self._conversation.system = text or None

@@ -38,6 +38,8 @@ Examples:
   intaglio generate gpt2 --data prompts.jsonl --batch 8 --json > texts.jsonl
   intaglio generate llama --chat "Why is the sky blue?" --system "Answer in one sentence."
   intaglio generate llama --messages talk.json --stop "###"
+  intaglio generate smolvlm --image photo.jpg --chat "What is in the picture?"
+  intaglio generate smolvlm --image left.png --image right.png "<image> and <image> show"
   intaglio generate llama --adapter sql=./sql-lora "List the customers of 2024:"
   intaglio generate llama --draft small-llama --strategy bild --fallback 0.6 --rollback 2 --trace "Once upon a time"
   intaglio generate llama --draft small-llama --file questions.txt
@@ -69,6 +71,12 @@ Examples:
     type=click.Path(path_type=Path),
     help='Conversation to answer, as JSON: [{"role": ..., "content": ...}].',
 )
+@click.option(
+    "--image",
+    multiple=True,
+    type=click.Path(path_type=Path),
+    help="Image in each prompt, for a model that reads them: before a message, or at <image>. Can be repeated.",
+)
 @click.option("--source-language", metavar="CODE", help="Language of the prompts, for a model that translates.")
 @click.option("--target-language", metavar="CODE", help="Language to translate into, such as fra_Latn.")
 @generation_options
@@ -91,6 +99,7 @@ def generate_command(
     chat: bool,
     system: str | None,
     messages: Path | None,
+    image: tuple[Path, ...],
     schema: Path | None,
     grammar: Path | None,
     trace: bool,
@@ -112,14 +121,17 @@ def generate_command(
     """
     from intaglio.display.progress import step
     from intaglio.runtime.generation.generate import TextGenerator
+    from intaglio.runtime.generation.requests.image_prompts import with_images
     from intaglio.runtime.strategies import Auto
 
     if work and options["strategy"] == "calm":
         raise UsageError("--work counts whole passes, but strategy 'calm' skips blocks. Leave --work out.")
     search = {name: options.pop(name) for name in SEARCH}
     check_beams(beams)
-    wanted = _prompts(prompts, files, data, messages, chat or system is not None, system)
+    wanted = list(with_images(_prompts(prompts, files, data, messages, chat or system is not None, system), image))
     if beams is not None:
+        if image:
+            raise UsageError("--image: beam search reads no images. Leave --beams out.")
         return _search(bundle, wanted, {"beams": beams, **search}, options, as_json)
     options |= {
         "schema": None if schema is None else read_text(schema, "--schema"),

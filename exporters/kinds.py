@@ -22,6 +22,9 @@ from intaglio.exporters.encoders.export import export_encoder
 from intaglio.exporters.encoders.reference import load_encoder
 from intaglio.exporters.encoders.traced import find_backbone, find_decoder, find_decoder_head, find_traced_encoder
 from intaglio.exporters.families import DECODERS, ENCODER_DECODERS, ENCODERS, SENTENCE_ENCODERS, SPEECH
+from intaglio.exporters.image_text.export import export_image_text
+from intaglio.exporters.image_text.family import find_image_text
+from intaglio.exporters.image_text.reference import load_image_text
 from intaglio.exporters.kind import Kind
 from intaglio.exporters.speech.export import checked_as, export_speech
 from intaglio.exporters.speech.reference import load_speech
@@ -46,6 +49,7 @@ KINDS = (
     Kind((), export_encoder, load_encoder, other=find_decoder, in_sentence_folders=True),
     Kind((), export_vision, load_vision, ("features",), other=find_vision),
     Kind((), export_traced_recognizer, load_traced_recognizer, other=find_traced_recognizer),
+    Kind((), export_image_text, load_image_text, ("context",), other=find_image_text, keeps_quantized=True),
     Kind((), export_traced_decoder, load_decoder, ("context",), other=find_traced, keeps_quantized=True),
     Kind((), export_traced_encoder_decoder, load=None, other=find_traced_encoder_decoder),
 )

@@ -25,6 +25,7 @@ from threadpoolctl import threadpool_limits
 from tiny_decoders import CHAT, save_decoder, write_byte_tokenizer
 from tiny_encoder_decoders import save_encoder_decoder
 from tiny_encoders import write_letter_tokenizer
+from tiny_image_text import save_image_text
 from traced_once import trace_once
 
 from intaglio.display.verbosity import Verbosity, set_verbosity
@@ -314,6 +315,17 @@ def make_encoder_decoder(tmp_path_factory: pytest.TempPathFactory) -> Callable[.
 def tiny_decoder(make_decoder: Callable[..., tuple[Path, Path]]) -> Path:
     """The bundle of a random GPT-2 of 64 positions with a chat template. Read-only."""
     return make_decoder("gpt2", chat=CHAT)[1]
+
+
+@pytest.fixture(scope="session")
+def image_text(once: Once, traced_once: None) -> tuple[Path, Path]:
+    """A random SmolVLM that cuts images into frames: its checkpoint and its bundle, read-only."""
+
+    def save(path: Path) -> None:
+        save_image_text(path.with_suffix(".unfinished")).rename(path)
+
+    checkpoint = once("checkpoints/image-text", save)
+    return checkpoint, once("bundles/image-text", lambda path: export(str(checkpoint), path))
 
 
 @pytest.fixture(scope="session")

@@ -44,7 +44,7 @@ class DecoderModule(nn.Module):
     Inputs and outputs match the graph's, in the same order.
     """
 
-    inputs: ClassVar[tuple[TensorSpec, ...]] = ()  # beside those of every decoder, before the caches
+    inputs: tuple[TensorSpec, ...] = ()  # beside those of every decoder, before the caches
     outputs: ClassVar[tuple[str, ...]] = (LOGITS,)  # before the caches
 
     def __init__(self, model: Any):
@@ -111,7 +111,7 @@ class DecoderModule(nn.Module):
 class DraftedModule(DecoderModule):
     """The same for a model with drafts: also returns the logits of the tokens after the next one."""
 
-    inputs: ClassVar[tuple[TensorSpec, ...]] = (DRAFT_INDICES,)
+    inputs: tuple[TensorSpec, ...] = (DRAFT_INDICES,)
     outputs = (LOGITS, DRAFT_LOGITS)
 
     def __init__(self, model: Any, drafts: Drafts, matrices: Mapping[str, Tensor]):

@@ -86,11 +86,23 @@ class EncoderPass:
         return True
 
 
-_running: list[tuple[Step | EncoderPass, Any]] = []
+class Everywhere:
+    """The masks of a model all of whose tokens attend to all others, such as the patches of an image."""
+
+    def mask(self, rule: Callable[..., Tensor]) -> None:
+        """Return None: there is no mask."""
+
+    def holds(self, *tensors: Tensor) -> bool:
+        """Return True: see `EncoderPass`."""
+        return True
+
+
+Pass = Step | EncoderPass | Everywhere
+_running: list[tuple[Pass, Any]] = []
 
 
 @contextmanager
-def running(step: Step | EncoderPass, cache: Any) -> Iterator[None]:
+def running(step: Pass, cache: Any) -> Iterator[None]:
     """Inside this block the masks are those of `step`, and the layers write their keys and values into `cache`."""
     _running.append((step, cache))
     try:
@@ -99,7 +111,7 @@ def running(step: Step | EncoderPass, cache: Any) -> Iterator[None]:
         _running.pop()
 
 
-def _mask(*args: Any, mask_function: Callable[..., Tensor] = causal_mask_function, **options: Any) -> Tensor:
+def _mask(*args: Any, mask_function: Callable[..., Tensor] = causal_mask_function, **options: Any) -> Tensor | None:
     return _running[-1][0].mask(mask_function)
 
 

@@ -19,6 +19,7 @@ from intaglio.exporters.writing.weights import Rounding
 from intaglio.files.json_object import read_json
 from intaglio.networks.drafts import HIDDEN_TRANSFER, Drafts
 from intaglio.networks.early_exit import EVERY, EarlyExit
+from intaglio.runtime.sessions.step import IMAGE_TOKENS
 
 GENERATION = "generation_config.json"
 
@@ -85,6 +86,7 @@ def write_decoder(
             axes={
                 **step_axes(decoder),
                 **({"drafting": Axis()} if decoder.drafts else {}),
+                **({IMAGE_TOKENS: Axis()} if decoder.image_width else {}),
                 **({"drafted": Axis(decoder.drafts)} if decoder.draft_kind == HIDDEN_TRANSFER else {}),
             },
             layers=layers,

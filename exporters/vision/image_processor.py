@@ -115,6 +115,12 @@ def _described(processor: Any, name: str, file: Path) -> ImageProcessor:
         shown = ALL_FILTERS[resample] if 0 <= resample < len(ALL_FILTERS) else repr(processor.resample)[:40]
         raise SourceError(f"{file}: resample {shown} is not supported, only {' and '.join(FILTERS.values())}.")
     height, width, keeps_ratio, crop = _sizes(processor, name, file)
+    rounds = name != FLOATING
+    return ImageProcessor(height, width, keeps_ratio, crop, FILTERS[resample], *scaling_of(processor, file), rounds)
+
+
+def scaling_of(processor: Any, file: Path) -> tuple[float, tuple[float, ...], tuple[float, ...]]:
+    """Factor, mean and deviation of an image processor. Raises `SourceError` for numbers that are none."""
     mean: tuple[float, ...] = (0.0,) * 3
     deviation: tuple[float, ...] = (1.0,) * 3
     if processor.do_normalize:
@@ -122,8 +128,7 @@ def _described(processor: Any, name: str, file: Path) -> ImageProcessor:
         if not all(deviation):
             raise SourceError(f"{file}: image_std is {list(deviation)}, expected numbers other than 0. Fix it.")
     factor = _numbers(processor.rescale_factor, "rescale_factor", file)[0] if processor.do_rescale else 1.0
-    rounds = name != FLOATING
-    return ImageProcessor(height, width, keeps_ratio, crop, FILTERS[resample], factor, mean, deviation, rounds)
+    return factor, mean, deviation
 
 
 def _sizes(processor: Any, name: str, file: Path) -> tuple[int, int, bool, tuple[int, int] | None]:

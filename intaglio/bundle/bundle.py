@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from intaglio.bundle.external_data import external_data_files
+from intaglio.bundle.image_reading import verify_image, verify_image_encoder, verify_text
 from intaglio.bundle.manifest import (
     FORMAT,
     MANIFEST,
@@ -27,6 +28,7 @@ from intaglio.bundle.manifest import (
     FileRecord,
     Graph,
     Image,
+    ImageEncoder,
     LayerCache,
     Manifest,
     PassRecord,
@@ -45,8 +47,6 @@ from intaglio.bundle.manifest_reading import (
     verify_engine,
     verify_files,
     verify_graph,
-    verify_image,
-    verify_text,
     verify_transcriber,
 )
 from intaglio.bundle.model_file import outline
@@ -72,6 +72,7 @@ __all__ = [
     "FileRecord",
     "Graph",
     "Image",
+    "ImageEncoder",
     "LayerCache",
     "Manifest",
     "PassRecord",
@@ -140,6 +141,7 @@ class Bundle:
             verify_image(path, manifest.image)
         if manifest.text is not None:
             verify_text(path, manifest.text)
+        verify_image_encoder(path, manifest.image_encoder, manifest.decoder)
         return cls(path, manifest)
 
     def add_files(self, files: Mapping[str, bytes | Path], engines: list[EngineRecord] | None = None) -> None:

@@ -9,7 +9,16 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
-from intaglio.bundle.bundle import Bundle, Encoder, EngineRecord, FileRecord, PassRecord, TensorSpec, TextTower
+from intaglio.bundle.bundle import (
+    Bundle,
+    Encoder,
+    EngineRecord,
+    FileRecord,
+    ImageEncoder,
+    PassRecord,
+    TensorSpec,
+    TextTower,
+)
 from intaglio.bundle.model_file import constants, count_weights, load
 
 if TYPE_CHECKING:
@@ -27,6 +36,7 @@ class Inspected(msgspec.Struct):
     outputs: list[TensorSpec]
     encoder: Encoder | None  # the other graph of an encoder-decoder
     text: TextTower | None  # the graph for texts of a model that compares images with them
+    image_encoder: ImageEncoder | None  # the graph for images of a decoder that reads them in its prompts
     operators: dict[str, int]  # type -> number of nodes, most frequent first
     operators_by_dtype: dict[str, dict[str, int]]  # type -> dtype of the first output -> number
     parameters: int  # weights of the exported model, before any pass
@@ -64,6 +74,7 @@ def inspect(bundle: str | Path) -> Inspected:
         outputs=manifest.outputs,
         encoder=manifest.encoder,
         text=manifest.text,
+        image_encoder=manifest.image_encoder,
         operators=dict(operators.most_common()),
         operators_by_dtype={name: dict(by_dtype[name].most_common()) for name, _ in operators.most_common()},
         parameters=parameters,

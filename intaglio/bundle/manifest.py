@@ -2,11 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from typing import Annotated, Any, NamedTuple
+from typing import Annotated, Any
 
 import msgspec
 
+from intaglio.bundle.graph_records import Axis as Axis
+from intaglio.bundle.graph_records import Graph as Graph
+from intaglio.bundle.graph_records import TensorSpec as TensorSpec
+from intaglio.bundle.image_records import Image as Image
+from intaglio.bundle.image_records import ImageEncoder as ImageEncoder
+from intaglio.bundle.image_records import TextTower as TextTower
 from intaglio.bundle.text_records import PairTemplate, TokenVectors
 from intaglio.bundle.text_records import Prompt as Prompt
 
@@ -15,7 +20,6 @@ MANIFEST = "bundle.json"
 MODEL = "model.onnx"
 LONGEST = (1 << 31) - 1  # of an axis, and upper limit of a decoder's numbers
 SIMILARITIES = ("cosine", "dot", "euclidean", "manhattan")  # of embeddings
-RESAMPLING = ("bilinear", "bicubic")  # filters that resize images
 MAX_DRAFTS = 64  # tokens that a graph drafts after each token
 DTYPES = (
     "float32", "float16", "float64", "bfloat16", "bool", "str", "object",
@@ -39,30 +43,6 @@ class Source(msgspec.Struct, forbid_unknown_fields=True):
     revision: str | None = None  # the hub's commit
     sha256: dict[str, str] = {}  # file that affects the computation (weights, configuration) -> SHA-256
     adapter: AdapterSource | msgspec.UnsetType = msgspec.UNSET  # merged into the weights; left out without one
-
-
-class TensorSpec(msgspec.Struct, frozen=True):
-    """A named input or output: NumPy dtype name, and per axis a length or the name of a symbolic axis."""
-
-    name: str
-    dtype: str
-    shape: tuple[int | str, ...]
-
-
-class Axis(msgspec.Struct, frozen=True):
-    """The allowed lengths of a symbolic axis; `maximum` None means unbounded."""
-
-    minimum: int = 1
-    maximum: int | None = None
-
-
-class Graph(NamedTuple):
-    """One graph of a bundle: its file, inputs and outputs, and the lengths of its symbolic axes."""
-
-    file: str
-    inputs: Sequence[TensorSpec]
-    outputs: Sequence[TensorSpec]
-    axes: Mapping[str, Axis]
 
 
 class LayerCache(msgspec.Struct, frozen=True):
@@ -90,6 +70,7 @@ class Decoder(msgspec.Struct, frozen=True):
     draft_kind: str = ""  # "hidden-transfer" or "medusa"; "": no drafts
     exit_layer: int = 0  # blocks before the early exit, whose logits are also an output; 0: no early exit
     saturation_exits: bool = False  # the graph stops computing a token whose state hardly changes
+    image_width: int = 0  # of the embeddings that take the places of images in a prompt; 0: it reads none
     context: str = ""  # "short" or "long": texts for which a rotary embedding with two sets of frequencies is exact
     caches: tuple[LayerCache, ...] = ()  # of each layer that has one, if they are not all alike; else empty
 
@@ -158,35 +139,6 @@ class Transcriber(msgspec.Struct, frozen=True):
     axes: dict[str, Axis] = {}
 
 
-class Image(msgspec.Struct, frozen=True):
-    """What the graph of a bundle that takes images does with them first: it resizes, crops and normalises them.
-
-    An image of `height` and `width`, or whose shortest side is `height` if it `keeps_ratio`, is not resized.
-    """
-
-    height: int
-    width: int
-    keeps_ratio: bool = False  # the shortest side becomes `height`, and the image is cropped later
-    resample: str = "bilinear"  # the filter: "bilinear" or "bicubic"
-    processed: bool = False  # the graph takes images that were resized, cropped and normalised elsewhere
-
-
-class TextTower(msgspec.Struct, frozen=True):
-    """The graph for texts of a model that compares images with texts: a separate one, which embeds them.
-
-    The logit of an image and a text is the product of their embeddings, of length 1, times `scale`, plus `bias`.
-    """
-
-    file: str  # next to model.onnx
-    inputs: tuple[TensorSpec, ...]
-    outputs: tuple[TensorSpec, ...]
-    scale: float
-    bias: float = 0.0
-    padded_to: int = 0  # texts are padded to at least this number of tokens, which the model reads too
-    axes: dict[str, Axis] = {}
-    layers: dict[str, str] = {}  # as in the manifest, for this graph
-
-
 class PassRecord(msgspec.Struct):
     """One applied graph pass: its options, its rewrites (name -> number), and the reasons for skipped candidates."""
 
@@ -251,6 +203,7 @@ class Manifest(msgspec.Struct):
     transcriber: Transcriber | None = None  # for the task "transcribe", of an encoder-decoder
     image: Image | None = None  # for graphs that take images
     text: TextTower | None = None  # of a model that compares images with texts; model.onnx is then for images
+    image_encoder: ImageEncoder | None = None  # of a decoder that reads images in its prompts
     truncation: int | None = None  # maximum tokens of a text, if the model defines one beside its axis
     prompts: dict[str, Prompt] = {}  # name -> prompt, for models of sentence-transformers
     default_prompt: str | None = None  # name of the prompt that is used unless another is chosen
@@ -278,15 +231,10 @@ class Manifest(msgspec.Struct):
 
     @property
     def graphs(self) -> list[Graph]:
-        """The graphs of the bundle's ONNX files: model.onnx first, then the encoder, the front end, that for texts."""
-        graphs = [Graph(MODEL, self.inputs, self.outputs, self.axes)]
-        if (encoder := self.encoder) is not None:
-            graphs.append(Graph(encoder.file, encoder.inputs, encoder.outputs, encoder.axes))
-        if (front := self.transcriber) is not None:
-            graphs.append(Graph(front.file, front.inputs, front.outputs, front.axes))
-        if (text := self.text) is not None:
-            graphs.append(Graph(text.file, text.inputs, text.outputs, text.axes))
-        return graphs
+        """The graphs of the bundle's ONNX files: model.onnx first, then those of its further parts."""
+        parts = (self.encoder, self.transcriber, self.text, self.image_encoder)
+        further = [Graph(part.file, part.inputs, part.outputs, part.axes) for part in parts if part is not None]
+        return [Graph(MODEL, self.inputs, self.outputs, self.axes), *further]
 
 
 def encode(manifest: Manifest) -> bytes:

@@ -16,17 +16,13 @@ from intaglio.bundle.manifest import (
     MANIFEST,
     MAX_DRAFTS,
     MAX_MANIFEST_BYTES,
-    MODEL,
-    RESAMPLING,
     SIMILARITIES,
     Audio,
     Decoder,
     EngineRecord,
     Graph,
-    Image,
     Manifest,
     TensorSpec,
-    TextTower,
     Transcriber,
 )
 from intaglio.bundle.model_file import outline
@@ -39,8 +35,6 @@ if TYPE_CHECKING:
     import onnx
 
 FEATURE_DTYPES = ("float32", "float16")  # of the features of audio
-LARGEST_SIDE = 1 << 13  # of an image that a model reads, in pixels
-LONGEST_TEXT = 1 << 16  # tokens that texts are padded to
 
 
 class _Versioned(msgspec.Struct):
@@ -196,7 +190,7 @@ def verify_decoder(path: Path, manifest: Manifest, decoder: Decoder) -> None:
 
     def check(name: str, value: int | None, low: int, high: int) -> None:
         if value is not None:
-            _check_number(path, f"decoder's {name}", value, low, high)
+            check_number(path, f"decoder's {name}", value, low, high)
 
     for name in ("layers", "heads", "kv_heads", "head_dim", "vocab_size", "max_positions", "sliding_window"):
         check(name, getattr(decoder, name), 1, LONGEST)
@@ -237,12 +231,14 @@ def verify_decoder(path: Path, manifest: Manifest, decoder: Decoder) -> None:
         check("vocab_size", decoder.vocab_size, widths[0], widths[0])
 
 
-def _check_number(path: Path, what: str, value: int, low: int, high: int) -> None:
+def check_number(path: Path, what: str, value: int, low: int, high: int) -> None:
+    """Raise `BundleError` for a number outside of `low` to `high`."""
     if not low <= value <= high:
         raise BundleError(f"{path / MANIFEST}: the {what} is {value}, expected {low} to {high}. Re-export the bundle.")
 
 
-def _check_name(path: Path, what: str, value: str, known: Collection[str]) -> None:
+def check_name(path: Path, what: str, value: str, known: Collection[str]) -> None:
+    """Raise `BundleError` for a name that is not `known`."""
     if value not in known:
         expected = ", ".join(known)
         raise BundleError(
@@ -259,8 +255,8 @@ def verify_audio(path: Path, audio: Audio) -> None:
         "blank": (0, LONGEST),
     }
     for name, (low, high) in limits.items():
-        _check_number(path, f"audio's {name}", getattr(audio, name), low, high)
-    _check_name(path, "audio's precision", audio.precision, FEATURE_DTYPES)
+        check_number(path, f"audio's {name}", getattr(audio, name), low, high)
+    check_name(path, "audio's precision", audio.precision, FEATURE_DTYPES)
 
 
 def verify_transcriber(path: Path, manifest: Manifest, transcriber: Transcriber) -> None:
@@ -271,30 +267,14 @@ def verify_transcriber(path: Path, manifest: Manifest, transcriber: Transcriber)
             f"{path / MANIFEST}: a transcriber needs an encoder, and a decoder with one end token. Re-export it."
         )
     for name, (low, high) in {"sample_rate": (1000, 1_000_000), "hop": (1, 1 << 16), "frames": (2, 1 << 20)}.items():
-        _check_number(path, f"transcriber's {name}", getattr(transcriber, name), low, high)
-    _check_number(path, "transcriber's window", transcriber.window, transcriber.hop, 1 << 16)
+        check_number(path, f"transcriber's {name}", getattr(transcriber, name), low, high)
+    check_number(path, "transcriber's window", transcriber.window, transcriber.hop, 1 << 16)
     last = decoder.vocab_size - 1
     tokens = [transcriber.no_timestamps + 1, transcriber.no_speech, *transcriber.begin_suppressed]
     for token in [*tokens, *transcriber.tasks.values()]:
-        _check_number(path, "transcriber's token", token, 0, last)
+        check_number(path, "transcriber's token", token, 0, last)
     if transcriber.max_initial_timestamp is not None:
-        _check_number(path, "transcriber's max_initial_timestamp", transcriber.max_initial_timestamp, 0, last)
-    _check_name(path, "transcriber's task", transcriber.task, transcriber.tasks or ("transcribe",))
+        check_number(path, "transcriber's max_initial_timestamp", transcriber.max_initial_timestamp, 0, last)
+    check_name(path, "transcriber's task", transcriber.task, transcriber.tasks or ("transcribe",))
     if transcriber.language is not None:
-        _check_name(path, "transcriber's language", transcriber.language, encoder.languages)
-
-
-def verify_image(path: Path, image: Image) -> None:
-    """Reject invalid sizes of images, and an unknown filter."""
-    for name, value in (("height", image.height), ("width", image.width)):
-        _check_number(path, f"image's {name}", value, 1, LARGEST_SIDE)
-    _check_name(path, "image's resample", image.resample, RESAMPLING)
-
-
-def verify_text(path: Path, text: TextTower) -> None:
-    """Reject an invalid length of texts, and a file that is the graph for images."""
-    if not 0 <= text.padded_to <= LONGEST_TEXT or text.file == MODEL:
-        raise BundleError(
-            f"{path / MANIFEST}: texts are padded to {text.padded_to} tokens by {text.file[:80]}, expected 0 to "
-            f"{LONGEST_TEXT} and another file than {MODEL}. Re-export the bundle."
-        )
+        check_name(path, "transcriber's language", transcriber.language, encoder.languages)

@@ -2,7 +2,11 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from pathlib import Path
+
 from intaglio.runtime.generation.generate import TextGenerator
+from intaglio.runtime.generation.requests.image_prompts import with_images
 from intaglio.runtime.generation.requests.message import Message
 from intaglio.runtime.generation.text_run import TextRun
 
@@ -26,8 +30,10 @@ class Conversation:
         self._generator = generator
         self._run: TextRun | None = None
 
-    def ask(self, text: str) -> TextRun:
+    def ask(self, text: str, images: Sequence[str | Path] = ()) -> TextRun:
         """Start the answer to a user's message: iterate over its pieces, or take it `whole`; then call `answered`.
+
+        `images`: files that the message begins with.
 
         If the messages and an answer do not fit into the model's context, the oldest questions and their answers are
         dropped until they fit. Raises `UsageError` for a message that does not fit alone or that the chat template
@@ -36,7 +42,8 @@ class Conversation:
         generator = self._generator
         before = [Message("system", self.system)] if self.system else []
         wanted = min(generator.max_new_tokens, generator.limit // ANSWER)
-        turns = [*self.turns, Message("user", text)]
+        (asked,) = with_images([[Message("user", text)]], images)
+        turns = [*self.turns, *asked]
         while len(turns) > 1 and generator.free_positions([*before, *turns]) < wanted:
             turns = turns[2:]
         self._run = generator.write([*before, *turns])

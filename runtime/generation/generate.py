@@ -13,13 +13,14 @@ from intaglio.bundle.bundle_names import named
 from intaglio.closing import Closing
 from intaglio.errors import UsageError
 from intaglio.runtime.adapters.adapters import Adapters
-from intaglio.runtime.generation.generator_options import GeneratorOptions, StrategyOptions
+from intaglio.runtime.generation.generator_options import GeneratorOptions, StrategyOptions, check_limits
 from intaglio.runtime.generation.requests.chat import ChatTemplate
 from intaglio.runtime.generation.requests.draft_model import check_draft
+from intaglio.runtime.generation.requests.image_prompts import with_images
 from intaglio.runtime.generation.requests.languages import language_token
 from intaglio.runtime.generation.requests.prompt_encoder import EncodedPrompt, Prompt
 from intaglio.runtime.generation.requests.request import GenerationRequest
-from intaglio.runtime.generation.requests.strategy_choice import method_of, sampling_of
+from intaglio.runtime.generation.requests.strategy_choice import drafting_option, method_of, sampling_of
 from intaglio.runtime.generation.scheduling.generated import Generated
 from intaglio.runtime.generation.scheduling.scheduler import Scheduler
 from intaglio.runtime.generation.scheduling.scheduler_options import SchedulerOptions
@@ -31,22 +32,26 @@ from intaglio.runtime.sessions.early_exit import EarlyExitSession
 from intaglio.runtime.sessions.encoder_decoder import EncoderDecoderSession, open_session
 from intaglio.runtime.sessions.step import decoder_of
 from intaglio.runtime.strategies import Auto, DraftTree, NGram
+from intaglio.runtime.vision.image_reader import open_reader
 
 if TYPE_CHECKING:
     from tokenizers import Tokenizer
 
 
 def generate(
-    bundle: str | Path | Bundle, prompts: str | Iterable[Prompt], **options: Unpack[GeneratorOptions]
+    bundle: str | Path | Bundle,
+    prompts: str | Iterable[Prompt],
+    image: Sequence[str | Path] = (),
+    **options: Unpack[GeneratorOptions],
 ) -> Iterator[Generated]:
     """Generate text after the prompt, or after each of the prompts, and yield a `Generated` for each, in order.
 
-    A prompt is a text, or a list of `Message` that the bundle's chat template renders. The options: see
-    `TextGenerator`, which can also stream the text. Raises `BundleError` for a bundle that is not a decoder,
-    `UsageError` for invalid prompts and options.
+    A prompt is a text, or a list of `Message` that the bundle's chat template renders; `image`: files in each of them,
+    see `with_images`. The options: see `TextGenerator`, which can also stream the text. Raises `BundleError` for a
+    bundle that is not a decoder, `UsageError` for invalid prompts and options.
     """
     with TextGenerator(bundle, **options) as generator:
-        for run in generator.generate_many([prompts] if isinstance(prompts, str) else prompts):
+        for run in generator.generate_many(with_images(prompts, image)):
             yield run.result()
 
 
@@ -102,25 +107,15 @@ class TextGenerator(Closing):
         of the scheduler, by default none. `source_language`, `target_language`: codes of a model that translates
         between several, such as "eng_Latn" and "fra_Latn"; by default those of the bundle.
         """
-        if max_new_tokens < 1:
-            raise UsageError(f"max new tokens {max_new_tokens}: expected at least 1.")
-        if seed is not None and seed < 0:
-            raise UsageError(f"seed {seed}: expected 0 or more.")
-        if "" in stop:
-            raise UsageError("a stop string is empty, expected at least one character. Leave it out.")
+        check_limits(max_new_tokens, seed, stop)
         filters = {"temperature": temperature, "top_k": top_k, "top_p": top_p, "min_p": min_p}
-        if early_exit and draft is not None:
-            raise UsageError("--early-exit and --draft are both given, expected at most one. Leave one out.")
-        if early_exit and adapter:
-            raise UsageError("--early-exit and --adapter are both given, expected at most one. Leave one out.")
-        drafting = "--early-exit" if early_exit else "--draft" if draft is not None else None
-        default = "auto" if drafting else "greedy"
+        drafting = drafting_option(early_exit, draft, adapter)
         penalties = {
             "repetition_penalty": repetition_penalty,
             "presence_penalty": presence_penalty,
             "frequency_penalty": frequency_penalty,
         }
-        self.strategy, self._sampling = sampling_of(strategy, default, filters, penalties)
+        self.strategy, self._sampling = sampling_of(strategy, "auto" if drafting else "greedy", filters, penalties)
         self.method = method_of(self.strategy, cast("Mapping[str, float | None]", options), drafting)
         self._seed, self._texts = seed, 0
         self.batch, self.max_new_tokens, self.stop = batch, max_new_tokens, tuple(stop)
@@ -145,7 +140,8 @@ class TextGenerator(Closing):
             if early_exit:
                 self._draft = opened.enter_context(EarlyExitSession.beside(self._model, self.bundle, target, threads))
             unbounded = SchedulerOptions(max_waiting=sys.maxsize, max_waiting_tokens=sys.maxsize)
-            self.scheduler = Scheduler(self.bundle, self._model, self._draft, scheduling or unbounded)
+            reader = opened.enter_context(open_reader(self.bundle, self._model.images, target, threads))
+            self.scheduler = Scheduler(self.bundle, self._model, self._draft, scheduling or unbounded, reader)
             opened.callback(self.scheduler.close)
             if self._draft is not None:
                 self.cap_limits(self._draft.limit, self._draft.vocabulary)
@@ -243,9 +239,8 @@ class TextGenerator(Closing):
             self._writing.end()
 
     def _request(self, prompt: EncodedPrompt) -> GenerationRequest:
-        seed = (
-            None if self._seed is None else (self._seed, self._texts)
-        )  # one seed per text, independent of the texts before it
+        # One seed per text, independent of the texts before it.
+        seed = None if self._seed is None else (self._seed, self._texts)
         self._texts += 1
         return GenerationRequest(
             prompt,

@@ -52,9 +52,9 @@ class CachedRows:
         self.cache.copy(source, row, length, len(self.decoder.layer_caches))
         self.lengths[row] = length
 
-    def check_ids(self, least: int, greatest: int) -> None:
-        """Raise `UsageError` for token ids outside of the vocabulary."""
-        if least < 0 or greatest >= self.decoder.vocab_size:
+    def check_ids(self, least: int, greatest: int, images: int = 0) -> None:
+        """Raise `UsageError` for token ids outside of the vocabulary and the `images` rows behind it."""
+        if least < 0 or greatest >= self.decoder.vocab_size + images:
             raise UsageError(f"token ids {least} to {greatest}: expected 0 to {self.decoder.vocab_size - 1}.")
 
     def check_lengths(self, more: Sequence[int]) -> None:

@@ -28,10 +28,12 @@ from intaglio.runtime.engines.opening import open_engine
 from intaglio.runtime.sessions.cache import KeyValueCache
 from intaglio.runtime.sessions.cached_rows import CachedRows, active_rows
 from intaglio.runtime.sessions.draft_inputs import drafted
+from intaglio.runtime.sessions.image_table import ImageTable
 from intaglio.runtime.sessions.limits import StepLimits
 from intaglio.runtime.sessions.slots import Slots
 from intaglio.runtime.sessions.step import DRAFT_LOGITS, EXIT_THRESHOLDS, LOGITS, decoder_of, whole_outputs
 from intaglio.runtime.sessions.step_buffers import Integers, Shape, StepBuffers, StepPool, dtypes_of
+from intaglio.runtime.sessions.step_inputs import step_inputs
 
 Logits = npt.NDArray[np.float32]
 
@@ -45,7 +47,7 @@ class DecoderSession(CachedRows, Closing):
     step: `draft_logits[row]` [origins, drafts, vocab] holds those of the row's last step. A graph with saturation exits
     uses the `exit_thresholds` [batch] of the rows, which may be changed in place; `blocks_run[row]` [positions wanted]
     holds those of the row's last step. `adapters` [batch] are the numbers of the rows' adapters, 0 for none, which may
-    be changed in place. Not thread-safe.
+    be changed in place. `images` are those that prompts have. Not thread-safe.
 
     A step covers all rows from the first to the last with new tokens; rows between them get dummy tokens after their
     end. In an engine with caches of a fixed length, rows without new tokens are truncated if there is no space;
@@ -76,6 +78,7 @@ class DecoderSession(CachedRows, Closing):
         if engine.adapter_names:
             self._attended[ADAPTER.name] = self.adapters
         self._attended_tokens = 0  # capacity of these buffers
+        self.images = ImageTable(decoder.vocab_size, decoder.image_width)
         self._slots = Slots(engine.memory, decoder)
         if self._limits.slots is not None:
             self._reserve(self._limits.slots)
@@ -185,15 +188,16 @@ class DecoderSession(CachedRows, Closing):
         """One step, of the rows from the first to the last that get tokens: see `append`."""
         rows = active_rows(counts)
         drafting = max(1, *map(len, origins)) if origins else 1
-        buffers = self._prepare(rows, counts, max(counts), max(1, *wanted), drafting)
+        new_tokens, images = self.images.place(new_tokens)
+        buffers = self._prepare(rows, counts, max(counts), max(1, *wanted), drafting, images)
         for index, row in enumerate(rows):
             tokens, count = new_tokens[row], counts[row]
             if count == 1:  # of the most frequent step; its index of logits can only be 0
-                self.check_ids(tokens[0], tokens[0])
+                self.check_ids(tokens[0], tokens[0], len(images))
                 buffers.input_ids[index, 0] = tokens[0]
                 buffers.logit_indices[index, 0] = 0
             elif count:
-                self.check_ids(min(tokens), max(tokens))
+                self.check_ids(min(tokens), max(tokens), len(images))
                 buffers.input_ids[index, :count] = tokens
                 buffers.logit_indices[index, : wanted[row]] = self._slots.numbers[count - wanted[row] : count]
             if trees and trees[row]:
@@ -222,25 +226,19 @@ class DecoderSession(CachedRows, Closing):
 
         Raises `UsageError` for a sequence longer than the limit and for invalid ids, `EngineError`.
         """
-        ids = np.asarray(input_ids, np.int64)
-        if ids.ndim != 2 or ids.shape[0] != self.batch or ids.shape[1] < 1:
-            raise UsageError(f"input_ids {ids.shape}: expected [{self.batch}, tokens].")
+        ids, real, wanted = step_inputs(self.batch, input_ids, counts, logit_indices)
         self.check_ids(ids.min(), ids.max())
-        tokens = ids.shape[1]
-        real = np.full(self.batch, tokens, np.int64) if counts is None else np.asarray(counts, np.int64)
-        if real.shape != (self.batch,) or real.min() < 0 or real.max() > tokens:
-            raise UsageError(f"counts {real.tolist()}: expected {self.batch} from 0 to {tokens}.")
-        wanted = np.maximum(real - 1, 0)[:, None] if logit_indices is None else np.asarray(logit_indices, np.int64)
-        if wanted.ndim != 2 or wanted.shape[0] != self.batch or wanted.min() < 0 or wanted.max() >= tokens:
-            raise UsageError(f"logit_indices {wanted.shape}: expected [{self.batch}, wanted] from 0 to {tokens - 1}.")
-        self.check_lengths(real.tolist())
-        buffers = self._prepare(range(self.batch), real.tolist(), tokens, wanted.shape[1], wanted.shape[1])
+        self.check_lengths(real)
+        shape = ids.shape[1], wanted.shape[1], wanted.shape[1]
+        buffers = self._prepare(range(self.batch), real, *shape, self.images.none)
         buffers.input_ids[:] = ids
         buffers.logit_indices[:] = wanted
         buffers.draft_indices[:] = wanted
-        return self._run(buffers, real.tolist()).copy()
+        return self._run(buffers, real).copy()
 
-    def _prepare(self, rows: range, counts: Sequence[int], tokens: int, wanted: int, drafting: int) -> StepBuffers:
+    def _prepare(
+        self, rows: range, counts: Sequence[int], tokens: int, wanted: int, drafting: int, images: Logits
+    ) -> StepBuffers:
         """The buffers of a step of `tokens` for `rows`, with space in the cache: for sequences without branches.
 
         `counts`: of all rows, how many of them are real. `drafting`: after so many, where the graph drafts.
@@ -252,8 +250,9 @@ class DecoderSession(CachedRows, Closing):
                     self.truncate(row, max(self._limits.slots - behind, 0))
         lengths = self.lengths[rows.start : rows.stop]
         self._reserve(max(lengths) + behind)
-        shape = Shape(rows.start, len(rows), tokens, wanted, drafting, self._attended_tokens)
+        shape = Shape(rows.start, len(rows), tokens, wanted, drafting, self._attended_tokens, len(images))
         buffers = self._pool.find(shape) or self._pool.make(shape, self.capacity, self._shared_buffers(shape))
+        buffers.image_embeddings[:] = images
         self._slots.place(buffers, lengths)
         return buffers
 

@@ -14,6 +14,7 @@ import numpy as np
 import numpy.typing as npt
 
 from intaglio.bundle.bundle import Bundle, Decoder, TensorSpec
+from intaglio.bundle.image_records import EMBEDDINGS
 from intaglio.errors import BundleError
 from intaglio.networks.early_exit import NEVER
 from intaglio.runtime.engines.memory import Array
@@ -30,6 +31,7 @@ WANTED = "positions_wanted"  # tokens whose logits are returned
 DRAFTING = "drafting"  # tokens to draft after, in a graph that drafts
 DRAFTED = "drafted"  # pseudo states of hidden transfer: drafts · drafting, grouped by step
 SOURCE = "source"  # tokens of the encoder's input
+IMAGE_TOKENS = "image_tokens"  # image embeddings of a step, at least 1, in a graph that reads images
 
 # Inputs of every decoder, in the graph's order; then those of some decoders; then the caches.
 INPUT_IDS = TensorSpec("input_ids", "int64", (BATCH, TOKENS))
@@ -69,6 +71,11 @@ def cache_axes(decoder: Decoder) -> tuple[int | str, ...]:
 def cross_axes(decoder: Decoder) -> tuple[int | str, ...]:
     """The axes of the keys and values of a source, `CROSS` + a cache's name."""
     return BATCH, decoder.kv_heads, SOURCE, decoder.head_dim
+
+
+def image_embeddings_spec(width: int) -> TensorSpec:
+    """The input of a decoder that reads images: row i is what the token id `vocab_size` + i of the step stands for."""
+    return TensorSpec(EMBEDDINGS, "float32", (IMAGE_TOKENS, width))
 
 
 def logits_spec(name: str, decoder: Decoder) -> TensorSpec:
@@ -117,7 +124,7 @@ def step_feeds(
     capacity       slots of the caches; by default as many as the step needs
     draft_indices  [batch, drafting], the tokens to draft after, in a graph that drafts; by default all
 
-    No token exits early. The caches (`empty_caches`) and the encoder's outputs are not included.
+    No token exits early, there are no images. The caches (`empty_caches`) and the encoder's outputs are not included.
     """
     batch, tokens = input_ids.shape
     every = np.tile(np.arange(tokens), (batch, 1))
@@ -142,6 +149,8 @@ def step_feeds(
         feeds[DRAFT_POSITIONS.name], feeds[DRAFT_MASK.name] = draft_mask(
             places, seen, start, origins, decoder.drafts, decoder.sliding_window, slots
         )
+    if decoder.image_width:
+        feeds[EMBEDDINGS] = np.zeros((1, decoder.image_width), np.float32)
     if decoder.saturation_exits:
         feeds[EXIT_THRESHOLDS.name] = np.full(batch, NEVER, np.float32)
     return feeds

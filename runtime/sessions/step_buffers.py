@@ -10,6 +10,7 @@ import numpy as np
 import numpy.typing as npt
 
 from intaglio.bundle.bundle import Decoder, TensorSpec
+from intaglio.bundle.image_records import EMBEDDINGS
 from intaglio.runtime.engines.engine import Binding, Engine
 from intaglio.runtime.engines.memory import Array, Buffer
 from intaglio.runtime.sessions.draft_inputs import drafted
@@ -42,6 +43,7 @@ class Shape(NamedTuple):
     wanted: int  # positions whose logits are returned
     drafting: int  # tokens to draft after
     attended: int  # capacity of the source buffers, in tokens
+    images: int = 0  # image embeddings, at least 1 in a graph that reads images
 
     @property
     def slice(self) -> slice:
@@ -63,6 +65,7 @@ class StepBuffers:
     mask_rows: list[Buffer]  # the same, one view per row
     drafting: Mapping[str, Array]  # additional inputs of hidden transfer, and `draft_logits`; empty without drafts
     draft_mask: Buffer | None
+    image_embeddings: Array  # [images, width]
     logits: Array
     blocks_run: Integers
     binding: Binding
@@ -134,6 +137,9 @@ class StepPool:
         if behind := drafted(decoder, shape.drafting):
             drafting[DRAFT_POSITIONS.name] = np.zeros((rows, behind), np.int64)
             draft_mask = bound[DRAFT_MASK.name] = memory.zeros((rows, behind, capacity), np.bool_)
+        image_embeddings = np.zeros((shape.images, decoder.image_width), np.float32)
+        if shape.images:
+            bound[EMBEDDINGS] = image_embeddings
         blocks_run = np.zeros((rows, wanted), np.int64)
         if decoder.saturation_exits:
             bound[BLOCKS_RUN.name] = blocks_run
@@ -145,6 +151,7 @@ class StepPool:
             mask_rows=[mask[row] for row in range(rows)],
             drafting=drafting,
             draft_mask=draft_mask,
+            image_embeddings=image_embeddings,
             logits=logits,
             blocks_run=blocks_run,
             binding=self._engine.bind({**bound, **drafting}),

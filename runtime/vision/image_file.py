@@ -38,11 +38,15 @@ def read_image(path: str | Path) -> Pixels:
     It is turned as its EXIF data states; grey values become three equal colours, transparency is left out; of an
     animation the first frame is read. Raises `UsageError` for one that is damaged, too large, or has more than 8 bits.
     """
+    return decode_image(read_file(path), f"image {path}")
+
+
+def read_file(path: str | Path) -> bytes:
+    """The content of an image file. Raises `UsageError` for one that cannot be read, or is too large."""
     try:
-        data = read_bytes(Path(path), MOST_BYTES)
+        return read_bytes(Path(path), MOST_BYTES)
     except OSError as error:
         raise UsageError(f"image {path}: {error.strerror or one_line(error)}. Give a readable image file.") from error
-    return decode_image(data, f"image {path}")
 
 
 def decode_image(data: bytes, name: str) -> Pixels:

@@ -8,6 +8,7 @@ from pathlib import Path
 import numpy as np
 
 from intaglio.bundle.bundle import Bundle, TensorSpec
+from intaglio.bundle.image_records import PIXELS as PIXELS
 from intaglio.closing import Closing
 from intaglio.errors import BundleError, EngineError, UsageError
 from intaglio.runtime.engines.engine import Array
@@ -17,7 +18,6 @@ from intaglio.runtime.vision.image_file import Pixels, read_image
 from intaglio.runtime.vision.text_tower import ZeroShot
 from intaglio.targets import DEFAULT
 
-PIXELS = "pixels"  # the input's name
 INPUT = TensorSpec(PIXELS, "uint8", ("batch", 3, "height", "width"))  # red, green and blue
 OUTPUTS = {"classify": "logits", "embed": "image_embedding"}  # task -> the output that is read, float [batch, width]
 

@@ -68,6 +68,7 @@ SEEN_BY = {
     "runtime/engines/tensorrt/engine.py --force": "build",
     "runtime/engines/tensorrt/engine.py --gpu": "build",
     "runtime/generation/generate.py": "generate serve bench",
+    "runtime/generation/requests/image_prompts.py": "generate",
     "runtime/generation/requests/strategy_choice.py": "generate serve bench",
     "runtime/sampling/grammar.py": "generate",
     "runtime/text/embedding_prompts.py": "run serve",

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING, Any, Protocol
+
+from msgspec import structs
 
 from intaglio.accuracy.default_bounds import Bounds
 from intaglio.bundle.bundle import Decoder, Draft, LayerCache
@@ -27,8 +30,25 @@ from intaglio.networks.positions import first_position
 if TYPE_CHECKING:
     from intaglio.exporters.decoders.traced.trace import TracedGraph
 
+
 NUMBERS = ("num_hidden_layers", "num_attention_heads", "max_position_embeddings")
 BORDERS = ("sliding_window", "attention_chunk_size", "floor_scale")  # numbers of tokens after which a layer may change
+
+
+class ImagePart(Protocol):
+    """The part of a model that reads images, beside its decoder: see `exporters.image_text`."""
+
+    width: int  # of an embedding
+
+    def trace(self, model: Any, dtype: Any) -> TracedGraph:
+        """Trace `model`, whose parameters are `DeferredTensor`s and are consumed; return the graph of its decoder."""
+        ...
+
+    def add(
+        self, architecture: str, draft: Draft, bounds: Bounds, cuts: Sequence[str], context: str | None
+    ) -> dict[str, Checked]:
+        """Add the traced part to a draft that has the decoder, and compare both with the source model."""
+        ...
 
 
 def export_traced_decoder(
@@ -38,10 +58,12 @@ def export_traced_decoder(
     draft: Draft,
     bounds: Bounds | None,
     context: str | None = None,
+    beside: Callable[[Checkpoint, Any], ImagePart] | None = None,
 ) -> dict[str, Checked]:
     """Fill `draft` with the decoder of `checkpoint`; with `bounds`, compare its logits with the source model's.
 
-    `context`: "short" or "long", for rotary embeddings with other frequencies for long texts.
+    `context`: "short" or "long", for rotary embeddings with other frequencies for long texts. `beside`: returns the
+    part of the checkpoint that reads images, from its configuration in `transformers`.
 
     Raises `SourceError` for a checkpoint that is inconsistent or not supported, `UsageError` without `bounds`.
     """
@@ -62,8 +84,12 @@ def export_traced_decoder(
             raise check_needed(f"the graph of a {family.architecture} is traced", by_layer=True)
         fix_frequencies(model, context)
         vocabulary = int(model.get_output_embeddings().weight.shape[0])
+        images = beside(checkpoint, config) if beside is not None else None
         with tracing_errors(checkpoint, family.architecture):
-            graph = trace(trained_module(checkpoint, model, DeferredTensor.of), getattr(torch, dtype))
+            if images is not None:
+                graph = images.trace(model, getattr(torch, dtype))
+            else:
+                graph = trace(trained_module(checkpoint, model, DeferredTensor.of), getattr(torch, dtype))
         start = first_position(model)
         del model
     decoder = with_ends(
@@ -71,6 +97,7 @@ def export_traced_decoder(
     )
     drafts, exits = checkpoint.drafts(decoder.layers), checkpoint.early_exit(decoder.layers)
     decoder = with_trained(decoder, drafts, exits)
+    decoder = structs.replace(decoder, image_width=images.width if images else 0)
     write_decoder_tokenizer(checkpoint, draft.path, decoder.vocab_size)
     batch = token_batch(draft.path, decoder)
     with step("running the source model"):
@@ -84,7 +111,8 @@ def export_traced_decoder(
         draft.notes.append(f"of these, stored in {dtype}, as looked up or in groups below 32: {names}")
     with step("checking against the source model"):
         cuts = block_outputs(graph.layers, [blocks])
-        return check_decoder(draft.model_path, decoder, bounds, batch, expected, cuts, past)
+        checked = check_decoder(draft.model_path, decoder, bounds, batch, expected, cuts, past)
+    return checked | (images.add(family.architecture, draft, bounds, cuts, context) if images else {})
 
 
 def _check_drafts(checkpoint: Checkpoint, config: Any) -> None:

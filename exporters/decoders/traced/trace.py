@@ -49,6 +49,7 @@ from intaglio.runtime.sessions.step import (
     CAPACITY,
     DRAFTED,
     DRAFTING,
+    IMAGE_TOKENS,
     PAST,
     PRESENT,
     STEP,
@@ -59,7 +60,8 @@ from intaglio.runtime.sessions.step import (
 
 GRAPH = "decoder"  # the graph's name
 FOLDED = 1024  # elements of a constant; weights are not folded
-EXAMPLE = {BATCH: 2, TOKENS: 3, CAPACITY: 16, WANTED: 2, DRAFTING: 2}  # a size of 1 would be taken as a constant
+# A size of 1 would be taken as a constant.
+EXAMPLE = {BATCH: 2, TOKENS: 3, CAPACITY: 16, WANTED: 2, DRAFTING: 2, IMAGE_TOKENS: 5}
 
 
 @dataclass

@@ -38,7 +38,7 @@ class CrossAttentionModule(DecoderModule):
             for _, heads, _, width in [map(int, tensor.shape)]
         ]
         masks = [spec for spec in self.sources if spec == SOURCE_MASK]
-        self.inputs = (*masks, *specs)  # type: ignore[misc]  # these depend on the model
+        self.inputs = (*masks, *specs)  # these depend on the model
         return cache.shapes
 
     def encode(self, *source: Tensor, cache: Any = None) -> list[Tensor]:

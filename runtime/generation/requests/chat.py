@@ -77,16 +77,23 @@ def parse_messages(text: str, where: str) -> list[Message]:
 class ChatTemplate:
     """The chat template of a bundle, compiled in a separate process; `render` makes prompts with it."""
 
-    def __init__(self, source: str, tokens: Mapping[str, str], where: str, tool_source: str | None = None):
+    def __init__(
+        self,
+        source: str,
+        tokens: Mapping[str, str],
+        where: str,
+        tool_source: str | None = None,
+        in_parts: bool = False,
+    ):
         """Compile `source`, a jinja2 template. `tokens`: special tokens ("bos_token" -> "<s>"); `where`: for errors.
 
-        `tool_source`: the template for prompts with tools, where that is another. Raises `BundleError` for a template
-        that does not compile.
+        `tool_source`: the template for prompts with tools, where that is another. `in_parts`: a message's content is a
+        list of texts and images. Raises `BundleError` for a template that does not compile.
         """
         self.source = source
         self.tool_source = tool_source or source
         self._tokens = dict(tokens)
-        self._where = where
+        self._where, self._in_parts = where, in_parts
         self._reads_system: set[bool] = set()  # with tools, without: where a single system message is output
         self._process = self._start()
 
@@ -109,7 +116,8 @@ class ChatTemplate:
                 "Use a plain prompt, or a bundle that has one."
             )
         tokens = special_tokens({**read_object(bundle, SPECIAL_TOKENS), **configuration})
-        return cls(source, tokens, str(where), tool_source if isinstance(tool_source, str) else None)
+        in_parts = bundle.manifest.image_encoder is not None
+        return cls(source, tokens, str(where), tool_source if isinstance(tool_source, str) else None, in_parts)
 
     @property
     def knows_tools(self) -> bool:
@@ -154,6 +162,9 @@ class ChatTemplate:
         """Run the template on messages that it may reject."""
         calls = [call.function for message in messages for call in message.tool_calls or ()]
         shown = [message.as_variable() for message in messages]
+        for each in shown if self._in_parts else ():
+            if isinstance(each["content"], str):
+                each["content"] = [{"type": "text", "text": each["content"]}]
         return self.fill({**variables, "messages": shown}, [call.as_text() for call in calls])
 
     def fill(self, variables: Mapping[str, Any], arguments: Sequence[str] = ()) -> str:
@@ -173,7 +184,7 @@ class ChatTemplate:
 
     @cached_property
     def _for_tools(self) -> ChatTemplate:
-        return ChatTemplate(self.tool_source, self._tokens, self._where)
+        return ChatTemplate(self.tool_source, self._tokens, self._where, in_parts=self._in_parts)
 
     def _start(self) -> Child:
         process = Child("intaglio.runtime.generation.text.template_process")

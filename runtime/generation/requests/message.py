@@ -57,6 +57,10 @@ class Message(msgspec.Struct):
             **{key: value for key, value in given.items() if value is not None},
         }
 
+    def between(self, word: str) -> Message:
+        """The message with `word` at both ends of its content."""
+        return msgspec.structs.replace(self, content=f"{word} {self.content} {word}")
+
 
 def _call(call: ToolCall) -> dict[str, Any]:
     """Return a tool call with its arguments as an object."""

@@ -10,17 +10,23 @@ from typing import NamedTuple, Self
 from intaglio.bundle.bundle import Bundle
 from intaglio.errors import ContextLengthError, UsageError
 from intaglio.runtime.generation.requests.chat import ChatPrompt, ChatTemplate
+from intaglio.runtime.generation.requests.image_prompts import ImagePrompts, ImageText, images_in
 from intaglio.runtime.generation.requests.message import Message
+from intaglio.runtime.sessions.image_table import EmbeddedImage
 from intaglio.runtime.text.tokenizer import check_characters, check_unicode, check_words, longest_token, read_backend
+from intaglio.runtime.vision.image_file import Pixels
+from intaglio.runtime.vision.image_reader import ImageFile, ImageReader
 
-Prompt = str | Sequence[Message] | ChatPrompt  # a text to continue, or a conversation to answer
+Prompt = str | ImageText | Sequence[Message] | ChatPrompt  # a text to continue, or a conversation to answer
 
 
 class EncodedPrompt(NamedTuple):
-    """A prompt as text and as token ids."""
+    """A prompt as text and as token ids, in which an image is its one token or the tokens of its frames."""
 
     text: str
     tokens: list[int]
+    image_ids: Sequence[int] = ()  # the tokens with ids of what the images show; none without images
+    images: Sequence[EmbeddedImage] = ()
 
 
 class PromptLimit(NamedTuple):
@@ -47,9 +53,10 @@ class PromptLimit(NamedTuple):
 class PromptEncoder:
     """The tokenizer and the chat template of a bundle; thread-safe."""
 
-    def __init__(self, bundle: Bundle):
-        """Open the tokenizer. Raises `BundleError` for a bundle without one."""
+    def __init__(self, bundle: Bundle, reader: ImageReader | None = None):
+        """Open the tokenizer. `reader`: of images. Raises `BundleError` for a bundle without a tokenizer."""
         self._bundle = bundle
+        self._images = ImagePrompts(reader) if reader is not None else None
         self._lock = threading.RLock()  # the template's process answers one at a time
         self.tokenizer = read_backend(bundle)
         self._longest_token = longest_token(self.tokenizer)
@@ -63,12 +70,14 @@ class PromptEncoder:
         """Encode a text (with the tokenizer's special tokens) or a conversation (with its template); keep token ids.
 
         With a `limit`, a prompt must have a token and fit into it; a far too long text is not tokenized.
-        Raises `UsageError` otherwise, for invalid text, and for messages or tools that the template rejects.
+        Raises `UsageError` otherwise, for invalid text and images, and for messages or tools that the template rejects.
         """
         if isinstance(prompt, EncodedPrompt):
             return _checked(prompt, limit)
         if isinstance(prompt, str):
             return self._encoded(prompt, limit, special=True)
+        if isinstance(prompt, ImageText):
+            return self._encoded(prompt.text, limit, special=True, images=prompt.images)
         if isinstance(prompt, ChatPrompt):
             return self._rendered(prompt, limit)
         if messages := [each for each in prompt if isinstance(each, Message)]:
@@ -81,19 +90,32 @@ class PromptEncoder:
     def _rendered(self, prompt: ChatPrompt, limit: PromptLimit | None) -> EncodedPrompt:
         with self._lock:
             text = self.template.render(prompt.messages, prompt.tools, prompt.options)
-        return self._encoded(text, limit, special=False)
+        return self._encoded(text, limit, special=False, images=images_in(prompt.messages))
 
-    def _encoded(self, text: str, limit: PromptLimit | None, special: bool) -> EncodedPrompt:
+    def _encoded(
+        self, text: str, limit: PromptLimit | None, special: bool, images: Sequence[ImageFile] = ()
+    ) -> EncodedPrompt:
         """Encode a text. `special`: add the tokenizer's special tokens, which a chat template writes itself."""
+        if images and self._images is None:
+            raise UsageError(
+                f"bundle {self._bundle.path}: its model reads no images, and the prompt has {len(images)}. Leave them "
+                "out, or use the bundle of a model that does, such as SmolVLM."
+            )
         if limit is not None:
             check_characters(text, limit.tokens, self._longest_token)
         check_unicode(text)
         check_words(text)
         if not text:
             return _checked(EncodedPrompt(text, []), limit)
+        shown, frames = text, list[Pixels]()
+        if self._images is not None:
+            shown, frames = self._images.expand(text, images, limit.tokens if limit is not None else None)
         # Unlike `encode`, `encode_batch` lets other threads run meanwhile.
-        tokens = list(self.tokenizer.encode_batch([text], add_special_tokens=special)[0].ids)
-        return _checked(EncodedPrompt(text, tokens), limit)
+        tokens = list(self.tokenizer.encode_batch([shown], add_special_tokens=special)[0].ids)
+        encoded = _checked(EncodedPrompt(text, tokens), limit)
+        if self._images is None or not frames:
+            return encoded
+        return EncodedPrompt(text, tokens, *self._images.place(tokens, frames))
 
 
 def _checked(prompt: EncodedPrompt, limit: PromptLimit | None) -> EncodedPrompt:

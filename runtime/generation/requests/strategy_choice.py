@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
+from pathlib import Path
 
 from intaglio.errors import UsageError
 from intaglio.runtime.sampling.sampler import Sampling
@@ -52,3 +53,11 @@ def sampling_of(
     if given or name == "sample":
         given.setdefault("temperature", 1.0)
     return name, Sampling(**given, **penalties)  # type: ignore[arg-type]
+
+
+def drafting_option(early_exit: bool, draft: object | None, adapter: Sequence[str | Path]) -> str | None:
+    """The option that chooses a draft model; None without one. Raises `UsageError` for options that exclude it."""
+    for option, given in (("--draft", draft is not None), ("--adapter", bool(adapter))):
+        if early_exit and given:
+            raise UsageError(f"--early-exit and {option} are both given, expected at most one. Leave one out.")
+    return "--early-exit" if early_exit else "--draft" if draft is not None else None

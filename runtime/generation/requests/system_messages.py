@@ -76,7 +76,7 @@ def _drops_system_message(render: Render, messages: Sequence[Message]) -> bool:
     for number, message in enumerate(messages):
         if message.content is not None and message.role in (*SYSTEM, "user"):
             words[word := f"qz{number}zq"] = message.role in SYSTEM
-            message = msgspec.structs.replace(message, content=f"{word} {message.content} {word}")
+            message = message.between(word)
         marked.append(message)
     try:
         text = render(marked)

@@ -51,7 +51,7 @@ def chunk_of(state: RequestState, forward: Forward, cached: int, limit: int) -> 
 
     It has at most `limit` tokens, unless logits are wanted after more of them.
     """
-    missing = forward.sequence[cached:]
+    missing = state.in_cache(forward.sequence)[cached:]
     if forward.tree and not missing:
         return Chunk(state, forward, forward.tree, forward.wanted, answers=True)
     unwanted = len(missing) if forward.tree else len(missing) - forward.wanted

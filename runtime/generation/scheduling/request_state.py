@@ -171,6 +171,14 @@ class RequestState:
         if self._steps is not None:
             self._steps.close()
 
+    def in_cache(self, tokens: Sequence[int]) -> Sequence[int]:
+        """What identifies the keys and values of `tokens`, which begin with the prompt: those of images by their ids.
+
+        A session takes these ids, too.
+        """
+        ids = self.prompt.image_ids
+        return [*ids[: len(tokens)], *tokens[len(ids) :]] if ids else tokens
+
     @property
     def generated(self) -> int:
         """Number of tokens generated so far."""

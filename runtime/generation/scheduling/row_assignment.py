@@ -42,7 +42,8 @@ class Row:
         if self.state.sequence is None:
             return (), 0
         tokens, all_blocks = self.state.sequence.tokens, self.state.request.strategy.whole_passes
-        return tokens, len(tokens) - 1 if all_blocks else min(len(tokens) - 1, len(self.state.start))
+        cached = self.state.in_cache(tokens)
+        return cached, len(tokens) - 1 if all_blocks else min(len(tokens) - 1, len(self.state.start))
 
 
 class Rows:
@@ -131,7 +132,7 @@ class Rows:
             return False
         alike = (other for other in earlier if other.state and other.adapter == row.adapter)
         prefilling = (other for other in alike if other.state and is_prefilling(other.state, session, lengths))
-        shared = (shared_tokens(*other.known(), state.start) for other in prefilling)
+        shared = (shared_tokens(*other.known(), state.in_cache(state.start)) for other in prefilling)
         return max(shared, default=0) - lengths(session)[row.number] >= MIN_SHARED
 
     def _cached_prefix(self, row: Row, session: DecoderSession, state: RequestState, lengths: Lengths) -> int:
@@ -142,7 +143,7 @@ class Rows:
         if isinstance(session, EarlyExitSession):  # passes of the whole model overwrite what the exit alone wrote
             held = min(held, lengths(self._target)[row.number])
         tokens, known = row.known()
-        return shared_tokens(tokens, min(held, known), state.start)
+        return shared_tokens(tokens, min(held, known), state.in_cache(state.start))
 
 
 def current_lengths(session: DecoderSession) -> Sequence[int]:

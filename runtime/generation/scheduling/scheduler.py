@@ -30,6 +30,7 @@ from intaglio.runtime.sessions.decoder import DecoderSession, Logits
 from intaglio.runtime.sessions.encoder_decoder import EncoderDecoderSession
 from intaglio.runtime.strategies import CachedModel, EncodeSource, Strategy
 from intaglio.runtime.strategies.contract import NO_LOGITS
+from intaglio.runtime.vision.image_reader import ImageReader
 
 
 class Scheduler:
@@ -49,11 +50,15 @@ class Scheduler:
         target: DecoderSession,
         draft: DecoderSession | None = None,
         options: SchedulerOptions | None = None,
+        reader: ImageReader | None = None,
     ):
-        """`target` runs `bundle`, `draft` a draft model with the same tokens and rows. The caller closes both."""
+        """`target` runs `bundle`, `draft` a draft model with the same tokens and rows. The caller closes both.
+
+        `reader`: of the images in prompts, if the bundle reads any.
+        """
         assert bundle.manifest.decoder is not None, "a session was opened for it"
         options = options or SchedulerOptions()
-        self.prompts = PromptEncoder(bundle)
+        self.prompts = PromptEncoder(bundle, reader)
         self.limit = min(session.limit for session in (target, draft) if session)  # tokens of a prompt and its text
         self._ends = frozenset(bundle.manifest.decoder.eos_token_ids)
         self._target, self._draft, self._chunk_size = target, draft, options.chunk
@@ -106,7 +111,10 @@ class Scheduler:
 
     def encode(self, prompt: Prompt | Sequence[int] | EncodedPrompt) -> EncodedPrompt:
         """Encode a prompt. Raises `UsageError` if it is invalid, empty or too long; may be called from any thread."""
-        return self.prompts.encode(prompt, PromptLimit.of(self.limit, self.source_limit))
+        encoded = self.prompts.encode(prompt, PromptLimit.of(self.limit, self.source_limit))
+        if encoded.images and self._draft is not None:
+            raise UsageError("the prompt has images, which a draft model does not read. Leave the draft model out.")
+        return encoded
 
     def cancel(self, state: RequestState) -> None:
         """Abort a request before the next pass and keep its partial output; its row is free for that pass."""

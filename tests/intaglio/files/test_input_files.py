@@ -137,7 +137,7 @@ READERS: dict[str, Reader] = {
 OTHERS = {
     "a bundle or a checkpoint": {"bundle", "source", "draft", "teacher", "start", "adapter"},
     "recordings": {"recordings"},
-    "binary": {"sensitivity", "tls_cert", "tls_key"},
+    "binary": {"image", "sensitivity", "tls_cert", "tls_key"},
     "written": {"output", "report", "timeline", "trace", "picture", "plot", "corpora"},
 }
 

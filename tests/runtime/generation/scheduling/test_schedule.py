@@ -60,6 +60,7 @@ class Machine:
         state = SimpleNamespace(
             forward=Forward(model, tokens, wanted=1, tree=tree_tokens, parents=tree_tokens, origins=[0] * bool(tree)),
             start=list(prompt),
+            in_cache=list,  # there are no images
             served=served,
             sequence=SimpleNamespace(tokens=tokens),
             request=SimpleNamespace(reuse_prefix=reuse, adapter=None, strategy=SimpleNamespace(whole_passes=True)),

@@ -1,0 +1,1 @@
+"""Decoders that read images in their prompts: SmolVLM and Idefics3."""

@@ -1,0 +1,124 @@
+"""Images in prompts: as parts of messages or beside a text, and as tokens."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from intaglio.errors import UsageError
+from intaglio.runtime.generation.requests.message import Message
+from intaglio.runtime.sessions.image_table import EmbeddedImage
+from intaglio.runtime.vision.image_file import Pixels, read_file
+from intaglio.runtime.vision.image_prompt import image_text
+from intaglio.runtime.vision.image_reader import ImageFile, ImageReader
+
+
+@dataclass(frozen=True)
+class ImageText:
+    """A text to continue, with images in the places of its image tokens, in order."""
+
+    text: str
+    images: Sequence[ImageFile]
+
+
+class ImageMessage(Message, kw_only=True):
+    """A message of texts and images; its `content` is the texts alone."""
+
+    parts: Sequence[str | ImageFile]
+
+    def as_variable(self) -> dict[str, Any]:
+        """See `Message`; the content is a list of parts."""
+        parts = [{"type": "text", "text": part} if isinstance(part, str) else {"type": "image"} for part in self.parts]
+        return {**super().as_variable(), "content": parts}
+
+    def between(self, word: str) -> Message:
+        """See `Message`."""
+        return message_of(self.role, [f"{word} ", *self.parts, f" {word}"], self.name)
+
+
+def message_of(role: str, parts: Sequence[str | ImageFile], name: str | None = None) -> Message:
+    """A message of these parts, some of which are images."""
+    return ImageMessage(role, "\n".join(part for part in parts if isinstance(part, str)), name, parts=parts)
+
+
+def images_in(messages: Iterable[Message]) -> list[ImageFile]:
+    """The images of a conversation, in order."""
+    shown = (message.parts for message in messages if isinstance(message, ImageMessage))
+    return [part for parts in shown for part in parts if isinstance(part, ImageFile)]
+
+
+def with_images(prompts: str | Iterable[Any], paths: Sequence[str | Path]) -> Iterable[Any]:
+    """Each of `prompts`, texts or conversations, with the images at `paths`.
+
+    In a text they are in the places of its image tokens, in a conversation before the text of its last message. Raises
+    `UsageError` for a file that cannot be read, and a conversation whose last message is not the user's.
+    """
+    images = [ImageFile(read_file(path), f"image {path}") for path in paths]
+    given = [prompts] if isinstance(prompts, str) else prompts
+    return (_with_images(prompt, images) for prompt in given) if images else given
+
+
+def _with_images(prompt: Any, images: Sequence[ImageFile]) -> ImageText | list[Message]:
+    if isinstance(prompt, str):
+        return ImageText(prompt, images)
+    *before, last = prompt
+    if last.role != "user" or isinstance(last, ImageMessage):
+        raise UsageError("--image: the last message is not a text of the user. Add one to the conversation.")
+    return [*before, message_of("user", [*images, last.content or ""], last.name)]
+
+
+class Expanded(NamedTuple):
+    """A prompt's text with the markers and tokens of its images, and their frames."""
+
+    text: str
+    frames: list[Pixels]
+
+
+class ImagePrompts:
+    """The images in the prompts of a bundle: their tokens' places in a text, and their ids."""
+
+    def __init__(self, reader: ImageReader):
+        self._reader, self._encoder = reader, reader.encoder
+
+    def expand(self, text: str, images: Sequence[ImageFile], most: int | None) -> Expanded:
+        """Write the tokens of each image in the place of its one token. No more images are read beyond `most` tokens.
+
+        Raises `UsageError` for images that cannot be read, and if the text has another number of image tokens.
+        """
+        token, tokens = self._encoder.token, self._encoder.tokens
+        *before, end = text.split(token)
+        if len(before) != len(images):
+            raise UsageError(
+                f"the prompt has {len(before)} {token} and {len(images)} images, expected as many of each. Write "
+                f"{token} where an image belongs."
+            )
+        frames: list[Pixels] = []
+        pieces: list[str] = []
+        count = 0
+        for piece, image in zip(before, images, strict=True):
+            pieces.append(piece)
+            if most is None or count <= most:
+                grid, cut = self._reader.frames(image)
+                frames.append(cut)
+                pieces.append(image_text(grid, self._encoder))
+                count += grid.frames * tokens
+            else:
+                pieces.append(token * tokens)  # at least; the prompt is too long anyway
+        return Expanded("".join([*pieces, end]), frames)
+
+    def place(self, tokens: Sequence[int], frames: Sequence[Pixels]) -> tuple[list[int], list[EmbeddedImage]]:
+        """The ids of a prompt's tokens with those of its images, and the images.
+
+        Raises `UsageError` if the tokenizer made other tokens of the images' text.
+        """
+        images = [self._reader.embed(cut) for cut in frames]
+        ids = [number for image in images for number in image.ids]
+        if tokens.count(self._encoder.token_id) != len(ids):
+            raise UsageError(
+                f"the prompt has {tokens.count(self._encoder.token_id)} tokens of images, and its images have "
+                f"{len(ids)}. Separate {self._encoder.token} from the text around it."
+            )
+        following = iter(ids)
+        return [next(following) if token == self._encoder.token_id else token for token in tokens], images
