@@ -130,8 +130,6 @@ def generate_command(
     check_beams(beams)
     wanted = list(with_images(_prompts(prompts, files, data, messages, chat or system is not None, system), image))
     if beams is not None:
-        if image:
-            raise UsageError("--image: beam search reads no images. Leave --beams out.")
         return _search(bundle, wanted, {"beams": beams, **search}, options, as_json)
     options |= {
         "schema": None if schema is None else read_text(schema, "--schema"),

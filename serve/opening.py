@@ -115,7 +115,7 @@ def _open_decoder(
     if options.max_sequence_tokens is not None:
         generator.cap_limits(options.max_sequence_tokens, generator.vocabulary)
     generator.cap_source_limit(options.max_sequence_tokens or SOURCE_TOKENS)
-    return DecoderModel(name, bundle, DecoderWorker(generator))
+    return DecoderModel(name, bundle, DecoderWorker(generator), max_image_pixels=options.max_image_pixels)
 
 
 def _check_prompt(opened: Mapping[str, Bundle], prompt_name: str) -> None:

@@ -22,6 +22,7 @@ class ServerOptions:
     max_waiting_tokens: int = 1 << 18  # of the prompts of these requests
     max_sequence_tokens: int | None = None  # of a prompt and its text; None: the model's limit
     max_body_bytes: int = 8 << 20  # of a request; larger ones get 413
+    max_image_pixels: int = 1 << 25  # of an image in a conversation, 96 MiB in memory; larger ones get 400
     max_audio_seconds: float = 10_800.0  # of a recording; longer ones get 400
     max_choices: int = 32  # texts per HTTP request: prompts x n
     # Timeouts in seconds for the headers of a request (then: disconnected), and for its body (then: status 408)
@@ -31,7 +32,7 @@ class ServerOptions:
     grace: float = 30.0  # seconds for running requests to finish after SIGTERM
 
     def __post_init__(self) -> None:
-        for name in ("rows", "max_waiting", "max_waiting_tokens", "max_body_bytes", "max_choices"):
+        for name in ("rows", "max_waiting", "max_waiting_tokens", "max_body_bytes", "max_image_pixels", "max_choices"):
             if getattr(self, name) < 1:
                 raise UsageError(f"{name.replace('_', ' ')} {getattr(self, name)}: expected at least 1.")
         if self.max_sequence_tokens is not None and self.max_sequence_tokens < 2:

@@ -43,6 +43,12 @@ limit_options = group(
     click.option(
         "--max-body-bytes", default=8 << 20, show_default=True, help="Maximum bytes of a request; larger ones get 413."
     ),
+    click.option(
+        "--max-image-pixels",
+        default=1 << 25,
+        show_default=True,
+        help="Maximum pixels of an image in a conversation; larger ones get 400.",
+    ),
     click.option("--max-choices", default=32, show_default=True, help="Maximum outputs per request: prompts x n."),
     click.option(
         "--body-timeout",

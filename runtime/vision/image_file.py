@@ -25,7 +25,6 @@ DEEP = ("I", "F")  # modes with more than 8 bits, as their names begin, of which
 MOST_PIXELS = 89_478_485  # where Pillow begins to warn; 256 MiB in red, green and blue
 MOST_BYTES = 256 << 20  # of a file
 LONGEST = 100  # times the shorter side; resized by its shorter side, such an image would take too much memory
-_TOO_LARGE = f"more than {MOST_PIXELS} pixels in all. Reduce it."
 _CONVERT = "Convert it to an 8-bit PNG or JPEG."
 
 # what Pillow logs of a damaged file is in our own message; without a handler it would go to standard error
@@ -49,7 +48,7 @@ def read_file(path: str | Path) -> bytes:
         raise UsageError(f"image {path}: {error.strerror or one_line(error)}. Give a readable image file.") from error
 
 
-def decode_image(data: bytes, name: str) -> Pixels:
+def decode_image(data: bytes, name: str, most_pixels: int = MOST_PIXELS) -> Pixels:
     """The pixels of an image file with the content `data`; see `read_image`. `name` is what messages call it."""
     library: Any = load("PIL.Image")
     operations: Any = load("PIL.ImageOps")
@@ -57,7 +56,7 @@ def decode_image(data: bytes, name: str) -> Pixels:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")  # of metadata; too many pixels are refused below
             with library.open(io.BytesIO(data), formats=FORMATS) as image:
-                _check_size(image.size, name)
+                _check_size(image.size, name, most_pixels)
                 if image.mode.startswith(DEEP):
                     raise UsageError(f"{name}: has {image.mode} pixels of more than 8 bits. {_CONVERT}")
                 pixels = np.asarray(operations.exif_transpose(image).convert("RGB"))
@@ -67,16 +66,20 @@ def decode_image(data: bytes, name: str) -> Pixels:
         if isinstance(error, MemoryError):
             raise
         if isinstance(error, library.DecompressionBombError):
-            raise UsageError(f"{name}: {_TOO_LARGE}") from error
+            raise UsageError(f"{name}: {_too_large(most_pixels)}") from error
         reason = "no known format" if isinstance(error, library.UnidentifiedImageError) else one_line(error, 120)
         raise UsageError(f"{name}: not a readable image ({reason.rstrip('.')}). {_CONVERT}") from error
     return np.ascontiguousarray(pixels)
 
 
-def _check_size(size: tuple[int, int], name: str) -> None:
+def _too_large(most: int) -> str:
+    return f"more than {most} pixels in all. Reduce it."
+
+
+def _check_size(size: tuple[int, int], name: str, most: int) -> None:
     width, height = size
-    if width * height > MOST_PIXELS:
-        raise UsageError(f"{name}: {_TOO_LARGE}")
+    if width * height > most:
+        raise UsageError(f"{name}: {_too_large(most)}")
     if max(size) > LONGEST * min(size):
         raise UsageError(
             f"{name}: {width} x {height} pixels, expected sides that differ at most {LONGEST} times. Crop it."

@@ -18,7 +18,7 @@ from intaglio.runtime.engines.engine import Engine
 from intaglio.runtime.engines.opening import open_engine
 from intaglio.runtime.sessions.image_table import EmbeddedImage, ImageTable
 from intaglio.runtime.vision.frames import Grid, frames_of, grid_of
-from intaglio.runtime.vision.image_file import Pixels, decode_image
+from intaglio.runtime.vision.image_file import MOST_PIXELS, Pixels, decode_image
 from intaglio.targets import DEFAULT
 
 FRAMES = 4  # of an image that are encoded together; bounds the memory
@@ -30,6 +30,7 @@ class ImageFile:
 
     data: bytes
     name: str
+    most_pixels: int = MOST_PIXELS  # one with more is refused
 
 
 class ImageReader(Closing):
@@ -46,7 +47,7 @@ class ImageReader(Closing):
     def frames(self, image: ImageFile) -> tuple[Grid, Pixels]:
         """The grid and the frames of an image. Raises `UsageError` for one that is damaged, or too large."""
         with self._lock:
-            pixels = decode_image(image.data, image.name)
+            pixels = decode_image(image.data, image.name, image.most_pixels)
             height, width, _ = pixels.shape
             return grid_of(height, width, self.encoder), frames_of(pixels, self.encoder)
 

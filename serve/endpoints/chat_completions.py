@@ -168,7 +168,7 @@ class ChatFormatter(Formatter):
         self.requests, calling = conversation_requests(
             fields,
             model,
-            messages_of(fields.messages),
+            messages_of(fields.messages, model),
             fields.response_format,
             fields.tools or (),
             fields.tool_choice,

@@ -10,6 +10,7 @@ from intaglio.bundle.bundle import Bundle
 from intaglio.errors import BundleError
 from intaglio.runtime.generation.requests.chat import ChatTemplate
 from intaglio.runtime.generation.worker import DecoderWorker
+from intaglio.runtime.vision.image_file import MOST_PIXELS
 from intaglio.serve.models.served_agent import ServedAgent
 from intaglio.serve.responses.errors import ApiError, invalid
 from intaglio.serve.workers.encoder_worker import EncoderWorker
@@ -25,6 +26,12 @@ class DecoderModel:
     worker: DecoderWorker
     created: int = field(default_factory=lambda: int(time.time()))
     adapter: str | None = None  # name of one of its adapters; None: the model alone
+    max_image_pixels: int = MOST_PIXELS  # of an image in a prompt
+
+    @property
+    def reads_images(self) -> bool:
+        """Whether prompts may have images."""
+        return self.bundle.manifest.image_encoder is not None
 
     @property
     def adapted(self) -> list[DecoderModel]:

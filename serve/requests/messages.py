@@ -7,7 +7,11 @@ from typing import Any, Literal
 
 import msgspec
 
+from intaglio.runtime.generation.requests.image_prompts import message_of
 from intaglio.runtime.generation.requests.message import FunctionCall, Message, ToolCall
+from intaglio.runtime.vision.image_reader import ImageFile
+from intaglio.serve.models.model import DecoderModel
+from intaglio.serve.requests.images import ImageUrl, image_of
 from intaglio.serve.responses.errors import invalid
 
 # Clients send an answer back as they got it, from this server or another one. What an answer holds beside its text and
@@ -15,10 +19,11 @@ from intaglio.serve.responses.errors import invalid
 
 
 class ContentPart(msgspec.Struct, forbid_unknown_fields=True):
-    """A part of a message; only text is supported."""
+    """A part of a message: a text, or for a model that reads them an image."""
 
     type: str
     text: str | None = None
+    image_url: ImageUrl | str | None = None  # a text is what the Responses API has, in which images are refused
     annotations: list[Any] | None = None  # of an answer
     logprobs: list[Any] | None = None  # of an answer
 
@@ -60,20 +65,48 @@ def text_of(content: str | Sequence[ContentPart] | None, where: str) -> str | No
         return content
     texts = []
     for number, part in enumerate(content):
-        if part.type not in ("text", "input_text", "output_text") or part.text is None:
-            place = f"{where}[{number}]"
-            raise invalid(f"{place}: type {part.type[:40]!r} is not supported, the model reads text only.", place)
-        texts.append(part.text)
+        texts.append(_text_of(part, f"{where}[{number}]"))
     return "\n".join(texts)
 
 
-def messages_of(messages: Sequence[ChatMessage]) -> list[Message]:
-    """Convert messages to those of the runtime. Raises `ApiError`."""
+def _text_of(part: ContentPart, place: str) -> str:
+    if part.type not in ("text", "input_text", "output_text") or part.text is None or part.image_url is not None:
+        raise invalid(f"{place}: type {part.type[:40]!r} is not supported, the model reads text only.", place)
+    return part.text
+
+
+def _parts_of(content: Sequence[ContentPart], role: str, where: str, most_pixels: int) -> list[str | ImageFile]:
+    """The texts and images of a message's content. Raises `ApiError`."""
+    parts: list[str | ImageFile] = []
+    for number, part in enumerate(content):
+        place = f"{where}[{number}]"
+        if part.type != "image_url":
+            parts.append(_text_of(part, place))
+        elif role != "user":
+            raise invalid(f"{place}: only messages of the user may have images, this is the {role}'s.", place)
+        elif not isinstance(part.image_url, ImageUrl) or part.text is not None:
+            expected = '{"type": "image_url", "image_url": {"url": "data:image/png;base64,..."}}'
+            raise invalid(f"{place}: not an image as expected: {expected}. Fix it.", place)
+        else:
+            parts.append(image_of(part.image_url, place, most_pixels))
+    return parts
+
+
+def messages_of(messages: Sequence[ChatMessage], model: DecoderModel | None = None) -> list[Message]:
+    """Convert messages to those of the runtime; those of the user may have images, if `model` reads them.
+
+    Raises `ApiError`.
+    """
     if not messages:
         raise invalid("messages: the list is empty. Send at least one message.", "messages")
     found = []
     for number, message in enumerate(messages):
         where = f"messages[{number}]"
+        if model is not None and model.reads_images and isinstance(message.content, list):
+            parts = _parts_of(message.content, message.role, f"{where}.content", model.max_image_pixels)
+            if message.role == "user":
+                found.append(message_of("user", parts, message.name))
+                continue
         text = text_of(message.content, f"{where}.content")
         if text is None and not (message.role == "assistant" and message.tool_calls):
             raise invalid(f"{where}.content: is missing. Add it.", f"{where}.content")

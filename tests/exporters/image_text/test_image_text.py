@@ -6,27 +6,16 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from picture_files import picture_files
 from tiny_image_text import SIDE, TOKENS, library_processor, save_image_text
 
 from intaglio import generate, inspect
 from intaglio.bundle.bundle import Bundle
 from intaglio.bundle.model_file import load
 from intaglio.exporters import export
-from intaglio.samples.images import images
 
-SIZES = ((40, 90), (90, 40), (30, 30))
 TEXT = "Look: <image>and <image>, no <image>."
 NEW = 30
-
-
-def picture_files(folder: Path, sizes: tuple[tuple[int, int], ...] = SIZES) -> list[Path]:
-    """Image files of these heights and widths."""
-    from PIL import Image
-
-    paths = [folder / f"{number}.png" for number in range(len(sizes))]
-    for path, (height, width), number in zip(paths, sizes, range(1, 9), strict=False):
-        Image.fromarray(images(height, width, number)[-1]).save(path)
-    return paths
 
 
 def library_text(checkpoint: Path, text: str, files: list[Path], **options: Any) -> tuple[list[int], int]:
