@@ -100,6 +100,7 @@ $(RAY)/made: constraints.txt $(VENV)/dev
 # written again.
 FAMILY_TESTS := tests/exporters/decoders/traced tests/exporters/encoders/test_traced_encoders.py \
     tests/exporters/encoder_decoders/test_traced_encoder_decoders.py tests/exporters/vision/test_vision_models.py \
+    tests/exporters/image_text/test_image_text.py \
     tests/exporters/speech/traced/test_recognizers.py tests/exporters/encoder_decoders/speech/test_whisper.py
 families: $(VENV)/dev kernels
 	$(BIN)/pytest -n 2 -v --dist loadgroup -m "" --known-models exporters/known_models.json $(FAMILY_TESTS)

@@ -89,6 +89,11 @@ def _described(bundle: Bundle) -> tuple[Decoder, dict[str, Any]]:
             f"{bundle.path}: has {trained[0]}, which no other tool's format holds. Export the checkpoint that they "
             "were trained for, and compress that bundle."
         )
+    if bundle.manifest.image_encoder is not None:
+        raise SourceError(
+            f"{bundle.path}: has an image encoder, whose weights no other tool's format would hold. Compress the "
+            "checkpoint with the other tool."
+        )
     missing = next((name for name in (CONFIG, TOKENIZER) if not (bundle.path / name).is_file()), None)
     if missing:
         raise SourceError(f"{bundle.path}: has no {missing}. Export the checkpoint again, not an .onnx file.")

@@ -17,6 +17,7 @@ import numpy as np
 
 from intaglio.accuracy.default_bounds import Bounds
 from intaglio.bundle.bundle import Decoder
+from intaglio.bundle.image_records import EMBEDDINGS
 from intaglio.exporters.reference.check import Checked, Floats, answer, check_sequences, open_checked
 from intaglio.runtime.sessions.decoder import DecoderSession
 from intaglio.runtime.sessions.early_exit import EarlyExitSession
@@ -26,6 +27,7 @@ from intaglio.runtime.sessions.step import (
     KINDS,
     LOGITS,
     PAST,
+    empty_caches,
     exit_outputs,
     step_feeds,
     whole_outputs,
@@ -112,6 +114,7 @@ def after_past(model: Path, decoder: Decoder, past: int, cuts: Sequence[str] = (
         feeds = step_feeds(decoder, np.array([AFTER_PAST]), [past])
         capacity = feeds[ATTENTION_MASK.name].shape[2]
         dtypes = {spec.name: spec.dtype for spec in engine.inputs}
+        feeds |= empty_caches([spec for spec in engine.inputs if spec.name == EMBEDDINGS], 1, capacity)
         for index, pair in enumerate(random_past(decoder, past)):
             for kind, array in zip(KINDS, pair, strict=True):
                 name = f"{PAST}{kind}_{index}"

@@ -97,6 +97,8 @@ def decoding(decoder: Decoder, asked: Mapping[str, Range]) -> dict[str, Range]:
     }
     if decoder.draft_kind == HIDDEN_TRANSFER:
         lengths.setdefault("drafted", Range(*(decoder.drafts * drafting for drafting in lengths["drafting"])))
+    if decoder.image_width:  # all tokens of a prefill may be of images
+        lengths.setdefault("image_tokens", Range(1, 1, lengths["batch"].maximum * lengths["tokens"].maximum))
     return lengths
 
 

@@ -124,7 +124,7 @@ def step_feeds(
     capacity       slots of the caches; by default as many as the step needs
     draft_indices  [batch, drafting], the tokens to draft after, in a graph that drafts; by default all
 
-    No token exits early, there are no images. The caches (`empty_caches`) and the encoder's outputs are not included.
+    No token exits early. The caches (`empty_caches`) and the encoder's outputs are not included.
     """
     batch, tokens = input_ids.shape
     every = np.tile(np.arange(tokens), (batch, 1))
@@ -149,20 +149,21 @@ def step_feeds(
         feeds[DRAFT_POSITIONS.name], feeds[DRAFT_MASK.name] = draft_mask(
             places, seen, start, origins, decoder.drafts, decoder.sliding_window, slots
         )
-    if decoder.image_width:
-        feeds[EMBEDDINGS] = np.zeros((1, decoder.image_width), np.float32)
     if decoder.saturation_exits:
         feeds[EXIT_THRESHOLDS.name] = np.full(batch, NEVER, np.float32)
     return feeds
 
 
 def empty_caches(inputs: Iterable[TensorSpec], batch: int, capacity: int) -> dict[str, Array]:
-    """Caches of zeros for the cache inputs; those of the same shape share one array, which must only be read."""
-    lengths = {BATCH: batch, CAPACITY: capacity}
+    """Caches of zeros for the cache inputs, and image embeddings of none if there are such.
+
+    Those of the same shape share one array, which must only be read.
+    """
+    lengths = {BATCH: batch, CAPACITY: capacity, IMAGE_TOKENS: 1}
     zeros: dict[tuple[str, Sequence[int | str]], Array] = {}
     caches: dict[str, Array] = {}
     for spec in inputs:
-        if spec.name.startswith(PAST):
+        if spec.name.startswith(PAST) or spec.name == EMBEDDINGS:
             shape = [axis if isinstance(axis, int) else lengths[axis] for axis in spec.shape]
             caches[spec.name] = zeros.setdefault((spec.dtype, spec.shape), np.zeros(shape, spec.dtype))
     return caches

@@ -137,7 +137,8 @@ class StepPool:
         if behind := drafted(decoder, shape.drafting):
             drafting[DRAFT_POSITIONS.name] = np.zeros((rows, behind), np.int64)
             draft_mask = bound[DRAFT_MASK.name] = memory.zeros((rows, behind, capacity), np.bool_)
-        image_embeddings = np.zeros((shape.images, decoder.image_width), np.float32)
+        image_dtype = self._dtypes.get(EMBEDDINGS, "float32")
+        image_embeddings: Array = np.zeros((shape.images, decoder.image_width), image_dtype)
         if shape.images:
             bound[EMBEDDINGS] = image_embeddings
         blocks_run = np.zeros((rows, wanted), np.int64)

@@ -22,6 +22,7 @@ TESTS = {
     "encode": ["encoders/test_traced_encoders.py"],
     "text-to-text": ["encoder_decoders/test_traced_encoder_decoders.py"],
     "images": ["vision/test_vision_models.py"],
+    "image-text": ["image_text/test_image_text.py"],
     "transcribe": ["speech/traced/test_recognizers.py", "encoder_decoders/speech/test_whisper.py"],
 }
 TESTED = {
@@ -29,10 +30,11 @@ TESTED = {
     "encode": {"hidden states", "fill-mask", "classify", "token-classification", "question-answering"},
     "text-to-text": {"logits", "text"},
     "images": {"embedding", "classify", "texts"},
+    "image-text": {"image embeddings", "logits", "text"},
     "transcribe": {"log-probabilities", "log-mel", "encoder", "logits", "transcript"},
 }
 LEAST = {**TESTED, "encode": {"hidden states"}, "images": {"embedding"}, "transcribe": {"transcript"}}
-RECIPE = {"generate": "rtn", "text-to-text": "rtn"} | dict.fromkeys(("encode", "images", "transcribe"), "int8-weights")
+RECIPE = dict.fromkeys(("generate", "text-to-text", "image-text"), "rtn") | dict.fromkeys(("encode", "images", "transcribe"), "int8-weights")
 
 
 def families(task: str) -> set[str]:
@@ -48,7 +50,7 @@ def families(task: str) -> set[str]:
 
 
 @pytest.mark.parametrize(
-    ("task", "least"), [("generate", 90), ("encode", 20), ("text-to-text", 8), ("images", 20), ("transcribe", 7)]
+    ("task", "least"), [("generate", 90), ("encode", 20), ("text-to-text", 8), ("images", 20), ("image-text", 2), ("transcribe", 7)]
 )
 def test_every_exported_family_is_listed_and_no_other(task: str, least: int) -> None:
     listed = {each.model_type for each in models().models if each.task == task}
@@ -67,8 +69,8 @@ def test_page_and_readme_show_the_list() -> None:
     known = models().models
     assert PAGE.read_text(encoding="utf-8") == page(known), "run: python tests/support/source/known_models_page.py"
     counts = re.findall(
-        r"(\d+) types of decoders, (\d+) of encoders, (\d+) of encoder-decoders, (\d+) of models that read images and "
-        r"(\d+) of speech recognisers",
+        r"(\d+) types of decoders, (\d+) of encoders, (\d+) of encoder-decoders, (\d+) of models that read images, "
+        r"(\d+) that write about them and (\d+) of speech recognisers",
         (ROOT / "README.md").read_text(encoding="utf-8"),
     )
     tasks = [each.task for each in known]

@@ -2,17 +2,24 @@
 
 from __future__ import annotations
 
+import subprocess
+import sys
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 from picture_files import picture_files
 from tiny_image_text import SIDE, TOKENS, library_processor, save_image_text
 
-from intaglio import generate, inspect
+from intaglio import compress, generate, inspect, validate
 from intaglio.bundle.bundle import Bundle
 from intaglio.bundle.model_file import load
 from intaglio.exporters import export
+from intaglio.runtime.generation.generate import TextGenerator
+from intaglio.runtime.generation.requests.image_prompts import ImageText
+from intaglio.runtime.vision.image_reader import ImageFile
 
 TEXT = "Look: <image>and <image>, no <image>."
 NEW = 30
@@ -50,22 +57,62 @@ def test_text_without_images_is_that_of_transformers(image_text: tuple[Path, Pat
     assert found.tokens == library_text(checkpoint, "Once upon", [])[0]
 
 
+KINDS = {"idefics3": "markers by name, a head of its own", "smolvlm": "markers that a tokenizer may name"}
+OTHERS: list[str] = []
+RECIPES = {"float16": 0.999, "int8-weights": 0.99, "rtn": 0.5}  # least cosine of the logits after images
+
+
 @pytest.mark.proof
-@pytest.mark.parametrize("model_type", ["idefics3", "smolvlm"])
+@pytest.mark.parametrize("model_type", [pytest.param(each, marks=pytest.mark.xdist_group(each)) for each in KINDS])
 @pytest.mark.parametrize("splits", [True, False])
-def test_both_types_with_and_without_splitting_equal_transformers(
-    model_type: str, splits: bool, tmp_path: Path
+def test_type_equals_transformers_with_and_without_splitting(
+    model_type: str, splits: bool, tmp_path: Path, proved: Callable[..., None]
 ) -> None:
     settings = {"do_image_splitting": splits, "resample": 3 if splits else 1}
     checkpoint = save_image_text(tmp_path / "checkpoint", model_type, settings)
-    exported = export(str(checkpoint), tmp_path / "bundle")
+    bundle = tmp_path / "bundle"
+    exported = export(str(checkpoint), bundle)
     assert exported.passed and {"logits", "image_embeddings", "logits_with_images"} == set(exported.outputs)
+    assert exported.notes == []
     files = picture_files(tmp_path)
     expected, before = library_text(checkpoint, TEXT, files, repetition_penalty=1.3)
-    (found,) = generate(tmp_path / "bundle", TEXT, image=files, max_new_tokens=NEW, repetition_penalty=1.3)
+    (found,) = generate(bundle, TEXT, image=files, max_new_tokens=NEW, repetition_penalty=1.3)
     assert (found.tokens, found.prompt_tokens) == (expected, before)
-    (drafted,) = generate(tmp_path / "bundle", TEXT, image=files, max_new_tokens=NEW, strategy="ngram")
+    (drafted,) = generate(bundle, TEXT, image=files, max_new_tokens=NEW, strategy="ngram")
     assert drafted.tokens == library_text(checkpoint, TEXT, files)[0]
+    facts = {"tested": ["image embeddings", "logits", "text"], "strategies": ["greedy", "ngram"]}
+    proved(model_type, "image-text", "traced", **facts)
+
+
+@pytest.mark.proof
+@pytest.mark.parametrize("model_type", [pytest.param(each, marks=pytest.mark.xdist_group(each)) for each in KINDS])
+def test_type_is_compressed_and_built(model_type: str, tmp_path: Path, proved: Callable[..., None]) -> None:
+    bundle = tmp_path / "bundle"
+    assert export(str(save_image_text(tmp_path / "checkpoint", model_type)), bundle).passed
+    (file,) = picture_files(tmp_path, ((40, 90),))
+    exact = logits_after(bundle, file)
+    for recipe, least in RECIPES.items():
+        compress(bundle, tmp_path / recipe, recipe=recipe)
+        found = logits_after(tmp_path / recipe, file)
+        assert found @ exact / np.linalg.norm(found) / np.linalg.norm(exact) > least, recipe
+    half = export(str(tmp_path / "checkpoint"), tmp_path / "half", dtype="float16")
+    assert half.passed and np.abs(logits_after(tmp_path / "half", file) - exact).max() < 0.01 * np.abs(exact).max()
+    assert validate(bundle).passed
+    proved(model_type, "image-text", "traced", recipes=list(RECIPES))
+    pytest.importorskip("tensorrt_rtx")
+    # In a process of its own: the library might crash.
+    command = [sys.executable, "-m", "intaglio", "build", str(bundle), "--target", "tensorrt-rtx", "--gpu", "a100"]
+    built = subprocess.run(command, capture_output=True, text=True)
+    assert built.returncode == 0, built.stderr
+    proved(model_type, "image-text", "traced", targets=["ort-cpu", "tensorrt-rtx a100"])
+
+
+def logits_after(bundle: Path, file: Path) -> np.ndarray[Any, np.dtype[np.float32]]:
+    """The logits [vocab] after a prompt with an image."""
+    with TextGenerator(bundle) as generator:
+        prompt = generator.checked(ImageText("Look: <image>", [ImageFile(file.read_bytes(), "x")]))
+        (logits,) = generator._model.append([prompt.image_ids], [1])
+    return logits[0]
 
 
 def test_every_weight_is_in_one_of_the_graphs(image_text: tuple[Path, Path]) -> None:
