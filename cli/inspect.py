@@ -45,6 +45,7 @@ def inspect_command(bundle: Path, hashes: bool, as_json: bool) -> None:
         *_interface("", found.inputs, found.outputs),
         *(_interface("encoder's ", found.encoder.inputs, found.encoder.outputs) if found.encoder else []),
         *(_interface("text's ", found.text.inputs, found.text.outputs) if found.text else []),
+        *(_interface("image encoder's ", images.inputs, images.outputs) if (images := found.image_encoder) else []),
         ("parameters", f"{found.parameters:,}, {found.bits_per_weight:.2f} bits per parameter, overhead included"),
         *(("", f"{dtype}: {size(number)}") for dtype, number in found.parameter_bytes.items()),
     ]

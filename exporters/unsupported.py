@@ -51,7 +51,7 @@ def not_supported(config: Mapping[str, Any], where: str, supported: Mapping[str,
 def _nearest(architecture: str, model_type: str, config: Mapping[str, Any], supported: Mapping[str, str]) -> str:
     """A sentence with the nearest supported architecture: of the same family, else with the same head."""
     if IMAGE_KEYS & config.keys():
-        return "Of models that read images, classifiers and encoders are; see docs/vision.md."
+        return "Of models that read images, classifiers, encoders, SmolVLM and Idefics3 are; see docs/vision.md."
     names = [name for name, family in supported.items() if family == model_type]
     head = re.search("For[A-Z].*|LMHeadModel|Model$", architecture)
     if not names and SPEECH_KEYS & config.keys():

@@ -19,9 +19,9 @@ from intaglio.bundle.image_records import EMBEDDINGS, PIXELS
 from intaglio.errors import SourceError
 from intaglio.exporters.checkpoints.checkpoint import Checkpoint
 from intaglio.exporters.decoders.reference import source_model
-from intaglio.exporters.image_text.processor import library_processor
 from intaglio.exporters.reference.check import Checked, Floats, answer, check_sequences, open_checked
 from intaglio.exporters.reference.source_model import check_finite, source_errors
+from intaglio.exporters.vision.image_processor import library_processor
 from intaglio.extras import load
 from intaglio.runtime.sessions.decoder import DecoderSession
 from intaglio.runtime.sessions.image_table import EmbeddedImage

@@ -8,10 +8,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from intaglio.bundle.image_records import FILTERS
-from intaglio.errors import SourceError, one_line
+from intaglio.errors import SourceError
 from intaglio.exporters.checkpoints.processor_settings import processor_settings
-from intaglio.exporters.vision.image_processor import WITHOUT_EFFECT, scaling_of
-from intaglio.extras import load
+from intaglio.exporters.vision.image_processor import WITHOUT_EFFECT, library_processor, scaling_of
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -54,7 +53,8 @@ def read_frame_processor(folder: Path, side: int) -> FrameProcessor:
     does something else; `MissingExtraError` without Pillow.
     """
     file, given = processor_settings(folder, "image_processor", "images")
-    processor, name = _library_processor(folder, file)
+    processor = library_processor(folder)
+    name = type(processor).__name__.removesuffix("Pil")
     if name not in CLASSES:
         raise SourceError(f"{file}: image processor {name[:80]} is not supported, only {', '.join(CLASSES)}.")
     for key in sorted(given.keys() - READ - WITHOUT_EFFECT - UNUSED):
@@ -71,26 +71,6 @@ def read_frame_processor(folder: Path, side: int) -> FrameProcessor:
     if resample is None:
         raise SourceError(f"{file}: resample {processor.resample!r} is not supported, only {', '.join(FILTERS)}.")
     return FrameProcessor(side, edge, resample, bool(processor.do_image_splitting), *scaling_of(processor, file))
-
-
-def library_processor(folder: Path) -> Any:
-    """The image processor of `transformers`, on Pillow. Raises as `read_frame_processor`."""
-    file, _ = processor_settings(folder, "image_processor", "images")
-    return _library_processor(folder, file)[0]
-
-
-def _library_processor(folder: Path, file: Path) -> tuple[Any, str]:
-    """The image processor as `transformers` builds it on Pillow, and the name of its class."""
-    load("PIL")
-    transformers: Any = load("transformers")
-    try:
-        processor = transformers.AutoImageProcessor.from_pretrained(
-            str(folder), backend="pil", trust_remote_code=False, local_files_only=True
-        )
-    except Exception as error:  # the library raises all kinds of exceptions
-        reason = one_line(error, 200).rstrip(".")
-        raise SourceError(f"{file}: not a valid image processor ({reason}). Fix it.") from error
-    return processor, type(processor).__name__.removesuffix("Pil")
 
 
 def _edge(given: Any, key: str, file: Path) -> int:

@@ -252,7 +252,8 @@ class DecoderSession(CachedRows, Closing):
         self._reserve(max(lengths) + behind)
         shape = Shape(rows.start, len(rows), tokens, wanted, drafting, self._attended_tokens, len(images))
         buffers = self._pool.find(shape) or self._pool.make(shape, self.capacity, self._shared_buffers(shape))
-        buffers.image_embeddings[:] = images
+        if shape.images:
+            buffers.image_embeddings[:] = images
         self._slots.place(buffers, lengths)
         return buffers
 

@@ -34,7 +34,9 @@ TESTED = {
     "transcribe": {"log-probabilities", "log-mel", "encoder", "logits", "transcript"},
 }
 LEAST = {**TESTED, "encode": {"hidden states"}, "images": {"embedding"}, "transcribe": {"transcript"}}
-RECIPE = dict.fromkeys(("generate", "text-to-text", "image-text"), "rtn") | dict.fromkeys(("encode", "images", "transcribe"), "int8-weights")
+RECIPE = dict.fromkeys(("generate", "text-to-text", "image-text"), "rtn") | dict.fromkeys(
+    ("encode", "images", "transcribe"), "int8-weights"
+)
 
 
 def families(task: str) -> set[str]:
@@ -50,7 +52,8 @@ def families(task: str) -> set[str]:
 
 
 @pytest.mark.parametrize(
-    ("task", "least"), [("generate", 90), ("encode", 20), ("text-to-text", 8), ("images", 20), ("image-text", 2), ("transcribe", 7)]
+    ("task", "least"),
+    [("generate", 90), ("encode", 20), ("text-to-text", 8), ("images", 20), ("image-text", 2), ("transcribe", 7)],
 )
 def test_every_exported_family_is_listed_and_no_other(task: str, least: int) -> None:
     listed = {each.model_type for each in models().models if each.task == task}

@@ -376,7 +376,7 @@ FOREIGN = {
     ),
     "an image model": Case(
         {"config.json": {"model_type": "detr", "architectures": ["DetrForObjectDetection"], "num_channels": 3}},
-        ("Of models that read images, classifiers and encoders are",),
+        ("Of models that read images, classifiers, encoders, SmolVLM and Idefics3 are",),
     ),
     "a speech model": Case(
         {

@@ -19,9 +19,10 @@ over 40 tokens of a batch, logits after a rollback, and the sensitivity of each 
 and what a pooler returns, and the logits of heads, in batches of one and three texts, and of one that is longer
 than windows. Of models that read images: the hidden states and the embedding, the logits of a head, and the scores of
 texts for images. Of decoders that read images in their prompts: the embeddings of the images, the logits after images
-and text, and the text, with images cut into frames and whole. Of encoder-decoders: the logits, and the texts of a batch, greedy and by beam search. Of speech
-recognisers: the log-probabilities of recordings in a batch, or of Whisper the log-mel features, the encoder and the
-logits, and the transcripts. *Recipes*: of `compress`. *Strategies*: of `generate`, whose text equals the greedy one.
+and text, and the text, with images cut into frames and whole. Of encoder-decoders: the logits, and the texts of a
+batch, greedy and by beam search. Of speech recognisers: the log-probabilities of recordings in a batch, or of Whisper
+the log-mel features, the encoder and the logits, and the transcripts. *Recipes*: of `compress`. *Strategies*: of
+`generate`, whose text equals the greedy one.
 *Targets*: `a100` is an engine of TensorRT-RTX, built in float32.
 """
 
