@@ -34,7 +34,7 @@ def write_tokenizer(checkpoint: Checkpoint, folder: Path, pad_token_id: int, tok
     the checkpoint, without truncation. A checkpoint with only a vocabulary is converted by `transformers`; one without
     a tokenizer is rejected.
     """
-    tokenizer = tokenizer or _read(checkpoint)
+    tokenizer = tokenizer or read_tokenizer(checkpoint)
     _check_vocabulary(checkpoint, tokenizer, integer(checkpoint.config, "vocab_size", 1))
     _pad(checkpoint, tokenizer, pad_token_id)
     _write(checkpoint, tokenizer, folder, BESIDE)
@@ -42,7 +42,7 @@ def write_tokenizer(checkpoint: Checkpoint, folder: Path, pad_token_id: int, tok
 
 def check_tokenizer(checkpoint: Checkpoint) -> None:
     """Raise `SourceError` unless the checkpoint has a readable tokenizer, with words, that fits its vocabulary."""
-    _check_vocabulary(checkpoint, _read(checkpoint), integer(checkpoint.config, "vocab_size", 1))
+    _check_vocabulary(checkpoint, read_tokenizer(checkpoint), integer(checkpoint.config, "vocab_size", 1))
 
 
 def write_decoder_tokenizer(checkpoint: Checkpoint, folder: Path, vocab_size: int) -> None:
@@ -50,7 +50,7 @@ def write_decoder_tokenizer(checkpoint: Checkpoint, folder: Path, vocab_size: in
 
     Raises `SourceError` when it does not belong to a model of `vocab_size` tokens.
     """
-    tokenizer = _read(checkpoint)
+    tokenizer = read_tokenizer(checkpoint)
     _check_vocabulary(checkpoint, tokenizer, vocab_size)
     tokenizer.no_padding()
     _write(checkpoint, tokenizer, folder, (*BESIDE, *BESIDE_DECODER))
@@ -74,7 +74,8 @@ def _write(checkpoint: Checkpoint, tokenizer: Any, folder: Path, beside: Sequenc
             copy_file(checkpoint.folder / name, folder / name)
 
 
-def _read(checkpoint: Checkpoint) -> Any:
+def read_tokenizer(checkpoint: Checkpoint) -> Any:
+    """The tokenizer of a checkpoint, of the library tokenizers, without truncation. Raises `SourceError`."""
     tokenizer = _read_file(checkpoint)
     tokenizer.no_truncation()
     return tokenizer

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from intaglio.accuracy.default_bounds import Bounds
 from intaglio.bundle.bundle import Axis, Draft, ImageEncoder, tensor_spec
@@ -12,6 +12,7 @@ from intaglio.bundle.model_file import count_weights, save
 from intaglio.display.progress import step
 from intaglio.errors import SourceError
 from intaglio.exporters.checkpoints.checkpoint import PROCESSORS, Checkpoint
+from intaglio.exporters.checkpoints.tokenizer_files import read_tokenizer
 from intaglio.exporters.decoders.traced.export import export_traced_decoder
 from intaglio.exporters.decoders.traced.family import TracedFamily
 from intaglio.exporters.image_text.check import check_images
@@ -20,6 +21,7 @@ from intaglio.exporters.image_text.processor import FrameProcessor, library_prom
 from intaglio.exporters.reference.check import Checked
 from intaglio.files.json_object import read_json
 from intaglio.networks.drafts import MATRICES, RECORD
+from intaglio.networks.early_exit import RECORD as EXIT
 from intaglio.runtime.sessions.step import BATCH
 from intaglio.runtime.text.tokenizer_config import CONFIGURATION, special_tokens
 from intaglio.runtime.vision.frames import Grid
@@ -52,6 +54,14 @@ def export_image_text(
     return export_traced_decoder(checkpoint, family, dtype, draft, bounds, context, ImagePart.of)
 
 
+class Markers(NamedTuple):
+    """What stands in a prompt for an image: see `ImageEncoder`."""
+
+    token: str
+    around: str
+    whole: str
+
+
 @dataclass
 class ImagePart:
     """The image encoder of a checkpoint, from its settings to its graph in a bundle."""
@@ -61,23 +71,24 @@ class ImagePart:
     tokens: int  # of a frame
     width: int  # of an embedding
     token_id: int
+    markers: Markers
     graph: TracedGraph | None = None  # once it is traced
 
     @classmethod
     def of(cls, checkpoint: Checkpoint, config: Any) -> ImagePart:
         """The image encoder in a `transformers` configuration. Raises `SourceError` for one that is not supported."""
         where = str(checkpoint.folder)
-        if checkpoint.drafts(config.get_text_config().num_hidden_layers) or checkpoint.early_exit(
-            config.get_text_config().num_hidden_layers
-        ):
+        depth = config.get_text_config().num_hidden_layers
+        if checkpoint.drafts(depth) or checkpoint.early_exit(depth):
             raise SourceError(
                 f"{where}: has drafts or an early exit, which a decoder that reads images does not take. Remove "
-                f"{RECORD} and {MATRICES}, or early-exit.json."
+                f"{RECORD} and {MATRICES}, or {EXIT}."
             )
         side, tokens = check_vision(config, where)
         processor = read_frame_processor(checkpoint.folder, side)
         _check_tokens(checkpoint, tokens)
-        return cls(checkpoint, processor, tokens, int(config.get_text_config().hidden_size), int(config.image_token_id))
+        width, token_id = int(config.get_text_config().hidden_size), int(config.image_token_id)
+        return cls(checkpoint, processor, tokens, width, token_id, _markers(checkpoint, token_id))
 
     def trace(self, model: Any, dtype: torch.dtype) -> TracedGraph:
         """Trace `model`, whose parameters are `DeferredTensor`s and are consumed; return the graph of its decoder."""
@@ -95,8 +106,7 @@ class ImagePart:
         assert self.graph is not None and draft.manifest is not None, "the decoder is written"
         decoder, model = draft.manifest.decoder, self.graph.model
         assert decoder is not None, "it is in the draft"
-        image, around, whole = self._markers(draft)
-        processor = self.processor
+        processor, markers = self.processor, self.markers
         encoder = draft.manifest.image_encoder = ImageEncoder(
             file=FILE,
             inputs=tuple(tensor_spec(value) for value in model.graph.inputs if not value.is_initializer()),
@@ -107,14 +117,12 @@ class ImagePart:
             splits=processor.splits,
             tokens=self.tokens,
             token_id=self.token_id,
-            token=image,
-            around=around,
-            whole=whole,
+            **markers._asdict(),
             axes={BATCH: Axis()},
             layers=self.graph.layers,
         )
         for grid in GRIDS:
-            expected = library_prompt(grid.rows, grid.columns, self.tokens, around, image, whole)
+            expected = library_prompt(*grid, self.tokens, markers.around, markers.token, markers.whole)
             assert image_text(grid, encoder) == expected, "the library writes other markers"
         draft.manifest.parameters += self.graph.parameters or count_weights(model)
         with step("writing the image encoder"):
@@ -122,25 +130,6 @@ class ImagePart:
         draft.notes += self.graph.rounding.notes()
         with step("checking images against the source model"):
             return check_images(draft.path, self.checkpoint, architecture, decoder, encoder, bounds, cuts, context)
-
-    def _markers(self, draft: Draft) -> list[str]:
-        """The markers of images in a prompt. Raises `SourceError` unless the tokenizer has that of `token_id`."""
-        from tokenizers import Tokenizer
-
-        named: dict[str, str] = {}
-        path = self.checkpoint.folder / CONFIGURATION
-        if path.is_file() and self.checkpoint.config["model_type"] == "smolvlm":  # Idefics3 has no others
-            settings = read_json(path)
-            further = settings.get("extra_special_tokens")
-            named = special_tokens({**settings, **(further if isinstance(further, dict) else {})})
-        markers = [named.get(name, default) for name, default in MARKERS.items()]
-        tokenizer = Tokenizer.from_file(str(draft.path / "tokenizer.json"))
-        if tokenizer.encode(markers[0], add_special_tokens=False).ids != [self.token_id]:
-            raise SourceError(
-                f"{self.checkpoint.folder}: image_token_id of config.json is {self.token_id}, and its tokenizer has "
-                f"another id for {markers[0]!r}. Put the tokenizer of this model there."
-            )
-        return markers
 
 
 def _check_tokens(checkpoint: Checkpoint, tokens: int) -> None:
@@ -151,3 +140,20 @@ def _check_tokens(checkpoint: Checkpoint, tokens: int) -> None:
         raise SourceError(
             f"{path}: image_seq_len is {str(stated)[:40]}, and a frame has {tokens} tokens by config.json. Fix it."
         )
+
+
+def _markers(checkpoint: Checkpoint, token_id: int) -> Markers:
+    """The markers of images in a prompt. Raises `SourceError` unless the tokenizer has that of `token_id`."""
+    named: dict[str, str] = {}
+    path = checkpoint.folder / CONFIGURATION
+    if path.is_file() and checkpoint.config["model_type"] == "smolvlm":  # Idefics3 has no others
+        settings = read_json(path)
+        further = settings.get("extra_special_tokens")
+        named = special_tokens({**settings, **(further if isinstance(further, dict) else {})})
+    markers = Markers(*(named.get(name, default) for name, default in MARKERS.items()))
+    if read_tokenizer(checkpoint).encode(markers.token, add_special_tokens=False).ids != [token_id]:
+        raise SourceError(
+            f"{checkpoint.folder}: image_token_id of config.json is {token_id}, and its tokenizer has another id for "
+            f"{markers.token!r}. Put the tokenizer of this model there."
+        )
+    return markers
