@@ -20,6 +20,7 @@ Examples:
   intaglio export model.onnx -o bundle          (a graph from another tool)
   intaglio export ./gpt2 -o gpt2 --max-abs 1e-3
   intaglio export ./llama -o tuned --adapter ./llama-lora
+  intaglio export HuggingFaceTB/SmolVLM-256M-Instruct -o smolvlm          (writes about images)
 \b
 And out again: the weights of a decoder's bundle, as other tools read them
   intaglio export llama-gptq --format compressed-tensors -o llama-w4a16    (vLLM)

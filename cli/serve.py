@@ -20,6 +20,7 @@ Examples:
   intaglio serve llama
   intaglio serve chat=./smollm2-int4 minilm --port 8080 --api-key-file keys.txt
   intaglio serve llama --draft small-llama --strategy speculative
+  intaglio serve smolvlm --max-image-pixels 4000000
   intaglio serve chat=qwen3 --agent helper.yaml
   intaglio serve chat=qwen3 --adapter sql=./sql-lora --adapter legal=./legal-lora
   intaglio serve chat=qwen3 speech=squeezeformer --language-model words.arpa

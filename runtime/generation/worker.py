@@ -7,12 +7,14 @@ import logging
 import threading
 from collections import deque
 from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from types import TracebackType
 from typing import NamedTuple, Self
 
 from intaglio.errors import EngineError, one_line
 from intaglio.runtime.generation.generate import TextGenerator
+from intaglio.runtime.generation.requests.image_prompts import shows_images
 from intaglio.runtime.generation.requests.request import GenerationRequest
 from intaglio.runtime.generation.scheduling.events import Event, Failed, Finished
 from intaglio.runtime.generation.scheduling.request_state import RequestState
@@ -118,6 +120,8 @@ class DecoderWorker:
         self._loop: asyncio.AbstractEventLoop | None = None
         self._closing = False
         self._ended = False  # whether the thread has failed the texts that were not finished
+        # Images are read one at a time, and do not keep the threads that other prompts are encoded in.
+        self._images = ThreadPoolExecutor(1, "intaglio-images")
         self._thread = threading.Thread(target=self._work, name="intaglio-decoder", daemon=True)
 
     def start(self, loop: asyncio.AbstractEventLoop) -> None:
@@ -136,15 +140,23 @@ class DecoderWorker:
         Raises `UsageError` for an invalid prompt, `BusyError` for a full queue, `EngineError` after the thread's end.
         """
         stream = GenerationStream(self, len(requests))
+        if self._closing:
+            raise _closed()
+        shown = any(shows_images(request.prompt) for request in requests)
         try:
-            await asyncio.to_thread(self._submit, requests, stream)
+            if shown:
+                await asyncio.get_running_loop().run_in_executor(self._images, self._submit, requests, stream)
+            else:
+                await asyncio.to_thread(self._submit, requests, stream)
         except BaseException:
             stream.close()
             raise
         return stream
 
     def _submit(self, requests: Sequence[GenerationRequest], stream: GenerationStream) -> None:
-        """Encode the prompts and queue them, in a thread of its own: long prompts take a while."""
+        """Encode the prompts and queue them, in a thread of its own: long prompts and images take a while."""
+        if stream.closed:  # its client disconnected while other images were read
+            return
         encoded = {id(request.prompt): request.prompt for request in requests}  # each once, for all of its texts
         prompts = {key: self.generator.checked(prompt) for key, prompt in encoded.items()}
         checked = [replace(request, prompt=prompts[id(request.prompt)]) for request in requests]
@@ -236,6 +248,7 @@ class DecoderWorker:
     def stop(self) -> None:
         """End all texts, then the thread; wait until it has ended, at most for one pass."""
         self._closing = True
+        self._images.shutdown(wait=False)
         self.scheduler.wake()
         if self._thread.is_alive():
             self._thread.join()

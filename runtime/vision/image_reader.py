@@ -43,6 +43,7 @@ class ImageReader(Closing):
         self._bundle, self._table, self._target, self._threads = bundle, table, target, threads
         self._engine: Engine | None = None
         self._lock = threading.Lock()  # one image at a time: its pixels may take 256 MiB
+        self._closed = False
 
     def frames(self, image: ImageFile) -> tuple[Grid, Pixels]:
         """The grid and the frames of an image. Raises `UsageError` for one that is damaged, or too large."""
@@ -57,6 +58,8 @@ class ImageReader(Closing):
         with self._lock:
             if (found := self._table.find(digest)) is not None:
                 return found
+            if self._closed:
+                raise EngineError("the model is closed. Open it again.")
             if self._engine is None:
                 self._engine = open_engine(
                     self._bundle, self._target, self._threads, spinning=False, graph=self.encoder.file
@@ -73,6 +76,7 @@ class ImageReader(Closing):
     def close(self) -> None:
         """Release the engine; the reader is invalid afterwards."""
         with self._lock:
+            self._closed = True
             if self._engine is not None:
                 self._engine.close()
                 self._engine = None

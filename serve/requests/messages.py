@@ -18,6 +18,9 @@ from intaglio.serve.responses.errors import invalid
 # its calls is accepted and not used; any other field is refused by its name.
 
 
+TEXTS = ("text", "input_text", "output_text")  # types of parts
+
+
 class ContentPart(msgspec.Struct, forbid_unknown_fields=True):
     """A part of a message: a text, or for a model that reads them an image."""
 
@@ -70,7 +73,7 @@ def text_of(content: str | Sequence[ContentPart] | None, where: str) -> str | No
 
 
 def _text_of(part: ContentPart, place: str) -> str:
-    if part.type not in ("text", "input_text", "output_text") or part.text is None or part.image_url is not None:
+    if part.type not in TEXTS or part.text is None or part.image_url is not None:
         raise invalid(f"{place}: type {part.type[:40]!r} is not supported, the model reads text only.", place)
     return part.text
 
@@ -80,6 +83,8 @@ def _parts_of(content: Sequence[ContentPart], role: str, where: str, most_pixels
     parts: list[str | ImageFile] = []
     for number, part in enumerate(content):
         place = f"{where}[{number}]"
+        if part.type not in (*TEXTS, "image_url"):
+            raise invalid(f"{place}: type {part.type[:40]!r} is not supported, only text and image_url.", place)
         if part.type != "image_url":
             parts.append(_text_of(part, place))
         elif role != "user":

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from intaglio.errors import UsageError
+from intaglio.runtime.generation.requests.chat import ChatPrompt
 from intaglio.runtime.generation.requests.message import Message
 from intaglio.runtime.sessions.image_table import EmbeddedImage
 from intaglio.runtime.vision.image_file import Pixels, read_file
@@ -67,6 +68,14 @@ def _with_images(prompt: Any, images: Sequence[ImageFile]) -> ImageText | list[M
     if last.role != "user" or isinstance(last, ImageMessage):
         raise UsageError("--image: the last message is not a text of the user. Add one to the conversation.")
     return [*before, message_of("user", [*images, last.content or ""], last.name)]
+
+
+def shows_images(prompt: object) -> bool:
+    """Whether a prompt has images to be read."""
+    if isinstance(prompt, ChatPrompt):
+        prompt = prompt.messages
+    messages = prompt if isinstance(prompt, list | tuple) else ()
+    return isinstance(prompt, ImageText) or any(isinstance(each, ImageMessage) for each in messages)
 
 
 class Expanded(NamedTuple):

@@ -3,17 +3,24 @@
 from __future__ import annotations
 
 import asyncio
+import threading
 import time
+from collections.abc import AsyncIterator
 from pathlib import Path
 
 import pytest
+from picture_files import picture_files
 
 from intaglio.errors import EngineError
 from intaglio.runtime.generation.generate import TextGenerator
+from intaglio.runtime.generation.requests.image_prompts import ImageText
 from intaglio.runtime.generation.requests.request import GenerationRequest
 from intaglio.runtime.generation.scheduling.request_state import RequestState
-from intaglio.runtime.generation.worker import IDLE_WAIT, DecoderWorker
+from intaglio.runtime.generation.worker import IDLE_WAIT, ChoiceEvent, DecoderWorker, GenerationStream
 from intaglio.runtime.sampling.grammar_cache import compiled
+from intaglio.runtime.vision.frames import Grid
+from intaglio.runtime.vision.image_file import Pixels
+from intaglio.runtime.vision.image_reader import ImageFile, ImageReader
 
 
 def test_idle_worker_stops_immediately(tiny_decoder: Path) -> None:
@@ -67,3 +74,48 @@ def test_used_grammar_is_not_compiled_again(tiny_decoder: Path) -> None:
         first = compiled("lark", "start: /[ab]+/", generator.tokenizer)
         assert compiled("lark", "start: /[ab]+/", generator.tokenizer) is first
         assert compiled("regex", "[ab]+", generator.tokenizer) is not first
+
+
+def test_images_that_are_read_do_not_hold_up_texts(
+    image_text: tuple[Path, Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """More prompts with images than the event loop has threads; and a client that leaves is not read for."""
+    file = ImageFile(picture_files(tmp_path)[0].read_bytes(), "x")
+    released, read = threading.Event(), list[str]()
+    real = ImageReader.frames
+
+    def frames(reader: ImageReader, image: ImageFile) -> tuple[Grid, Pixels]:
+        read.append(image.name)
+        assert released.wait(30)
+        return real(reader, image)
+
+    async def written(prompt: str | ImageText) -> int:
+        async with await worker.submit([GenerationRequest(prompt, max_new_tokens=2, ignore_eos=True)]) as stream:
+            events = [event async for event in every(stream)]
+        return len(events)
+
+    async def main() -> None:
+        worker.start(asyncio.get_running_loop())
+        waiting = [asyncio.create_task(written(ImageText("<image>", [file]))) for _ in range(40)]
+        await asyncio.sleep(0.05)
+        async with asyncio.timeout(30):
+            assert await written("a text") > 0
+            assert not any(task.done() for task in waiting)
+            waiting[1].cancel()
+            await asyncio.sleep(0)
+            released.set()
+            found = await asyncio.gather(*waiting, return_exceptions=True)
+        assert isinstance(found[1], asyncio.CancelledError) and len(read) == 39
+        assert all(isinstance(each, int) and each > 0 for index, each in enumerate(found) if index != 1)
+
+    monkeypatch.setattr(ImageReader, "frames", frames)
+    with TextGenerator(image_text[1], batch=2) as generator:
+        worker = DecoderWorker(generator)
+        asyncio.run(main())
+        worker.stop()
+
+
+async def every(stream: GenerationStream) -> AsyncIterator[ChoiceEvent]:
+    while events := await stream.next():
+        for event in events:
+            yield event

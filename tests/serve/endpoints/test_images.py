@@ -88,7 +88,11 @@ def test_parts_keep_their_order_and_the_type_in_the_url_is_not_trusted() -> None
         ({"type": "image_url", "image_url": URL}, "user", r"not an image as expected: \{\"type\": \"image_url\""),
         ({**part(URL), "text": "a"}, "user", r"not an image as expected"),
         ({**part(URL), "type": "text", "text": "a"}, "user", r"type 'text' is not supported"),
-        ({"type": "input_audio", "text": None}, "user", r"type 'input_audio' is not supported"),
+        (
+            {"type": "input_audio", "text": None},
+            "user",
+            r"'input_audio' is not supported, only text and",
+        ),
     ],
 )
 def test_parts_that_are_not_supported_are_refused_by_name(content: dict[str, Any], role: str, words: str) -> None:
