@@ -10,12 +10,14 @@ from typing import Any
 
 import numpy as np
 import pytest
+from lora_adapters import merged_by_peft, save_adapter
 from picture_files import picture_files
 from tiny_image_text import SIDE, TOKENS, library_processor, save_image_text
 
 from intaglio import compress, generate, inspect, validate
 from intaglio.bundle.bundle import Bundle
 from intaglio.bundle.model_file import load
+from intaglio.errors import SourceError
 from intaglio.exporters import export
 from intaglio.runtime.generation.generate import TextGenerator
 from intaglio.runtime.generation.requests.image_prompts import ImageText
@@ -25,13 +27,19 @@ TEXT = "Look: <image>and <image>, no <image>."
 NEW = 30
 
 
-def library_text(checkpoint: Path, text: str, files: list[Path], **options: Any) -> tuple[list[int], int]:
-    """The tokens that `transformers` generates after a text with images, and the number of tokens before them."""
+def library_text(
+    checkpoint: Path, text: str, files: list[Path], model: Any = None, **options: Any
+) -> tuple[list[int], int]:
+    """The tokens that `transformers` generates after a text with images, and the number of tokens before them.
+
+    `model`: in place of that in the checkpoint.
+    """
     import torch
     import transformers
     from PIL import Image
 
-    model = transformers.AutoModelForImageTextToText.from_pretrained(checkpoint, attn_implementation="eager").eval()
+    if model is None:
+        model = transformers.AutoModelForImageTextToText.from_pretrained(checkpoint, attn_implementation="eager").eval()
     read = library_processor(checkpoint)(
         text=text, images=[[Image.open(file) for file in files]] if files else None, return_tensors="pt"
     )
@@ -105,6 +113,32 @@ def test_type_is_compressed_and_built(model_type: str, tmp_path: Path, proved: C
     built = subprocess.run(command, capture_output=True, text=True)
     assert built.returncode == 0, built.stderr
     proved(model_type, "image-text", "traced", targets=["ort-cpu", "tensorrt-rtx a100"])
+
+
+@pytest.mark.proof
+def test_adapters_of_the_text_work_beside_the_weights_and_of_both_parts_merged(
+    image_text: tuple[Path, Path], tmp_path: Path
+) -> None:
+    checkpoint, bundle = image_text
+    (file,) = picture_files(tmp_path, ((40, 90),))
+    architecture, prompt = "SmolVLMForConditionalGeneration", "Look: <image> so"
+    layers = {"text": r".*text_model.*(q_proj|v_proj|down_proj)", "both": ["q_proj", "v_proj", "proj"]}
+    adapters = {
+        name: save_adapter(checkpoint, tmp_path / name, architecture, target_modules=modules)
+        for name, modules in layers.items()
+    }
+    expected = {
+        name: library_text(checkpoint, prompt, [file], merged_by_peft(checkpoint, adapter, architecture))[0]
+        for name, adapter in adapters.items()
+    }
+    assert export(str(checkpoint), tmp_path / "merged", adapter=adapters["both"]).passed
+    (merged,) = generate(tmp_path / "merged", prompt, image=[file], max_new_tokens=NEW)
+    (beside,) = generate(bundle, prompt, image=[file], max_new_tokens=NEW, adapter=[adapters["text"]])
+    (plain,) = generate(bundle, prompt, image=[file], max_new_tokens=NEW)
+    assert (merged.tokens, beside.tokens) == (expected["both"], expected["text"])
+    assert plain.tokens not in expected.values()
+    with pytest.raises(SourceError, match=r"the graph has no products with the weight of model\.connector"):
+        next(iter(generate(bundle, prompt, image=[file], adapter=[adapters["both"]])))
 
 
 def logits_after(bundle: Path, file: Path) -> np.ndarray[Any, np.dtype[np.float32]]:
