@@ -112,6 +112,8 @@ def _open_decoder(
         scheduling=scheduling,
         **chosen,  # type: ignore[arg-type]
     )
+    if (reader := generator.scheduler.prompts.reader) is not None:
+        reader.open()
     if options.max_sequence_tokens is not None:
         generator.cap_limits(options.max_sequence_tokens, generator.vocabulary)
     generator.cap_source_limit(options.max_sequence_tokens or SOURCE_TOKENS)

@@ -54,24 +54,33 @@ class ImageReader(Closing):
 
     def embed(self, frames: Pixels) -> EmbeddedImage:
         """The embeddings of an image from its frames, computed unless they are there."""
-        digest = hashlib.sha256(frames.tobytes()).digest() + len(frames).to_bytes(4)
+        digest = hashlib.sha256(frames.tobytes()).digest()
         with self._lock:
             if (found := self._table.find(digest)) is not None:
                 return found
-            if self._closed:
-                raise EngineError("the model is closed. Open it again.")
-            if self._engine is None:
-                self._engine = open_engine(
-                    self._bundle, self._target, self._threads, spinning=False, graph=self.encoder.file
-                )
+            engine = self._opened()
             parts = [frames[start : start + FRAMES] for start in range(0, len(frames), FRAMES)]
-            rows = np.concatenate([self._engine.run({PIXELS: part})[EMBEDDINGS] for part in parts])
+            rows = np.concatenate([engine.run({PIXELS: part})[EMBEDDINGS] for part in parts])
             if rows.dtype != np.float32 or rows.shape[:2] != (len(frames), self.encoder.tokens):
                 raise EngineError(
                     f"output {EMBEDDINGS}: got {rows.dtype} {list(rows.shape)}, expected float32 [{len(frames)}, "
                     f"{self.encoder.tokens}, width]. Re-export the bundle."
                 )
             return self._table.add(digest, np.asarray(rows.reshape(-1, rows.shape[-1]), np.float32))
+
+    def open(self) -> None:
+        """Open the engine now, rather than for the first image."""
+        with self._lock:
+            self._opened()
+
+    def _opened(self) -> Engine:
+        if self._closed:
+            raise EngineError("the model is closed. Open it again.")
+        if self._engine is None:
+            self._engine = open_engine(
+                self._bundle, self._target, self._threads, spinning=False, graph=self.encoder.file
+            )
+        return self._engine
 
     def close(self) -> None:
         """Release the engine; the reader is invalid afterwards."""

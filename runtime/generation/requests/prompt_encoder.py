@@ -56,6 +56,7 @@ class PromptEncoder:
     def __init__(self, bundle: Bundle, reader: ImageReader | None = None):
         """Open the tokenizer. `reader`: of images. Raises `BundleError` for a bundle without a tokenizer."""
         self._bundle = bundle
+        self.reader = reader
         self._images = ImagePrompts(reader) if reader is not None else None
         self._lock = threading.RLock()  # the template's process answers one at a time
         self.tokenizer = read_backend(bundle)
