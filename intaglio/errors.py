@@ -33,6 +33,8 @@ class IntaglioError(Exception):
 class UsageError(IntaglioError):
     """An invalid option or argument."""
 
+    param: str | None = None  # the field of a request that is at fault, if that is known
+
 
 class ContextLengthError(UsageError):
     """A prompt or text of more tokens than the model takes."""

@@ -146,7 +146,7 @@ class TextRunner(Closing):
         if isinstance(text, str) and self.manifest.architecture.endswith(NEXT_SENTENCE):
             raise UsageError(
                 "the bundle tells whether a text follows another one, and got one text. Give the first one as the "
-                "query: --query TEXT."
+                "query of intaglio run: --query TEXT."
             )
         self.tokenizer.check_length(text, sequence)
         blank = self.tokenizer.mask_token_id

@@ -76,8 +76,8 @@ async def create_embeddings(request: EmbeddingsRequest, worker: EncoderWorker, m
     return EmbeddingsResponse(data, model, usage(results))
 
 
-def inputs(given: str | list[str | int | list[int]]) -> Sequence[Text]:
-    """Return the texts of a request's `input`. Raises `UsageError` if there is none, or one is empty."""
+def inputs(given: str | list[str | int | list[int]], field: str = "input") -> Sequence[Text]:
+    """Return the texts of a request's `field`. Raises `FieldError` if there is none, or one is empty."""
     if isinstance(given, str):
         texts: list[Text] = [given]
     elif given and all(isinstance(each, int) for each in given):
@@ -85,15 +85,18 @@ def inputs(given: str | list[str | int | list[int]]) -> Sequence[Text]:
     else:
         texts = [each for each in given if not isinstance(each, int)]
         if len(texts) < len(given) or len({type(each) for each in texts}) > 1:
-            raise UsageError("input: mixes texts and tokens, expected one kind. Send them in several requests.")
+            raise FieldError(
+                f"{field}: mixes texts and tokens, expected one kind. Send them in several requests.", field
+            )
     if not texts:
-        raise UsageError("input: an empty list, expected at least one text. Add one.")
+        raise FieldError(f"{field}: an empty list, expected at least one text. Add one.", field)
     if len(texts) > MAX_INPUTS:
-        raise UsageError(f"input: {len(texts)} texts, expected at most {MAX_INPUTS}. Send them in several requests.")
+        message = f"{len(texts)} texts, expected at most {MAX_INPUTS}. Send them in several requests."
+        raise FieldError(f"{field}: {message}", field)
     for place, text in enumerate(texts):
         if not text:
-            where = "input" if len(texts) == 1 else f"input[{place}]"
-            raise UsageError(f"{where}: is empty, expected at least one character or token. Leave it out.")
+            where = field if len(texts) == 1 else f"{field}[{place}]"
+            raise FieldError(f"{where}: is empty, expected at least one character or token. Leave it out.", field)
     return texts
 
 

@@ -15,6 +15,8 @@ from intaglio.serve.endpoints.embeddings import MAX_INPUTS, EmbeddingUsage, usag
 from intaglio.serve.responses.errors import FieldError
 from intaglio.serve.workers.encoder_worker import EncoderWorker
 
+FIELD = "documents"  # of the request, with the texts
+
 
 class Document(msgspec.Struct):
     """A document with its text."""
@@ -66,7 +68,7 @@ async def rerank(request: RerankRequest, worker: EncoderWorker, model: str) -> R
     if manifest.vectors is not None:
         found, tokens = await _by_vectors(request.query, texts, worker, manifest.vectors)
     else:
-        found = await worker.run([Pair(request.query, text) for text in texts])
+        found = await worker.run([Pair(request.query, text) for text in texts], field=FIELD)
         tokens = usage(found)
     scores = []
     for result in found:
@@ -84,7 +86,9 @@ async def _by_vectors(
     query: str, texts: Sequence[str], worker: EncoderWorker, settings: TokenVectors
 ) -> tuple[list[Ran], EmbeddingUsage]:
     """The texts with the scores of their vectors and the query's; the query's tokens count once."""
-    (read,), found = await asyncio.gather(worker.run([query], QUERY), worker.run(texts, worker.manifest.default_prompt))
+    (read,), found = await asyncio.gather(
+        worker.run([query], QUERY, "query"), worker.run(texts, worker.manifest.default_prompt, FIELD)
+    )
     results = [scored(each, query, read.token_embeddings, settings.mean) for each in found]
     return results, usage([read, *found])
 

@@ -10,6 +10,8 @@ from intaglio.serve.endpoints.embeddings import EmbeddingUsage, inputs, usage
 from intaglio.serve.responses.errors import FieldError
 from intaglio.serve.workers.encoder_worker import EncoderWorker
 
+FIELD = "inputs"  # of the request, with the texts
+
 
 class SparseRequest(msgspec.Struct, forbid_unknown_fields=True):
     """The body of the request; any other field is rejected by name."""
@@ -48,7 +50,7 @@ async def embed_sparse(request: SparseRequest, worker: EncoderWorker, model: str
     if request.truncate:
         raise FieldError("truncate: true is not supported, expected false. Shorten the texts.", "truncate")
     given: str | list[str | int | list[int]] = request.inputs if isinstance(request.inputs, str) else [*request.inputs]
-    results = await worker.run(inputs(given), request.prompt_name)
+    results = await worker.run(inputs(given, FIELD), request.prompt_name, FIELD)
     found = []
     for result in results:
         assert result.weights is not None, "the task embeds sparsely"

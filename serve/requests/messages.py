@@ -74,7 +74,7 @@ def text_of(content: str | Sequence[ContentPart] | None, where: str) -> str | No
 
 def _text_of(part: ContentPart, place: str) -> str:
     if part.type not in TEXTS or part.text is None or part.image_url is not None:
-        raise invalid(f"{place}: type {part.type[:40]!r} is not supported, the model reads text only.", place)
+        raise invalid(f"{place}: type {part.type[:40]!r} is not supported here, only text is.", place)
     return part.text
 
 

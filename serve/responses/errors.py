@@ -87,7 +87,7 @@ def api_error(error: Exception, prompt: str | None = None) -> ApiError:
         return ApiError(429, message, "rate_limit_error", code="queue_full", retry_after=RETRY_AFTER)
     if isinstance(error, UsageError):
         code = "context_length_exceeded" if isinstance(error, ContextLengthError) else None
-        param = error.param if isinstance(error, FieldError) else prompt
+        param = error.param or prompt
         return ApiError(400, message, param=param, code=code)
     if not isinstance(error, IntaglioError):
         message = f"a bug in intaglio: {type(error).__name__}: {message}"

@@ -19,6 +19,7 @@ from intaglio.runtime.text.run_texts import TextRunner
 from intaglio.runtime.text.tasks import Ran
 from intaglio.runtime.text.tokenizer import Pair, TokenSequence
 from intaglio.serve.bodies.token_ids import TokenIds
+from intaglio.serve.responses.errors import FieldError
 from intaglio.serve.workers.batch_plan import BatchLimits, next_batch
 from intaglio.serve.workers.encoder_call import EncoderCall, WaitingText, end_calls
 from intaglio.targets import DEFAULT
@@ -79,20 +80,21 @@ class EncoderWorker(Closing):
         self._thread = threading.Thread(target=self._work, name="intaglio-encoder", daemon=True)
         self._thread.start()
 
-    async def run(self, texts: Sequence[Text], prompt_name: str | None = None) -> list[Ran]:
+    async def run(self, texts: Sequence[Text], prompt_name: str | None = None, field: str = "input") -> list[Ran]:
         """Run `texts` in batches with those of other callers; return one result per text, in order.
 
-        `prompt_name`: the prompt to put before each; None: the worker's default. Raises `BusyError` if the queue is
+        `prompt_name`: the prompt to put before each; None: the worker's default. `field`: of the request, which has the
+        texts. Raises `BusyError` if the queue is
         full, `UsageError` for an unknown prompt and for a text that the model does not accept (with its place),
         `EngineError` if the engine fails. A caller that is cancelled takes its texts out of the queue.
         """
         if not texts:
             return []
-        prompt = self._prompt(texts, prompt_name)
+        prompt = self._prompt(texts, prompt_name, field)
         call = EncoderCall(len(texts))
         self._calls.add(call)
         try:
-            return await self._run_call(call, texts, prompt)
+            return await self._run_call(call, texts, prompt, field)
         except asyncio.CancelledError:
             if call.failure is None:
                 raise
@@ -101,22 +103,21 @@ class EncoderWorker(Closing):
         finally:
             self._calls.discard(call)
 
-    def _prompt(self, texts: Sequence[Text], name: str | None) -> Prompt:
+    def _prompt(self, texts: Sequence[Text], name: str | None, field: str) -> Prompt:
         """The prompt of a call. Raises `UsageError` if it is unknown, and if texts are given as tokens."""
         if name is None:
             prompt = find_prompt(self.manifest, self._prompt_name)
         else:
             prompt = find_prompt(self.manifest, name, "prompt_name")
         if prompt.text and not all(isinstance(text, str | Pair) for text in texts):
-            raise UsageError(
-                f"input: token ids cannot follow the prompt {prompt.text[:40]!r}. Send text, or choose an empty prompt."
-            )
+            message = f"token ids cannot follow the prompt {prompt.text[:40]!r}. Send text, or choose an empty prompt."
+            raise FieldError(f"{field}: {message}", field)
         return prompt
 
-    async def _run_call(self, call: EncoderCall, texts: Sequence[Text], prompt: Prompt) -> list[Ran]:
+    async def _run_call(self, call: EncoderCall, texts: Sequence[Text], prompt: Prompt, field: str) -> list[Ran]:
         with self._changed:
             self._check_queue(len(texts))
-            tokenized = self._tokenizing.submit(self._tokenize, texts, prompt)
+            tokenized = self._tokenizing.submit(self._tokenize, texts, prompt, field)
             self._count += len(texts)
         try:
             sequences = await asyncio.wrap_future(tokenized)
@@ -171,7 +172,7 @@ class EncoderWorker(Closing):
         if self._count + count > self._max_waiting:
             raise BusyError(f"{self._count} texts are waiting, the maximum is {self._max_waiting}. Try again later.")
 
-    def _tokenize(self, texts: Sequence[Text], prompt: Prompt) -> list[TokenSequence]:
+    def _tokenize(self, texts: Sequence[Text], prompt: Prompt, field: str) -> list[TokenSequence]:
         """Tokenize and check `texts`, on the tokenizer's thread."""
         encoded = iter(
             self._runner.tokenizer.encode([text for text in texts if isinstance(text, str | Pair)], prompt=prompt)
@@ -188,8 +189,10 @@ class EncoderWorker(Closing):
                     raise UsageError("no tokens, expected at least one. Add text, or leave it out.")
                 self._runner.check(text if isinstance(text, str | Pair) else "", sequence)
             except UsageError as error:
-                where = f"input[{place}]" if len(texts) > 1 else "input"
-                raise type(error)(f"{where}: {error}") from error
+                where = f"{field}[{place}]" if len(texts) > 1 else field
+                placed = type(error)(f"{where}: {error}")
+                placed.param = field
+                raise placed from error
             found.append(sequence)
         return found
 

@@ -60,7 +60,8 @@ def test_best_documents_are_returned_on_request(server: Served) -> None:
         ({"top_n": 0}, "top_n", "top_n 0: expected at least 1"),
         ({"model": "tiny"}, "model", "its task is embed, /v1/rerank needs classify with one class"),
         ({"rank_fields": ["title"]}, "rank_fields", "rank_fields"),
-        ({"documents": ["b " * 5000]}, "input", "pair of"),
+        ({"documents": ["b " * 5000]}, "documents", "documents: pair of"),
+        ({"documents": ["a", "b " * 5000]}, "documents", "documents[1]: pair of"),
     ],
 )
 def test_invalid_request_names_its_field(server: Served, fields: dict[str, Any], param: str, message: str) -> None:
