@@ -10,8 +10,12 @@ from pathlib import Path
 import numpy as np
 import transformers
 from drafts import save_drafts
+from gguf_files import options, write_gguf
+from lora_adapters import save_adapter
+from quantized_checkpoints import save_quantized
 from tiny_decoders import CHAT, save_decoder, write_byte_tokenizer
 from tiny_encoder_decoders import save_encoder_decoder
+from tiny_families import save_family
 from tiny_speech import save_recogniser
 
 from intaglio.bundle.bundle import Bundle
@@ -19,6 +23,8 @@ from intaglio.exporters import export
 from intaglio.graph_passes import compress
 from intaglio.runtime import build
 from intaglio.training.gradients.sensitivity import sensitivity
+
+QUANTISED = ("gptq", "awq", "compressed-tensors")  # methods, each with a folder of a checkpoint
 
 
 def write_material(folder: Path, encoder: Path, encoder_checkpoint: Path, int8: Path) -> None:
@@ -30,12 +36,13 @@ def write_material(folder: Path, encoder: Path, encoder_checkpoint: Path, int8: 
     save_encoder_decoder(checkpoints["both"], "t5")
     save_drafts(checkpoints["decoder"], checkpoints["drafting"], "medusa", (0, 0))
     shutil.copytree(encoder_checkpoint, checkpoints["encoder"])
-    for name in ("decoder", "both", "drafting"):
+    for name in ("decoder", "both", "drafting", "llama"):
         export(str(checkpoints[name]), folder / name, check=False)
     shutil.copytree(encoder, folder / "encoder")
     shutil.copytree(int8, folder / "int8")
     write_variants(folder, encoder_checkpoint, CHAT)
     write_speech(folder)
+    write_weights(folder)
     files = folder / "files"
     files.mkdir()
     (files / "text.txt").write_text("Some text, of a few words, and a line. It goes on, and on.\n" * 40)
@@ -67,6 +74,17 @@ def write_variants(folder: Path, encoder_checkpoint: Path, template: str) -> Non
     Bundle.open(folder / "templated").add_files({"chat_template.jinja": template.encode()})
     shutil.copytree(folder / "encoder", folder / "built")
     build(folder / "built", "ort-cpu")
+
+
+def write_weights(folder: Path) -> None:
+    """Checkpoints with quantised weights, a file of llama.cpp, and an adapter."""
+    for method in QUANTISED:
+        (folder / method).mkdir()
+        save_quantized(folder / method, "llama", method)
+    (folder / "gguf-file").mkdir()
+    checkpoint = save_family(folder / "gguf-checkpoint", "qwen2", **options("qwen2"))
+    write_gguf(checkpoint, folder / "gguf-file" / "model.gguf", "qwen2", {"ffn": "Q8_0", "attn": "Q4_1"})
+    save_adapter(folder / "llama-checkpoint", folder / "adapter")
 
 
 def write_speech(folder: Path) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import random
 import re
+import struct
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -26,7 +27,7 @@ def damage(path: Path, chance: random.Random) -> None:
     """Change a file in one to three places, mostly according to its format, sometimes any byte."""
     by_suffix: dict[str, Callable[[bytes, random.Random], bytes]] = {
         ".json": _json, ".jsonl": _json_lines, ".onnx": _onnx, ".yaml": _yaml, ".npz": _npz,
-        ".safetensors": _safetensors, ".sensitivity": _safetensors, ".nemo": _nemo, ".hama": _hama,
+        ".safetensors": _safetensors, ".sensitivity": _safetensors, ".nemo": _nemo, ".hama": _hama, ".gguf": _gguf,
     }  # fmt: skip
     for _ in range(chance.choice([1, 1, 2, 3])):
         data = path.read_bytes()
@@ -126,6 +127,15 @@ def _safetensors(data: bytes, chance: random.Random) -> bytes:
     header = _json(data[8 : 8 + length], chance)
     stated = len(header) if chance.random() < 0.9 else chance.choice([0, 2**40, 2**63])
     return stated.to_bytes(8, "little") + header + data[8 + length :]
+
+
+def _gguf(data: bytes, chance: random.Random) -> bytes:
+    """Put another number, a count, a length or a type, in what stands before the weights."""
+    form = chance.choice(["<I", "<Q"])
+    size = struct.calcsize(form)
+    place = chance.choice([8, 16, chance.randrange(4, data.rindex(b"weight") + 60)])  # 8, 16: the counts
+    number = chance.choice([*ODD_NUMBERS, chance.randrange(50)]) % (1 << 8 * size)
+    return data[:place] + struct.pack(form, number) + data[place + size :]
 
 
 def _nemo(data: bytes, chance: random.Random) -> bytes:

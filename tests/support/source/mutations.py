@@ -23,6 +23,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from file_damage import damage, rehash
+from mutation_material import QUANTISED
 
 SECONDS = 20
 LONGEST = 120  # seconds until it is killed, including other work of the machine
@@ -53,6 +54,11 @@ ENCODER = [RUN, CUT, INSPECT, CANONICAL, BUILD, AGAINST]
 CLASSIFIER = [RUN, CUT, INSPECT]
 EXPORT = ["export {0} -o {1}/out --no-check", "export {0} -o {1}/out --no-check --dtype float16"]
 FEATURES = [*EXPORT, "export {0} -o {1}/out --no-check --features"]
+GGUF = ["export {0}/model.gguf -o {1}/out --no-check"]
+ADAPTED = [
+    "export {1}/llama-checkpoint -o {1}/out --no-check --adapter {0}",
+    "generate {1}/llama --adapter mine={0} --max-new-tokens 4 --json 'A text'",
+]
 SCENARIOS = [
     Scenario("decoder", "bundle.json", DECODER),
     Scenario("decoder", "model.onnx", DECODER),
@@ -92,6 +98,10 @@ SCENARIOS = [
     Scenario("speech-checkpoint", "config.json", FEATURES),
     Scenario("speech-checkpoint", "vocabulary.json", FEATURES),
     Scenario("speech-checkpoint", "model.safetensors", FEATURES),
+    Scenario("gguf-file", "model.gguf", GGUF),
+    *(Scenario(f"{kind}/quantized", "config.json", EXPORT) for kind in QUANTISED),
+    *(Scenario(f"{kind}/quantized", "model.safetensors", EXPORT) for kind in QUANTISED),
+    *(Scenario("adapter", file, ADAPTED) for file in ("adapter_config.json", "adapter_model.safetensors")),
     Scenario("speech-files", "recogniser.nemo", ["convert {0}/recogniser.nemo -o {1}/out"]),
     Scenario("speech-files", "recogniser.hama", ["convert {0}/recogniser.hama -o {1}/out"]),
 ]  # fmt: skip
@@ -115,7 +125,7 @@ def attempt(seed: int, material: Path) -> Found | None:
     scenario = chance.choice(SCENARIOS)
     with tempfile.TemporaryDirectory(prefix="mutation-") as name:
         place = Path(name)
-        for other in ("decoder", "encoder", "int8", "packed", "both", "drafting"):
+        for other in ("decoder", "encoder", "int8", "packed", "both", "drafting", "llama", "llama-checkpoint"):
             (place / other).symlink_to(material / other)
         (place / "messages.json").symlink_to(material / "files" / "messages.json")
         (place / "text.txt").symlink_to(material / "files" / "text.txt")
