@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import html
 import os
 import re
 import subprocess
@@ -51,6 +52,15 @@ def test_quickstart_has_the_commands_of_the_session() -> None:
     printed = [command.removeprefix("intaglio ").removesuffix(" | tail -1") for command, _ in session()]
     assert [step.removesuffix(" --force") for step in steps[: len(printed)]] == printed
     assert "--similarity" in steps[len(printed)]
+
+
+def test_picture_of_the_terminal_shows_the_steps_of_the_quickstart() -> None:
+    steps = re.findall(r"^step (.*)$", (ROOT / "examples" / "quickstart.sh").read_text(encoding="utf-8"), re.M)
+    picture = (ROOT / "docs" / "pictures" / "quickstart.svg").read_text(encoding="utf-8")
+    lines = html.unescape(re.sub(r"<[^>]+>", "", re.sub(r"</text>", "\n", picture))).replace("\xa0", " ")
+    shown = " ".join(lines.split())
+    assert [step for step in steps if f"$ intaglio {step}" not in shown] == []
+    assert not re.search(r"https?://(?!www\.w3\.org/2000/svg)|/(home|root|work|tmp)/", picture)
 
 
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
