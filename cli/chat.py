@@ -33,7 +33,7 @@ Examples:
 
 COMMANDS = """\
 /help         show these commands
-/reset        forget the conversation, but keep the system message
+/reset        forget the conversation and images for the next message, but keep the system message
 /system TEXT  replace the system message; without TEXT, remove it
 /image FILE   begin the next message with an image, for a model that reads them; can be repeated
 /trace        turn the trace on or off: after each answer, colours show which model wrote what
@@ -161,12 +161,13 @@ class _Chat:
     def _ask(self, message: str) -> TextRun | None:
         """Start the answer and report dropped messages; print the reason and return None where that is impossible."""
         conversation = self._conversation
+        images, self._images = self._images, []
         try:
-            images, self._images = self._images, []
             run = conversation.ask(message, images)
         except UsageError as error:
             self.refused += 1
-            click.echo(f"intaglio: {error} /reset forgets the conversation.", err=True)
+            again = " Its images are forgotten: name them again with /image." if images else ""
+            click.echo(f"intaglio: {error} /reset forgets the conversation.{again}", err=True)
             return None
         if conversation.dropped:
             click.echo(
@@ -178,6 +179,7 @@ class _Chat:
 
     def _reset(self, _: str) -> None:
         self._conversation.reset()
+        self._images.clear()
         click.echo("The conversation was reset.", err=True)
 
     def _image(self, path: str) -> None:

@@ -101,8 +101,8 @@ def export(
             checkpoint = checkpoint.with_adapter(open_adapter(adapter), architecture_of(checkpoint.config, family))
         if features and "features" not in kind.options:
             raise UsageError(
-                "--features leaves out the front end of a speech recogniser, or the image processor of a model that "
-                "reads images, and this is neither. Remove it."
+                "--features leaves out the front end of a speech recogniser, or the image processor of a model whose "
+                "one input is an image, and this is neither. Remove it."
             )
         if context is not None and "context" not in kind.options:
             raise UsageError("--context is for decoders whose rotary embedding depends on the length. Remove it.")

@@ -43,10 +43,10 @@ class ImagePrompt(msgspec.Struct):
     sizes: list[tuple[int, int]]  # height and width of each image
 
 
-def image_prompt(folder: Path, decoder: Decoder, encoder: ImageEncoder) -> ImagePrompt:
+def image_prompt(folder: Path, checkpoint: Path, decoder: Decoder, encoder: ImageEncoder) -> ImagePrompt:
     """A prompt of real sentences and images between them, with as many images as fit, at least one.
 
-    Raises `SourceError` if none fits.
+    `folder`: with the tokenizer; `checkpoint`: what errors name. Raises `SourceError` if none fits.
     """
     tokenizer = Tokenizer(folder / TOKENIZER, ["input_ids"], None).backend
     sizes = [(int(height * encoder.side), int(width * encoder.side)) for height, width in SIZES]
@@ -58,7 +58,7 @@ def image_prompt(folder: Path, decoder: Decoder, encoder: ImageEncoder) -> Image
         if len(tokens) <= decoder.max_positions:
             return ImagePrompt(tokens, sizes[:count])
     raise SourceError(
-        f"{folder}: an image takes {len(tokens)} tokens of a prompt, and max_position_embeddings is "
+        f"{checkpoint}: an image between two sentences takes {len(tokens)} tokens, and max_position_embeddings is "
         f"{decoder.max_positions}. Export a model for longer texts, or lower the size of the image processor."
     )
 
@@ -74,7 +74,7 @@ def check_images(
     context: str | None,
 ) -> dict[str, Checked]:
     """Compare image embeddings, and the logits after images and text, of the graphs in `folder` with the source's."""
-    prompt = image_prompt(folder, decoder, encoder)
+    prompt = image_prompt(folder, checkpoint.folder, decoder, encoder)
     expected = _source_outputs(checkpoint, architecture, prompt, context)
     request = (decoder, encoder, prompt, list(cuts))
     return check_sequences("image_text.check", folder, request, expected, bounds)

@@ -142,7 +142,7 @@ def _check_tokens(checkpoint: Checkpoint, tokens: int) -> None:
     stated = read_json(path).get("image_seq_len") if path.is_file() else None
     if stated not in (None, tokens):
         raise SourceError(
-            f"{path}: image_seq_len is {str(stated)[:40]}, and a frame has {tokens} tokens by config.json. Fix it."
+            f"{path}: image_seq_len is {stated!r:.40}, and a frame has {tokens} tokens by config.json. Fix it."
         )
 
 
@@ -155,7 +155,14 @@ def _markers(checkpoint: Checkpoint, token_id: int) -> Markers:
         further = settings.get("extra_special_tokens")
         named = special_tokens({**settings, **(further if isinstance(further, dict) else {})})
     markers = Markers(*(named.get(name, default) for name, default in MARKERS.items()))
-    if read_tokenizer(checkpoint).encode(markers.token, add_special_tokens=False).ids != [token_id]:
+    tokenizer = read_tokenizer(checkpoint)
+    for name, marker in named.items():
+        if name in MARKERS and tokenizer.token_to_id(marker) is None:
+            raise SourceError(
+                f"{path}: {name} is {marker[:40]!r}, which tokenizer.json does not have. Put the tokenizer of this "
+                "model there."
+            )
+    if tokenizer.encode(markers.token, add_special_tokens=False).ids != [token_id]:
         raise SourceError(
             f"{checkpoint.folder}: image_token_id of config.json is {token_id}, and its tokenizer has another id for "
             f"{markers.token!r}. Put the tokenizer of this model there."

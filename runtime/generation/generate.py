@@ -41,14 +41,14 @@ if TYPE_CHECKING:
 def generate(
     bundle: str | Path | Bundle,
     prompts: str | Iterable[Prompt],
-    image: Sequence[str | Path] = (),
+    image: str | Path | Sequence[str | Path] = (),
     **options: Unpack[GeneratorOptions],
 ) -> Iterator[Generated]:
     """Generate text after the prompt, or after each of the prompts, and yield a `Generated` for each, in order.
 
-    A prompt is a text, or a list of `Message` that the bundle's chat template renders; `image`: files in each of them,
-    see `with_images`. The options: see `TextGenerator`, which can also stream the text. Raises `BundleError` for a
-    bundle that is not a decoder, `UsageError` for invalid prompts and options.
+    A prompt is a text, or a list of `Message` that the bundle's chat template renders; `image`: a file, or several, in
+    each of them, see `with_images`. The options: see `TextGenerator`, which can also stream the text. Raises
+    `BundleError` for a bundle that is not a decoder, `UsageError` for invalid prompts and options.
     """
     with TextGenerator(bundle, **options) as generator:
         for run in generator.generate_many(with_images(prompts, image)):

@@ -79,3 +79,12 @@ def test_images_that_do_not_fit_the_prompt_end_with_one_line(
 def test_model_for_texts_refuses_an_image(intaglio: Run, tiny_decoder: Path, files: list[Path]) -> None:
     code, out, err = intaglio("generate", tiny_decoder, "--image", files[0], "--chat", "What?")
     assert (code, out, err.count("\n")) == (2, "", 1) and "its model reads no images" in err
+
+
+def test_images_of_a_refused_or_forgotten_message_are_not_kept_silently(
+    intaglio: Run, image_text: tuple[Path, Path], files: list[Path]
+) -> None:
+    lines = [f"/image {files[0]}", "an <image>", "What?", f"/image {files[0]}", "/reset", "What?"]
+    code, out, err = intaglio("chat", image_text[1], "-n", 2, "--json", stdin="\n".join(lines))
+    assert code == 1 and "name them again with /image" in err
+    assert [json.loads(line)["prompt"].count("<image>") for line in out.splitlines()] == [0, 0]

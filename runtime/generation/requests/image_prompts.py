@@ -50,13 +50,14 @@ def images_in(messages: Iterable[Message]) -> list[ImageFile]:
     return [part for parts in shown for part in parts if isinstance(part, ImageFile)]
 
 
-def with_images(prompts: str | Iterable[Any], paths: Sequence[str | Path]) -> Iterable[Any]:
-    """Each of `prompts`, texts or conversations, with the images at `paths`.
+def with_images(prompts: str | Iterable[Any], paths: str | Path | Sequence[str | Path]) -> Iterable[Any]:
+    """Each of `prompts`, texts or conversations, with the images at `paths`, or the one at that path.
 
     In a text they are in the places of its image tokens, in a conversation before the text of its last message. Raises
-    `UsageError` for a file that cannot be read, and a conversation whose last message is not the user's.
+    `UsageError` for a file that cannot be read, token ids, and a conversation whose last message is not the user's.
     """
-    images = [ImageFile(read_file(path), f"image {path}") for path in paths]
+    files = [paths] if isinstance(paths, str | Path) else paths
+    images = [ImageFile(read_file(path), f"image {path}") for path in files]
     given = [prompts] if isinstance(prompts, str) else prompts
     return (_with_images(prompt, images) for prompt in given) if images else given
 
@@ -64,7 +65,9 @@ def with_images(prompts: str | Iterable[Any], paths: Sequence[str | Path]) -> It
 def _with_images(prompt: Any, images: Sequence[ImageFile]) -> ImageText | list[Message]:
     if isinstance(prompt, str):
         return ImageText(prompt, images)
-    *before, last = prompt
+    *before, last = prompt if isinstance(prompt, list | tuple) and prompt else [None]
+    if not isinstance(last, Message):
+        raise UsageError("image: the prompt is neither a text nor a list of Message. Give one of these beside images.")
     if last.role != "user" or isinstance(last, ImageMessage):
         raise UsageError("--image: the last message is not a text of the user. Add one to the conversation.")
     return [*before, message_of("user", [*images, last.content or ""], last.name)]
@@ -100,8 +103,8 @@ class ImagePrompts:
         *before, end = text.split(token)
         if len(before) != len(images):
             raise UsageError(
-                f"the prompt has {len(before)} {token} and {len(images)} images, expected as many of each. Write "
-                f"{token} where an image belongs."
+                f"the prompt has {len(before)} {token} and {len(images)} images, expected as many of each. In a plain "
+                f"prompt write {token} where each image belongs, in messages nowhere."
             )
         frames: list[Pixels] = []
         pieces: list[str] = []

@@ -9,11 +9,14 @@ from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
+import msgspec
 import pytest
 from tiny_image_text import SIDE, TEXT, save_image_text
 
+from intaglio.bundle.bundle import Bundle
 from intaglio.errors import SourceError
 from intaglio.exporters import export
+from intaglio.exporters.image_text.check import image_prompt
 from intaglio.exporters.image_text.family import check_vision
 from intaglio.exporters.image_text.processor import read_frame_processor
 
@@ -80,11 +83,16 @@ def with_other_marker(folder: Path) -> None:
     change(folder / "tokenizer_config.json", image_token="<global-img>")  # noqa: S106
 
 
+def with_unknown_marker(folder: Path) -> None:
+    change(folder / "tokenizer_config.json", extra_special_tokens={"fake_image_token": "<nope>"})
+
+
 @pytest.mark.parametrize(
     ("damage", "words"),
     [
         (without_processor, r"no preprocessor_config\.json, so how images become the model's input is unknown"),
         (with_other_tokens, r"image_seq_len is 169, and a frame has 4 tokens by config\.json"),
+        (with_unknown_marker, r"fake_image_token is '<nope>', which tokenizer\.json does not have"),
         (
             with_other_marker,
             r"image_token_id of config\.json is 257, and its tokenizer has another id for '<global-img>'",
@@ -107,3 +115,12 @@ def test_checkpoint_with_an_early_exit_is_refused(tmp_path: Path) -> None:
     (folder / "early_exit.json").write_text('{"layer": 1}')
     with pytest.raises(SourceError, match=r"has drafts or an early exit, .* Remove drafts\.json"):
         export(str(folder), tmp_path / "bundle")
+
+
+def test_context_without_room_for_an_image_is_refused(image_text: tuple[Path, Path]) -> None:
+    manifest = Bundle.open(image_text[1]).manifest
+    assert manifest.decoder is not None and manifest.image_encoder is not None
+    short = msgspec.structs.replace(manifest.decoder, max_positions=16)
+    words = r"source: an image between two sentences takes \d+ tokens, and max_position_embeddings is 16"
+    with pytest.raises(SourceError, match=words):
+        image_prompt(image_text[1], Path("source"), short, manifest.image_encoder)

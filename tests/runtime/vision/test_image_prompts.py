@@ -16,7 +16,7 @@ from intaglio.bundle.bundle import ImageEncoder
 from intaglio.errors import ContextLengthError, UsageError
 from intaglio.runtime.generation.conversation import Conversation
 from intaglio.runtime.generation.generate import TextGenerator, generate
-from intaglio.runtime.generation.requests.image_prompts import ImageText, message_of
+from intaglio.runtime.generation.requests.image_prompts import ImageText, message_of, with_images
 from intaglio.runtime.generation.requests.message import Message
 from intaglio.runtime.vision.frames import frames_of, grid_of
 from intaglio.runtime.vision.image_file import decode_image
@@ -213,3 +213,20 @@ def test_conversation_keeps_the_images_of_its_questions(generator: TextGenerator
     assert image.ids[0] in second.state.prompt.image_ids
     with pytest.raises(UsageError, match=r"--image: the last message is not a text of the user"):
         next(iter(generate(generator.bundle, [[Message("assistant", "a")]], image=[path])))
+
+
+def test_one_path_is_one_image(tmp_path: Path) -> None:
+    path = picture_files(tmp_path)[0]
+    alone, listed, text = (with_images("<image>", given) for given in (path, [path], str(path)))
+    assert (
+        list(alone)
+        == list(listed)
+        == list(text)
+        == [ImageText("<image>", [ImageFile(path.read_bytes(), f"image {path}")])]
+    )
+
+
+@pytest.mark.parametrize("prompt", [[97, 98], [], [{"role": "user", "content": "a"}]])
+def test_images_beside_token_ids_are_refused(prompt: list[Any], tmp_path: Path) -> None:
+    with pytest.raises(UsageError, match=r"the prompt is neither a text nor a list of Message"):
+        list(with_images([prompt], picture_files(tmp_path)))
