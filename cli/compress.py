@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -160,7 +161,7 @@ def compress_command(
 
 def _show(result: Compressed) -> None:
     """Print what each pass did, and what share of the weights is compressed."""
-    shown = [record for record in result.passes if _did_something(record) or is_verbose()]
+    shown = result.passes if is_verbose() else _noteworthy(result.passes)
     rows = [(record.name, counted(record.counts), "\n".join(shortened(record.reasons, REASONS))) for record in shown]
     print_table(f"Recipe {result.recipe}", ["pass", "rewritten", "left, and why"], rows)
     if hidden := [record.name for record in result.passes if record not in shown]:
@@ -172,12 +173,17 @@ def _show(result: Compressed) -> None:
         say(f"{percent(result.share_compressed)} of the weights are compressed{left}")
 
 
-def _did_something(record: PassRecord) -> bool:
-    """Whether the pass rewrote anything, or was there to change the numbers and did not, which has to be known."""
+def _noteworthy(passes: Sequence[PassRecord]) -> list[PassRecord]:
+    """The passes that rewrote something, and those that were there to change the numbers and say why they did not.
+
+    If none of the latter changed any, they are all noteworthy.
+    """
     from intaglio.bundle.effect import Effect
     from intaglio.validation.comparison.changes import effect_of
 
-    return bool(record.counts) or effect_of(record) is not Effect.EXACT
+    changing = [record for record in passes if effect_of(record) is not Effect.EXACT]
+    changed = any(record.counts for record in changing)
+    return [record for record in passes if record.counts or (record in changing and (record.reasons or not changed))]
 
 
 def _warn_of_what_is_left(result: Compressed) -> None:

@@ -100,6 +100,17 @@ def test_compress_hides_passes_without_effect(intaglio: Run, tiny_bundle: Path, 
     assert [each["name"] for each in machine["passes"]][-1] == "float16" and len(machine["passes"]) > 5
 
 
+def test_compress_hides_passes_that_other_models_need(intaglio: Run, tiny_bundle: Path, tmp_path: Path) -> None:
+    texts = tmp_path / "texts.txt"
+    texts.write_text("one text\nanother text\n")
+    arguments = ("compress", tiny_bundle, "-o", tmp_path / "int8", "--recipe", "int8-only", "--calibration", texts)
+    _, out, _ = intaglio(*arguments)
+    assert (
+        "  integer_linear " in out and "  integer_softmax " not in out and " nothing" not in out.partition("Found")[0]
+    )
+    assert "integer_softmax" in out.partition("Found nothing to do: ")[2]
+
+
 def test_requested_pass_without_effect_is_shown_with_its_reasons(
     intaglio: Run, make_decoder: Callable[..., tuple[Path, Path]], tmp_path: Path
 ) -> None:
