@@ -78,7 +78,7 @@ def shows_images(prompt: object) -> bool:
     if isinstance(prompt, ChatPrompt):
         prompt = prompt.messages
     messages = prompt if isinstance(prompt, list | tuple) else ()
-    return isinstance(prompt, ImageText) or any(isinstance(each, ImageMessage) for each in messages)
+    return isinstance(prompt, ImageText) or bool(images_in(messages))
 
 
 class Expanded(NamedTuple):

@@ -13,7 +13,8 @@ from picture_files import picture_files
 
 from intaglio.errors import EngineError
 from intaglio.runtime.generation.generate import TextGenerator
-from intaglio.runtime.generation.requests.image_prompts import ImageText
+from intaglio.runtime.generation.requests.image_prompts import ImageText, message_of
+from intaglio.runtime.generation.requests.message import Message
 from intaglio.runtime.generation.requests.request import GenerationRequest
 from intaglio.runtime.generation.scheduling.request_state import RequestState
 from intaglio.runtime.generation.worker import IDLE_WAIT, ChoiceEvent, DecoderWorker, GenerationStream
@@ -89,7 +90,7 @@ def test_images_that_are_read_do_not_hold_up_texts(
         assert released.wait(30)
         return real(reader, image)
 
-    async def written(prompt: str | ImageText) -> int:
+    async def written(prompt: str | ImageText | list[Message]) -> int:
         async with await worker.submit([GenerationRequest(prompt, max_new_tokens=2, ignore_eos=True)]) as stream:
             events = [event async for event in every(stream)]
         return len(events)
@@ -100,6 +101,7 @@ def test_images_that_are_read_do_not_hold_up_texts(
         await asyncio.sleep(0.05)
         async with asyncio.timeout(30):
             assert await written("a text") > 0
+            assert await written([message_of("user", ["a text as a part, as many clients send it"])]) > 0
             assert not any(task.done() for task in waiting)
             waiting[1].cancel()
             await asyncio.sleep(0)
