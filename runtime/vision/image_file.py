@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 import logging
+import re
 import warnings
 from pathlib import Path
 from typing import Any
@@ -25,6 +26,9 @@ DEEP = ("I", "F")  # modes with more than 8 bits, as their names begin, of which
 MOST_PIXELS = 89_478_485  # where Pillow begins to warn; 256 MiB in red, green and blue
 MOST_BYTES = 256 << 20  # of a file
 LONGEST = 100  # times the shorter side; resized by its shorter side, such an image would take too much memory
+MOST_SCANS = 100  # of a JPEG, each of which goes over its pixels again; others have about 10
+SEGMENT = re.compile(rb"\xff[\xc0-\xcf\xd9-\xfe]")  # the marker of a JPEG's segment; others have no content
+END, SCAN = 0xD9, 0xDA
 _CONVERT = "Convert it to an 8-bit PNG or JPEG."
 
 # what Pillow logs of a damaged file is in our own message; without a handler it would go to standard error
@@ -57,6 +61,8 @@ def decode_image(data: bytes, name: str, most_pixels: int = MOST_PIXELS) -> Pixe
             warnings.simplefilter("ignore")  # of metadata; too many pixels are refused below
             with library.open(io.BytesIO(data), formats=FORMATS) as image:
                 _check_size(image.size, name, most_pixels)
+                if image.format in ("JPEG", "MPO") and (scans := _scans(data)) > MOST_SCANS:
+                    raise UsageError(f"{name}: has {scans} scans, expected at most {MOST_SCANS}. {_CONVERT}")
                 if image.mode.startswith(DEEP):
                     raise UsageError(f"{name}: has {image.mode} pixels of more than 8 bits. {_CONVERT}")
                 pixels = np.asarray(operations.exif_transpose(image).convert("RGB"))
@@ -84,6 +90,15 @@ def _check_size(size: tuple[int, int], name: str, most: int) -> None:
         raise UsageError(
             f"{name}: {width} x {height} pixels, expected sides that differ at most {LONGEST} times. Crop it."
         )
+
+
+def _scans(data: bytes) -> int:
+    """The scans of a JPEG file."""
+    count = place = 0
+    while (found := SEGMENT.search(data, place)) is not None and (marker := found[0][1]) != END:
+        count += marker == SCAN
+        place = found.end() + int.from_bytes(data[found.end() : found.end() + 2])
+    return count
 
 
 def images_of(path: Path, option: str) -> list[Path]:

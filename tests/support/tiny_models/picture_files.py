@@ -53,6 +53,13 @@ def png_header(width: int, height: int) -> bytes:
     return b"\x89PNG\r\n\x1a\n" + chunk(b"IHDR", size) + chunk(b"IDAT", zlib.compress(b"")) + chunk(b"IEND", b"")
 
 
+def with_scans(count: int) -> bytes:
+    """A JPEG of `count` scans, the last of which are all the same, and with what looks like more after its end."""
+    data = encoded(picture(40, 60), "JPEG", progressive=True)
+    last = data.rindex(b"\xff\xda")
+    return data[:-2] + data[last:-2] * (count - data.count(b"\xff\xda")) + data[-2:] + b"\xff\xda" * 200
+
+
 def refused_files() -> dict[str, tuple[bytes, str]]:
     """Files that are no images, or such as are not read: name -> content, and what the error says of it."""
     from PIL import Image
@@ -74,6 +81,7 @@ def refused_files() -> dict[str, tuple[bytes, str]]:
         "bomb": (png_header(60_000, 60_000), "pixels in all. Reduce it"),
         "large header": (png_header(20_000, 5_000), "pixels in all. Reduce it"),
         "long": (encoded(picture(4, 500)), "differ at most 100 times"),
+        "scans": (with_scans(101), "has 101 scans, expected at most 100"),
     }
 
 
@@ -92,6 +100,7 @@ def odd_files() -> dict[str, tuple[bytes, Any]]:
         "grey": (encoded(one.convert("L")), one.convert("L").convert("RGB")),
         "one bit": (encoded(one.convert("1")), one.convert("1").convert("RGB")),
         "transparent": (encoded(half), one),
+        "scans": (with_scans(100), Image.open(io.BytesIO(with_scans(100)))),
         "turned": (turned, one.transpose(Image.Transpose.ROTATE_270)),
     }
 
