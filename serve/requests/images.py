@@ -13,6 +13,8 @@ from intaglio.serve.responses.errors import invalid
 
 FIX = "Send the image itself: data:image/png;base64,..."
 DATA = re.compile(r"data:([^;,]{0,80}?)(;base64)?,", re.IGNORECASE)
+# How a JPEG 2000 begins, a file or its content alone. Its decoder lets no other thread run: 3 s for 33 million pixels.
+JPEG_2000 = (b"\0\0\0\x0cjP  ", b"\xff\x4f\xff\x51")
 
 
 class ImageUrl(msgspec.Struct, forbid_unknown_fields=True):
@@ -25,7 +27,8 @@ class ImageUrl(msgspec.Struct, forbid_unknown_fields=True):
 def image_of(given: ImageUrl, place: str, most_pixels: int) -> ImageFile:
     """The image of a data URL; its pixels are decoded later. `place`: of the part, in errors.
 
-    The content decides which format it is, not the type that is stated. Raises `ApiError` for any other URL.
+    The content decides which format it is, not the type that is stated. Raises `ApiError` for any other URL, and for
+    JPEG 2000.
     """
     param = f"{place}.image_url"
     if given.detail not in (None, "auto"):
@@ -42,4 +45,6 @@ def image_of(given: ImageUrl, place: str, most_pixels: int) -> ImageFile:
         data = base64.b64decode(given.url[head.end() :], validate=True)
     except (binascii.Error, ValueError) as error:
         raise invalid(f"{param}.url: not valid base64 ({error}). {FIX}", param) from error
+    if data.startswith(JPEG_2000):
+        raise invalid(f"{place}: JPEG 2000 would hold up all other requests. Convert it to a PNG or JPEG.", param)
     return ImageFile(data, place, most_pixels)

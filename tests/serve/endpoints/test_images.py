@@ -34,6 +34,8 @@ URLS = {
     "text": (data_url(PNG, "text/plain"), "its data are 'text/plain;base64', expected an image in base64"),
     "no type": (f"data:;base64,{base64.b64encode(PNG).decode()}", "expected an image in base64"),
     "no base64": ("data:image/png,abc", "its data are 'image/png', expected an image in base64"),
+    "JPEG 2000": (data_url(encoded(picture(40, 90), "JPEG2000")), "JPEG 2000 would hold up all other requests"),
+    "JPEG 2000's content": (data_url(encoded(picture(40, 90), "JPEG2000", no_jp2=True)), "JPEG 2000 would hold up"),
     "cut base64": (URL[:-3], "not valid base64"),
     "signs in base64": (URL[:40] + "!!" + URL[42:], "not valid base64"),
     "spaces in base64": (URL[:40] + "\n" + URL[40:], "not valid base64"),
