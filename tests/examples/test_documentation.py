@@ -56,6 +56,13 @@ def test_outputs_of_the_pages_do_not_collide() -> None:
     assert len(first) > 25
 
 
+def test_servers_are_the_last_command_of_their_block() -> None:
+    """A reader copies a block as a whole, and what follows a server would wait until it ends."""
+    for block in BLOCKS:
+        for command in block.commands[:-1]:
+            assert words_of(command)[1:2] not in [[name] for name in SERVERS], f"{named(block)}: {command}"
+
+
 def test_files_that_commands_name_by_the_session_exist(tmp_path: Path) -> None:
     text = "\n".join(command for block in BLOCKS for command in block.commands)
     paths = sorted(set(re.findall(r"\$(?:CHECKOUT|EXAMPLES|MINILM|RECORDINGS|TEXT)[\w./-]*", text)))
