@@ -186,6 +186,14 @@ class _Chat:
         if not path:
             click.echo("/image FILE: name a file.", err=True)
             return
+        from intaglio.runtime.vision.image_file import read_file
+
+        try:
+            read_file(path)  # rather say now that it is not there
+        except UsageError as error:
+            self.refused += 1
+            click.echo(f"intaglio: {error}", err=True)
+            return
         self._images.append(path)
         click.echo(f"The next message begins with {path}.", err=True)
 

@@ -88,3 +88,9 @@ def test_images_of_a_refused_or_forgotten_message_are_not_kept_silently(
     code, out, err = intaglio("chat", image_text[1], "-n", 2, "--json", stdin="\n".join(lines))
     assert code == 1 and "name them again with /image" in err
     assert [json.loads(line)["prompt"].count("<image>") for line in out.splitlines()] == [0, 0]
+
+
+def test_missing_image_is_named_before_the_message(intaglio: Run, image_text: tuple[Path, Path]) -> None:
+    code, out, err = intaglio("chat", image_text[1], "-n", 2, "--json", stdin="/image no.png\nWhat?\n")
+    assert code == 1 and "image no.png: No such file or directory" in err
+    assert json.loads(out)["prompt"].count("<image>") == 0
