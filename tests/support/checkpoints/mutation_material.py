@@ -12,6 +12,7 @@ import transformers
 from drafts import save_drafts
 from gguf_files import options, write_gguf
 from lora_adapters import save_adapter
+from mutations import QUANTISED
 from quantized_checkpoints import save_quantized
 from tiny_decoders import CHAT, save_decoder, write_byte_tokenizer
 from tiny_encoder_decoders import save_encoder_decoder
@@ -23,8 +24,6 @@ from intaglio.exporters import export
 from intaglio.graph_passes import compress
 from intaglio.runtime import build
 from intaglio.training.gradients.sensitivity import sensitivity
-
-QUANTISED = ("gptq", "awq", "compressed-tensors")  # methods, each with a folder of a checkpoint
 
 
 def write_material(folder: Path, encoder: Path, encoder_checkpoint: Path, int8: Path) -> None:

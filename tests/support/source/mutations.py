@@ -23,12 +23,12 @@ from pathlib import Path
 from typing import NamedTuple
 
 from file_damage import damage, rehash
-from mutation_material import QUANTISED
 
 SECONDS = 20
 LONGEST = 120  # seconds until it is killed, including other work of the machine
 MEMORY = 2 << 30  # resident bytes
 ADDRESSES = 12 << 30  # bytes; a process is killed at this size
+QUANTISED = ("gptq", "awq", "compressed-tensors")  # methods, each with a folder of a checkpoint
 
 
 class Scenario(NamedTuple):
