@@ -3,11 +3,10 @@
     python benchmarks/integer_encoder.py [--only NAME ...] [--model NAME ...] [--threads N] [--json]
 
 The real MiniLM, and other shapes with random weights: an XLM-RoBERTa of MiniLM's sizes, BERT-base, ModernBERT-base.
-Batch 1 and 8, sequence 128 and 256, every position a
-token of real text. The contestants take turns, each in a process of its own, resting in between; a ratio is the
-median over the rounds of float32 ONNX Runtime's time in that round by the contestant's. On a machine where others
-run too, elapsed times tell little: with --threads 1 the CPU time (of all threads together, the least of any round)
-still tells how much work each does.
+Batch 1 and 8, sequence 128 and 256, every position a token of real text. The contestants take turns, each in a process
+of its own, resting in between; a ratio is the median over the rounds of float32 ONNX Runtime's time in that round by
+the contestant's. On a machine where others run too, elapsed times tell little: with --threads 1 the CPU time (of all
+threads together, the least of any round) still tells how much work each does.
 """
 
 from __future__ import annotations

@@ -24,7 +24,7 @@ from intaglio.exporters.reference.source_model import check_finite, source_error
 from intaglio.exporters.vision.image_processor import library_processor
 from intaglio.extras import load
 from intaglio.runtime.sessions.decoder import DecoderSession
-from intaglio.runtime.sessions.image_table import EmbeddedImage
+from intaglio.runtime.sessions.image_table import with_ids
 from intaglio.runtime.text.tokenizer import TOKENIZER, Tokenizer
 from intaglio.runtime.vision.frames import frames_of, grid_of
 from intaglio.runtime.vision.image_prompt import image_text
@@ -111,15 +111,9 @@ def _run(
     yield {EMBEDDINGS: embedded}
     with DecoderSession(open_checked(folder / MODEL, cuts), decoder) as session:
         held = [session.images.add(bytes([number]), rows) for number, rows in enumerate(embedded)]
-        tokens = placed_images(prompt.tokens, encoder.token_id, held)
+        tokens = with_ids(prompt.tokens, encoder.token_id, held)
         session.append([tokens[:-COMPARED]], [0])
         yield {LOGITS: session.append([tokens[-COMPARED:]], [COMPARED])}
-
-
-def placed_images(tokens: Sequence[int], token_id: int, images: Sequence[EmbeddedImage]) -> list[int]:
-    """The tokens of a prompt with the ids of the images in the places of `token_id`."""
-    ids = (number for image in images for number in image.ids)
-    return [next(ids) if token == token_id else token for token in tokens]
 
 
 if __name__ == "__main__":

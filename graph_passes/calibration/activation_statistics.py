@@ -9,6 +9,8 @@ import numpy as np
 import numpy.typing as npt
 import onnx_ir as ir
 
+from intaglio.errors import GraphError
+
 KEY = "statistics"  # in `ir.Value.meta`
 LOWEST = -100  # exponent of the smallest histogram range; numbers smaller than its first bin are counted in bin 0
 BLOCK = 1 << 16  # numbers binned at a time, so that they stay in the CPU's cache
@@ -128,6 +130,14 @@ class Statistics:
         else:
             self.channel_absmax = np.maximum(self.channel_absmax, absmax)
             self.channel_sum += total
+
+
+def calibrated(value: ir.Value) -> Statistics:
+    """Return the statistics of `value`. Raises `GraphError` if it was not observed."""
+    seen = statistics_of(value)
+    if seen is None:
+        raise GraphError(f"{value.name} was not calibrated. Put the pass calibrate before this one in the recipe.")
+    return seen
 
 
 def statistics_of(value: ir.Value) -> Statistics | None:

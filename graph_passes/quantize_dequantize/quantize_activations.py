@@ -10,8 +10,7 @@ import numpy.typing as npt
 import onnx_ir as ir
 
 from intaglio.bundle.effect import Effect
-from intaglio.errors import GraphError
-from intaglio.graph_passes.calibration.activation_statistics import statistics_of
+from intaglio.graph_passes.calibration.activation_statistics import calibrated
 from intaglio.graph_passes.calibration.thresholds import threshold
 from intaglio.graph_passes.contract import Counts, Pass, PassInputs
 from intaglio.graph_passes.graphs import constant
@@ -204,9 +203,7 @@ def _scale(value: ir.Value, bits: int, per_channel: bool = False) -> npt.NDArray
     if bits == 16 and (gelu := _only_gelu(value)) is not None:
         # i-GELU computes at this scale; values that come at it need no rounding of their own.
         return np.asarray(gelu_inner_scale(gelu_out_scale(gelu)), np.float32)
-    seen = statistics_of(value)
-    if seen is None:
-        raise GraphError(f"{value.name} was not calibrated. Put the pass calibrate before this one in the recipe.")
+    seen = calibrated(value)
     levels = 2 ** (bits - 1) - 1
     if per_channel and seen.channel_absmax is not None:
         largest = np.where(seen.channel_absmax > 0, seen.channel_absmax, seen.absmax or 1.0)
@@ -221,7 +218,4 @@ def _only_gelu(value: ir.Value) -> ir.Node | None:
 
 def gelu_out_scale(gelu: ir.Node) -> float:
     """Return the scale at the output of a Gelu, so that 8 bits cover the calibrated maximum."""
-    seen = statistics_of(gelu.outputs[0])
-    if seen is None:
-        raise GraphError(f"{gelu.outputs[0].name} was not calibrated. Put the pass calibrate before this one.")
-    return (seen.absmax or 1.0) / 127
+    return (calibrated(gelu.outputs[0]).absmax or 1.0) / 127

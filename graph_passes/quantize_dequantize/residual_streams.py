@@ -14,8 +14,7 @@ import numpy as np
 import numpy.typing as npt
 import onnx_ir as ir
 
-from intaglio.errors import GraphError
-from intaglio.graph_passes.calibration.activation_statistics import Statistics, statistics_of
+from intaglio.graph_passes.calibration.activation_statistics import calibrated
 from intaglio.graph_passes.calibration.thresholds import MARGIN
 from intaglio.graph_passes.graphs import constant
 
@@ -31,7 +30,7 @@ class ResidualStream:
 
     def scales(self, term: ir.Value) -> npt.NDArray[np.float32]:
         """Return the scales of a term, [channels] or one: the unit times powers of two, for which 16 bits suffice."""
-        seen = _seen(term)
+        seen = calibrated(term)
         largest = seen.absmax if seen.channel_absmax is None else seen.channel_absmax.astype(np.float64)
         power = np.ceil(np.log2(np.maximum(largest * MARGIN / TERM / self._unit, 1.0)))
         return (self._unit * 2.0**power).astype(np.float32)
@@ -39,7 +38,7 @@ class ResidualStream:
     @property
     def _unit(self) -> float:
         """The unit, with which the sum of the largest values of all terms stays below `TOTAL`."""
-        total = sum(_seen(term).absmax for term in self.terms) or 1.0
+        total = sum(calibrated(term).absmax for term in self.terms) or 1.0
         return float(np.float32(2 * MARGIN * total / TOTAL))  # a power of two rounded up is less than twice as large
 
 
@@ -81,10 +80,3 @@ def _is_normalised(total: ir.Value, adds: Iterable[ir.Value]) -> bool:
     """Whether a sum is used by LayerNormalization and further sums alone."""
     kinds = {user.outputs[0] in adds or user.op_type == "LayerNormalization" for user in _users(total)}
     return kinds == {True} and not total.is_graph_output()
-
-
-def _seen(value: ir.Value) -> Statistics:
-    seen = statistics_of(value)
-    if seen is None:
-        raise GraphError(f"{value.name} was not calibrated. Put the pass calibrate before this one in the recipe.")
-    return seen

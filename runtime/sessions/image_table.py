@@ -9,7 +9,7 @@ from __future__ import annotations
 import threading
 import weakref
 from collections import OrderedDict
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -35,6 +35,12 @@ class EmbeddedImage:
     def ids(self) -> range:
         """The ids of its tokens."""
         return range(self.first, self.first + len(self.rows))
+
+
+def with_ids(tokens: Sequence[int], token_id: int, images: Iterable[EmbeddedImage]) -> list[int]:
+    """The tokens of a prompt with the ids of `images` in the places of `token_id`, of which there are as many."""
+    ids = (number for image in images for number in image.ids)
+    return [next(ids) if token == token_id else token for token in tokens]
 
 
 class ImageTable:

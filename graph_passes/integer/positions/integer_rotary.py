@@ -17,9 +17,8 @@ from intaglio.graph_passes.quantize_dequantize.quantized import Quantizer, Write
 from intaglio.graph_passes.quantize_dequantize.region import model_region
 from intaglio.plugins.integer_math import UNIT
 
-TURN = (
-    40  # bits of a position's angle in turns: exact to 2^-41 of a turn for each position, below 2^63 for 2^22 of them
-)
+# Bits of a position's angle in turns: exact to 2^-41 of a turn for each position, below 2^63 for 2^22 of them.
+TURN = 40
 STEPS = 14  # bits of the table of a turn: an angle is off by at most π / 2^14
 
 

@@ -10,7 +10,7 @@ from typing import Any, NamedTuple
 from intaglio.errors import UsageError
 from intaglio.runtime.generation.requests.chat import ChatPrompt
 from intaglio.runtime.generation.requests.message import Message
-from intaglio.runtime.sessions.image_table import EmbeddedImage
+from intaglio.runtime.sessions.image_table import EmbeddedImage, with_ids
 from intaglio.runtime.vision.image_file import Pixels, read_file
 from intaglio.runtime.vision.image_prompt import image_text
 from intaglio.runtime.vision.image_reader import ImageFile, ImageReader
@@ -126,11 +126,10 @@ class ImagePrompts:
         Raises `UsageError` if the tokenizer made other tokens of the images' text.
         """
         images = [self._reader.embed(cut) for cut in frames]
-        ids = [number for image in images for number in image.ids]
-        if tokens.count(self._encoder.token_id) != len(ids):
+        expected, written = sum(len(image.ids) for image in images), tokens.count(self._encoder.token_id)
+        if written != expected:
             raise UsageError(
-                f"the prompt has {tokens.count(self._encoder.token_id)} tokens of images, and its images have "
-                f"{len(ids)}. Separate {self._encoder.token} from the text around it."
+                f"the prompt has {written} tokens of images, and its images have {expected}. Separate "
+                f"{self._encoder.token} from the text around it."
             )
-        following = iter(ids)
-        return [next(following) if token == self._encoder.token_id else token for token in tokens], images
+        return with_ids(tokens, self._encoder.token_id, images), images
