@@ -12,7 +12,7 @@ import click
 
 from intaglio.cli.options.choices import OneOf
 from intaglio.cli.options.generation import drafting_options
-from intaglio.cli.options.runtime import target_option, threads_option
+from intaglio.cli.options.runtime import cache_bits_option, target_option, threads_option
 from intaglio.cli.options.text_lines import standard_input
 from intaglio.cli.printing.generated_text import show
 from intaglio.cli.printing.results import force_option, json_option, notice, number_of, print_json, print_table
@@ -98,6 +98,7 @@ NO_QUESTION = "no question. Give it as an argument, or pipe it in."
 @drafting_options
 @target_option()
 @threads_option()
+@cache_bits_option()
 @section(OUTPUT)
 @click.option("--latency", is_flag=True, help="Compare the run with the latency model of LLMCompiler and ReAct.")
 @click.option("--timeline", type=click.Path(path_type=Path), help="Draw the run as an HTML page.")

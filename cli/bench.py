@@ -74,8 +74,8 @@ def bench_command(bundle: str, plot: Path | None, force: bool, as_json: bool, **
     """Measure latency, throughput and peak memory of a bundle, or of a server of the OpenAI API at a URL.
 
     Each bundle runs in a process of its own. The baseline alternates with BUNDLE, round by round, and gets the same
-    options except --strategy, --draft, --early-exit and the options of strategies. Latency is measured for a whole
-    request; for an encoder, for a batch with its tokenization. Exit code 1 when some requests failed.
+    options except --strategy, --draft, --early-exit, --cache-bits and the options of strategies. Latency is measured
+    for a whole request; for an encoder, for a batch with its tokenization. Exit code 1 when some requests failed.
     """
     from intaglio.files.atomic import atomic_write, check_output_file
     from intaglio.validation.bench.bench import bench

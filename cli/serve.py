@@ -9,7 +9,7 @@ import click
 
 from intaglio.cli.options.choices import OneOf
 from intaglio.cli.options.generation import drafting_options
-from intaglio.cli.options.runtime import target_option, threads_option
+from intaglio.cli.options.runtime import cache_bits_option, target_option, threads_option
 from intaglio.cli.options.serving import limit_options, network_options
 from intaglio.cli.run.speech import beam_options
 from intaglio.cli.running.command import OUTPUT, section, verb
@@ -64,6 +64,7 @@ Examples:
 )
 @target_option()
 @threads_option("CPU threads per model")
+@cache_bits_option()
 @section(OUTPUT)
 @click.option(
     "--trace", type=click.Path(path_type=Path), help="Write the decode steps to this file, as a Chrome trace."

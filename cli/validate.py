@@ -10,7 +10,7 @@ import click
 
 from intaglio.cli.options.bounds import bound_options
 from intaglio.cli.options.choices import OneOf
-from intaglio.cli.options.runtime import target_option, threads_option
+from intaglio.cli.options.runtime import cache_bits_option, target_option, threads_option
 from intaglio.cli.printing.printable import printable
 from intaglio.cli.printing.results import json_option, print_json, print_table, say, shortened, verdict
 from intaglio.cli.printing.rows import summed_up
@@ -76,6 +76,7 @@ every output. For an approximation (8, 4, 3 bits, integers, pruning): the qualit
 )
 @click.option("--context", type=int, help="Tokens per window of the text.  [default: 1024, or the model's maximum]")
 @click.option("--stride", type=int, help="Tokens from one window to the next.  [default: half the context]")
+@cache_bits_option()
 @section(SPEECH)
 @click.option(
     "--wer",

@@ -32,7 +32,7 @@ FLOATS = (ir.DataType.DOUBLE, ir.DataType.FLOAT)
 
 # Operator -> its output's dtype, or the index of the input with that dtype; the first input for all others.
 DTYPES: dict[str, ir.DataType | int] = {
-    "GreaterOrEqual": ir.DataType.BOOL,
+    **dict.fromkeys(("Equal", "Greater", "GreaterOrEqual", "Less"), ir.DataType.BOOL),
     "MatMulInteger": ir.DataType.INT32,
     "Shape": ir.DataType.INT64,
     "CastLike": 1,

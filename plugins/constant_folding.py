@@ -29,7 +29,6 @@ OPERATORS: dict[str, Callable[..., Array]] = {
     "Add": np.add,
     "Div": _divide,
     "Floor": np.floor,
-    "Gather": np.take,
     "GreaterOrEqual": np.greater_equal,
     "Max": np.maximum,
     "Min": np.minimum,
@@ -51,10 +50,12 @@ def known(value: ir.Value | None, largest: int | None = LARGEST) -> Array | None
 
 
 def compute(op_type: str, inputs: Sequence[Array | None], attributes: dict[str, Any]) -> Array | None:
-    """The output of a node if all its inputs are known and it is a Cast or one of `OPERATORS`; else None."""
+    """The output of a node if all its inputs are known and it is a Cast, a Gather, or one of `OPERATORS`; else None."""
     arrays = [array for array in inputs if array is not None]
     if len(arrays) < len(inputs):
         return None
     if op_type == "Cast":
         return arrays[0].astype(ir.DataType(attributes["to"]).numpy())
+    if op_type == "Gather":
+        return np.asarray(np.take(arrays[0], arrays[1], axis=attributes.get("axis", 0)))
     return np.asarray(OPERATORS[op_type](*arrays)) if op_type in OPERATORS else None

@@ -30,6 +30,7 @@ FOLDERS = (
     "lut_matmul",
     "csr_matmul",
     "group_matmul",
+    "quantize_cache",
     "cached_attention",
 )
 

@@ -46,9 +46,11 @@ def open_models(
     prompt_name: str | None = None,
     target: str = "ort-cpu",
     threads: int | None = None,
+    cache_bits: int | None = None,
     **strategy_options: float | None,
 ) -> Models:
-    """Open every bundle; `adapter`, `strategy`, `draft` and their options: see `TextGenerator`, for the decoders.
+    """Open every bundle; `adapter`, `strategy`, `draft`, their options and `cache_bits`: see `TextGenerator`, for the
+    decoders.
     `beam` to `word_bonus`: see `run`, for the speech recognisers. `prompt_name`: the prompt put before texts to
     embed if a request names none; None: each model's default.
 
@@ -59,12 +61,15 @@ def open_models(
     opened = {name: Bundle.open(path) for name, path in named(bundles).items()}
     decoders = [name for name, bundle in opened.items() if bundle.manifest.generates]
     chosen = {"adapter": adapter, "strategy": strategy, "draft": draft, "early_exit": early_exit, **strategy_options}
+    if cache_bits is not None and not decoders:
+        raise UsageError("--cache-bits is for decoders, and none is given. Leave it out.")
     if draft is not None and len(decoders) != 1:
         raise UsageError(f"--draft needs exactly one decoder, got {len(decoders)}. Serve it alone.")
     if adapter and len(decoders) != 1:
         raise UsageError(f"--adapter needs exactly one decoder, got {len(decoders)}. Serve it alone.")
     if not decoders and any(value not in (None, False, ()) for value in chosen.values()):
         raise UsageError("a strategy is given, but no decoder. Leave it out.")
+    chosen["cache_bits"] = cache_bits
     if (beam, language_model) != (None, None) and all(bundle.manifest.audio is None for bundle in opened.values()):
         option = "--language-model" if beam is None else "--beam"
         raise UsageError(f"{option} is for speech recognisers, and none is given. Leave it out.")

@@ -37,6 +37,7 @@ class TextOptions(TypedDict, total=False):
     perplexity: str | Path | None  # a UTF-8 file
     context: int | None  # tokens of a window
     stride: int | None  # tokens from one window to the next
+    cache_bits: int | None  # of the bundle's cached keys and values, 8 or 4; None: as the graph has them
 
 
 class RecordingOptions(TypedDict, total=False):

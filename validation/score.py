@@ -34,6 +34,7 @@ def score(
     *,
     context: int | None = None,
     stride: int | None = None,
+    cache_bits: int | None = None,
 ) -> Validated:
     """Score `bundle` on the file `text`, compare it with the bundle `against` if given, and write the report.
 
@@ -41,26 +42,27 @@ def score(
     """
     other, changes = _other(bundle, text, against), None
     if other is not None:
-        changes = changes_between(bundle.manifest, other.manifest)
+        changes = changes_between(bundle.manifest, other.manifest).with_cache(cache_bits)
         check_given(given, SCORED)
     elif given:
         raise UsageError("a bound needs a model to compare with. Add --against BUNDLE, or leave the bounds out.")
     check_report(bundle, report)
-    found = perplexity(bundle, text, other, target, context, stride)
+    scored = "perplexity" if cache_bits is None else f"perplexity-cache-bits-{cache_bits}"
+    found = perplexity(bundle, text, other, target, context, stride, cache_bits)
     measures = judge(found.compared, quality_limits(changes.effect, SCORED, given)) if changes else []
     whole = results.Report(
         passed=math.isfinite(found.perplexity) and all(each.passed for each in measures),
         judged=changes is not None,
         changes=changes.reason if changes else "",
         measures=measures,
-        actual=_actual(bundle, target),
+        actual=_actual(bundle, target, cache_bits),
         expected=_expected(other),
         inputs=_inputs(found, text),
         environment=reports.environment(),
         written=now(),
         perplexity=found,
     )
-    return write_report(bundle, whole, _name(target, "perplexity", against), report)
+    return write_report(bundle, whole, _name(target, scored, against), report)
 
 
 def score_speech(
@@ -106,8 +108,9 @@ def score_speech(
     return write_report(bundle, whole, _name(target, "wer", against), report)
 
 
-def _actual(bundle: Bundle, target: str) -> results.ModelRecord:
-    return recorded_side(ComparedModel(bundle, target, f"{bundle.path} on {target}"))
+def _actual(bundle: Bundle, target: str, cache_bits: int | None = None) -> results.ModelRecord:
+    cached = "" if cache_bits is None else f" with caches of {cache_bits} bits"
+    return recorded_side(ComparedModel(bundle, target, f"{bundle.path} on {target}{cached}"))
 
 
 def _expected(other: Bundle | None) -> results.ModelRecord | None:

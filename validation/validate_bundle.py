@@ -82,7 +82,9 @@ def validate(
             scored = data if perplexity is None else perplexity
             return score(opened, scored, against, target, report, given, **text)
         if any(value is not None for value in text.values()):
-            raise UsageError("--context and --stride need a perplexity. Add --perplexity FILE, or leave them out.")
+            raise UsageError(
+                "--context, --stride and --cache-bits are of a perplexity. Add --perplexity FILE, or leave them out."
+            )
         return compare_outputs(opened, against, data, target, report, given, **outputs)
 
 

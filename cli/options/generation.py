@@ -8,7 +8,7 @@ from pathlib import Path
 import click
 
 from intaglio.cli.options.choices import OneOf
-from intaglio.cli.options.runtime import target_option, threads_option
+from intaglio.cli.options.runtime import cache_bits_option, target_option, threads_option
 from intaglio.cli.running.command import Decorator, group
 from intaglio.errors import UsageError
 from intaglio.runtime.generation.requests.strategy_choice import with_draft
@@ -113,4 +113,5 @@ generation_options = group(
     stopping_options,
     target_option(),
     threads_option(),
+    cache_bits_option(),
 )

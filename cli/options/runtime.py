@@ -22,3 +22,14 @@ def threads_option(what: str = "CPU threads") -> Decorator:
     """`--threads`; `what`: whose threads."""
     meaning = f"{what}, for ort-cpu.  [default: all]"
     return group(RUNTIME, click.option("--threads", type=click.IntRange(1, MAX_THREADS), help=meaning))
+
+
+def cache_bits_option() -> Decorator:
+    """`--cache-bits`, of all commands that generate."""
+    option = click.option(
+        "--cache-bits",
+        type=OneOf(["8", "4"]),
+        callback=lambda _context, _parameter, value: value and int(value),
+        help="Bits of cached keys and values, for ort-cpu; with 4, keys keep 8.  [default: as the model has them]",
+    )
+    return group(RUNTIME, option)

@@ -4,9 +4,10 @@
 // once, those of 4 rows and 4 slots (AVX-512), and then all their lanes by `sums`. So keys are read as they lie in the cache,
 // once for all rows. A block in which no row attends to a slot is not read at all: the end of the cache beyond a
 // sequence, what lies before a window, and the half of a prompt above its diagonal cost the reading of their mask.
+// A block of quantised slots becomes floats first, in memory that stays in the first-level cache.
 #include "plugins/cached_attention/kernel.h"
 
-#include "plugins/cpu/simd_float.h"
+#include "plugins/quantize_cache/read_slots.h"
 
 namespace intaglio::INTAGLIO_ISA {
 namespace {
@@ -20,14 +21,19 @@ struct Workspace {
     float* largest;  // [rows] so far
     float* total;    // [rows] of the exponentials, relative to the largest
     bool* attends;   // [rows] to a slot of the block
+    float* key;      // [BLOCK, depth] of quantised slots, and space for what read_slots writes beyond; else nothing
+    float* value;    // [BLOCK, value_depth]
     int64_t bytes = 0;
 
-    Workspace(int64_t rows, void* memory) {
+    Workspace(int64_t rows, const CacheHead& head, void* memory) {
         const auto base = reinterpret_cast<uintptr_t>(memory);
         scores = take<float>(base, rows * BLOCK);
         largest = take<float>(base, rows);
         total = take<float>(base, rows);
         attends = take<bool>(base, rows);
+        const int64_t slots = head.key_bits == 32 ? 0 : BLOCK;
+        key = take<float>(base, slots * head.depth + SLOT_GROUP);
+        value = take<float>(base, slots * head.value_depth + SLOT_GROUP);
     }
 
 private:
@@ -39,7 +45,27 @@ private:
     }
 };
 
-static int64_t scratch_bytes(int64_t rows) { return Workspace(rows, nullptr).bytes; }
+static int64_t scratch_bytes(int64_t rows, const CacheHead& head) { return Workspace(rows, head, nullptr).bytes; }
+
+// The slots of a block, as floats.
+struct Block {
+    const float* key;    // [slots, depth]
+    const float* value;  // [slots, value_depth]
+    int64_t slots, depth, value_depth;
+};
+
+static Block read_block(const CacheHead& head, int64_t first, const Workspace& w) {
+    const int64_t slots = head.capacity - first < BLOCK ? head.capacity - first : BLOCK;
+    if (head.key_bits == 32) {
+        return {static_cast<const float*>(head.key) + first * head.depth,
+                static_cast<const float*>(head.value) + first * head.value_depth, slots, head.depth, head.value_depth};
+    }
+    const uint8_t *const keys = static_cast<const uint8_t*>(head.key), *const values = static_cast<const uint8_t*>(head.value);
+    read_slots(keys + first * slot_bytes(head.depth, head.key_bits), slots, head.depth, head.key_bits, w.key);
+    read_slots(values + first * slot_bytes(head.value_depth, head.value_bits), slots, head.value_depth, head.value_bits,
+               w.value);
+    return {w.key, w.value, slots, head.depth, head.value_depth};
+}
 
 // --- scores ---------------------------------------------------------------------------------------------------------
 
@@ -65,17 +91,16 @@ INTAGLIO_FLOAT void multiply_keys(const float* const* query, const float* const*
     for (int r = 0; r < ROWS; ++r) __builtin_memcpy(scores + r * BLOCK, found + r * KEYS, KEYS * sizeof(float));
 }
 
-// Scores of ROWS queries and the slots of a block; those beyond the end of the cache are its last slot's.
+// Scores of ROWS queries and the slots of a block; those beyond its end are its last slot's.
 template <int ROWS>
-static void score_block(const float* const* query, const CacheHead& head, int64_t first, int64_t slots, float* scores) {
+static void score_block(const float* const* query, const Block& block, float* scores) {
     constexpr int KEYS = FLOATS / ROWS;
-    for (int64_t slot = 0; slot < slots; slot += KEYS) {
+    for (int64_t slot = 0; slot < block.slots; slot += KEYS) {
         const float* key[KEYS];
         for (int s = 0; s < KEYS; ++s) {
-            const int64_t at = first + slot + s;
-            key[s] = head.key + (at < head.capacity ? at : head.capacity - 1) * head.depth;
+            key[s] = block.key + (slot + s < block.slots ? slot + s : block.slots - 1) * block.depth;
         }
-        multiply_keys<ROWS>(query, key, head.depth, scores + slot);
+        multiply_keys<ROWS>(query, key, block.depth, scores + slot);
     }
 }
 
@@ -106,10 +131,9 @@ INTAGLIO_FLOAT void add_values(float* const* context, const float* weights, cons
 }
 
 template <int ROWS>
-static void average_block(float* const* context, const float* weights, const CacheHead& head, int64_t first,
-                          int64_t slots) {
-    const float* const value = head.value + first * head.value_depth;
-    const int64_t width = head.value_depth;
+static void average_block(float* const* context, const float* weights, const Block& block) {
+    const float* const value = block.value;
+    const int64_t width = block.value_depth, slots = block.slots;
     int64_t channel = 0;
     for (; channel + WIDE * FLOATS <= width; channel += WIDE * FLOATS) {
         add_values<ROWS, WIDE>(context, weights, value, width, slots, channel);
@@ -179,7 +203,7 @@ INTAGLIO_FLOAT void in_groups(int64_t rows, const Work& work) {
 }
 
 static void attend(const CachedQueries& queries, const CacheHead& head, float scale, void* scratch) {
-    const Workspace w(queries.rows, scratch);
+    const Workspace w(queries.rows, head, scratch);
     const int64_t rows = queries.rows, width = head.value_depth;
     for (int64_t row = 0; row < rows; ++row) {
         w.largest[row] = NOTHING;
@@ -194,11 +218,12 @@ static void attend(const CachedQueries& queries, const CacheHead& head, float sc
             needed |= w.attends[row];
         }
         if (!needed) continue;
+        const Block block = read_block(head, first, w);
         const auto scored = [&](auto size, int64_t row) {
-            score_block<decltype(size)::value>(queries.query + row, head, first, slots, w.scores + row * BLOCK);
+            score_block<decltype(size)::value>(queries.query + row, block, w.scores + row * BLOCK);
         };
         const auto averaged = [&](auto size, int64_t row) {
-            average_block<decltype(size)::value>(queries.context + row, w.scores + row * BLOCK, head, first, slots);
+            average_block<decltype(size)::value>(queries.context + row, w.scores + row * BLOCK, block);
         };
         in_groups(rows, scored);
         for (int64_t row = 0; row < rows; ++row) {

@@ -16,14 +16,14 @@ struct CachedQueries {
 };
 
 struct CacheHead {
-    const float* key;    // [capacity, depth]
-    const float* value;  // [capacity, value_depth]
-    int64_t capacity, depth, value_depth;
+    const void* key;    // [capacity, depth] float32, or [capacity] slots of key_bits, see plugins/quantize_cache
+    const void* value;  // [capacity, value_depth] float32, or [capacity] slots of value_bits
+    int64_t capacity, depth, value_depth, key_bits, value_bits;  // bits: both 32, or both fewer
 };
 
 struct CachedAttentionKernel {
     // Bytes of scratch memory that `attend` needs.
-    int64_t (*scratch_bytes)(int64_t rows);
+    int64_t (*scratch_bytes)(int64_t rows, const CacheHead& head);
     // scratch: aligned to 64 bytes. The context of a row that attends to no slot is zero.
     void (*attend)(const CachedQueries& queries, const CacheHead& head, float scale, void* scratch);
 };

@@ -18,11 +18,13 @@ def launch(inputs: Sequence[Tensor | None], attributes: Mapping[str, Any], sm: i
     query, key, value, mask = inputs
     assert query is not None and key is not None and value is not None and mask is not None
     batch, heads, tokens, depth = query.shape
+    width = attributes["value_depth"] or value.shape[-1]
     scale = np.float32(attributes["scale"])
     if not scale > 0:
         raise EngineError(f"CachedAttention: scale {scale}, expected above 0. Scale the query.")
     scalars = (
-        tokens, heads, key.shape[1], key.shape[2], depth, value.shape[-1], int(scale.view(np.int32)),
+        tokens, heads, key.shape[1], key.shape[2], depth, width, int(scale.view(np.int32)),
         *four_axes(mask.shape, "CachedAttention"),
     )  # fmt: skip
-    return Launch("cached_attention_float32", (tokens, heads, batch), (THREADS, 1, 1), scalars)
+    entry = f"cached_attention_{attributes['key_bits']}_{attributes['value_bits']}"
+    return Launch(entry, (tokens, heads, batch), (THREADS, 1, 1), scalars)

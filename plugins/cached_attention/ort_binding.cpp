@@ -5,6 +5,7 @@
 #include "plugins/ort/broadcast.h"
 #include "plugins/ort/checked.h"
 #include "plugins/ort/operator.h"
+#include "plugins/quantize_cache/kernel.h"
 
 namespace intaglio::ort {
 namespace {
@@ -15,16 +16,27 @@ constexpr int64_t PRODUCTS = 1 << 18;    // of a piece, some microseconds
 class CachedAttention final : public Kernel {
 public:
     explicit CachedAttention(const Node& node)
-        : kernel_(cached_attention_kernel(node.isa())), scale_(node.real("scale")) {}
+        : kernel_(cached_attention_kernel(node.isa())),
+          scale_(node.real("scale")),
+          key_bits_(node.integer("key_bits")),
+          value_bits_(node.integer("value_bits")),
+          value_depth_(node.integer("value_depth")) {
+        const bool floats = key_bits_ == 32;
+        if (floats != (value_bits_ == 32) || floats != (value_depth_ == 0) || value_depth_ < 0) {
+            throw Error("key_bits, value_bits, value_depth: " + std::to_string(key_bits_) + ", " + std::to_string(value_bits_) +
+                        ", " + std::to_string(value_depth_) + ", expected 32, 32, 0, or fewer bits of both and a depth");
+        }
+    }
 
-    // query [B, heads, tokens, depth], key [B, kv_heads, capacity, depth], value [B, kv_heads, capacity, value_depth]
-    // float32, mask bool that broadcasts to [B, heads, tokens, capacity] -> context [B, heads, tokens, value_depth]
+    // query [B, heads, tokens, depth] float32, key [B, kv_heads, capacity, depth], value [B, kv_heads, capacity, value_depth]
+    // float32 or, in the last axis, a slot's bytes, mask bool that broadcasts to [B, heads, tokens, capacity]
+    // -> context [B, heads, tokens, value_depth] float32
     void compute(const Context& context) const override {
         const Tensor query = context.input(0), key = context.input(1), value = context.input(2), mask = context.input(3);
         check_shapes(query.shape, key.shape, value.shape);
         const int64_t batch = query.shape.axis(0), heads = query.shape.axis(1), tokens = query.shape.axis(2);
         const int64_t depth = query.shape.axis(3), kv_heads = key.shape.axis(1), capacity = key.shape.axis(2);
-        const int64_t width = value.shape.axis(3), group = heads / std::max<int64_t>(kv_heads, 1);
+        const int64_t width = value_depth_ > 0 ? value_depth_ : value.shape.axis(3), group = heads / std::max<int64_t>(kv_heads, 1);
         const BroadcastRows masks("mask", mask.shape, {batch, heads, tokens, capacity});
         const Tensor output = context.output(0, {batch, heads, tokens, width});
         if (output.shape.elements() == 0) return;
@@ -35,13 +47,15 @@ public:
             std::fill(y, y + output.shape.elements(), 0.0f);
             return;
         }
-        const uint8_t* const attended = mask.as_mask();
+        const uint8_t *const keys = bytes(key), *const values = bytes(value), *const attended = mask.as_mask();
+        const int64_t key_bytes = stride(depth, key_bits_), value_bytes = stride(width, value_bits_);
         const int64_t most = std::max<int64_t>(ROWS / group, 1), parts = (tokens + most - 1) / most;
         const int64_t rows = group * std::min(most, tokens);
         const int64_t work = checked_product(checked_product(rows, capacity), depth + width);
         const int64_t grain = std::max<int64_t>(PRODUCTS / std::max<int64_t>(work, 1), 1);
         context.parallel_for(checked_product(batch * kv_heads, parts), grain, [&](int64_t begin, int64_t end) {
-            const Scratch scratch(size_t(kernel_.scratch_bytes(rows)));
+            CacheHead head = {nullptr, nullptr, capacity, depth, width, key_bits_, value_bits_};
+            const Scratch scratch(size_t(kernel_.scratch_bytes(rows, head)));
             std::vector<const float*> queries(static_cast<size_t>(rows));
             std::vector<float*> contexts(static_cast<size_t>(rows));
             std::vector<const uint8_t*> slots(static_cast<size_t>(rows));
@@ -55,8 +69,8 @@ public:
                     contexts[size_t(i)] = y + row * width;
                     slots[size_t(i)] = attended + masks.start(row);
                 }
-                const CacheHead head = {key.as<float>() + kv_head * capacity * depth,
-                                        value.as<float>() + kv_head * capacity * width, capacity, depth, width};
+                head.key = keys + kv_head * capacity * key_bytes;
+                head.value = values + kv_head * capacity * value_bytes;
                 kernel_.attend({queries.data(), contexts.data(), slots.data(), group * count, masks.step()}, head, scale_,
                                scratch.as<void>());
             }
@@ -64,18 +78,31 @@ public:
     }
 
 private:
-    static void check_shapes(const Shape& query, const Shape& key, const Shape& value) {
+    // From one slot to the next.
+    static int64_t stride(int64_t depth, int64_t bits) {
+        return bits == 32 ? depth * int64_t(sizeof(float)) : slot_bytes(depth, bits);
+    }
+    const uint8_t* bytes(const Tensor& slots) const {
+        return key_bits_ == 32 ? reinterpret_cast<const uint8_t*>(slots.as<float>()) : slots.as<uint8_t>();
+    }
+
+    void check_shapes(const Shape& query, const Shape& key, const Shape& value) const {
         if (query.rank() != 4) {
             throw Error("query: shape " + query.text() + ", expected [batch, heads, tokens, depth]");
         }
         const std::string batch = std::to_string(query.axis(0));
-        if (key.rank() != 4 || key.axis(0) != query.axis(0) || key.axis(3) != query.axis(3)) {
+        const int64_t width = key_bits_ == 32 ? query.axis(3) : slot_bytes(query.axis(3), key_bits_);
+        if (key.rank() != 4 || key.axis(0) != query.axis(0) || key.axis(3) != width) {
             throw Error("key: shape " + key.text() + ", expected [" + batch + ", kv_heads, capacity, " +
-                        std::to_string(query.axis(3)) + "]");
+                        std::to_string(width) + "]");
         }
         if (value.rank() != 4 || value.axis(0) != key.axis(0) || value.axis(1) != key.axis(1) || value.axis(2) != key.axis(2)) {
             throw Error("value: shape " + value.text() + ", expected [" + batch + ", " + std::to_string(key.axis(1)) + ", " +
                         std::to_string(key.axis(2)) + ", value_depth]");
+        }
+        if (value_depth_ > 0 && value.axis(3) != slot_bytes(value_depth_, value_bits_)) {
+            throw Error("value: " + std::to_string(value.axis(3)) + " bytes a slot, expected " +
+                        std::to_string(slot_bytes(value_depth_, value_bits_)));
         }
         const int64_t heads = query.axis(1), kv_heads = key.axis(1);
         if (kv_heads == 0 ? heads != 0 : heads % kv_heads != 0) {
@@ -85,6 +112,7 @@ private:
 
     const CachedAttentionKernel& kernel_;
     float scale_;
+    int64_t key_bits_, value_bits_, value_depth_;
 };
 
 }  // namespace

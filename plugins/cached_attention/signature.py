@@ -2,12 +2,14 @@
 
 from intaglio.plugins.signature import Attribute, Input, Like, Output, Signature
 
+SLOTS = ("float32", "uint8")
+
 SIGNATURE = Signature(
     name="CachedAttention",
     inputs=(
         Input("query", ("float32",), ("batch", "heads", "tokens", "depth"), known_width=True),
-        Input("key", ("float32",), ("batch", "kv_heads", "capacity", "depth"), note="kv_heads divides heads"),
-        Input("value", ("float32",), ("batch", "kv_heads", "capacity", "value_depth"), known_width=True),
+        Input("key", SLOTS, ("batch", "kv_heads", "capacity", "key_width"), note="kv_heads divides heads"),
+        Input("value", SLOTS, ("batch", "kv_heads", "capacity", "value_width"), known_width=True),
         Input(
             "mask",
             ("bool",),
@@ -16,5 +18,10 @@ SIGNATURE = Signature(
         ),
     ),
     outputs=(Output("context", Like("query")),),
-    attributes=(Attribute("scale", float, default=1.0),),
+    attributes=(
+        Attribute("scale", float, default=1.0),
+        Attribute("key_bits", int, default=32, choices=(32, 8)),
+        Attribute("value_bits", int, default=32, choices=(32, 8, 4)),
+        Attribute("value_depth", int, default=0),  # of slots; 0: the width of value
+    ),
 )

@@ -4,6 +4,9 @@ What ONNX's Attention computes from the same inputs, except that a token which a
 gets zeros. The memory that is read grows with the slots that some token of the row attends to, not with the capacity:
 rows of a batch pay for their own length, layers with a window for the window, and a prompt for the half of its scores
 below the diagonal.
+
+Keys and values are float32, or both in uint8 slots of fewer bits, as QuantizeCache writes them. `value_depth` is then
+the number of a value's channels, which its slots do not tell.
 """
 
 from __future__ import annotations
@@ -18,11 +21,15 @@ from intaglio.plugins import operation_counts
 from intaglio.plugins.cached_attention.signature import SIGNATURE
 from intaglio.plugins.contract import Operator
 from intaglio.plugins.operator_inputs import Array, Given, Shape
+from intaglio.plugins.quantize_cache.slots import dequantize, slot_bytes
+from intaglio.plugins.quantize_cache.slots_body import dequantized
 
 if TYPE_CHECKING:
     import onnx_ir as ir
 
     from intaglio.plugins.function_body import FunctionBody
+
+FLOAT_BITS = 32
 
 
 class CachedAttention(Operator):
@@ -33,15 +40,42 @@ class CachedAttention(Operator):
     def check(self, inputs: Sequence[Given | None], attributes: Mapping[str, Any]) -> None:
         """The heads of the cache divide those of the queries."""
         super().check(inputs, attributes)
+        self._check_widths(inputs, attributes)
         heads, kv_heads = (
             None if given is None or given.shape is None else given.shape[1] for given in (inputs[0], inputs[1])
         )
         if isinstance(heads, int) and isinstance(kv_heads, int) and (kv_heads == 0 or heads % kv_heads):
             raise GraphError(f"{self.name}: key has {kv_heads} heads, expected a divisor of the query's {heads}.")
 
+    def _check_widths(self, inputs: Sequence[Given | None], attributes: Mapping[str, Any]) -> None:
+        key_bits, value_bits, value_depth = (attributes[name] for name in ("key_bits", "value_bits", "value_depth"))
+        if (key_bits == FLOAT_BITS) != (value_bits == FLOAT_BITS) or (value_bits != FLOAT_BITS) != (value_depth > 0):
+            raise GraphError(
+                f"{self.name}: key_bits={key_bits}, value_bits={value_bits}, value_depth={value_depth}, expected 32, "
+                "32 and 0, or fewer bits of both and a depth."
+            )
+        query, *slots = (None if given is None or given.shape is None else given.shape[-1] for given in inputs[:3])
+        for name, width, depth, bits in zip(
+            ("key", "value"), slots, (query, value_depth), (key_bits, value_bits), strict=True
+        ):
+            given = inputs[1 if name == "key" else 2]
+            dtype = "float32" if bits == FLOAT_BITS else "uint8"
+            if given is not None and given.dtype not in (None, dtype):
+                raise GraphError(f"{self.name}: {name} is {given.dtype}, expected {dtype} for {name}_bits={bits}.")
+            if not isinstance(width, int) or not isinstance(depth, int):
+                continue
+            expected = slot_bytes(depth, bits) if bits != FLOAT_BITS else depth if name == "key" else width
+            if width != expected:
+                raise GraphError(
+                    f"{self.name}: {name} has {width} entries a slot, expected {expected} for depth {depth}."
+                )
+
     def compute(self, *inputs: Array | None, **attributes: Any) -> list[Array]:
         """[context]: float32 [batch, heads, tokens, value_depth], computed in float64."""
         query, key, value, mask = (np.asarray(each) for each in inputs)
+        if attributes["key_bits"] != FLOAT_BITS:
+            key = dequantize(key, query.shape[-1], attributes["key_bits"])
+            value = dequantize(value, attributes["value_depth"], attributes["value_bits"])
         repeated = query.shape[1] // max(key.shape[1], 1)
         key, value = (np.repeat(each.astype(np.float64), repeated, axis=1) for each in (key, value))
         scores = query.astype(np.float64) @ key.swapaxes(-1, -2) * float(np.float32(attributes["scale"]))
@@ -56,7 +90,7 @@ class CachedAttention(Operator):
     def shapes(self, inputs: Sequence[Shape | None], attributes: Mapping[str, Any]) -> list[Shape]:
         """The query's, with the depth of the values."""
         query, _, value = inputs[:3]
-        return [(*(query or (None,) * 4)[:3], (value or (None,))[-1])]
+        return [(*(query or (None,) * 4)[:3], attributes["value_depth"] or (value or (None,))[-1])]
 
     def operations(self, shapes: Sequence[Shape | None], attributes: Mapping[str, Any]) -> int:
         """Those of both products with every slot."""
@@ -69,7 +103,13 @@ class CachedAttention(Operator):
         import onnx_ir as ir
 
         query, key, value, mask = inputs
-        assert mask is not None
+        assert query is not None and key is not None and value is not None and mask is not None
+        if attributes["key_bits"] != FLOAT_BITS:
+            depth = None if query.shape is None else query.shape[-1]
+            if not isinstance(depth, int):
+                raise GraphError(f"{self.name}: query has an unknown number of channels, expected a number.")
+            key = dequantized(graph, key, depth, attributes["key_bits"])
+            value = dequantized(graph, value, attributes["value_depth"], attributes["value_bits"])
         context = graph.op("Attention", query, key, value, mask, scale=attributes["scale"])
         last = graph.constant(np.array([-1]))
         attends = graph.op("ReduceMax", graph.cast(mask, ir.DataType.INT32), last, keepdims=1)

@@ -7,6 +7,10 @@
 //     max(a, b)                     b where either is not a number
 //     sum(v), largest(v)            of the lanes
 //     sums(v)                       of FLOATS vectors: lane i is the sum of v[i]
+//     absolute(v), with_sign(v, w)  |v|; |v| with the signs of w
+//     square_root(v)                rounded to the nearest
+//     load_codes(p)                 FLOATS integers of 8 bits, as floats
+//     load_halves(p, shift)         bits shift to shift + 3 of FLOATS bytes
 //     exp(v)                        of values up to 0, within 2e-7 of it; 0 below -87, and no number of what is none
 #pragma once
 
@@ -28,6 +32,14 @@ INTAGLIO_FLOAT F32 load_float(const float* p) { return _mm512_loadu_ps(p); }
 INTAGLIO_FLOAT F32 set_float(float x) { return _mm512_set1_ps(x); }
 INTAGLIO_FLOAT F32 multiply_add(F32 a, F32 b, F32 c) { return _mm512_fmadd_ps(a, b, c); }
 INTAGLIO_FLOAT void store_float(float* p, F32 v) { _mm512_storeu_ps(p, v); }
+INTAGLIO_FLOAT F32 square_root(F32 v) { return _mm512_sqrt_ps(v); }
+INTAGLIO_FLOAT F32 load_codes(const int8_t* p) {
+    return _mm512_cvtepi32_ps(_mm512_cvtepi8_epi32(_mm_loadu_si128(reinterpret_cast<const __m128i*>(p))));
+}
+INTAGLIO_FLOAT F32 load_halves(const uint8_t* p, int shift) {
+    const __m512i bytes = _mm512_cvtepu8_epi32(_mm_loadu_si128(reinterpret_cast<const __m128i*>(p)));
+    return _mm512_cvtepi32_ps(_mm512_and_si512(_mm512_srli_epi32(bytes, unsigned(shift)), _mm512_set1_epi32(15)));
+}
 INTAGLIO_FLOAT F32 max(F32 a, F32 b) { return _mm512_max_ps(a, b); }
 INTAGLIO_FLOAT float sum(F32 v) { return _mm512_reduce_add_ps(v); }
 INTAGLIO_FLOAT float largest(F32 v) { return _mm512_reduce_max_ps(v); }
@@ -53,6 +65,14 @@ constexpr int FLOATS = 8;
 INTAGLIO_FLOAT F32 load_float(const float* p) { return _mm256_loadu_ps(p); }
 INTAGLIO_FLOAT F32 set_float(float x) { return _mm256_set1_ps(x); }
 INTAGLIO_FLOAT void store_float(float* p, F32 v) { _mm256_storeu_ps(p, v); }
+INTAGLIO_FLOAT F32 square_root(F32 v) { return _mm256_sqrt_ps(v); }
+INTAGLIO_FLOAT F32 load_codes(const int8_t* p) {
+    return _mm256_cvtepi32_ps(_mm256_cvtepi8_epi32(_mm_loadl_epi64(reinterpret_cast<const __m128i*>(p))));
+}
+INTAGLIO_FLOAT F32 load_halves(const uint8_t* p, int shift) {
+    const __m256i bytes = _mm256_cvtepu8_epi32(_mm_loadl_epi64(reinterpret_cast<const __m128i*>(p)));
+    return _mm256_cvtepi32_ps(_mm256_and_si256(_mm256_srli_epi32(bytes, shift), _mm256_set1_epi32(15)));
+}
 INTAGLIO_FLOAT F32 max(F32 a, F32 b) { return _mm256_max_ps(a, b); }
 INTAGLIO_FLOAT F32 multiply_add(F32 a, F32 b, F32 c) { return _mm256_fmadd_ps(a, b, c); }
 INTAGLIO_FLOAT float sum(F32 v) {
@@ -82,6 +102,16 @@ INTAGLIO_FLOAT F32 load_float(const float* p) {
 }
 INTAGLIO_FLOAT void store_float(float* p, F32 v) { __builtin_memcpy(p, &v, sizeof v); }
 INTAGLIO_FLOAT F32 set_float(float x) { return F32{x, x, x, x}; }
+INTAGLIO_FLOAT F32 square_root(F32 v) {
+    for (int i = 0; i < FLOATS; ++i) v[i] = __builtin_sqrtf(v[i]);
+    return v;
+}
+INTAGLIO_FLOAT F32 load_codes(const int8_t* p) { return F32{float(p[0]), float(p[1]), float(p[2]), float(p[3])}; }
+INTAGLIO_FLOAT F32 load_halves(const uint8_t* p, int shift) {
+    F32 v;
+    for (int i = 0; i < FLOATS; ++i) v[i] = float(p[i] >> shift & 15);
+    return v;
+}
 INTAGLIO_FLOAT F32 max(F32 a, F32 b) { return a > b ? a : b; }
 INTAGLIO_FLOAT F32 multiply_add(F32 a, F32 b, F32 c) { return a * b + c; }
 INTAGLIO_FLOAT float sum(F32 v) {
@@ -94,8 +124,12 @@ INTAGLIO_FLOAT float largest(F32 v) {
 INTAGLIO_FLOAT F32 sums(const F32 (&v)[FLOATS]) { return F32{sum(v[0]), sum(v[1]), sum(v[2]), sum(v[3])}; }
 #endif
 
+using FloatBits = int32_t __attribute__((vector_size(sizeof(F32))));
+
+INTAGLIO_FLOAT F32 absolute(F32 v) { return F32(FloatBits(v) & 0x7fffffff); }
+INTAGLIO_FLOAT F32 with_sign(F32 v, F32 w) { return F32(FloatBits(absolute(v)) | (FloatBits(w) & int32_t(0x80000000))); }
+
 INTAGLIO_FLOAT F32 exp(F32 x) {
-    using Bits = int32_t __attribute__((vector_size(sizeof(F32))));
     constexpr float LOG2_E = 1.44269504f, LN2_HIGH = 0.693145752f, LN2_LOW = 1.42860677e-6f, LEAST = -87;
     constexpr float WHOLE = 12582912;  // 1.5·2^23: adding it leaves an integer in the lowest bits
     const F32 given = x;
@@ -105,7 +139,7 @@ INTAGLIO_FLOAT F32 exp(F32 x) {
     constexpr float TERMS[] = {1 / 720.0f, 1 / 120.0f, 1 / 24.0f, 1 / 6.0f, 0.5f, 1, 1};
     F32 series = set_float(1 / 5040.0f);
     for (const float& next : TERMS) series = multiply_add(series, rest, set_float(next));
-    const F32 result = given < set_float(LEAST) ? set_float(0) : F32(Bits(series) + (Bits(shifted) << 23));
+    const F32 result = given < set_float(LEAST) ? set_float(0) : F32(FloatBits(series) + (FloatBits(shifted) << 23));
     return given == given ? result : given;
 }
 

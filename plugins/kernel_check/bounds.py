@@ -12,6 +12,7 @@ from intaglio.plugins.csr_matmul.spec import sparse_weight
 from intaglio.plugins.group_matmul.spec import group_weight
 from intaglio.plugins.kernel_check.case import Array, Case
 from intaglio.plugins.lut_matmul.spec import table_weight
+from intaglio.plugins.quantize_cache.slots import dequantize
 
 # Relative to the sum of product magnitudes: float32 rounding of products and sums in any order, up to 4096 of them.
 SUMMATION = 2e-6
@@ -64,7 +65,11 @@ def difference(case: Case, got: Sequence[Array], expected: Sequence[Array]) -> D
 def _of_attention(case: Case, want: Array) -> Array:
     """The largest error of each value of the context `want`: of its sum, and of the exponentials of rounded scores."""
     query, key, value, mask = (np.asarray(each) for each in case.inputs)
-    magnitudes = OPS["CachedAttention"].compute(query, key, np.abs(value), mask, **case.attributes)[0]
+    if (bits := case.attributes.get("key_bits", 32)) != 32:
+        key = dequantize(key, query.shape[-1], bits)
+        value = dequantize(value, want.shape[-1], case.attributes["value_bits"])
+    attributes = OPS["CachedAttention"].complete({"scale": case.attributes["scale"]})
+    magnitudes = OPS["CachedAttention"].compute(query, key, np.abs(value), mask, **attributes)[0]
     keys = np.repeat(np.abs(key.astype(np.float64)), query.shape[1] // max(key.shape[1], 1), axis=1)
     scores = np.abs(query.astype(np.float64)) @ keys.swapaxes(-1, -2) * case.attributes["scale"]
     allowed: Array = SUMMATION * (2 + scores.max(-1, keepdims=True, initial=0)) * magnitudes.astype(np.float64)

@@ -100,6 +100,7 @@ async def open_agent(
     early_exit: bool = False,
     target: str = DEFAULT,
     threads: int | None = None,
+    cache_bits: int | None = None,
     **strategy_options: Unpack[StrategyOptions],
 ) -> AsyncIterator[Agent]:
     """Open an agent, which answers questions until the context is left.
@@ -107,8 +108,8 @@ async def open_agent(
     `tools`: sources as of `open_tools`. `model`: a bundle, or the URL of a server; `model_name`: which of the server's
     models. `planner`: one of `PLANNERS`. `grammar`: constrain plans and calls to those that can be run; by default with
     a bundle, as few servers can. `streaming`: start calls while the plan is written. `examples`: a file as of
-    `read_examples`. `strategy`, `draft`, `early_exit`, `target`, `threads` and the options of the strategy: see
-    `TextGenerator`. The limits: see `AgentLimits`.
+    `read_examples`. `strategy`, `draft`, `early_exit`, `target`, `threads`, `cache_bits` and the options of the
+    strategy: see `TextGenerator`. The limits: see `AgentLimits`.
     """
     limits = AgentLimits(
         max_replans=max_replans,
@@ -122,7 +123,14 @@ async def open_agent(
         tool_timeout=tool_timeout,
         parallel=parallel,
     )
-    given = {"strategy": strategy, "draft": draft, "early_exit": early_exit, "threads": threads, **strategy_options}
+    given = {
+        "strategy": strategy,
+        "draft": draft,
+        "early_exit": early_exit,
+        "threads": threads,
+        "cache_bits": cache_bits,
+        **strategy_options,
+    }
     opening = cast("GeneratorOptions", given)
     server = is_url(model)
     if not server or target != DEFAULT:

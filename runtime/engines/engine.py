@@ -33,6 +33,7 @@ class Engine(Closing):
     inputs: tuple[TensorSpec, ...]
     outputs: tuple[TensorSpec, ...]
     axes: Mapping[str, Axis]  # allowed lengths of symbolic axes; unlisted ones are unbounded
+    cache_bits: int | None = None  # of a decoder's cached keys and values; None: as the graph has them
     adapter_names: Sequence[str] = ()  # of the adapters that were added to the graph; their numbers count from 1
     memory: Memory = HostMemory()  # the memory it computes in: buffers bound there are not copied
 

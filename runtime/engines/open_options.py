@@ -18,3 +18,4 @@ class Opening:
     outputs: Collection[str] | None = None  # outputs to compute; None: all
     graph: str = MODEL  # the bundle's ONNX file to run
     adapters: Adapters | None = None  # to add beside the products of a bundle's graph
+    cache_bits: int | None = None  # of a decoder's cached keys and values, 8 or 4; None: as the graph has them

@@ -24,22 +24,27 @@ def open_engine(
     outputs: Collection[str] | None = None,
     graph: str = MODEL,
     adapters: Adapters | None = None,
+    cache_bits: int | None = None,
 ) -> Engine:
     """Open a bundle, or any .onnx file; `graph` is the bundle's ONNX file to run, `adapters` are added to it.
 
     `target`: one of `intaglio.targets`; a TensorRT target runs the engine that `intaglio build` added to the bundle for
-    this machine's GPU. `threads`, `spinning` and `outputs` apply to ONNX Runtime, see `OnnxRuntimeEngine`.
+    this machine's GPU. `threads`, `spinning`, `outputs` and `cache_bits` apply to ONNX Runtime, see
+    `OnnxRuntimeEngine`.
     """
     chosen = find_target(target)
     if adapters is not None and not chosen.runs_files:
         raise UsageError(f"--adapter: target {target} runs built engines only. Use --target ort-cpu. {MERGE}")
+    if cache_bits is not None and (chosen.needs_gpu or not chosen.runs_files):
+        raise UsageError(f"--cache-bits {cache_bits}: not on target {target}. Use --target ort-cpu.")
     if not isinstance(path, Bundle):
         path = Path(path)
         if path.suffix != ".onnx" or path.is_dir():
             path = Bundle.open(path)
         elif not chosen.runs_files:
             raise UsageError(f"{path}: target {target} runs only bundles. Create one with: intaglio export {path}")
-    opened: Engine = function_at(chosen.opens)(path, chosen, Opening(threads, spinning, outputs, graph, adapters))
+    options = Opening(threads, spinning, outputs, graph, adapters, cache_bits)
+    opened: Engine = function_at(chosen.opens)(path, chosen, options)
     return opened
 
 

@@ -88,6 +88,7 @@ class TextGenerator(Closing):
         batch: int = 1,
         target: str = "ort-cpu",
         threads: int | None = None,
+        cache_bits: int | None = None,
         scheduling: SchedulerOptions | None = None,
         source_language: str | None = None,
         target_language: str | None = None,
@@ -103,8 +104,9 @@ class TextGenerator(Closing):
         `stop`: strings that end a text. `ignore_eos`: continue after the end token.
         `schema`, `grammar` or `regex`: generate JSON of this schema, text of this Lark grammar, or text that matches
         this regular expression, see `Grammar`; a text that ends before `max_new_tokens` is complete.
-        `batch`: maximum number of texts generated at a time. `target`: as for `open_engine`. `scheduling`: the limits
-        of the scheduler, by default none. `source_language`, `target_language`: codes of a model that translates
+        `batch`: maximum number of texts generated at a time. `target`: as for `open_engine`. `cache_bits`: of cached
+        keys and values, 8 or 4, of both models; by default they are floats. `scheduling`: the limits of the scheduler,
+        by default none. `source_language`, `target_language`: codes of a model that translates
         between several, such as "eng_Latn" and "fra_Latn"; by default those of the bundle.
         """
         check_limits(max_new_tokens, seed, stop)
@@ -131,12 +133,15 @@ class TextGenerator(Closing):
         self.reuse_prefix = True  # see `GenerationRequest`; set to False for timing
         self._writing: BatchRun | RequestsRun | None = None
         with ExitStack() as opened:
-            self._model = opened.enter_context(open_session(self.bundle, target, batch, threads, adapters=read))
+            model = open_session(self.bundle, target, batch, threads, adapters=read, cache_bits=cache_bits)
+            self._model = opened.enter_context(model)
             self._draft: DecoderSession | None = None
             if self.draft_bundle is not None:
                 check_draft(self.draft_bundle, self.bundle)
                 few = draft_threads(self.draft_bundle, threads)
-                self._draft = opened.enter_context(open_session(self.draft_bundle, target, batch, few))
+                self._draft = opened.enter_context(
+                    open_session(self.draft_bundle, target, batch, few, cache_bits=cache_bits)
+                )
             if early_exit:
                 self._draft = opened.enter_context(EarlyExitSession.beside(self._model, self.bundle, target, threads))
             unbounded = SchedulerOptions(max_waiting=sys.maxsize, max_waiting_tokens=sys.maxsize)

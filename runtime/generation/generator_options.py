@@ -48,6 +48,7 @@ class DecodingOptions(StrategyOptions, total=False):
     early_exit: bool
     target: str
     threads: int | None
+    cache_bits: int | None
 
 
 class WritingOptions(DecodingOptions, total=False):

@@ -4,32 +4,33 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
-from intaglio.bundle.bundle import Decoder
+from intaglio.bundle.bundle import Decoder, TensorSpec
 from intaglio.runtime.engines.memory import Buffer, Memory
-from intaglio.runtime.sessions.step import PAST, PRESENT, cache_names
+from intaglio.runtime.sessions.step import KINDS, PAST, PRESENT, cache_names
 
 
 class KeyValueCache:
-    """Buffers [batch, heads, capacity, dim], which a graph updates in place; layers may differ in heads and dim.
+    """Buffers [batch, heads, capacity, width], which a graph updates in place; layers may differ in heads and width.
 
     The class does not know how many slots of a row hold tokens. The content of the other slots is arbitrary but finite,
     because a mask does not keep NaN out of a sum.
     """
 
-    def __init__(self, memory: Memory, decoder: Decoder, batch: int, dtypes: Mapping[str, str]):
-        """`dtypes`: those of the graph's inputs, by name."""
+    def __init__(self, memory: Memory, decoder: Decoder, batch: int, specs: Mapping[str, TensorSpec]):
+        """`specs`: the graph's inputs, by name. A slot is as wide as the head, or, quantised, has the bytes of one."""
         self._memory, self._decoder, self._batch = memory, decoder, batch
-        self._dtypes = dtypes
+        self._specs = specs
         self.capacity = 0
         self.buffers: dict[str, Buffer] = {}  # "key_0", "value_0", ... -> the buffer
 
     def grow(self, capacity: int) -> None:
         """Enlarge every row to `capacity` slots; the content is copied to new buffers."""
         caches = self._decoder.layer_caches
-        widths = [(cache.heads, width) for cache in caches for width in (cache.key_dim, cache.value_dim)]
-        for name, (heads, width) in zip(cache_names(len(caches)), widths, strict=True):
-            shape = (self._batch, heads, capacity, width)
-            old, new = self.buffers.get(name), self._memory.zeros(shape, self._dtypes[PAST + name])
+        heads = [cache.heads for cache in caches for _ in KINDS]
+        for name, count in zip(cache_names(len(caches)), heads, strict=True):
+            spec = self._specs[PAST + name]
+            shape = (self._batch, count, capacity, int(spec.shape[-1]))
+            old, new = self.buffers.get(name), self._memory.zeros(shape, spec.dtype)
             if old is not None:  # one at a time, so that old and new buffers coexist for one layer only
                 self._memory.copy(new[:, :, : self.capacity], old)
                 self._memory.release(old)

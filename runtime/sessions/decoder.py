@@ -32,7 +32,7 @@ from intaglio.runtime.sessions.image_table import ImageTable
 from intaglio.runtime.sessions.limits import StepLimits
 from intaglio.runtime.sessions.slots import Slots
 from intaglio.runtime.sessions.step import DRAFT_LOGITS, EXIT_THRESHOLDS, LOGITS, decoder_of, whole_outputs
-from intaglio.runtime.sessions.step_buffers import Integers, Shape, StepBuffers, StepPool, dtypes_of
+from intaglio.runtime.sessions.step_buffers import Integers, Shape, StepBuffers, StepPool
 from intaglio.runtime.sessions.step_inputs import step_inputs
 
 Logits = npt.NDArray[np.float32]
@@ -63,7 +63,7 @@ class DecoderSession(CachedRows, Closing):
         if limit is not None and not 1 <= limit <= decoder.max_positions:
             raise UsageError(f"limit of {limit} tokens: the model takes 1 to {decoder.max_positions}.")
         self.engine, self._limits = engine, StepLimits(engine, decoder)
-        cache = KeyValueCache(engine.memory, decoder, batch, dtypes_of(engine.inputs))
+        cache = KeyValueCache(engine.memory, decoder, batch, {spec.name: spec for spec in engine.inputs})
         super().__init__(cache, decoder, batch, self._limits.max_tokens(limit or decoder.max_positions))
         self.seconds = 0.0  # spent in the engine so far
         self.vocabulary = decoder.vocab_size  # logits to return; lower it to leave out padding
@@ -93,15 +93,17 @@ class DecoderSession(CachedRows, Closing):
         threads: int | None = None,
         spinning: bool = True,
         adapters: Adapters | None = None,
+        cache_bits: int | None = None,
     ) -> Self:
         """Open the decoder in `bundle`; `target` as in `open_engine`, `threads` and `spinning` for ONNX Runtime.
 
-        `adapters`: those that rows may have. Raises `BundleError` if the bundle is not a decoder, `UsageError` for a
-        limit beyond the model's, `SourceError` for adapters of another one.
+        `adapters`: those that rows may have. `cache_bits`: see `OnnxRuntimeEngine`. Raises `BundleError` if the bundle
+        is not a decoder, `UsageError` for a limit beyond the model's, `SourceError` for adapters of another one.
         """
         opened = Bundle.open(bundle)
         decoder = decoder_of(opened)
-        engine = open_engine(opened, target, threads, spinning, whole_outputs(decoder), adapters=adapters)
+        outputs = whole_outputs(decoder)
+        engine = open_engine(opened, target, threads, spinning, outputs, adapters=adapters, cache_bits=cache_bits)
         try:
             return cls(engine, decoder, batch, limit)
         except BaseException:

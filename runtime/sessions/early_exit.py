@@ -59,7 +59,8 @@ class EarlyExitSession(DecoderSession):
         few = draft_threads(bundle, threads, whole.decoder.exit_layer / whole.decoder.layers)
         shared = whole.engine.memory if isinstance(whole.engine.memory, DeviceMemory) else None
         outputs = exit_outputs(whole.decoder)
-        return cls(OnnxRuntimeEngine(bundle, target, few, outputs=outputs, memory=shared), whole)
+        bits = whole.engine.cache_bits
+        return cls(OnnxRuntimeEngine(bundle, target, few, outputs=outputs, memory=shared, cache_bits=bits), whole)
 
     def close(self) -> None:
         """Release the engine; the cache is the whole model's."""

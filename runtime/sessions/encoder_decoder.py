@@ -61,10 +61,12 @@ class EncoderDecoderSession(DecoderSession):
         threads: int | None = None,
         spinning: bool = True,
         adapters: Adapters | None = None,
+        cache_bits: int | None = None,
     ) -> Self:
         """Open both parts of `bundle`; the options: see `DecoderSession.open`.
 
-        Raises `BundleError` if the bundle is not an encoder-decoder, `UsageError` for adapters, which it does not take.
+        Raises `BundleError` if the bundle is not an encoder-decoder, `UsageError` for adapters and `cache_bits`,
+        which it does not take.
         """
         opened = Bundle.open(bundle)
         decoder, encoder = opened.manifest.decoder, opened.manifest.encoder
@@ -75,6 +77,10 @@ class EncoderDecoderSession(DecoderSession):
             )
         if adapters is not None:
             raise UsageError(f"--adapter: {opened.path} is an encoder-decoder, expected a decoder. {MERGE}")
+        if cache_bits is not None:
+            raise UsageError(
+                f"--cache-bits {cache_bits}: {opened.path} is an encoder-decoder, expected a decoder. Leave it out."
+            )
         engine = open_engine(opened, target, threads, spinning)
         try:
             encoder_engine = open_engine(
@@ -193,7 +199,13 @@ def open_session(
     threads: int | None = None,
     spinning: bool = True,
     adapters: Adapters | None = None,
+    cache_bits: int | None = None,
 ) -> DecoderSession:
-    """Open the decoder, with `adapters`, or the encoder-decoder in `bundle`. Raises `BundleError` for anything else."""
+    """Open the decoder, or the encoder-decoder, in `bundle`. Raises `BundleError` for anything else.
+
+    `adapters`, `cache_bits`: of a decoder, see `DecoderSession.open`.
+    """
     kind = EncoderDecoderSession if bundle.manifest.encoder is not None else DecoderSession
-    return kind.open(bundle, target, batch, threads=threads, spinning=spinning, adapters=adapters)
+    return kind.open(
+        bundle, target, batch, threads=threads, spinning=spinning, adapters=adapters, cache_bits=cache_bits
+    )

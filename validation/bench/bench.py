@@ -28,7 +28,14 @@ from intaglio.validation.reports.report import processor
 
 REQUESTS = 16  # of a round, at least, and
 REQUESTS_EACH = 4  # requests per round for each concurrent request
-OF_THE_METHOD = ("adapter", "strategy", "draft", "early_exit", *options_by_name(STRATEGIES))  # not for the baseline
+OF_THE_METHOD = (
+    "adapter",
+    "strategy",
+    "draft",
+    "early_exit",
+    "cache_bits",
+    *options_by_name(STRATEGIES),
+)  # not for the baseline
 NOT_TAKEN = (  # of `TextGenerator`
     *("bundle", "options", "batch", "scheduling", "schema", "grammar", "regex", "source_language", "target_language"),
 )

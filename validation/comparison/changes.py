@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import msgspec
 
@@ -17,6 +17,7 @@ HALF = ("float16", "bfloat16")
 NAMED = 3  # passes that the reason names
 GROUPED = {"rtn", "gptq", "awq"}  # passes that store weights in groups
 OTHER_WEIGHTS = "another checkpoint"
+CACHED = {8: Effect.INT8, 4: Effect.WEIGHTS_4}  # bits of cached keys and values -> the effect with the same bounds
 
 
 @dataclass(frozen=True)
@@ -37,6 +38,13 @@ class Changes:
     def approximate(self) -> bool:
         """Whether one side approximates the other on purpose, so that the task's measures must judge."""
         return ORDER.index(self.effect) > ORDER.index(Effect.FLOAT16)
+
+    def with_cache(self, bits: int | None) -> Changes:
+        """These, and one side's caches of keys and values in 8 or 4 bits; None: as its graph has them."""
+        if bits is None or ORDER.index(CACHED[bits]) < ORDER.index(self.effect):
+            return self
+        passes = self.passes if CACHED[bits] is self.effect else ()
+        return replace(self, effect=CACHED[bits], passes=(f"caches of {bits} bits", *passes))
 
     @property
     def reason(self) -> str:

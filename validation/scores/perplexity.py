@@ -88,6 +88,7 @@ def perplexity(
     target: str = "ort-cpu",
     context: int | None = None,
     stride: int | None = None,
+    cache_bits: int | None = None,
 ) -> Perplexity:
     """The perplexity of the model in `bundle`, run on `target`, on the file `text`.
 
@@ -95,7 +96,8 @@ def perplexity(
     file an encoder-decoder is scored on the greedy output of `against` for the sentences that ship with intaglio.
     `against`: the model to compare distributions with, such as the one it was compressed from, run on "ort-cpu".
     `context`: tokens of a window, by default 1024 or the model's limit; `stride`: the distance between windows in
-    tokens, by default half the context. Raises `UsageError` for a text that is too short, for windows that are too long
+    tokens, by default half the context. `cache_bits`: of the model's cached keys and values, 8 or 4, by default as its
+    graph has them. Raises `UsageError` for a text that is too short, for windows that are too long
     for the model, and for two models with different tokens; `BundleError` for a model that does not generate.
     """
     kinds = {
@@ -118,7 +120,7 @@ def perplexity(
             "compared. Give the bundle that this one was made from."
         )
     with step("opening the model"):
-        model = open_session(bundle, target)
+        model = open_session(bundle, target, cache_bits=cache_bits)
     with model:
         if against is None:
             return _measure(model, None, texts, context, stride)

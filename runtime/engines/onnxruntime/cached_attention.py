@@ -15,13 +15,13 @@ from intaglio.targets import Target
 if TYPE_CHECKING:
     import onnx
 
-OPERATOR = "CachedAttention"
+OPERATOR, QUANTIZE = "CachedAttention", "QuantizeCache"  # the second: of `quantized_cache`
 FLOAT, BOOL = 1, 9  # of onnx.TensorProto, which is not loaded here
 
 
 def can_attend(target: Target) -> bool:
-    """Whether the compiled library has the kernel, and `target` runs on the CPU."""
-    return not target.needs_gpu and OPERATOR in kernels.operators()
+    """Whether the compiled library has the kernels, and `target` runs on the CPU."""
+    return not target.needs_gpu and {OPERATOR, QUANTIZE} <= {*kernels.operators()}
 
 
 def attend_by_our_kernel(model: onnx.ModelProto) -> None:
@@ -44,7 +44,13 @@ def attend_by_our_kernel(model: onnx.ModelProto) -> None:
         cached = buffers.issuperset((key, value)) and kinds.get(key) == kinds.get(value) == (FLOAT, 4)
         if cached and kinds.get(query) == (FLOAT, 4) and kinds.get(mask) == (BOOL, 4) and _is_scaled(node):
             node.op_type, node.domain, found = OPERATOR, DOMAIN, True
-    if found and DOMAIN not in {opset.domain for opset in model.opset_import}:
+    if found:
+        import_our_domain(model)
+
+
+def import_our_domain(model: onnx.ModelProto) -> None:
+    """Let the model have nodes of our domain."""
+    if DOMAIN not in {opset.domain for opset in model.opset_import}:
         opset = model.opset_import.add()
         opset.domain, opset.version = DOMAIN, VERSION
 

@@ -18,11 +18,12 @@ from intaglio.runtime.engines.device_array import DeviceArray
 from intaglio.runtime.engines.device_memory import DeviceMemory
 from intaglio.runtime.engines.engine import Array, Binding, Engine, check_buffers
 from intaglio.runtime.engines.memory import Buffer
-from intaglio.runtime.engines.onnxruntime.cached_attention import OPERATOR, attend_by_our_kernel, can_attend
+from intaglio.runtime.engines.onnxruntime.cached_attention import OPERATOR, QUANTIZE, attend_by_our_kernel, can_attend
 from intaglio.runtime.engines.onnxruntime.custom_operators import runnable
 from intaglio.runtime.engines.onnxruntime.exact_products import keep_activations
 from intaglio.runtime.engines.onnxruntime.partial_graph import partial_graph
 from intaglio.runtime.engines.onnxruntime.provider import missing_provider, open_session
+from intaglio.runtime.engines.onnxruntime.quantized_cache import quantize_caches
 from intaglio.runtime.engines.onnxruntime.stored import stored_model
 from intaglio.runtime.engines.open_options import Opening
 from intaglio.targets import TARGETS, Target
@@ -48,7 +49,8 @@ class OnnxRuntimeEngine(Engine):
     `outputs`: the names of the outputs to compute, by default all; only the weights and inputs that they need are used.
     `graph`: the bundle's ONNX file to open. `memory`: that of an engine on the same GPU, for engines that share
     buffers; by default the target's own. `exact`: see `keep_activations`. `adapters`: added to a bundle's graph, which
-    then has the input `adapter`.
+    then has the input `adapter`. `cache_bits`: of a decoder's cached keys and values, 8 or 4 (see `quantize_caches`);
+    by default they are as the graph has them.
     """
 
     _device: DeviceMemory | None = None
@@ -66,6 +68,7 @@ class OnnxRuntimeEngine(Engine):
         memory: DeviceMemory | None = None,
         exact: bool = False,
         adapters: Adapters | None = None,
+        cache_bits: int | None = None,
     ):
         check_threads(threads)
         onnxruntime = load("onnxruntime")
@@ -83,24 +86,23 @@ class OnnxRuntimeEngine(Engine):
         operators = source.manifest.custom_operators if isinstance(source, Bundle) else None
         attends = isinstance(source, Bundle) and source.manifest.decoder is not None and can_attend(TARGETS[target])
         if operators is not None and attends:
-            operators = [*operators, OPERATOR]
+            operators = [*operators, OPERATOR, QUANTIZE]
         if TARGETS[target].needs_gpu:
             self.memory = self._device = memory or DeviceMemory()
             self._owns_device = memory is None
         with runnable(path, options, operators, TARGETS[target].needs_gpu) as file:
             model: str | bytes = str(file)
-            if outputs is not None or exact or attends or adapters is not None:
+            if (outputs, adapters, cache_bits) != (None, None, None) or exact or attends:
                 part = partial_graph(file, outputs)
                 if exact:
                     keep_activations(part)
                 if attends:
                     attend_by_our_kernel(part)
+                if cache_bits is not None:
+                    quantize_caches(part, cache_bits)
+                    self.cache_bits = cache_bits
                 if adapters is not None and isinstance(source, Bundle):
-                    matrices = add_side_paths(part, adapters, source.manifest.passes, path)
-                    values = [onnxruntime.OrtValue.ortvalue_from_numpy(array) for array in matrices.values()]
-                    options.add_external_initializers([*matrices], values)
-                    self._matrices = values
-                    self.adapter_names = adapters.names
+                    self._add(adapters, part, source, path, options)
                 model = part.SerializeToString()
                 options.add_session_config_entry(EXTERNAL_DATA_FOLDER, str(file.parent))
             settings = {"user_compute_stream": str(self._device.stream)} if self._device else None
@@ -112,6 +114,13 @@ class OnnxRuntimeEngine(Engine):
         self.inputs = tuple(_spec(value) for value in self._session.get_inputs())
         self.outputs = tuple(_spec(value) for value in self._session.get_outputs())
         self.axes: Mapping[str, Axis] = source.graph(graph).axes if isinstance(source, Bundle) else {}
+
+    def _add(self, adapters: Adapters, part: Any, bundle: Bundle, path: Path, options: Any) -> None:
+        """Add `adapters` to the graph `part` of the file at `path`, and their matrices to the session's options."""
+        matrices = add_side_paths(part, adapters, bundle.manifest.passes, path)
+        self._matrices = [load("onnxruntime").OrtValue.ortvalue_from_numpy(array) for array in matrices.values()]
+        options.add_external_initializers([*matrices], self._matrices)
+        self.adapter_names = adapters.names
 
     def _run(self, feeds: Mapping[str, Array]) -> dict[str, Array]:
         names = [spec.name for spec in self.outputs]
@@ -141,6 +150,7 @@ def open_target(source: Path | Bundle, target: Target, options: Opening) -> Onnx
         options.outputs,
         options.graph,
         adapters=options.adapters,
+        cache_bits=options.cache_bits,
     )
 
 

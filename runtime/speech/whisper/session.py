@@ -45,13 +45,14 @@ class SpeechSession(DecoderSession):
         threads: int | None = None,
         spinning: bool = True,
         adapters: Adapters | None = None,
+        cache_bits: int | None = None,
     ) -> Self:
         """Open both parts of `bundle`. Raises `BundleError` if it is not an encoder-decoder for recordings."""
         opened = Bundle.open(bundle)
         decoder, encoder = opened.manifest.decoder, opened.manifest.encoder
         if decoder is None or encoder is None or opened.manifest.transcriber is None:
             raise BundleError(f"bundle {opened.path}: not an encoder-decoder for recordings. Export a Whisper.")
-        assert adapters is None, "no caller has any"
+        assert adapters is None and cache_bits is None, "no caller has any"
         engine = open_engine(opened, target, threads, spinning)
         try:
             encoder_engine = open_engine(opened, target, threads, spinning=False, graph=encoder.file)

@@ -270,6 +270,11 @@ static inline float __int_as_float(int bits) {
     __builtin_memcpy(&value, &bits, sizeof value);
     return value;
 }
+static inline int __float_as_int(float value) {
+    int bits;
+    __builtin_memcpy(&bits, &value, sizeof bits);
+    return bits;
+}
 // The four bytes that the nibbles of `selector` name among the eight of `high:low`.
 static inline unsigned __byte_perm(unsigned low, unsigned high, unsigned selector) {
     const unsigned long long bytes = (static_cast<unsigned long long>(high) << 32) | low;

@@ -13,6 +13,7 @@ from intaglio.plugins import OPS
 from intaglio.plugins.bit_packing import pack
 from intaglio.plugins.group_matmul.signature import smallest_group
 from intaglio.plugins.kernel_check.case import Case
+from intaglio.plugins.quantize_cache.slots import quantize
 
 Array = npt.NDArray[Any]
 Random = np.random.Generator
@@ -258,8 +259,20 @@ def group_matmul(random: Random) -> Case:
     return Case("GroupMatMul", (x, indices(random, rows, depth, bits), scales, zero_points), attributes)
 
 
+def quantize_cache(random: Random) -> Case:
+    """Channels of any magnitude, also far larger than others of their group, and a few that are no numbers."""
+    x = floats(random, *leading(random), int(random.choice([1, 5, 24, 31, 32, 33, 64, 80, 128])))
+    if random.random() < 0.5:
+        x[..., 0] *= 300
+    if random.random() < 0.2:
+        x *= np.float32(10.0 ** random.uniform(-44, 35))
+    if random.random() < 0.2:
+        x = np.where(random.random(x.shape) < 0.02, random.choice([np.nan, np.inf, -np.inf]), x).astype(np.float32)
+    return Case("QuantizeCache", (x,), {"bits": int(random.choice([4, 8]))})
+
+
 def cached_attention(random: Random) -> Case:
-    """Windows, holes and empty rows in the mask; heads that share keys and values; depths of any length."""
+    """Windows, holes and empty rows in the mask; heads that share keys and values; depths of any length; slots."""
     kv_heads, group, batch, tokens = (int(length) for length in random.integers(1, 4, 4))
     depth, value_depth = (int(random.choice([1, 5, 16, 24, 40, 64, 70])) for _ in range(2))
     capacity = int(random.integers(1, 30) if random.random() < 0.5 else random.integers(30, 300))
@@ -272,7 +285,12 @@ def cached_attention(random: Random) -> Case:
     key = random.normal(size=(batch, kv_heads, capacity, depth))
     value = random.normal(size=(batch, kv_heads, capacity, value_depth)) * 10.0 ** random.uniform(-3, 3)
     arrays = (query.astype(np.float32), key.astype(np.float32), value.astype(np.float32), mask)
-    return Case("CachedAttention", arrays, {"scale": scale(random, 1e-2, 1)})
+    attributes: dict[str, Any] = {"scale": scale(random, 1e-2, 1)}
+    if random.random() < 0.6:
+        bits = int(random.choice([4, 8]))
+        arrays = (arrays[0], quantize(arrays[1], 8), quantize(arrays[2], bits), mask)
+        attributes |= {"key_bits": 8, "value_bits": bits, "value_depth": value_depth}
+    return Case("CachedAttention", arrays, attributes)
 
 
 # Operator -> its float inputs and the largest magnitude of each: no sum of 4096 products then overflows float16.
@@ -316,6 +334,7 @@ MAKERS: dict[str, Callable[[Random], Case]] = {
     "LutMatMul": lut_matmul,
     "CsrMatMul": csr_matmul,
     "GroupMatMul": group_matmul,
+    "QuantizeCache": quantize_cache,
     "CachedAttention": cached_attention,
 }
 
@@ -337,6 +356,8 @@ def longest(operator: str) -> Case:
         x = random.integers(-20000, 20000, (1, 3, 4096)).astype(np.int32)
         tables = (random.integers(-(2**14), 2**14, (3, 2048)).astype(np.int32) for _ in range(2))
         return Case(operator, (x, *tables, np.array([2**30], np.int32), np.array([52], np.int32)), {"num_heads": 1})
+    if operator == "QuantizeCache":
+        return Case(operator, (floats(random, 2, 4096),), {"bits": 8})
     if operator == "CachedAttention":
         arrays = (floats(random, 1, 2, 3, 32), *(floats(random, 1, 1, 4096, 32) for _ in range(2)))
         return Case(operator, (*arrays, random.random((1, 1, 3, 4096)) < 0.5), {"scale": 1e-4})

@@ -178,7 +178,8 @@ def test_encoder_has_no_perplexity(make_bundle: Callable[..., Path], chain: Any,
     [
         (["--perplexity", "text.txt", "--bisect"], "leave out --bisect"),
         (["--perplexity", "text.txt", "--data", "more.txt"], "leave out --data"),
-        (["--stride", "3"], "--context and --stride need a perplexity"),
+        (["--stride", "3"], "--context, --stride and --cache-bits are of a perplexity"),
+        (["--cache-bits", "8"], "--context, --stride and --cache-bits are of a perplexity"),
         (["--perplexity", "/no/file"], "--perplexity /no/file: No such file"),
     ],
 )

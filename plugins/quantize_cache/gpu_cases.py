@@ -1,0 +1,23 @@
+"""Cases of QuantizeCache for `gpu-check`."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import numpy as np
+
+from intaglio.plugins.kernel_check.case import Case
+from intaglio.plugins.kernel_check.inputs import Random, Sizes, floats
+
+
+def cases(sizes: Sizes, random: Random) -> Iterator[Case]:
+    """Whole groups and parts of them, groups of zeros, of large channels, and with numbers that are none."""
+    for bits in (8, 4):
+        for depth in (24, 64, 80, 128):
+            for tokens in sizes.few_rows:
+                x = floats(random, 2, 3, tokens, depth)
+                x[0, 0] *= np.float32(1e-3)
+                x[0, 1, :, 1] = 300
+                x[1, 0] = 0
+                x[1, 1, :, depth - 1] = np.inf
+                yield Case("QuantizeCache", (x,), {"bits": bits})

@@ -1,0 +1,54 @@
+"""QuantizeCache: new keys or values of a decoder in 8 or 4 bits, as slots that TensorScatter writes into its cache.
+
+CachedAttention reads such slots; `slots.py` describes their bytes.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from intaglio.errors import GraphError
+from intaglio.plugins.contract import Operator
+from intaglio.plugins.operator_inputs import Array, Given, Shape
+from intaglio.plugins.quantize_cache.signature import SIGNATURE
+from intaglio.plugins.quantize_cache.slots import quantize, slot_bytes
+from intaglio.plugins.quantize_cache.slots_body import quantized
+
+if TYPE_CHECKING:
+    import onnx_ir as ir
+
+    from intaglio.plugins.function_body import FunctionBody
+
+
+class QuantizeCache(Operator):
+    """Each row of x, the key or value of a head and token, as a slot."""
+
+    signature = SIGNATURE
+
+    def check(self, inputs: Sequence[Given | None], attributes: Mapping[str, Any]) -> None:
+        """A row has at least one channel."""
+        super().check(inputs, attributes)
+        if inputs[0] is not None and inputs[0].shape is not None and inputs[0].shape[-1] == 0:
+            raise GraphError(f"{self.name}: x has rows of 0 channels, expected at least 1.")
+
+    def compute(self, *inputs: Array | None, **attributes: Any) -> list[Array]:
+        """[slots]: uint8 [..., slot_bytes]."""
+        return [quantize(np.asarray(inputs[0]), attributes["bits"])]
+
+    def shapes(self, inputs: Sequence[Shape | None], attributes: Mapping[str, Any]) -> list[Shape]:
+        """The shape of x, with the bytes of a slot in place of the channels."""
+        (*leading, depth) = inputs[0] or (None,)
+        return [(*leading, slot_bytes(depth, attributes["bits"]) if isinstance(depth, int) else None)]
+
+    def body(
+        self, graph: FunctionBody, inputs: Sequence[ir.Value | None], attributes: Mapping[str, Any]
+    ) -> list[ir.Value]:
+        """Groups by a Gather; exponents of scales by comparisons with powers of two."""
+        assert inputs[0] is not None
+        return [quantized(graph, inputs[0], attributes["bits"])]
+
+
+OPERATOR = QuantizeCache()
