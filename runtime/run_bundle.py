@@ -11,6 +11,7 @@ from intaglio.runtime.modalities.modality import RunOptions
 from intaglio.runtime.modalities.table import modality_of
 from intaglio.runtime.speech.recognizer import speech_options, with_whisper
 from intaglio.runtime.speech.recordings.run_recordings import Transcribed, TranscribedSegments
+from intaglio.runtime.speech.whisper_options import GREEDY, Fallback, WhisperOptions
 from intaglio.runtime.text.span_options import SpanOptions
 from intaglio.runtime.text.tasks import Ran
 
@@ -36,6 +37,8 @@ def run(
     task: str | None = None,
     timestamps: bool = False,
     fallback: bool = True,
+    prompt: str | None = None,
+    condition_on_prev_tokens: bool | None = None,
     aggregation: str | None = None,
     stride: int | None = None,
     no_answer: bool = False,
@@ -54,6 +57,8 @@ def run(
     rejected. The results of an encoder-decoder such as Whisper are `TranscribedSegments`: it writes `language` (a code;
     None: the bundle's default, or else detected), or English with the `task` "translate", with `timestamps` also for
     recordings of one window; without `fallback`, a window whose text fails is not written again at other temperatures.
+    `prompt`: a text before the recording, whose spellings it follows; with `condition_on_prev_tokens` (None: the
+    bundle's default) each window also follows the text of earlier ones.
     `batch_size`, `truncate`, `top` and `prompt_name` (the prompt before each text to embed; None: the bundle's
     default) are for texts; so is `query`, a text that a reranker scores each text with, or the question that a bundle
     answers from each text. `aggregation`, `stride`, `no_answer` and `max_answer_tokens`: see
@@ -63,7 +68,9 @@ def run(
     """
     opened = Bundle.open(bundle)
     speech = speech_options(beam, language_model, language_model_weight, word_bonus, max_seconds)
-    speech = with_whisper(speech, language, task, timestamps, fallback)
+    writing = Fallback() if fallback else GREEDY
+    whisper = WhisperOptions(language, task, timestamps, writing, prompt or "", condition_on_prev_tokens)
+    speech = with_whisper(speech, whisper)
     if (labels or embed_texts) and opened.manifest.text is None:
         raise UsageError("labels and embed_texts are for a model that compares images with texts. Leave them out.")
     spans = SpanOptions(aggregation, stride, no_answer, max_answer_tokens)

@@ -35,6 +35,8 @@ class SpeechFlags:
     task: str | None
     timestamps: bool
     fallback: bool
+    prompt: str | None
+    condition_on_prev_tokens: bool | None
 
     def refuse(self, bundle: Path) -> None:
         """Raise `UsageError` if one was given for a bundle that takes something else."""
@@ -49,11 +51,14 @@ class SpeechFlags:
         Raises `UsageError` for values out of range.
         """
         from intaglio.runtime.speech.recognizer import speech_options, with_whisper
+        from intaglio.runtime.speech.whisper_options import GREEDY, Fallback, WhisperOptions
 
         options = speech_options(
             self.beam, self.language_model, self.language_model_weight, self.word_bonus, self.max_seconds
         )
-        return with_whisper(options, self.language, self.task, self.timestamps or with_times, self.fallback)
+        fallback = Fallback() if self.fallback else GREEDY
+        given = self.language, self.task, self.timestamps or with_times, fallback, self.prompt or ""
+        return with_whisper(options, WhisperOptions(*given, self.condition_on_prev_tokens))
 
 
 SPEECH = "Speech recognisers"
@@ -91,6 +96,12 @@ def speech_flags(command: Callable[..., Any]) -> Callable[..., Any]:
         default=True,
         help="Whisper: write a window again where its text repeats itself or is a guess, at other temperatures.",
     )
+    @click.option("--prompt", help="Whisper: text before the recording, whose names and spellings it follows.")
+    @click.option(
+        "--condition-on-prev-tokens/--no-condition-on-prev-tokens",
+        default=None,
+        help="Whisper: write each window after the text of earlier ones.  [default: the model's]",
+    )
     @functools.wraps(command)
     def with_flags(
         beam: int | None,
@@ -103,11 +114,13 @@ def speech_flags(command: Callable[..., Any]) -> Callable[..., Any]:
         task: str | None,
         timestamps: bool,
         fallback: bool,
+        prompt: str | None,
+        condition_on_prev_tokens: bool | None,
         **others: Any,
     ) -> Any:
         speech = SpeechFlags(
             beam, language_model, language_model_weight, word_bonus, max_seconds, stream, language, task, timestamps,
-            fallback,
+            fallback, prompt, condition_on_prev_tokens,
         )  # fmt: skip
         return command(speech=speech, **others)
 

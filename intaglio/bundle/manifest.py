@@ -136,6 +136,8 @@ class Transcriber(msgspec.Struct, frozen=True):
     tasks: dict[str, int] = {}  # "transcribe", "translate" -> token; empty: only the first, without a token
     task: str = "transcribe"  # by default
     language: str | None = None  # by default; None: it is detected
+    previous_start: int | None = None  # token before a prompt, and before the text of earlier windows
+    condition_on_prev_tokens: bool = False  # by default, a window follows the text of earlier ones
     axes: dict[str, Axis] = {}
 
 

@@ -110,8 +110,8 @@ class TextDone(msgspec.Struct, tag_field="type", tag="transcript.text.done", omi
 
 
 def recording_error(error: Exception) -> ApiError:
-    """Convert an exception; errors of the input are about the recording."""
-    return invalid(str(error), FILE) if isinstance(error, UsageError) else api_error(error)
+    """Convert an exception; errors of the input that name no other field are about the recording."""
+    return invalid(str(error), error.param or FILE) if isinstance(error, UsageError) else api_error(error)
 
 
 class Ending(Response):

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 import numpy as np
+import tokenizers
 
 from intaglio.accuracy.default_bounds import Bounds
 from intaglio.bundle.bundle import Axis, Decoder, Draft, Encoder, TensorSpec, Transcriber, tensor_spec
@@ -32,6 +33,7 @@ from intaglio.samples.speech_samples import recordings
 LAYERS = "layers"  # the name of both lists of Transformer blocks
 FRONT_END = "front_end.onnx"
 STRIDE = 2  # frames of a position of the encoder
+PREVIOUS_START = "<|startofprev|>"  # where generation_config.json does not name it, as in older checkpoints
 TOKENS = 24  # of the longest text that is compared
 
 
@@ -74,8 +76,11 @@ def export_transcriber(
     if len(described.eos_token_ids) != 1:
         raise SourceError(f"{checkpoint.folder}: eos_token_id is no single token. Fix it in {GENERATION}.")
     write_decoder_tokenizer(checkpoint, draft.path, vocabulary)
+    tokenizer = Tokenizer(draft.path / TOKENIZER, ["input_ids"], None).backend
+    if tokens.transcriber["previous_start"] is None:
+        tokens.transcriber["previous_start"] = tokenizer.token_to_id(PREVIOUS_START)
     with step("running the source model"):
-        request_tokens = _written(draft, tokens)
+        request_tokens = _written(tokenizer, tokens)
         expected = _source_outputs(checkpoint, family, request_tokens)
     with step("writing"):
         encoder_entry = Encoder(
@@ -141,9 +146,8 @@ def _check_lengths(checkpoint: Checkpoint, config: Any, log_mel: LogMel) -> None
             )
 
 
-def _written(draft: Draft, tokens: TextTokens) -> list[list[int]]:
+def _written(tokenizer: tokenizers.Tokenizer, tokens: TextTokens) -> list[list[int]]:
     """Texts of mixed lengths, one for each recording that is compared; they need not be its transcript."""
-    tokenizer = Tokenizer(draft.path / TOKENIZER, ["input_ids"], None).backend
     start = tokens.encoder["decoder_start_token_id"]
     texts = [tokenizer.encode(text, add_special_tokens=False).ids for text in sentences()[:RECORDINGS]]
     return [[start, *ids[: TOKENS - 7 * place]] for place, ids in enumerate(texts)]

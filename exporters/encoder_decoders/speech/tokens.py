@@ -16,7 +16,6 @@ NOT_APPLIED: dict[str, tuple[Any, ...]] = {
     "no_repeat_ngram_size": (0,),
     "repetition_penalty": (1.0,),
     "length_penalty": (1.0,),
-    "condition_on_prev_tokens": (False,),
     "do_sample": (False,),
 }
 
@@ -60,7 +59,7 @@ def text_tokens(folder: Path, settings: Mapping[str, Any], vocabulary: int) -> T
         )
     no_timestamps = token(settings.get("no_timestamps_token_id"), "no_timestamps_token_id")
     token(no_timestamps + 1, "no_timestamps_token_id + 1, the first time,")
-    latest = settings.get("max_initial_timestamp_index")
+    latest, previous = settings.get("max_initial_timestamp_index"), settings.get("prev_sot_token_id")
     language, task = _defaults(where, settings, languages, tasks)
     encoder = {
         "decoder_start_token_id": token(settings.get("decoder_start_token_id"), "decoder_start_token_id"),
@@ -76,6 +75,8 @@ def text_tokens(folder: Path, settings: Mapping[str, Any], vocabulary: int) -> T
         "tasks": {name: tasks[name] for name in TASKS if name in tasks},
         "task": task,
         "language": language,
+        "previous_start": None if previous is None else token(previous, "prev_sot_token_id"),
+        "condition_on_prev_tokens": settings.get("condition_on_prev_tokens") is True,
     }
     found = [
         f"{key} {settings[key]}" for key, without in NOT_APPLIED.items() if settings.get(key, without[0]) not in without

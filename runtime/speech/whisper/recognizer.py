@@ -12,6 +12,7 @@ from intaglio.bundle.bundle import Bundle
 from intaglio.closing import Closing
 from intaglio.runtime.engines.opening import open_engine
 from intaglio.runtime.speech.audio_file import AudioFile, Samples
+from intaglio.runtime.speech.whisper.context import new_context
 from intaglio.runtime.speech.whisper.log_mel import Features
 from intaglio.runtime.speech.whisper.session import SpeechSession
 from intaglio.runtime.speech.whisper.timed_segments import STRIDE, TimedTokens, cut
@@ -84,7 +85,10 @@ class WhisperRecognizer(Closing):
         return transcription
 
     def begin(self, blocks: Iterable[Samples], options: WhisperOptions | None = None) -> WhisperTranscription:
-        """Begin to write; several may be in progress, as each computes only when it is iterated."""
+        """Begin to write; several may be in progress, as each computes only when it is iterated.
+
+        Raises `UsageError` for options that the model does not have.
+        """
         chosen = options or self.options
         chosen.check(self.bundle)
         return WhisperTranscription(self, blocks, chosen)
@@ -101,6 +105,7 @@ class WhisperTranscription:
         self.segments: list[WrittenSegment] = []
         self.seconds = 0.0  # of audio
         self.finished = False
+        self._context = new_context(recognizer.bundle, recognizer.tokenizer, options)
 
     @property
     def text(self) -> str:
@@ -122,12 +127,17 @@ class WhisperTranscription:
             if self.language is None and found.encoder.languages:
                 self.language = self._detected()
             prompt = self._prompt(timestamps)
-            written = write_window(found.session, found.transcriber, prompt, rules, self._options.fallback, random)
+            context = self._context.tokens()
+            written = write_window(
+                found.session, found.transcriber, context, prompt, rules, self._options.fallback, random
+            )
             frames = min(size, features.frames - first)
             if written.is_silence(self._options.fallback):
+                self._context.add(written, [])
                 first += frames
                 continue
             parts, step = cut(written.tokens, rules.first_time, frames)
+            self._context.add(written, [part.tokens for part in parts])
             segments = [self._segment(part, first, written, rules.first_time) for part in parts]
             self.segments += segments
             first += step

@@ -41,14 +41,15 @@ class Written:
 def write_window(
     session: SpeechSession,
     transcriber: Transcriber,
+    context: Sequence[int],
     prompt: Sequence[int],
     rules: TokenRules,
     fallback: Fallback,
     random: np.random.Generator,
 ) -> Written:
-    """Write the window that `session` has encoded, after the tokens of `prompt`."""
+    """Write the window that `session` has encoded, after the tokens of `context` and of `prompt`, the text's start."""
     for temperature in fallback.temperatures:
-        written = _write(session, transcriber, prompt, rules, temperature, random)
+        written = _write(session, transcriber, context, prompt, rules, temperature, random)
         if not written.failed(fallback):
             break
     return written
@@ -57,6 +58,7 @@ def write_window(
 def _write(
     session: SpeechSession,
     transcriber: Transcriber,
+    context: Sequence[int],
     prompt: Sequence[int],
     rules: TokenRules,
     temperature: float,
@@ -64,7 +66,7 @@ def _write(
 ) -> Written:
     ends = session.decoder.eos_token_ids
     session.rollback(0)
-    (logits,) = session.append([list(prompt)], [len(prompt)])
+    (logits,) = session.append([[*context, *prompt]], [len(prompt)])
     no_speech = float(np.exp(log_softmax(logits[0])[transcriber.no_speech]))  # after the token that starts a text
     tokens: list[int] = []
     total = 0.0
@@ -77,7 +79,7 @@ def _write(
             token = int(random.choice(len(weights), p=weights / weights.sum()))
         total += float(logs[token])
         tokens.append(token)
-        if token in ends or len(prompt) + len(tokens) >= session.decoder.max_positions:
+        if token in ends or len(context) + len(prompt) + len(tokens) >= session.decoder.max_positions:
             break
         (logits,) = session.append([[token]], [1])
     ratio = compression_ratio(tokens, session.decoder.vocab_size)

@@ -7,63 +7,23 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-import numpy as np
-import numpy.typing as npt
 import pytest
 from served import served
 from sound_files import write_sound
-from tiny_whispers import SECONDS, SETTINGS, TOKEN, VOCABULARY, save_whisper
+from tiny_whispers import SETTINGS, TOKEN, VOCABULARY, save_whisper
+from whisper_texts import LONG, RATE, SHORT, WHOLE, library, spoken, written
 
 from intaglio import bench, export, run, validate
-from intaglio.bundle.bundle import Bundle
 from intaglio.errors import BundleError, IntaglioError, SourceError, UsageError
 from intaglio.exporters.encoder_decoders.speech.front_end import read_log_mel
 from intaglio.exporters.encoder_decoders.speech.tokens import text_tokens
 from intaglio.graph_passes import compress
 from intaglio.runtime.generation.generate import TextGenerator
-from intaglio.runtime.speech.whisper.recognizer import WhisperRecognizer, WhisperTranscription
 from intaglio.runtime.speech.whisper.window import Written
-from intaglio.runtime.speech.whisper_options import GREEDY, Fallback, WhisperOptions
-from intaglio.samples.speech_samples import recordings
+from intaglio.runtime.speech.whisper_options import GREEDY, Fallback
 
-RATE = 16_000
-SHORT, WHOLE, LONG = 20_000, RATE * SECONDS, 70_000  # samples: part of a window, one, and more than two
 KINDS, OTHERS = ["whisper"], list[str]()
 RECIPES = ("float16", "int8-weights")
-
-Samples = npt.NDArray[np.float32]
-
-
-def spoken(samples: int, number: int = 0) -> Samples:
-    return recordings()[number].samples[8000 : 8000 + samples]
-
-
-@pytest.fixture(scope="module")
-def whisper(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The folder of a checkpoint, and of its bundle."""
-    folder = tmp_path_factory.mktemp("whisper")
-    checkpoint = save_whisper(folder / "checkpoint")
-    exported = export(str(checkpoint), folder / "bundle")
-    assert exported.passed and exported.outputs["features"].max_abs < 5e-5
-    assert all(each.max_abs < 2 * each.limit for each in exported.outputs.values())  # 2e-5 of the largest number
-    return folder
-
-
-def library(checkpoint: Path, samples: Samples, **options: Any) -> list[list[int]]:
-    """The tokens of each segment that transformers writes."""
-    import transformers
-
-    model = transformers.WhisperForConditionalGeneration.from_pretrained(checkpoint, attn_implementation="eager").eval()
-    extractor = transformers.WhisperFeatureExtractor.from_pretrained(checkpoint)
-    whole = {"truncation": False, "padding": "longest"} if len(samples) > WHOLE else {}
-    features = extractor(samples, sampling_rate=RATE, return_tensors="pt", **whole).input_features
-    found = model.generate(features, return_segments=True, **options)
-    return [segment["tokens"].tolist() for segment in found["segments"][0]]
-
-
-def written(bundle: Path, samples: Samples, **options: Any) -> WhisperTranscription:
-    with WhisperRecognizer(Bundle.open(bundle), options=WhisperOptions(**{"fallback": GREEDY, **options})) as opened:
-        return opened.transcribe_samples([samples])
 
 
 @pytest.mark.proof
@@ -173,10 +133,15 @@ def test_server_transcribes_and_translates(whisper: Path, tmp_path: Path) -> Non
         english = client.audio.translations.create(**given)
         assert english.text != found.text
         assert client.audio.transcriptions.create(**{**given, "response_format": "text"})
+        prompted = client.audio.transcriptions.create(**given, language="fr", prompt="Ann, Bäcker")
+        expected = written(whisper / "bundle", spoken(LONG), language="fr", prompt="Ann, Bäcker", fallback=Fallback())
+        assert [each.tokens for each in prompted.segments] == [each.tokens for each in expected.segments]
+        assert prompted.text != found.text
         vtt = client.audio.transcriptions.create(**{**given, "response_format": "vtt"})
         assert vtt.startswith("WEBVTT\n\n00:0")
         for changed, message in (
             ({"language": "xx"}, "expected one of de, en, fr"),
+            ({"prompt": "<|en|>"}, "prompt has <|en|>, a special token"),
             ({"timestamp_granularities": ["word"]}, "times of segments, not of words"),
             ({"response_format": "json", "include": ["logprobs"]}, "no logprobs"),
         ):
