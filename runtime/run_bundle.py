@@ -39,6 +39,7 @@ def run(
     fallback: bool = True,
     prompt: str | None = None,
     condition_on_prev_tokens: bool | None = None,
+    word_timestamps: bool = False,
     aggregation: str | None = None,
     stride: int | None = None,
     no_answer: bool = False,
@@ -58,7 +59,7 @@ def run(
     None: the bundle's default, or else detected), or English with the `task` "translate", with `timestamps` also for
     recordings of one window; without `fallback`, a window whose text fails is not written again at other temperatures.
     `prompt`: a text before the recording, whose spellings it follows; with `condition_on_prev_tokens` (None: the
-    bundle's default) each window also follows the text of earlier ones.
+    bundle's default) each window also follows the text of earlier ones. With `word_timestamps` segments have `words`.
     `batch_size`, `truncate`, `top` and `prompt_name` (the prompt before each text to embed; None: the bundle's
     default) are for texts; so is `query`, a text that a reranker scores each text with, or the question that a bundle
     answers from each text. `aggregation`, `stride`, `no_answer` and `max_answer_tokens`: see
@@ -68,8 +69,15 @@ def run(
     """
     opened = Bundle.open(bundle)
     speech = speech_options(beam, language_model, language_model_weight, word_bonus, max_seconds)
-    writing = Fallback() if fallback else GREEDY
-    whisper = WhisperOptions(language, task, timestamps, writing, prompt or "", condition_on_prev_tokens)
+    whisper = WhisperOptions(
+        language,
+        task,
+        timestamps,
+        Fallback() if fallback else GREEDY,
+        prompt or "",
+        condition_on_prev_tokens,
+        word_timestamps,
+    )
     speech = with_whisper(speech, whisper)
     if (labels or embed_texts) and opened.manifest.text is None:
         raise UsageError("labels and embed_texts are for a model that compares images with texts. Leave them out.")

@@ -37,6 +37,7 @@ class SpeechFlags:
     fallback: bool
     prompt: str | None
     condition_on_prev_tokens: bool | None
+    word_timestamps: bool
 
     def refuse(self, bundle: Path) -> None:
         """Raise `UsageError` if one was given for a bundle that takes something else."""
@@ -58,7 +59,7 @@ class SpeechFlags:
         )
         fallback = Fallback() if self.fallback else GREEDY
         given = self.language, self.task, self.timestamps or with_times, fallback, self.prompt or ""
-        return with_whisper(options, WhisperOptions(*given, self.condition_on_prev_tokens))
+        return with_whisper(options, WhisperOptions(*given, self.condition_on_prev_tokens, self.word_timestamps))
 
 
 SPEECH = "Speech recognisers"
@@ -91,6 +92,7 @@ def speech_flags(command: Callable[..., Any]) -> Callable[..., Any]:
     @click.option("--language", help="Whisper: code of the spoken language, such as en.  [default: detected]")
     @click.option("--task", help="Whisper: transcribe, or translate to English.  [default: the model's]")
     @click.option("--timestamps", is_flag=True, help="Whisper: show the time of each segment.")
+    @click.option("--word-timestamps", is_flag=True, help="Whisper: show the time of each word.")
     @click.option(
         "--fallback/--no-fallback",
         default=True,
@@ -116,11 +118,12 @@ def speech_flags(command: Callable[..., Any]) -> Callable[..., Any]:
         fallback: bool,
         prompt: str | None,
         condition_on_prev_tokens: bool | None,
+        word_timestamps: bool,
         **others: Any,
     ) -> Any:
         speech = SpeechFlags(
             beam, language_model, language_model_weight, word_bonus, max_seconds, stream, language, task, timestamps,
-            fallback, prompt, condition_on_prev_tokens,
+            fallback, prompt, condition_on_prev_tokens, word_timestamps,
         )  # fmt: skip
         return command(speech=speech, **others)
 
@@ -159,12 +162,14 @@ def transcribe(
     for result in run_recordings(opened, paths, target, flags.options(with_times), threads):
         if as_json:
             print_json(result)
-        elif flags.timestamps and isinstance(result, TranscribedSegments):
+            continue
+        name = f"{result.text}: " if len(paths) > 1 else ""
+        if (flags.timestamps or flags.word_timestamps) and isinstance(result, TranscribedSegments):
             for segment in result.segments:
-                times = f"[{segment.start:7.2f} to {segment.end:7.2f}]"
-                click.echo(printable(f"{f'{result.text}: ' if len(paths) > 1 else ''}{times} {segment.text.strip()}"))
+                for part in (segment.words or ()) if flags.word_timestamps else [segment]:
+                    times = f"[{part.start:7.2f} to {part.end:7.2f}]"
+                    click.echo(printable(f"{name}{times} {part.text.strip()}"))
         else:
-            name = f"{result.text}: " if len(paths) > 1 else ""
             click.echo(printable(f"{name}{result.transcript}"))
 
 

@@ -138,6 +138,8 @@ class Transcriber(msgspec.Struct, frozen=True):
     language: str | None = None  # by default; None: it is detected
     previous_start: int | None = None  # token before a prompt, and before the text of earlier windows
     condition_on_prev_tokens: bool = False  # by default, a window follows the text of earlier ones
+    alignment_heads: tuple[tuple[int, int], ...] = ()  # layer and head; the graph's output for times of words
+    median_filter: int = 7  # positions of the encoder, over which their weights are filtered
     axes: dict[str, Axis] = {}
 
 

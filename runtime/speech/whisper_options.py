@@ -40,6 +40,7 @@ class WhisperOptions:
     fallback: Fallback = Fallback()
     prompt: str = ""  # a text before the recording: names and spellings; its last tokens, if there are too many
     condition_on_prev_tokens: bool | None = None  # whether the text of earlier windows is context; None: the bundle's
+    word_timestamps: bool = False  # also the times of words, which need those of segments
 
     def check(self, bundle: Bundle) -> None:
         """Raise `UsageError`, with the field as its `param`, for an option that the model in `bundle` does not have."""
@@ -59,6 +60,12 @@ class WhisperOptions:
             name = "prompt" if self.prompt.strip() else "condition_on_prev_tokens"
             raise invalid_option(
                 name, "is given: the model has no token that begins earlier text. Leave it out, or re-export it."
+            )
+        if self.word_timestamps and not transcriber.alignment_heads:
+            raise invalid_option(
+                "word_timestamps",
+                "need alignment_heads in the checkpoint's generation_config.json, and the bundle has none: see "
+                "`_alignment_heads` of openai-whisper. Add them and re-export, or leave it out.",
             )
 
 

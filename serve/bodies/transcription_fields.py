@@ -73,12 +73,17 @@ def whisper_options(request: TranscriptionRequest, bundle: Bundle, task: str) ->
         if request.prompt:
             raise invalid("prompt: a recogniser with a CTC head reads none. Leave it out.", "prompt")
         return None
-    if "word" in request.timestamp_granularities:
-        raise invalid("timestamp_granularities: the model has times of segments, not of words. Leave word out.", None)
+    words = "word" in request.timestamp_granularities
+    if words and not bundle.manifest.transcriber.alignment_heads:
+        raise invalid(
+            "timestamp_granularities: the model has times of segments, not of words. Leave word out.",
+            "timestamp_granularities",
+        )
     if request.include:
         raise invalid("include: the model returns no logprobs of tokens. Leave it out.", "include")
     language = None if request.language == UNDETERMINED else request.language
-    return WhisperOptions(language, task, request.response_format in WITH_TIMES, prompt=request.prompt)
+    with_times = request.response_format in WITH_TIMES
+    return WhisperOptions(language, task, with_times, prompt=request.prompt, word_timestamps=words)
 
 
 def _check(request: TranscriptionRequest) -> None:

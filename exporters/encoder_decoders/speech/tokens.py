@@ -4,12 +4,15 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Annotated, Any, NamedTuple
+
+import msgspec
 
 from intaglio.errors import SourceError
 from intaglio.exporters.decoders.writing import GENERATION
 from intaglio.runtime.speech.whisper_options import TASKS, TRANSCRIBE
 
+Number = Annotated[int, msgspec.Meta(ge=0)]
 # Settings that change a text, and are not applied -> the values with which they change nothing.
 NOT_APPLIED: dict[str, tuple[Any, ...]] = {
     "num_beams": (1,),
@@ -76,6 +79,7 @@ def text_tokens(folder: Path, settings: Mapping[str, Any], vocabulary: int) -> T
         "task": task,
         "language": language,
         "previous_start": None if previous is None else token(previous, "prev_sot_token_id"),
+        "alignment_heads": _alignment_heads(where, settings.get("alignment_heads")),
         "condition_on_prev_tokens": settings.get("condition_on_prev_tokens") is True,
     }
     found = [
@@ -83,6 +87,16 @@ def text_tokens(folder: Path, settings: Mapping[str, Any], vocabulary: int) -> T
     ]
     notes = [f"{GENERATION} asks for {', '.join(found)}, which is not applied"] if found else []
     return TextTokens(encoder, transcriber, notes)
+
+
+def _alignment_heads(where: Path, given: Any) -> tuple[tuple[int, int], ...]:
+    """Layers and heads. Raises `SourceError` for anything else."""
+    try:
+        return tuple(msgspec.convert(given or [], list[tuple[Number, Number]]))
+    except msgspec.ValidationError as error:
+        raise SourceError(
+            f"{where}: alignment_heads is {str(given)[:80]!r}, expected pairs of layer and head. Fix it."
+        ) from error
 
 
 def _defaults(

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 
 import msgspec
@@ -12,12 +12,14 @@ from intaglio.bundle.bundle import Bundle
 from intaglio.closing import Closing
 from intaglio.runtime.engines.opening import open_engine
 from intaglio.runtime.speech.audio_file import AudioFile, Samples
+from intaglio.runtime.speech.whisper.alignment import Aligner
 from intaglio.runtime.speech.whisper.context import new_context
 from intaglio.runtime.speech.whisper.log_mel import Features
 from intaglio.runtime.speech.whisper.session import SpeechSession
 from intaglio.runtime.speech.whisper.timed_segments import STRIDE, TimedTokens, cut
 from intaglio.runtime.speech.whisper.token_rules import TokenRules
 from intaglio.runtime.speech.whisper.window import Written, write_window
+from intaglio.runtime.speech.whisper.words import split_words
 from intaglio.runtime.speech.whisper_options import WhisperOptions, parts_of
 from intaglio.runtime.text.tokenizer import TOKENIZER, Tokenizer
 from intaglio.targets import DEFAULT
@@ -25,7 +27,15 @@ from intaglio.targets import DEFAULT
 SEED = 0  # of the samples at temperatures above 0: the same recording gets the same text
 
 
-class WrittenSegment(msgspec.Struct, frozen=True):
+class WrittenWord(msgspec.Struct, frozen=True):
+    """A word of a segment."""
+
+    text: str  # without the space before it
+    start: float  # seconds
+    end: float  # seconds
+
+
+class WrittenSegment(msgspec.Struct, frozen=True, omit_defaults=True):
     """A part of a transcript between two times; the last numbers are those of its window."""
 
     text: str
@@ -36,6 +46,7 @@ class WrittenSegment(msgspec.Struct, frozen=True):
     compression_ratio: float
     no_speech_prob: float
     temperature: float
+    words: list[WrittenWord] | None = None  # where they are asked for
 
 
 class WhisperRecognizer(Closing):
@@ -60,6 +71,8 @@ class WhisperRecognizer(Closing):
         self.sample_rate = self.transcriber.sample_rate
         self.window_seconds = self.transcriber.frames * self.transcriber.hop / self.sample_rate
         self.tokenizer = Tokenizer(bundle.path / TOKENIZER, ["input_ids"], None).backend
+        self._opening = target, threads
+        self._aligner: Aligner | None = None
         self.session = SpeechSession.open(bundle, target, threads=threads, spinning=spinning)
         try:
             self.front_end = open_engine(bundle, target, threads, spinning=False, graph=self.transcriber.file)
@@ -71,6 +84,15 @@ class WhisperRecognizer(Closing):
         """Release the engines; the recogniser is invalid afterwards."""
         self.session.close()
         self.front_end.close()
+        if self._aligner is not None:
+            self._aligner.close()
+
+    @property
+    def aligner(self) -> Aligner:
+        """What finds the times of words, opened when it is first asked for."""
+        if self._aligner is None:
+            self._aligner = Aligner(self.bundle, *self._opening)
+        return self._aligner
 
     def transcribe(self, path: str | Path) -> WhisperTranscription:
         """Write a recording of any length. Raises `UsageError` for an invalid or damaged file."""
@@ -117,7 +139,7 @@ class WhisperTranscription:
         features = Features(found.front_end, found.transcriber, self._blocks)
         self.seconds = features.seconds
         size = found.transcriber.frames
-        timestamps = self._options.timestamps or features.frames > size
+        timestamps = self._options.timestamps or self._options.word_timestamps or features.frames > size
         (end,) = found.session.decoder.eos_token_ids
         rules = TokenRules(found.encoder, found.transcriber, end, timestamps)
         random = np.random.default_rng(SEED)
@@ -138,7 +160,10 @@ class WhisperTranscription:
                 continue
             parts, step = cut(written.tokens, rules.first_time, frames)
             self._context.add(written, [part.tokens for part in parts])
-            segments = [self._segment(part, first, written, rules.first_time) for part in parts]
+            ends = list[int]()
+            if self._options.word_timestamps:
+                ends = found.aligner.ends(found.session, [*context, *prompt], written.tokens, features.content - first)
+            segments = [self._segment(part, first, written, rules.first_time, ends) for part in parts]
             self.segments += segments
             first += step
             self.finished = first >= features.content
@@ -161,13 +186,12 @@ class WhisperTranscription:
             prompt.append(transcriber.tasks[self.task])
         return prompt if timestamps else [*prompt, transcriber.no_timestamps]
 
-    def _segment(self, part: TimedTokens, first: int, written: Written, first_time: int) -> WrittenSegment:
+    def _segment(
+        self, part: TimedTokens, first: int, written: Written, first_time: int, ends: Sequence[int]
+    ) -> WrittenSegment:
+        """A part of a window that begins at the frame `first`; `ends` of all of its tokens, for times of words."""
         recognizer = self._recognizer
-        transcriber = recognizer.transcriber
-        step = transcriber.hop / transcriber.sample_rate
-        start, end = (
-            round(min(first * step + each * STRIDE * step, self.seconds), 3) for each in (part.start, part.end)
-        )
+        start, end = self._time(first, part.start), self._time(first, part.end)
         text = recognizer.tokenizer.decode([token for token in part.tokens if token < first_time])
         return WrittenSegment(
             text,
@@ -178,4 +202,26 @@ class WhisperTranscription:
             round(written.compression_ratio, 4),
             round(written.no_speech, 6),
             written.temperature,
+            self._words(part, first, ends) if ends else None,
         )
+
+    def _time(self, first: int, position: int) -> float:
+        """The seconds of a position of the encoder in the window that begins at the frame `first`."""
+        transcriber = self._recognizer.transcriber
+        step = transcriber.hop / transcriber.sample_rate
+        return round(min((first + position * STRIDE) * step, self.seconds), 3)
+
+    def _words(self, part: TimedTokens, first: int, ends: Sequence[int]) -> list[WrittenWord]:
+        """The words of a part; a token begins where the one before it ends."""
+        (end,) = self._recognizer.session.decoder.eos_token_ids
+        numbered = [(number, token) for number, token in enumerate(part.tokens, part.before) if token < end]
+        starts = [0, *ends]
+        return [
+            WrittenWord(
+                word.text.strip(),
+                self._time(first, starts[numbered[word.first][0]]),
+                self._time(first, ends[numbered[word.end - 1][0]]),
+            )
+            for word in split_words(self._recognizer.tokenizer, [token for _, token in numbered], self.language)
+            if word.text.strip()
+        ]

@@ -8,14 +8,19 @@ from typing import Self
 
 import numpy as np
 
-from intaglio.bundle.bundle import Bundle, Decoder, Encoder
+from intaglio.bundle.bundle import Bundle, Decoder, Encoder, Transcriber
 from intaglio.errors import BundleError
 from intaglio.runtime.adapters.adapters import Adapters
 from intaglio.runtime.engines.engine import Engine
 from intaglio.runtime.engines.memory import Array
 from intaglio.runtime.engines.opening import open_engine
 from intaglio.runtime.sessions.decoder import DecoderSession
-from intaglio.runtime.sessions.step import SOURCE
+from intaglio.runtime.sessions.step import LOGITS, SOURCE, present_names
+
+
+def session_outputs(decoder: Decoder, transcriber: Transcriber) -> list[str] | None:
+    """The outputs of the decoder's graph that a session computes, without those for times of words; None: all."""
+    return [LOGITS, *present_names(decoder.layers)] if transcriber.alignment_heads else None
 
 
 class SpeechSession(DecoderSession):
@@ -52,7 +57,8 @@ class SpeechSession(DecoderSession):
         if decoder is None or encoder is None or opened.manifest.transcriber is None:
             raise BundleError(f"bundle {opened.path}: not an encoder-decoder for recordings. Export a Whisper.")
         assert adapters is None, "no caller has any"
-        engine = open_engine(opened, target, threads, spinning)
+        outputs = session_outputs(decoder, opened.manifest.transcriber)
+        engine = open_engine(opened, target, threads, spinning, outputs)
         try:
             encoder_engine = open_engine(opened, target, threads, spinning=False, graph=encoder.file)
             return cls(engine, encoder_engine, decoder, encoder, batch)

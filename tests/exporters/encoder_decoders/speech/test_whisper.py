@@ -137,12 +137,18 @@ def test_server_transcribes_and_translates(whisper: Path, tmp_path: Path) -> Non
         expected = written(whisper / "bundle", spoken(LONG), language="fr", prompt="Ann, Bäcker", fallback=Fallback())
         assert [each.tokens for each in prompted.segments] == [each.tokens for each in expected.segments]
         assert prompted.text != found.text
+        timed = client.audio.transcriptions.create(**given, language="fr", timestamp_granularities=["word"])
+        assert timed.text == found.text and timed.words
+        expected = written(whisper / "bundle", spoken(LONG), language="fr", word_timestamps=True, fallback=Fallback())
+        words = [word for each in expected.segments for word in each.words or ()]
+        assert [(word.word, word.start, word.end) for word in timed.words] == [
+            (word.text, word.start, word.end) for word in words
+        ]
         vtt = client.audio.transcriptions.create(**{**given, "response_format": "vtt"})
         assert vtt.startswith("WEBVTT\n\n00:0")
         for changed, message in (
             ({"language": "xx"}, "expected one of de, en, fr"),
             ({"prompt": "<|en|>"}, "prompt has <|en|>, a special token"),
-            ({"timestamp_granularities": ["word"]}, "times of segments, not of words"),
             ({"response_format": "json", "include": ["logprobs"]}, "no logprobs"),
         ):
             with pytest.raises(openai.BadRequestError, match=message):
@@ -209,6 +215,9 @@ def test_invalid_feature_extractors_are_named(changes: dict[str, Any], message: 
         ({"language": "xx"}, "language 'xx' is not in lang_to_id"),
         ({"task": "sing"}, "task 'sing' is not in task_to_id"),
         ({"forced_decoder_ids": [[1]]}, "forced_decoder_ids is '[[1]]'"),
+        ({"alignment_heads": [[1]]}, "alignment_heads is '[[1]]'"),
+        ({"alignment_heads": [[0, -1]]}, "alignment_heads is '[[0, -1]]'"),
+        ({"alignment_heads": {"a": 1}}, "alignment_heads is"),
     ],
 )
 def test_invalid_tokens_are_named(changes: dict[str, Any], message: str, tmp_path: Path) -> None:
