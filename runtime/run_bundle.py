@@ -52,7 +52,7 @@ def run(
     `labels` scores these texts for it; with `embed_texts` it takes texts and embeds them.
 
     A speech recogniser takes the paths of recordings instead, and its results are `Transcribed`
-    (`intaglio.runtime.speech.recordings.run_recordings`). `beam`: the width of its prefix beam search; None: greedy
+    (`intaglio.runtime.speech.recordings.run_recordings`). `beam`: the width of its beam search; None: greedy
     decoding, or the default width with `language_model`, an ARPA file of word n-grams, whose logarithms are multiplied
     by `language_model_weight`; every word adds `word_bonus` (`BeamOptions`). Recordings longer than `max_seconds` are
     rejected. The results of an encoder-decoder such as Whisper are `TranscribedSegments`: it writes `language` (a code;

@@ -45,6 +45,7 @@ Examples:
   intaglio run squeezeformer meeting.wav --beam 50 --language-model words.arpa --json
   intaglio run whisper interview.flac --language fr --timestamps
   intaglio run whisper interview.flac --word-timestamps --json
+  intaglio run whisper interview.flac --beam 5
   intaglio run whisper interview.flac --prompt "Ada Lovelace, Charles Babbage"
   arecord -q -t raw -f S16_LE -r 16000 | intaglio run squeezeformer --stream
 """

@@ -65,7 +65,7 @@ class SpeechFlags:
 SPEECH = "Speech recognisers"
 beam_options = group(
     SPEECH,
-    click.option("--beam", type=int, help="Width of a prefix beam search; without it, decoding is greedy."),
+    click.option("--beam", type=int, help="Width of the beam search; without it, decoding is greedy."),
     click.option(
         "--language-model",
         type=click.Path(path_type=Path),

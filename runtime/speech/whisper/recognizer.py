@@ -60,8 +60,11 @@ class WhisperRecognizer(Closing):
         spinning: bool = True,
         options: WhisperOptions | None = None,
         max_seconds: float | None = None,
+        beams: int = 1,
     ):
         """`threads` and `spinning`: see `open_engine`. `max_seconds` of a recording; longer ones are rejected.
+
+        `beams`: texts of a window that are extended at a time; 1: it is written greedily.
 
         Raises `UsageError` for options that the model does not have, `BundleError` for another bundle.
         """
@@ -73,7 +76,7 @@ class WhisperRecognizer(Closing):
         self.tokenizer = Tokenizer(bundle.path / TOKENIZER, ["input_ids"], None).backend
         self._opening = target, threads
         self._aligner: Aligner | None = None
-        self.session = SpeechSession.open(bundle, target, threads=threads, spinning=spinning)
+        self.session = SpeechSession.open(bundle, target, beams, threads=threads, spinning=spinning)
         try:
             self.front_end = open_engine(bundle, target, threads, spinning=False, graph=self.transcriber.file)
         except BaseException:
@@ -173,7 +176,7 @@ class WhisperTranscription:
     def _detected(self) -> str:
         """The likeliest language of the window."""
         session, languages = self._recognizer.session, self._recognizer.encoder.languages
-        (logits,) = session.append([[self._recognizer.encoder.decoder_start_token_id]], [1])
+        logits = session.append_first([self._recognizer.encoder.decoder_start_token_id], 1)
         return max(languages, key=lambda code: float(logits[-1, languages[code]]))
 
     def _prompt(self, timestamps: bool) -> list[int]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Self
 
@@ -14,7 +15,7 @@ from intaglio.runtime.adapters.adapters import Adapters
 from intaglio.runtime.engines.engine import Engine
 from intaglio.runtime.engines.memory import Array
 from intaglio.runtime.engines.opening import open_engine
-from intaglio.runtime.sessions.decoder import DecoderSession
+from intaglio.runtime.sessions.decoder import DecoderSession, Logits
 from intaglio.runtime.sessions.step import LOGITS, SOURCE, present_names
 
 
@@ -74,7 +75,7 @@ class SpeechSession(DecoderSession):
         super().close()
 
     def encode(self, features: Array) -> None:
-        """Restart every row with a window of `features` float32 [batch, bands, frames]."""
+        """Restart every row with a window of `features` float32 [batch or 1, bands, frames]; one is for all rows."""
         began = time.perf_counter()
         (given,) = self.encoder_engine.inputs
         found = self.encoder_engine.run({given.name: features.astype(given.dtype, copy=False)})
@@ -82,6 +83,11 @@ class SpeechSession(DecoderSession):
         self.rollback(0)
         for name, buffer in self._cross_kv.items():
             self.engine.memory.copy(buffer, found[name])
+
+    def append_first(self, tokens: Sequence[int], wanted: int) -> Logits:
+        """Append `tokens` to the first row alone; return the logits [wanted, vocab] at its end."""
+        others = self.batch - 1
+        return self.append([list(tokens), *[[]] * others], [wanted, *[0] * others])[0]
 
     def cross_kv(self, name: str) -> Array:
         """The keys or values of every row's window, the decoder's input `name`, float32."""

@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 import numpy.typing as npt
-from tiny_whispers import SECONDS
+from tiny_whispers import SECONDS, TOKEN
 
 from intaglio.bundle.bundle import Bundle
 from intaglio.runtime.speech.whisper.recognizer import WhisperRecognizer, WhisperTranscription
@@ -39,12 +39,29 @@ def library_segments(checkpoint: Path, samples: Samples, **options: Any) -> list
     return segments
 
 
+def library_words(checkpoint: Path, segments: list[dict[str, Any]]) -> list[list[tuple[str, float, float]]]:
+    """The words that transformers makes of its segments, as its pipeline pairs the times of tokens."""
+    import transformers
+    from transformers.models.whisper.tokenization_whisper import _collate_word_timestamps
+
+    tokenizer = transformers.WhisperTokenizer.from_pretrained(checkpoint)
+    found = []
+    for segment in segments:
+        tokens, ends = segment["tokens"].tolist(), segment["token_timestamps"].tolist()
+        numbers = [number for number, token in enumerate(tokens) if token < TOKEN["endoftext"]]
+        times = [(ends[number - 1], ends[number]) for number in numbers]
+        words = _collate_word_timestamps(tokenizer, [tokens[number] for number in numbers], times, "english", False)
+        found.append([(word["text"].strip(), *word["timestamp"]) for word in words if word["text"].strip()])
+    return found
+
+
 def library(checkpoint: Path, samples: Samples, **options: Any) -> list[list[int]]:
     """The tokens of each segment that transformers writes."""
     return [segment["tokens"].tolist() for segment in library_segments(checkpoint, samples, **options)]
 
 
-def written(bundle: Path, samples: Samples, **options: Any) -> WhisperTranscription:
+def written(bundle: Path, samples: Samples, beams: int = 1, **options: Any) -> WhisperTranscription:
     """What the bundle writes, by default greedily."""
-    with WhisperRecognizer(Bundle.open(bundle), options=WhisperOptions(**{"fallback": GREEDY, **options})) as opened:
+    given = WhisperOptions(**{"fallback": GREEDY, **options})
+    with WhisperRecognizer(Bundle.open(bundle), options=given, beams=beams) as opened:
         return opened.transcribe_samples([samples])

@@ -162,8 +162,6 @@ def test_options_of_other_models_are_named(whisper: Path, tmp_path: Path) -> Non
         list(run(bundle, [recording], language="xx"))
     with pytest.raises(UsageError, match="task 'sing': expected one of transcribe, translate"):
         list(run(bundle, [recording], task="sing"))
-    with pytest.raises(UsageError, match="--beam and --language-model decode the output of a CTC head"):
-        list(run(bundle, [recording], beam=5))
     with pytest.raises(UsageError, match="Add --wer LIST"):
         validate(bundle)
     with pytest.raises(BundleError, match="its task is 'transcribe', not 'text-to-text'"):

@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 from sound_files import write_sound
 from tiny_whispers import TOKEN, save_whisper
-from whisper_texts import LONG, SHORT, WHOLE, library_segments, spoken, written
+from whisper_texts import LONG, SHORT, WHOLE, library_segments, library_words, spoken, written
 
 from intaglio import export, run
 from intaglio.bundle.bundle import Bundle
@@ -20,22 +20,6 @@ from intaglio.runtime.speech.whisper.log_mel import Features
 from intaglio.runtime.speech.whisper.recognizer import WhisperRecognizer
 
 POSITION = 0.02  # seconds
-
-
-def library_words(checkpoint: Path, segments: list[dict[str, Any]]) -> list[list[tuple[str, float, float]]]:
-    """The words that transformers makes of its segments, as its pipeline pairs the times of tokens."""
-    import transformers
-    from transformers.models.whisper.tokenization_whisper import _collate_word_timestamps
-
-    tokenizer = transformers.WhisperTokenizer.from_pretrained(checkpoint)
-    found = []
-    for segment in segments:
-        tokens, ends = segment["tokens"].tolist(), segment["token_timestamps"].tolist()
-        numbers = [number for number, token in enumerate(tokens) if token < TOKEN["endoftext"]]
-        times = [(ends[number - 1], ends[number]) for number in numbers]
-        words = _collate_word_timestamps(tokenizer, [tokens[number] for number in numbers], times, "english", False)
-        found.append([(word["text"].strip(), *word["timestamp"]) for word in words if word["text"].strip()])
-    return found
 
 
 @pytest.mark.proof
