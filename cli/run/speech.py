@@ -148,7 +148,10 @@ def transcribe(
 
     if flags.stream:
         if read_manifest(bundle).transcriber is not None:
-            raise UsageError(f"--stream: {bundle} reads windows of many seconds at once. Give it a recording.")
+            raise UsageError(
+                f"--stream: {bundle} is an encoder-decoder, which reads windows of many seconds at once. Give it a "
+                "recording, or stream to a recogniser with a CTC head."
+            )
         if recordings or file:
             raise UsageError("--stream reads standard input. Leave the recordings and --input out.")
         _stream(bundle, target, threads, flags.options(), as_json)

@@ -47,6 +47,10 @@ def prompt_tokens(bundle: Bundle, tokenizer: Tokenizer, options: WhisperOptions)
     text = options.prompt.strip()
     if not text:
         return []
+    try:
+        text.encode()
+    except UnicodeEncodeError as error:
+        raise invalid_option("prompt", "is not valid text. Write it in UTF-8.") from error
     assert bundle.manifest.decoder is not None
     (end,) = bundle.manifest.decoder.eos_token_ids
     tokens: list[int] = tokenizer.encode(f" {text}", add_special_tokens=False).ids

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 
@@ -129,6 +130,7 @@ class WhisperTranscription:
         self.language = options.language or transcriber.language
         self.segments: list[WrittenSegment] = []
         self.seconds = 0.0  # of audio
+        self.decoding_seconds = 0.0  # in the decoder, with all temperatures
         self.finished = False
         self._context = new_context(recognizer.bundle, recognizer.tokenizer, options)
 
@@ -153,9 +155,11 @@ class WhisperTranscription:
                 self.language = self._detected()
             prompt = self._prompt(timestamps)
             context = self._context.tokens()
+            began = time.perf_counter()
             written = write_window(
                 found.session, found.transcriber, context, prompt, rules, self._options.fallback, random
             )
+            self.decoding_seconds += time.perf_counter() - began
             frames = min(size, features.frames - first)
             if written.is_silence(self._options.fallback):
                 self._context.add(written, [])

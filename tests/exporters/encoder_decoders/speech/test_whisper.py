@@ -10,11 +10,11 @@ from typing import Any
 import pytest
 from served import served
 from sound_files import write_sound
-from tiny_whispers import SETTINGS, TOKEN, VOCABULARY, save_whisper
+from tiny_whispers import SECONDS, SETTINGS, TOKEN, VOCABULARY, save_whisper
 from whisper_texts import LONG, RATE, SHORT, WHOLE, library, spoken, written
 
 from intaglio import bench, export, run, validate
-from intaglio.errors import BundleError, IntaglioError, SourceError, UsageError
+from intaglio.errors import BundleError, SourceError, UsageError
 from intaglio.exporters.encoder_decoders.speech.front_end import read_log_mel
 from intaglio.exporters.encoder_decoders.speech.tokens import text_tokens
 from intaglio.graph_passes import compress
@@ -166,11 +166,23 @@ def test_options_of_other_models_are_named(whisper: Path, tmp_path: Path) -> Non
         validate(bundle)
     with pytest.raises(BundleError, match="its task is 'transcribe', not 'text-to-text'"):
         TextGenerator(bundle)
-    with pytest.raises(IntaglioError, match="which is not measured"):
-        bench(bundle)
+    with pytest.raises(UsageError, match="--concurrency 2: a Whisper transcribes one recording at a time"):
+        bench(bundle, concurrency=(2,))
+    with pytest.raises(UsageError, match="--strategy: .* is a speech recogniser"):
+        bench(bundle, strategy="sample")
     table = tmp_path / "list.tsv"
     table.write_text("short.wav\tsome words\n")
     assert validate(bundle, wer=table).wer is not None
+
+
+@pytest.mark.proof
+def test_bench_measures_encoder_and_decoder(whisper: Path) -> None:
+    result = bench(whisper / "bundle", requests=3, rounds=1, threads=1)
+    assert (result.kind, result.unit) == ("recogniser", "seconds of audio")
+    (row,) = result.rows
+    assert row.requests == 3 and row.first_token and row.per_token
+    assert row.first_token.median_ms + row.per_token.median_ms < row.median_ms  # texts of several tokens
+    assert row.throughput == pytest.approx(SECONDS * row.requests_per_second)
 
 
 @pytest.mark.parametrize(

@@ -84,6 +84,8 @@ def test_prompts_of_special_tokens_are_named(texts: Callable[..., list[list[int]
         with pytest.raises(UsageError) as caught:
             texts(spoken(WHOLE), prompt=text)
         assert str(caught.value).startswith(f"prompt has {token}, a special token") and caught.value.param == "prompt"
+    with pytest.raises(UsageError, match="prompt is not valid text"):
+        texts(spoken(WHOLE), prompt="\udce4")
     assert texts(spoken(WHOLE), prompt="  \n ") == texts(spoken(WHOLE))
 
 
