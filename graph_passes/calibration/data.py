@@ -37,7 +37,7 @@ class CalibrationData:
         """
         if bundle.manifest.encoder is not None:
             raise UsageError(
-                f"bundle {bundle.path}: is an encoder-decoder, whose decoder cannot be calibrated. "
+                f"bundle {bundle.path}: is an encoder-decoder, which cannot be calibrated. "
                 "Use a recipe that needs no text, such as rtn."
             )
         data = cls(Path(path), bundle)

@@ -151,6 +151,7 @@ class PassRecord(msgspec.Struct):
     counts: dict[str, int] = {}
     reasons: list[str] = []
     layers: dict[str, dict[str, float]] = {}  # layer -> measurements by name
+    graph: str = "model.onnx"  # that it rewrote
 
 
 class Calibration(msgspec.Struct, frozen=True, omit_defaults=True):
