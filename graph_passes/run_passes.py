@@ -82,7 +82,7 @@ def manifest_after(
     return msgspec.structs.replace(
         old,
         created_by=f"intaglio {__version__}",
-        passes=[*old.passes, *(msgspec.structs.replace(record, graph=graph) for record in records)],
+        passes=[*old.passes, *records],
         custom_operators=sorted({*custom_operators(all_nodes(model)), *others}),
         calibration=model.meta.get(RECORD, old.calibration),
         engines=[],

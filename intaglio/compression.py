@@ -130,6 +130,8 @@ def compress(
         code = UserCode(Path(recipe).parent) if Need.CODE in needs else None
         inputs = PassInputs(source.manifest, data, weighting, code, workers, finished)
         done = run_passes(passes, model, inputs, threads)
+        for record in done.records:
+            record.graph = graph
         with step("writing"), create(output, force) as draft:
             draft.copy_companions(source, graph)
             others = [path for path in source.graph_paths if path.name != graph]
