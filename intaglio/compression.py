@@ -113,7 +113,7 @@ def compress(
     with step("reading"):
         source = Bundle.open(bundle)
         _check_graph(source, graph)
-        data = CalibrationData.open(calibration, source) if calibration and Need.CALIBRATION in needs else None
+        data = CalibrationData.open(calibration, source, graph) if calibration and Need.CALIBRATION in needs else None
     with ExitStack() as open_:
         finished = NOTHING_FINISHED
         if resume:

@@ -14,7 +14,6 @@ from tiny_whispers import SECONDS, SETTINGS, TOKEN, VOCABULARY, save_whisper
 from whisper_texts import LONG, RATE, SHORT, WHOLE, library, spoken, written
 
 from intaglio import bench, export, run, validate
-from intaglio.bundle.bundle import Bundle
 from intaglio.errors import BundleError, SourceError, UsageError
 from intaglio.exporters.encoder_decoders.speech.front_end import read_log_mel
 from intaglio.exporters.encoder_decoders.speech.tokens import text_tokens
@@ -251,26 +250,3 @@ def test_older_settings_are_defaults(tmp_path: Path) -> None:
     assert (english.encoder["languages"], english.transcriber["tasks"]) == ({}, {})
     asking = text_tokens(tmp_path, {**SETTINGS, "num_beams": 5}, VOCABULARY)
     assert asking.notes == ["generation_config.json asks for num_beams 5, which is not applied"]
-
-
-@pytest.mark.proof
-def test_recipes_change_the_encoder_or_the_decoder(whisper: Path, tmp_path: Path) -> None:
-    bundle = whisper / "bundle"
-    for recipe in (*RECIPES, "rtn", "int8-absmax"):
-        first = compress(bundle, tmp_path / f"{recipe}-encoder", recipe, graph="encoder.onnx")
-        assert first.untouched == ["model.onnx", "front_end.onnx"]
-        second = compress(tmp_path / f"{recipe}-encoder", tmp_path / recipe, recipe)
-        assert second.untouched == ["encoder.onnx", "front_end.onnx"]
-        opened, halfway = Bundle.open(tmp_path / recipe), Bundle.open(tmp_path / f"{recipe}-encoder")
-        assert {record.graph for record in opened.manifest.passes} == {"encoder.onnx", "model.onnx"}
-        assert opened.manifest.custom_operators == halfway.manifest.custom_operators  # of the encoder alone, the same
-        assert (halfway.path / "model.onnx").read_bytes() == (bundle / "model.onnx").read_bytes()
-        assert (opened.path / "encoder.onnx").read_bytes() == (halfway.path / "encoder.onnx").read_bytes()
-        assert (opened.path / "encoder.onnx").read_bytes() != (bundle / "encoder.onnx").read_bytes()
-        found = written(opened.path, spoken(WHOLE), language="en", word_timestamps=True)
-        assert found.segments and found.segments[0].words, recipe
-    with pytest.raises(UsageError, match=r"--graph front_end.onnx: recipes change model.onnx or encoder.onnx"):
-        compress(bundle, tmp_path / "none", "rtn", graph="front_end.onnx")
-    with pytest.raises(UsageError, match="is an encoder-decoder, which cannot be calibrated"):
-        compress(bundle, tmp_path / "none", "gptq", calibration=tmp_path)
-    assert not (tmp_path / "none").exists()
