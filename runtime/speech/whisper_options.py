@@ -42,6 +42,11 @@ class WhisperOptions:
     condition_on_prev_tokens: bool | None = None  # whether the text of earlier windows is context; None: the bundle's
     word_timestamps: bool = False  # also the times of words, which need those of segments
 
+    def conditions(self, transcriber: Transcriber) -> bool:
+        """Whether the text of earlier windows is context."""
+        given = self.condition_on_prev_tokens
+        return transcriber.condition_on_prev_tokens if given is None else given
+
     def check(self, bundle: Bundle) -> None:
         """Raise `UsageError`, with the field as its `param`, for an option that the model in `bundle` does not have."""
         encoder, transcriber = parts_of(bundle)
@@ -56,7 +61,7 @@ class WhisperOptions:
             raise invalid_option("language", f"{language[:40]!r}: expected one of {codes}.")
         if task is not None and transcriber.tasks and task not in transcriber.tasks:
             raise invalid_option("task", f"{task}: the model has only {', '.join(transcriber.tasks)}.")
-        if transcriber.previous_start is None and (self.prompt.strip() or self.condition_on_prev_tokens):
+        if transcriber.previous_start is None and (self.prompt.strip() or self.conditions(transcriber)):
             name = "prompt" if self.prompt.strip() else "condition_on_prev_tokens"
             raise invalid_option(
                 name, "is given: the model has no token that begins earlier text. Leave it out, or re-export it."

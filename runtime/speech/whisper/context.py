@@ -63,12 +63,12 @@ def prompt_tokens(bundle: Bundle, tokenizer: Tokenizer, options: WhisperOptions)
 def new_context(bundle: Bundle, tokenizer: Tokenizer, options: WhisperOptions) -> Context:
     """The context of a recording. Raises as `prompt_tokens` does."""
     _, transcriber = parts_of(bundle)
-    decoder, previous = bundle.manifest.decoder, options.condition_on_prev_tokens
+    decoder = bundle.manifest.decoder
     assert decoder is not None
     return Context(
         prompt_tokens(bundle, tokenizer, options),
         transcriber.previous_start,
-        transcriber.condition_on_prev_tokens if previous is None else previous,
+        options.conditions(transcriber),
         decoder.max_positions // 2 - 1,
         transcriber.no_timestamps + 1,
     )

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from served import served
 from sound_files import write_sound
 from whisper_texts import LONG, SHORT, WHOLE, library_segments, library_words, spoken, written
 
@@ -95,3 +96,17 @@ def test_command_line_has_beams(whisper: Path, tmp_path: Path, intaglio: Callabl
     assert (code, text, error.count("\n")) == (2, "", 1) and "beam width 0, expected at least 1" in error
     with pytest.raises(UsageError, match="--language-model weighs the output of a CTC head"):
         list(run(whisper / "bundle", [str(recording)], language_model=tmp_path / "words.arpa"))
+
+
+@pytest.mark.proof
+def test_server_has_beams(whisper: Path, tmp_path: Path) -> None:
+    import openai
+
+    recording = write_sound(tmp_path / "long.wav", spoken(LONG))
+    with served(f"whisper={whisper / 'bundle'}", "--threads", 1, "--beam", 3) as running:
+        client = openai.OpenAI(base_url=f"{running.url}/v1", api_key="any", max_retries=0, timeout=60)
+        found = client.audio.transcriptions.create(
+            model="whisper", file=recording, response_format="verbose_json", language="en"
+        )
+    expected = written(whisper / "bundle", spoken(LONG), beams=3, language="en", fallback=Fallback())
+    assert [each.tokens for each in found.segments] == [each.tokens for each in expected.segments]

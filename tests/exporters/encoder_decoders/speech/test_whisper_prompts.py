@@ -7,6 +7,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import pytest
 from sound_files import write_sound
 from tiny_whispers import TOKEN, save_whisper
@@ -18,7 +19,7 @@ from intaglio.errors import UsageError
 from intaglio.runtime.speech.whisper.context import Context
 from intaglio.runtime.speech.whisper.recognizer import WhisperRecognizer
 from intaglio.runtime.speech.whisper.window import Written
-from intaglio.runtime.speech.whisper_options import GREEDY, WhisperOptions
+from intaglio.runtime.speech.whisper_options import GREEDY, WhisperOptions, parts_of
 
 PROMPT = "Ann, Bäcker"
 KEPT = 48 // 2 - 1  # tokens
@@ -101,6 +102,23 @@ def test_checkpoint_decides_on_earlier_text_by_default(whisper: Path, tmp_path: 
     assert by_default.segments != written(whisper / "bundle", spoken(LONG), **given).segments
     asked = written(whisper / "bundle", spoken(LONG), condition_on_prev_tokens=True, **given)
     assert by_default.segments == asked.segments
+
+
+@pytest.mark.proof
+def test_models_without_the_token_of_earlier_text_are_named(whisper: Path) -> None:
+    bundle = Bundle.open(whisper / "bundle")
+    without = msgspec.structs.replace(parts_of(bundle)[1], previous_start=None)
+    for changed, options, name in (
+        (without, WhisperOptions(prompt="Ann"), "prompt"),
+        (without, WhisperOptions(condition_on_prev_tokens=True), "condition_on_prev_tokens"),
+        (msgspec.structs.replace(without, condition_on_prev_tokens=True), WhisperOptions(), "condition_on_prev_tokens"),
+    ):
+        bundle.manifest.transcriber = changed
+        with pytest.raises(UsageError, match="the model has no token that begins earlier text") as caught:
+            options.check(bundle)
+        assert caught.value.param == name
+    bundle.manifest.transcriber = changed
+    WhisperOptions(condition_on_prev_tokens=False).check(bundle)
 
 
 def test_uncertain_text_is_no_context() -> None:

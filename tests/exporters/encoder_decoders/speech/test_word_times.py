@@ -70,6 +70,17 @@ def test_tokens_end_where_they_do_in_transformers(number: int, whisper: Path) ->
 
 
 @pytest.mark.proof
+@pytest.mark.parametrize("beams", [1, 2])
+@pytest.mark.parametrize("samples", [1, 159, 161, 700, 5 * WHOLE])
+def test_clicks_and_silence_have_words_within_the_recording(samples: int, beams: int, whisper: Path) -> None:
+    silence = np.zeros(samples, np.float32)
+    found = written(whisper / "bundle", silence, beams=beams, language="en", word_timestamps=True, prompt="Ann")
+    assert found.finished and found.segments
+    words = [word for segment in found.segments for word in segment.words or ()]
+    assert words and all(0 <= word.start <= word.end <= round(found.seconds, 3) for word in words)
+
+
+@pytest.mark.proof
 def test_words_need_alignment_heads(whisper: Path, tmp_path: Path) -> None:
     checkpoint = save_whisper(tmp_path / "checkpoint", alignment_heads=None)
     export(str(checkpoint), tmp_path / "bundle")
