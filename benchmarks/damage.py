@@ -52,7 +52,7 @@ def damaged(bundle: Path, output: Path, kind: str, seed: int = 0) -> Path:
     with create(output, force=True) as draft:
         draft.copy_companions(opened)
         draft.manifest = msgspec.structs.replace(opened.manifest, engines=[])
-        save(model, draft.model_path, beside=opened.encoder_data)
+        save(model, draft.model_path, beside=opened.data_of_others())
     return output
 
 

@@ -63,6 +63,10 @@ Lookup tables for a decoder's weights, weighted by the sensitivity of its loss:
 \b
 Group-wise quantisation of a decoder, with fewer bits than the recipe's default:
   intaglio compress gpt2 -o gpt2-3-bits --recipe gptq --calibration text.txt --bits 3 --group-size 64
+\b
+Both graphs of an encoder-decoder, one after the other:
+  intaglio compress whisper -o whisper-half --recipe int8-weights
+  intaglio compress whisper-half -o whisper-int8 --recipe int8-weights --graph encoder.onnx
 """
 
 
@@ -109,6 +113,12 @@ class ListsRecipes(Verb):
 @click.option(
     "--resume", is_flag=True, help="Keep finished layers beside OUTPUT, and go on from those of a run that ended early."
 )
+@click.option(
+    "--graph",
+    default="model.onnx",
+    show_default=True,
+    help="ONNX file of the bundle to change: of an encoder-decoder the decoder, or encoder.onnx.",
+)
 @click.option("--allow-code", is_flag=True, help="Allow the recipe to run your own functions (surgeon: ...).")
 @force_option
 @json_option
@@ -124,6 +134,7 @@ def compress_command(
     allow_float: bool,
     executor: str,
     resume: bool,
+    graph: str,
     allow_code: bool,
     force: bool,
     as_json: bool,
@@ -149,17 +160,18 @@ def compress_command(
         allow_code=allow_code,
         executor=executor,
         resume=resume,
+        graph=graph,
     )
     _warn_of_what_is_left(result)
     if as_json:
         print_json(result)
         return
     if not is_quiet():
-        _show(result)
+        _show(result, graph)
     say(f"{result.bundle}: {size(result.bytes_before)} -> {size(result.bytes_after)}")
 
 
-def _show(result: Compressed) -> None:
+def _show(result: Compressed, graph: str) -> None:
     """Print what each pass did, and what share of the weights is compressed."""
     shown = result.passes if is_verbose() else _noteworthy(result.passes)
     rows = [(record.name, counted(record.counts), "\n".join(shortened(record.reasons, REASONS))) for record in shown]
@@ -167,7 +179,7 @@ def _show(result: Compressed) -> None:
     if hidden := [record.name for record in result.passes if record not in shown]:
         say(f"Found nothing to do: {', '.join(hidden)} (reasons: --verbose).")
     for name in result.untouched:
-        say(f"{name}: copied unchanged; the recipe applies to the decoder")
+        say(f"{name}: copied unchanged; the recipe applies to {graph}")
     if result.share_compressed is not None:
         left = f"; left: {_named(result.left)}" if result.left else ""
         say(f"{percent(result.share_compressed)} of the weights are compressed{left}")

@@ -32,6 +32,7 @@ HASH = 12  # digits shown of a hash
 @json_option
 def inspect_command(bundle: Path, hashes: bool, as_json: bool) -> None:
     """Show the contents of BUNDLE: operators, parameters, passes, engines, and the hash of every file."""
+    from intaglio.bundle.bundle import MODEL
     from intaglio.bundle.inspection import inspect
 
     found = inspect(bundle)
@@ -52,7 +53,10 @@ def inspect_command(bundle: Path, hashes: bool, as_json: bool) -> None:
     print_table(str(bundle), ["", ""], rows)
     operators = [(name, number, _dtypes(found.operators_by_dtype[name])) for name, number in found.operators.items()]
     print_table("Operators", ["type", "nodes", "dtype"], operators)
-    passes = [(record.name, counted(record.counts)) for record in found.passes]
+    passes = [
+        (record.name if record.graph == MODEL else f"{record.name} ({record.graph})", counted(record.counts))
+        for record in found.passes
+    ]
     if passes:
         print_table("Passes applied", ["pass", "rewritten"], passes)
     engines = [

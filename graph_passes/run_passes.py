@@ -6,11 +6,12 @@ import dataclasses
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import msgspec
 import onnx_ir as ir
 
-from intaglio.bundle.bundle import Manifest, PassRecord, tensor_spec
+from intaglio.bundle.bundle import MODEL, Manifest, PassRecord, tensor_spec
 from intaglio.display.progress import step
 from intaglio.graph_passes.calibration.calibrate import RECORD
 from intaglio.graph_passes.checker import check
@@ -58,20 +59,34 @@ def run_passes(passes: Sequence[Pass], model: ir.Model, inputs: PassInputs, thre
     return Rewritten(model, records, share)
 
 
-def manifest_after(old: Manifest, model: ir.Model, records: list[PassRecord]) -> Manifest:
-    """Return the manifest of the rewritten graph."""
+def manifest_after(
+    old: Manifest, model: ir.Model, records: list[PassRecord], graph: str = MODEL, others: Sequence[str] = ()
+) -> Manifest:
+    """Return the manifest after the graph in the file `graph` was rewritten: model.onnx, or the encoder's.
+
+    `others`: our operators in the bundle's other graphs.
+    """
     values = {value.name for value in all_values(model)}
+    part = old if graph == MODEL else old.encoder
+    assert part is not None
+    changed: dict[str, Any] = {
+        "inputs": tuple(tensor_spec(value) for value in model.graph.inputs if not value.is_initializer()),
+        "outputs": tuple(tensor_spec(value) for value in model.graph.outputs),
+        "layers": {path: value for path, value in part.layers.items() if value in values},
+    }
+    if graph == MODEL:
+        changed |= {name: list(changed[name]) for name in ("inputs", "outputs")}
+        changed |= {"dtype": _weight_dtype(model) or old.dtype}
+    else:
+        changed = {"encoder": msgspec.structs.replace(part, **changed)}
     return msgspec.structs.replace(
         old,
         created_by=f"intaglio {__version__}",
-        dtype=_weight_dtype(model) or old.dtype,
-        inputs=[tensor_spec(value) for value in model.graph.inputs if not value.is_initializer()],
-        outputs=[tensor_spec(value) for value in model.graph.outputs],
-        layers={path: value for path, value in old.layers.items() if value in values},
         passes=[*old.passes, *records],
-        custom_operators=custom_operators(all_nodes(model)),
+        custom_operators=sorted({*custom_operators(all_nodes(model)), *others}),
         calibration=model.meta.get(RECORD, old.calibration),
         engines=[],
+        **changed,
     )
 
 

@@ -14,7 +14,7 @@ from pathlib import Path
 
 import msgspec
 
-from intaglio.bundle.bundle import Bundle, PassRecord, create
+from intaglio.bundle.bundle import MODEL, Bundle, PassRecord, create
 from intaglio.bundle.external_data import external_data_files
 from intaglio.bundle.model_file import load, outline, save
 from intaglio.display.progress import step
@@ -35,6 +35,7 @@ from intaglio.graph_passes.recipes.loading import load_recipe
 from intaglio.graph_passes.run_passes import manifest_after, run_passes
 from intaglio.graph_passes.user.code import UserCode
 from intaglio.graph_passes.weight_share import LeftWeight
+from intaglio.plugins import custom_operators
 from intaglio.processes.temporary import sibling_directory
 from intaglio.runtime.engines.onnxruntime.open_check import NotOpened, unopenable
 from intaglio.sensitivity_file import OPTION as SENSITIVITY
@@ -42,12 +43,13 @@ from intaglio.sensitivity_file import Sensitivities
 from intaglio.training.gradients.sensitivity import sensitivity as compute_sensitivities
 
 ALLOW_CODE = "--allow-code"
+GRAPH = "--graph"
 
 
 class Compressed(msgspec.Struct):
     """The result of `compress`: the passes with their counts, and the bytes of graphs and weights before and after.
 
-    `untouched` are the graphs that the recipe does not apply to: the encoder of an encoder-decoder.
+    `untouched` are the graphs that the recipe does not apply to, such as the encoder of an encoder-decoder.
 
     For the rewritten graph, `share_compressed` is the compressed fraction of the elements of linear layers' weights and
     embedding tables, `left` lists the uncompressed ones, and `left_unasked` is the fraction of the linear layers'
@@ -79,11 +81,13 @@ def compress(
     allow_code: bool = False,
     executor: str = INLINE.name,
     resume: bool = False,
+    graph: str = MODEL,
 ) -> Compressed:
     """Apply the passes of `recipe` (a name or a YAML file) to `bundle`, and write the result to `output`.
 
-    The tokenizer's files and the manifest are copied; engines and reports are not, as they belong to the old graph. For
-    an encoder-decoder the passes apply to the decoder, and the encoder is copied unchanged.
+    The tokenizer's files and the manifest are copied; engines and reports are not, as they belong to the old graph.
+    `graph`: the bundle's ONNX file that the passes apply to; of an encoder-decoder that is the decoder, or with
+    encoder.onnx the encoder. The others are copied unchanged.
     `calibration`: real inputs to observe activations on, a UTF-8 file with one text per line or an .npz file of arrays
     by input name, for a speech recogniser a folder or a list of recordings. `sensitivity`: the file that
     `intaglio.sensitivity` made for this bundle, or for another one of the same checkpoint; if a pass needs it and it is
@@ -108,7 +112,8 @@ def compress(
     workers = open_executor(executor)
     with step("reading"):
         source = Bundle.open(bundle)
-        data = CalibrationData.open(calibration, source) if calibration and Need.CALIBRATION in needs else None
+        _check_graph(source, graph)
+        data = CalibrationData.open(calibration, source, graph) if calibration and Need.CALIBRATION in needs else None
     with ExitStack() as open_:
         finished = NOTHING_FINISHED
         if resume:
@@ -118,24 +123,37 @@ def compress(
             _sensitivities(source, Path(output), needs, calibration, sensitivity, threads, finished.folder, workers)
         )
         with step("reading"):
-            model = load(source.model_path, mapped=True)
-            check(model, f"{source.model_path} contains")
+            path = source.path / graph
+            model = load(path, mapped=True)
+            check(model, f"{path} contains")
             before = _model_bytes(source.graph_paths)
         code = UserCode(Path(recipe).parent) if Need.CODE in needs else None
         inputs = PassInputs(source.manifest, data, weighting, code, workers, finished)
         done = run_passes(passes, model, inputs, threads)
+        for record in done.records:
+            record.graph = graph
         with step("writing"), create(output, force) as draft:
-            draft.copy_companions(source)
-            draft.manifest = manifest_after(source.manifest, done.model, done.records)
-            save(done.model, draft.model_path, beside=source.encoder_data)
-            _check_opens(draft.model_path, source, name, done.records)
+            draft.copy_companions(source, graph)
+            others = [path for path in source.graph_paths if path.name != graph]
+            operators = [name for path in others for name in custom_operators(outline(path).graph.node)]
+            draft.manifest = manifest_after(source.manifest, done.model, done.records, graph, operators)
+            save(done.model, draft.path / graph, beside=source.data_of_others(graph))
+            _check_opens(draft.path / graph, source.path / graph, name, done.records)
             after = _model_bytes([draft.path / graph.file for graph in source.manifest.graphs])
-    untouched = [graph.file for graph in source.manifest.graphs[1:]]
+    untouched = [path.name for path in others]
     result = Compressed(str(output), name, done.records, before, after, untouched)
     if done.share is not None:
         result.share_compressed, result.left = done.share.compressed, done.share.left
         result.left_unasked = done.share.left_unasked
     return result
+
+
+def _check_graph(source: Bundle, graph: str) -> None:
+    """Raise `UsageError` for a graph that recipes do not apply to."""
+    encoder = source.manifest.encoder
+    known = [MODEL, *([encoder.file] if encoder is not None else [])]
+    if graph not in known:
+        raise UsageError(f"{GRAPH} {graph}: recipes change {' or '.join(known)} of {source.path}. Choose one.")
 
 
 def _check_code(recipe: str, passes: Sequence[Pass], allow_code: bool) -> None:
@@ -228,16 +246,16 @@ def _sensitivities(
             yield Sensitivities.open(path)
 
 
-def _check_opens(path: Path, source: Bundle, recipe: str, records: Sequence[PassRecord]) -> None:
+def _check_opens(path: Path, original: Path, recipe: str, records: Sequence[PassRecord]) -> None:
     """Open the graph written to `path` in ONNX Runtime. Raises `GraphError` if it cannot be opened."""
     found = unopenable(path)
     if found is None:
         return
-    before = unopenable(source.model_path)
+    before = unopenable(original)
     if before is not None and not before.lacks_kernel:
-        raise GraphError(f"{source.model_path}: ONNX Runtime cannot open it: {before.reason}. Re-export it.")
+        raise GraphError(f"{original}: ONNX Runtime cannot open it: {before.reason}. Re-export it.")
     if before is not None and found.lacks_kernel:
-        warnings.warn(f"{path.name}: {found.reason}; {source.model_path} does not run either.", NotOpened, stacklevel=3)
+        warnings.warn(f"{path.name}: {found.reason}; {original} does not run either.", NotOpened, stacklevel=3)
         return
     names = ", ".join(record.name for record in records if record.counts)
     raise GraphError(

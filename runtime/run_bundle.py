@@ -11,6 +11,7 @@ from intaglio.runtime.modalities.modality import RunOptions
 from intaglio.runtime.modalities.table import modality_of
 from intaglio.runtime.speech.recognizer import speech_options, with_whisper
 from intaglio.runtime.speech.recordings.run_recordings import Transcribed, TranscribedSegments
+from intaglio.runtime.speech.whisper_options import GREEDY, Fallback, WhisperOptions
 from intaglio.runtime.text.span_options import SpanOptions
 from intaglio.runtime.text.tasks import Ran
 
@@ -36,6 +37,9 @@ def run(
     task: str | None = None,
     timestamps: bool = False,
     fallback: bool = True,
+    prompt: str | None = None,
+    condition_on_prev_tokens: bool | None = None,
+    word_timestamps: bool = False,
     aggregation: str | None = None,
     stride: int | None = None,
     no_answer: bool = False,
@@ -48,12 +52,14 @@ def run(
     `labels` scores these texts for it; with `embed_texts` it takes texts and embeds them.
 
     A speech recogniser takes the paths of recordings instead, and its results are `Transcribed`
-    (`intaglio.runtime.speech.recordings.run_recordings`). `beam`: the width of its prefix beam search; None: greedy
+    (`intaglio.runtime.speech.recordings.run_recordings`). `beam`: the width of its beam search; None: greedy
     decoding, or the default width with `language_model`, an ARPA file of word n-grams, whose logarithms are multiplied
     by `language_model_weight`; every word adds `word_bonus` (`BeamOptions`). Recordings longer than `max_seconds` are
     rejected. The results of an encoder-decoder such as Whisper are `TranscribedSegments`: it writes `language` (a code;
     None: the bundle's default, or else detected), or English with the `task` "translate", with `timestamps` also for
     recordings of one window; without `fallback`, a window whose text fails is not written again at other temperatures.
+    `prompt`: a text before the recording, whose spellings it follows; with `condition_on_prev_tokens` (None: the
+    bundle's default) each window also follows the text of earlier ones. With `word_timestamps` segments have `words`.
     `batch_size`, `truncate`, `top` and `prompt_name` (the prompt before each text to embed; None: the bundle's
     default) are for texts; so is `query`, a text that a reranker scores each text with, or the question that a bundle
     answers from each text. `aggregation`, `stride`, `no_answer` and `max_answer_tokens`: see
@@ -63,7 +69,16 @@ def run(
     """
     opened = Bundle.open(bundle)
     speech = speech_options(beam, language_model, language_model_weight, word_bonus, max_seconds)
-    speech = with_whisper(speech, language, task, timestamps, fallback)
+    whisper = WhisperOptions(
+        language,
+        task,
+        timestamps,
+        Fallback() if fallback else GREEDY,
+        prompt or "",
+        condition_on_prev_tokens,
+        word_timestamps,
+    )
+    speech = with_whisper(speech, whisper)
     if (labels or embed_texts) and opened.manifest.text is None:
         raise UsageError("labels and embed_texts are for a model that compares images with texts. Leave them out.")
     spans = SpanOptions(aggregation, stride, no_answer, max_answer_tokens)

@@ -70,9 +70,11 @@ def open_models(
     if not decoders and any(value not in (None, False, ()) for value in chosen.values()):
         raise UsageError("a strategy is given, but no decoder. Leave it out.")
     chosen["cache_bits"] = cache_bits
-    if (beam, language_model) != (None, None) and all(bundle.manifest.audio is None for bundle in opened.values()):
-        option = "--language-model" if beam is None else "--beam"
-        raise UsageError(f"{option} is for speech recognisers, and none is given. Leave it out.")
+    manifests = [bundle.manifest for bundle in opened.values()]
+    if beam is not None and all(manifest.modality != "audio" for manifest in manifests):
+        raise UsageError("--beam is for speech recognisers, and none is given. Leave it out.")
+    if language_model is not None and all(manifest.audio is None for manifest in manifests):
+        raise UsageError("--language-model is for recognisers with a CTC head, and none is given. Leave it out.")
     if prompt_name is not None:
         _check_prompt(opened, prompt_name)
     models: dict[str, Model] = {}
@@ -151,7 +153,7 @@ def _open_encoder(
 def _open_speech(
     name: str, bundle: Bundle, options: ServerOptions, speech: SpeechOptions, target: str, threads: int | None
 ) -> SpeechModel:
-    if bundle.manifest.transcriber is not None:  # whose texts no beam search decodes
+    if bundle.manifest.transcriber is not None and speech.language_model is not None:  # both are for others
         speech = SpeechOptions(max_seconds=speech.max_seconds)
     worker = SpeechWorker(bundle, target, threads, options.rows, options.max_waiting, speech)
     return SpeechModel(name, bundle, worker)

@@ -44,6 +44,9 @@ Examples:
   intaglio run squeezeformer meeting.wav call.flac
   intaglio run squeezeformer meeting.wav --beam 50 --language-model words.arpa --json
   intaglio run whisper interview.flac --language fr --timestamps
+  intaglio run whisper interview.flac --word-timestamps --json
+  intaglio run whisper interview.flac --beam 5
+  intaglio run whisper interview.flac --prompt "Ada Lovelace, Charles Babbage"
   arecord -q -t raw -f S16_LE -r 16000 | intaglio run squeezeformer --stream
 """
 
@@ -106,8 +109,8 @@ def run_command(
     embeddings; CLIP and SigLIP also tell which of --labels an image shows.
 
     A speech recogniser takes RECORDINGS (WAV, FLAC, OGG), of any length, and prints their transcripts; with --json
-    also the start and end of each word and token. Whisper prints segments with --timestamps, and translates with
-    --task translate.
+    also the start and end of each word and token. Whisper prints segments with --timestamps, words with
+    --word-timestamps, and translates with --task translate.
 
     A file has one text per line; blank lines are texts too. Prints one line per text; with --json the full result,
     one object per line, of a ColBERT model the vector of each token. A model of spans prints a table of them for each

@@ -35,6 +35,9 @@ class SpeechFlags:
     task: str | None
     timestamps: bool
     fallback: bool
+    prompt: str | None
+    condition_on_prev_tokens: bool | None
+    word_timestamps: bool
 
     def refuse(self, bundle: Path) -> None:
         """Raise `UsageError` if one was given for a bundle that takes something else."""
@@ -49,17 +52,20 @@ class SpeechFlags:
         Raises `UsageError` for values out of range.
         """
         from intaglio.runtime.speech.recognizer import speech_options, with_whisper
+        from intaglio.runtime.speech.whisper_options import GREEDY, Fallback, WhisperOptions
 
         options = speech_options(
             self.beam, self.language_model, self.language_model_weight, self.word_bonus, self.max_seconds
         )
-        return with_whisper(options, self.language, self.task, self.timestamps or with_times, self.fallback)
+        fallback = Fallback() if self.fallback else GREEDY
+        given = self.language, self.task, self.timestamps or with_times, fallback, self.prompt or ""
+        return with_whisper(options, WhisperOptions(*given, self.condition_on_prev_tokens, self.word_timestamps))
 
 
 SPEECH = "Speech recognisers"
 beam_options = group(
     SPEECH,
-    click.option("--beam", type=int, help="Width of a prefix beam search; without it, decoding is greedy."),
+    click.option("--beam", type=int, help="Width of the beam search; without it, decoding is greedy."),
     click.option(
         "--language-model",
         type=click.Path(path_type=Path),
@@ -86,10 +92,17 @@ def speech_flags(command: Callable[..., Any]) -> Callable[..., Any]:
     @click.option("--language", help="Whisper: code of the spoken language, such as en.  [default: detected]")
     @click.option("--task", help="Whisper: transcribe, or translate to English.  [default: the model's]")
     @click.option("--timestamps", is_flag=True, help="Whisper: show the time of each segment.")
+    @click.option("--word-timestamps", is_flag=True, help="Whisper: show the time of each word.")
     @click.option(
         "--fallback/--no-fallback",
         default=True,
         help="Whisper: write a window again where its text repeats itself or is a guess, at other temperatures.",
+    )
+    @click.option("--prompt", help="Whisper: text before the recording, whose names and spellings it follows.")
+    @click.option(
+        "--condition-on-prev-tokens/--no-condition-on-prev-tokens",
+        default=None,
+        help="Whisper: write each window after the text of earlier ones.  [default: the model's]",
     )
     @functools.wraps(command)
     def with_flags(
@@ -103,11 +116,14 @@ def speech_flags(command: Callable[..., Any]) -> Callable[..., Any]:
         task: str | None,
         timestamps: bool,
         fallback: bool,
+        prompt: str | None,
+        condition_on_prev_tokens: bool | None,
+        word_timestamps: bool,
         **others: Any,
     ) -> Any:
         speech = SpeechFlags(
             beam, language_model, language_model_weight, word_bonus, max_seconds, stream, language, task, timestamps,
-            fallback,
+            fallback, prompt, condition_on_prev_tokens, word_timestamps,
         )  # fmt: skip
         return command(speech=speech, **others)
 
@@ -132,7 +148,10 @@ def transcribe(
 
     if flags.stream:
         if read_manifest(bundle).transcriber is not None:
-            raise UsageError(f"--stream: {bundle} reads windows of many seconds at once. Give it a recording.")
+            raise UsageError(
+                f"--stream: {bundle} is an encoder-decoder, which reads windows of many seconds at once. Give it a "
+                "recording, or stream to a recogniser with a CTC head."
+            )
         if recordings or file:
             raise UsageError("--stream reads standard input. Leave the recordings and --input out.")
         _stream(bundle, target, threads, flags.options(), as_json)
@@ -146,12 +165,14 @@ def transcribe(
     for result in run_recordings(opened, paths, target, flags.options(with_times), threads):
         if as_json:
             print_json(result)
-        elif flags.timestamps and isinstance(result, TranscribedSegments):
+            continue
+        name = f"{result.text}: " if len(paths) > 1 else ""
+        if (flags.timestamps or flags.word_timestamps) and isinstance(result, TranscribedSegments):
             for segment in result.segments:
-                times = f"[{segment.start:7.2f} to {segment.end:7.2f}]"
-                click.echo(printable(f"{f'{result.text}: ' if len(paths) > 1 else ''}{times} {segment.text.strip()}"))
+                for part in (segment.words or ()) if flags.word_timestamps else [segment]:
+                    times = f"[{part.start:7.2f} to {part.end:7.2f}]"
+                    click.echo(printable(f"{name}{times} {part.text.strip()}"))
         else:
-            name = f"{result.text}: " if len(paths) > 1 else ""
             click.echo(printable(f"{name}{result.transcript}"))
 
 

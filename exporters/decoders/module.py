@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
-from typing import Any, ClassVar
+from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -45,7 +45,7 @@ class DecoderModule(nn.Module):
     """
 
     inputs: tuple[TensorSpec, ...] = ()  # beside those of every decoder, before the caches
-    outputs: ClassVar[tuple[str, ...]] = (LOGITS,)  # before the caches
+    outputs: tuple[str, ...] = (LOGITS,)  # before the caches
 
     def __init__(self, model: Any):
         super().__init__()

@@ -9,7 +9,7 @@ from typing import Self
 
 import numpy as np
 
-from intaglio.bundle.bundle import Bundle
+from intaglio.bundle.bundle import MODEL, Bundle
 from intaglio.errors import UsageError
 from intaglio.runtime.engines.engine import Array
 from intaglio.runtime.modalities.table import modality_of
@@ -27,18 +27,21 @@ class CalibrationData:
     bundle: Bundle
 
     @classmethod
-    def open(cls, path: str | Path, bundle: Bundle) -> Self:
+    def open(cls, path: str | Path, bundle: Bundle, graph: str = MODEL) -> Self:
         """Open `path`: UTF-8 with one text per line (blank lines are skipped), or .npz arrays.
 
         Texts are tokenized with the bundle's tokenizer, and truncated to the model's maximum. The arrays of an .npz
         file have the names of the model's inputs; their first axis is the samples. A speech recogniser takes a folder
-        or a list of recordings instead (`intaglio.runtime.speech.recording_list`). Raises `UsageError` for a missing,
+        or a list of recordings instead (`intaglio.runtime.speech.recording_list`). `graph`: that they are inputs of;
+        of an encoder-decoder only an encoder for recordings has calibration data. Raises `UsageError` for a missing,
         empty or non-UTF-8 file, or a bundle without tokenizer; `EngineError` for arrays that do not fit.
         """
-        if bundle.manifest.encoder is not None:
+        if bundle.manifest.encoder is not None and (graph == MODEL or bundle.manifest.transcriber is None):
+            part = "decoder" if graph == MODEL else "encoder"
+            more = "" if bundle.manifest.transcriber is None else ", or calibrate its encoder: --graph encoder.onnx"
             raise UsageError(
-                f"bundle {bundle.path}: is an encoder-decoder, whose decoder cannot be calibrated. "
-                "Use a recipe that needs no text, such as rtn."
+                f"bundle {bundle.path}: is an encoder-decoder, whose {part} cannot be calibrated. "
+                f"Use a recipe that needs no text, such as rtn{more}."
             )
         data = cls(Path(path), bundle)
         data.load(1, 1)

@@ -107,10 +107,10 @@ class Bundle:
         """The graph in `file`, one of the bundle's ONNX files."""
         return next(graph for graph in self.manifest.graphs if graph.file == file)
 
-    @property
-    def encoder_data(self) -> list[str]:
-        """The weight files of the other graph, such as the encoder's; the model may use them too."""
-        return [name for path in self.graph_paths[1:] for name in external_data_files(outline(path))]
+    def data_of_others(self, file: str = MODEL) -> list[str]:
+        """The weight files of the graphs but that in `file`, such as the encoder's; it may use them too."""
+        others = [path for path in self.graph_paths if path.name != file]
+        return [name for path in others for name in external_data_files(outline(path))]
 
     @classmethod
     def open(cls, path: str | Path | Bundle) -> Bundle:
@@ -209,9 +209,9 @@ class Draft:
         """The path to write the ONNX file to."""
         return self.path / MODEL
 
-    def copy_companions(self, bundle: Bundle) -> None:
-        """Copy all files of `bundle` except its model, engines and reports; an encoder is copied too."""
-        weights = {MODEL, *external_data_files(outline(bundle.model_path))} - set(bundle.encoder_data)
+    def copy_companions(self, bundle: Bundle, graph: str = MODEL) -> None:
+        """Copy all files of `bundle` except its `graph`, engines and reports; its other graphs are copied too."""
+        weights = {graph, *external_data_files(outline(bundle.path / graph))} - set(bundle.data_of_others(graph))
         for relative in bundle.manifest.files:
             if relative not in weights and relative.split("/")[0] not in {"engines", "reports"}:
                 copy_file(bundle.path / relative, self.path / relative)

@@ -136,6 +136,10 @@ class Transcriber(msgspec.Struct, frozen=True):
     tasks: dict[str, int] = {}  # "transcribe", "translate" -> token; empty: only the first, without a token
     task: str = "transcribe"  # by default
     language: str | None = None  # by default; None: it is detected
+    previous_start: int | None = None  # token before a prompt, and before the text of earlier windows
+    condition_on_prev_tokens: bool = False  # by default, a window follows the text of earlier ones
+    alignment_heads: tuple[tuple[int, int], ...] = ()  # layer and head; the graph's output for times of words
+    median_filter: int = 7  # positions of the encoder, over which their weights are filtered
     axes: dict[str, Axis] = {}
 
 
@@ -147,6 +151,7 @@ class PassRecord(msgspec.Struct):
     counts: dict[str, int] = {}
     reasons: list[str] = []
     layers: dict[str, dict[str, float]] = {}  # layer -> measurements by name
+    graph: str = "model.onnx"  # that it rewrote
 
 
 class Calibration(msgspec.Struct, frozen=True, omit_defaults=True):

@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
+from typing import NamedTuple
 
 import numpy as np
 import numpy.typing as npt
@@ -14,11 +15,14 @@ from intaglio.errors import UsageError
 from intaglio.extras import load
 from intaglio.files.hashes import sha256
 from intaglio.runtime.engines.engine import Array
+from intaglio.runtime.engines.opening import open_engine
 from intaglio.runtime.modalities.modality import Feeds, Modality, RunOptions
 from intaglio.runtime.speech.audio_file import AudioFile
 from intaglio.runtime.speech.recognizer import AUDIO, LENGTHS, LOG_PROBS, OUTPUT_LENGTHS, audio_of
 from intaglio.runtime.speech.recording_list import recordings_of
 from intaglio.runtime.speech.recordings.run_recordings import Transcribed, TranscribedSegments, run_recordings
+from intaglio.runtime.speech.whisper.log_mel import Features
+from intaglio.runtime.speech.whisper_options import parts_of
 from intaglio.runtime.speech.windows import MOST_FRAMES
 from intaglio.runtime.text.dimensions import check_dimensions
 from intaglio.runtime.text.inputs import InputsUsed, load_inputs
@@ -53,18 +57,31 @@ def load_recordings(
         return load_inputs(bundle, data, samples, batch_size, option)
     audio = audio_of(bundle)
     most = min(int(LONGEST * audio.sample_rate), MOST_FRAMES * audio.frame_samples)
-    if data is None:
-        shipped = [resampled(recording.samples, SAMPLE_RATE, audio.sample_rate)[:most] for recording in recordings()]
-        digest = hashlib.sha256(b"".join(each.tobytes() for each in shipped)).hexdigest()
-        found, available, source = shipped[:samples], len(shipped), "the recordings that ship with intaglio"
-    else:
-        paths = [recording.path for recording in recordings_of(Path(data), option)]
-        digest = hashlib.sha256("\n".join(sha256(path) for path in paths).encode()).hexdigest()
-        found = [_beginning(path, audio.sample_rate, most) for path in paths[:samples]]
-        available, source = len(paths), str(data)
+    found = _recordings(data, audio.sample_rate, most, samples, option)
     shortest = bundle.manifest.axes["samples"].minimum if "samples" in bundle.manifest.axes else 1
-    feeds = [padded(found[start : start + batch_size], shortest) for start in range(0, len(found), batch_size)]
-    return feeds, InputsUsed(source, digest, len(found), available, len(feeds))
+    count = len(found.samples)
+    feeds = [padded(found.samples[start : start + batch_size], shortest) for start in range(0, count, batch_size)]
+    return feeds, InputsUsed(found.source, found.digest, count, found.available, len(feeds))
+
+
+class _Recordings(NamedTuple):
+    """The beginnings of recordings, their origin, its SHA-256, and how many there are."""
+
+    samples: list[Samples]
+    source: str
+    digest: str
+    available: int
+
+
+def _recordings(data: str | Path | None, rate: int, most: int, count: int, option: str) -> _Recordings:
+    """At most `most` samples at `rate` Hz of each of `count` recordings, of `data` or of those that ship."""
+    if data is None:
+        shipped = [resampled(recording.samples, SAMPLE_RATE, rate)[:most] for recording in recordings()]
+        digest = hashlib.sha256(b"".join(each.tobytes() for each in shipped)).hexdigest()
+        return _Recordings(shipped[:count], "the recordings that ship with intaglio", digest, len(shipped))
+    paths = [recording.path for recording in recordings_of(Path(data), option)]
+    digest = hashlib.sha256("\n".join(sha256(path) for path in paths).encode()).hexdigest()
+    return _Recordings([_beginning(path, rate, most) for path in paths[:count]], str(data), digest, len(paths))
 
 
 def _beginning(path: Path, sample_rate: int, most: int) -> Samples:
@@ -89,8 +106,25 @@ def resampled(samples: Samples, rate: int, wanted: int) -> Samples:
 def _calibration(
     bundle: Bundle, data: str | Path | None, samples: int, batch_size: int, option: str = "--data"
 ) -> tuple[list[Feeds], InputsUsed]:
-    """Each recording alone: inside the graph, frames of padding cannot be told from real ones by their shape."""
+    """Each recording alone: inside the graph, frames of padding cannot be told from real ones by their shape.
+
+    Of an encoder-decoder, the first window of each recording, as features for its encoder.
+    """
+    if bundle.manifest.transcriber is not None:
+        return _windows(bundle, data, samples, option)
     return load_recordings(bundle, data, samples, 1, option)
+
+
+def _windows(bundle: Bundle, data: str | Path | None, samples: int, option: str) -> tuple[list[Feeds], InputsUsed]:
+    """The features of the beginnings of recordings, each a window of the encoder that reads them."""
+    encoder, transcriber = parts_of(bundle)
+    rate, length = transcriber.sample_rate, transcriber.frames * transcriber.hop
+    found = _recordings(data, rate, length, samples, option)
+    (given,) = encoder.inputs
+    with open_engine(bundle, graph=transcriber.file, spinning=False) as engine:
+        windows = [Features(engine, transcriber, [each]).window(0).astype(given.dtype) for each in found.samples]
+    feeds = [{given.name: window} for window in windows]
+    return feeds, InputsUsed(found.source, found.digest, len(feeds), found.available, len(feeds))
 
 
 def _mask(feeds: Mapping[str, Array], outputs: Mapping[str, Array]) -> Array | None:

@@ -88,6 +88,11 @@ class Search:
         self.ended = False
 
     @property
+    def finished(self) -> list[Found]:
+        """The finished texts that are kept, the one with the highest score first."""
+        return [each for each in self._found if each.finished]
+
+    @property
     def best(self) -> Found:
         """The finished text with the highest score."""
         return self._found[0]
@@ -105,7 +110,12 @@ class Search:
         if options.no_repeat_ngram:
             for row, beam in enumerate(self.beams):
                 scores[row, repeating(beam.tokens, options.no_repeat_ngram)] = -np.inf
-        scores += np.array([beam.score for beam in self.beams], np.float32)[:, None]
+        return self.extend(scores)
+
+    def extend(self, log_probs: Floats) -> list[tuple[int, int]]:
+        """The same from the log-probabilities [beams, vocabulary] of the tokens that may follow each beam."""
+        options, length = self._options, len(self.beams[0].tokens)
+        scores = log_probs + np.array([beam.score for beam in self.beams], np.float32)[:, None]
         kept = max(2, 1 + len(self._ends)) * options.beams
         chosen = highest(scores.ravel(), kept)
         parents, tokens = np.divmod(chosen, scores.shape[1])

@@ -52,6 +52,8 @@ SOURCE_MASK = TensorSpec("source_mask", "bool", (BATCH, SOURCE))  # false at pad
 LOGITS = "logits"  # [batch, positions_wanted, vocab]
 EXIT_LOGITS = "exit_logits"  # the same for the early exit
 DRAFT_LOGITS = "draft_logits"  # [batch, drafting, drafts, vocab]: for the tokens after the next one
+# Of some heads of a decoder that attends to a source, how much each token attends to each of its positions.
+ALIGNMENT = "alignment_weights"  # [batch, heads, tokens, source]
 BLOCKS_RUN = TensorSpec("blocks_run", "int64", (BATCH, WANTED))  # blocks that computed a token
 
 KINDS = ("key", "value")

@@ -22,7 +22,7 @@ from intaglio.runtime.speech.streaming import StreamingTranscriber, StreamOption
 from intaglio.runtime.speech.transcript import Transcript
 from intaglio.runtime.speech.transcription import CountedBlocks, Transcription
 from intaglio.runtime.speech.vocabulary import VOCABULARY, read_vocabulary
-from intaglio.runtime.speech.whisper_options import GREEDY, Fallback, WhisperOptions
+from intaglio.runtime.speech.whisper_options import WhisperOptions
 from intaglio.runtime.speech.windows import WindowOptions, recording_log_probs
 from intaglio.targets import DEFAULT
 
@@ -66,11 +66,8 @@ def speech_options(
     return SpeechOptions(BeamOptions(**changed), language_model, max_seconds=max_seconds)
 
 
-def with_whisper(
-    options: SpeechOptions, language: str | None, task: str | None, timestamps: bool, fallback: bool
-) -> SpeechOptions:
+def with_whisper(options: SpeechOptions, whisper: WhisperOptions) -> SpeechOptions:
     """`options` with those of the verb `run` for an encoder-decoder, unless they are the defaults."""
-    whisper = WhisperOptions(language, task, timestamps, Fallback() if fallback else GREEDY)
     return options if whisper == WhisperOptions() else replace(options, whisper=whisper)
 
 

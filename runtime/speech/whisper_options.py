@@ -38,20 +38,47 @@ class WhisperOptions:
     task: str | None = None  # of `TASKS`; None: the bundle's default. Translations are English
     timestamps: bool = False  # also of recordings of one window; longer ones need them
     fallback: Fallback = Fallback()
+    prompt: str = ""  # a text before the recording: names and spellings; its last tokens, if there are too many
+    condition_on_prev_tokens: bool | None = None  # whether the text of earlier windows is context; None: the bundle's
+    word_timestamps: bool = False  # also the times of words, which need those of segments
+
+    def conditions(self, transcriber: Transcriber) -> bool:
+        """Whether the text of earlier windows is context."""
+        given = self.condition_on_prev_tokens
+        return transcriber.condition_on_prev_tokens if given is None else given
 
     def check(self, bundle: Bundle) -> None:
-        """Raise `UsageError` for a language or a task that the model in `bundle` does not have."""
+        """Raise `UsageError`, with the field as its `param`, for an option that the model in `bundle` does not have."""
         encoder, transcriber = parts_of(bundle)
-        if self.task is not None and self.task not in TASKS:
-            raise UsageError(f"task {self.task[:40]!r}: expected one of {', '.join(TASKS)}.")
-        if not encoder.languages and (self.language is not None or self.task == TRANSLATE):
-            option = f"language {self.language[:40]}" if self.language is not None else f"task {self.task}"
-            raise UsageError(f"{option}: {bundle.path} writes English only, and has no languages. Leave it out.")
-        if self.language is not None and self.language not in encoder.languages:
+        language, task = self.language, self.task
+        if task is not None and task not in TASKS:
+            raise invalid_option("task", f"{task[:40]!r}: expected one of {', '.join(TASKS)}.")
+        if not encoder.languages and (language is not None or task == TRANSLATE):
+            name, given = ("task", task) if language is None else ("language", language[:40])
+            raise invalid_option(name, f"{given}: the model writes English only, and has no languages. Leave it out.")
+        if language is not None and language not in encoder.languages:
             codes = ", ".join(encoder.languages)
-            raise UsageError(f"language {self.language[:40]!r}: expected one of {codes}.")
-        if self.task is not None and transcriber.tasks and self.task not in transcriber.tasks:
-            raise UsageError(f"task {self.task}: the model has only {', '.join(transcriber.tasks)}.")
+            raise invalid_option("language", f"{language[:40]!r}: expected one of {codes}.")
+        if task is not None and transcriber.tasks and task not in transcriber.tasks:
+            raise invalid_option("task", f"{task}: the model has only {', '.join(transcriber.tasks)}.")
+        if transcriber.previous_start is None and (self.prompt.strip() or self.conditions(transcriber)):
+            name = "prompt" if self.prompt.strip() else "condition_on_prev_tokens"
+            raise invalid_option(
+                name, "is given: the model has no token that begins earlier text. Leave it out, or re-export it."
+            )
+        if self.word_timestamps and not transcriber.alignment_heads:
+            raise invalid_option(
+                "word_timestamps",
+                "need alignment_heads in the checkpoint's generation_config.json, and the bundle has none: see "
+                "`_alignment_heads` of openai-whisper. Add them and re-export, or leave it out.",
+            )
+
+
+def invalid_option(name: str, message: str) -> UsageError:
+    """The error of the option `name`."""
+    error = UsageError(f"{name} {message}")
+    error.param = name
+    return error
 
 
 def parts_of(bundle: Bundle) -> tuple[Encoder, Transcriber]:

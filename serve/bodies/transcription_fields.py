@@ -9,7 +9,6 @@ from typing import Literal
 import msgspec
 
 from intaglio.bundle.bundle import Bundle
-from intaglio.errors import UsageError
 from intaglio.runtime.speech.whisper_options import TRANSCRIBE, TRANSLATE, WhisperOptions
 from intaglio.serve.bodies.json_body import converted
 from intaglio.serve.responses.errors import invalid
@@ -26,7 +25,7 @@ class TranscriptionRequest(msgspec.Struct, forbid_unknown_fields=True):
 
     model: str
     language: str = UNDETERMINED  # of an encoder-decoder; a recogniser with a CTC head returns it in verbose_json
-    prompt: str = ""  # only empty: these models read none
+    prompt: str = ""  # of an encoder-decoder; recognisers with a CTC head read none
     response_format: str = "json"  # of `SUPPORTED_FORMATS`
     temperature: float = 0.0  # only 0: nothing is sampled
     timestamp_granularities: list[Literal["word", "segment"]] = []
@@ -71,18 +70,20 @@ def whisper_options(request: TranscriptionRequest, bundle: Bundle, task: str) ->
     if bundle.manifest.transcriber is None:
         if task != TRANSCRIBE:
             raise invalid(f"model {request.model[:100]}: it translates nothing. Use one of a Whisper.", "model")
+        if request.prompt:
+            raise invalid("prompt: a recogniser with a CTC head reads none. Leave it out.", "prompt")
         return None
-    if "word" in request.timestamp_granularities:
-        raise invalid("timestamp_granularities: the model has times of segments, not of words. Leave word out.", None)
+    words = "word" in request.timestamp_granularities
+    if words and not bundle.manifest.transcriber.alignment_heads:
+        raise invalid(
+            "timestamp_granularities: the model has times of segments, not of words. Leave word out.",
+            "timestamp_granularities",
+        )
     if request.include:
         raise invalid("include: the model returns no logprobs of tokens. Leave it out.", "include")
     language = None if request.language == UNDETERMINED else request.language
-    options = WhisperOptions(language, task, request.response_format in WITH_TIMES)
-    try:
-        options.check(bundle)
-    except UsageError as error:
-        raise invalid(str(error), "language") from error
-    return options
+    with_times = request.response_format in WITH_TIMES
+    return WhisperOptions(language, task, with_times, prompt=request.prompt, word_timestamps=words)
 
 
 def _check(request: TranscriptionRequest) -> None:
@@ -93,8 +94,6 @@ def _check(request: TranscriptionRequest) -> None:
         )
     if not LANGUAGE.fullmatch(request.language):
         raise invalid(f"language {request.language[:100]!r}: expected a code such as en. Leave it out.", "language")
-    if request.prompt:
-        raise invalid("prompt: the models of this server read none. Leave it out.", "prompt")
     if request.temperature != 0:
         raise invalid(f"temperature {request.temperature:g}: nothing is sampled. Leave it out.", "temperature")
     if request.chunking_strategy != "auto":

@@ -110,8 +110,8 @@ class TextDone(msgspec.Struct, tag_field="type", tag="transcript.text.done", omi
 
 
 def recording_error(error: Exception) -> ApiError:
-    """Convert an exception; errors of the input are about the recording."""
-    return invalid(str(error), FILE) if isinstance(error, UsageError) else api_error(error)
+    """Convert an exception; errors of the input that name no other field are about the recording."""
+    return invalid(str(error), error.param or FILE) if isinstance(error, UsageError) else api_error(error)
 
 
 class Ending(Response):
@@ -195,6 +195,11 @@ class Spoken:
         return [item for item in self._items if isinstance(item, Word)]
 
     @property
+    def _timed_words(self) -> list[TimedWord]:
+        written = [word for each in self._written for word in each.words or ()]
+        return [TimedWord(word.text, word.start, word.end) for word in written or self._words]
+
+    @property
     def _written(self) -> list[WrittenSegment]:
         return [item for item in self._items if isinstance(item, WrittenSegment)]
 
@@ -219,7 +224,6 @@ class Spoken:
 
     def _verbose(self) -> VerboseResponse:
         granularities, duration = self._request.granularities, self._duration
-        words = [TimedWord(word.text, word.start, word.end) for word in self._words]
         task, language = "transcribe", self._request.language
         if isinstance(transcription := self._call.transcription, WhisperTranscription):
             task, language = transcription.task, transcription.language or "en"
@@ -230,7 +234,7 @@ class Spoken:
             self._text,
             duration,
             segments=self._segments() if "segment" in granularities else None,
-            words=words if "word" in granularities else None,
+            words=self._timed_words if "word" in granularities else None,
         )
 
     def _segments(self) -> list[VerboseSegment]:

@@ -66,21 +66,21 @@ class SpeechWorker(Closing):
         """Queue a recording, which belongs to the worker afterwards; it runs until its end, or `SpeechCall.cancel`.
 
         `whisper`: the options of this recording, for an encoder-decoder.
-        Raises `UsageError` for an invalid or too long recording, `BusyError` if too many wait, `EngineError` after
-        `close`; then it still belongs to the caller.
+        Raises `UsageError` for an invalid or too long recording, and for options that the model does not have;
+        `BusyError` if too many wait, `EngineError` after `close`. Then it still belongs to the caller.
         """
         self._check_queue()
         file = await asyncio.to_thread(self._open, upload)
         short = file.seconds is not None and file.seconds <= self._recognizer.window_seconds
-        call = SpeechCall(self._begin(file, whisper), file, upload, short)
-        with self._changed:
-            try:
+        try:
+            call = SpeechCall(self._begin(file, whisper), file, upload, short)
+            with self._changed:
                 self._check_queue()
-            except IntaglioError:
-                file.close()
-                raise
-            self._new.append(call)
-            self._changed.notify_all()
+                self._new.append(call)
+                self._changed.notify_all()
+        except IntaglioError:
+            file.close()
+            raise
         return call
 
     @property

@@ -49,7 +49,7 @@ async def transcribed(model: SpeechModel, recording: Path) -> str:
         ({"beam": 5}, "--beam is for speech recognisers, and none is given. Leave it out."),
         (
             {"language_model": "words.arpa"},
-            "--language-model is for speech recognisers, and none is given. Leave it out.",
+            "--language-model is for recognisers with a CTC head, and none is given. Leave it out.",
         ),
         ({"beam": 0}, "beam width 0, expected at least 1."),
     ],

@@ -21,6 +21,14 @@ TAKEN = ("target", "threads")
 SECONDS = 10  # of audio in each row of a batch
 
 
+def refuse_text_options(bundle: Bundle, options: Mapping[str, Any], prompts: Sequence[str] | None) -> None:
+    """Raise `UsageError` for `options` of generation, and for prompts."""
+    unexpected = [name for name in options if name not in TAKEN]
+    if unexpected or prompts is not None:
+        name = unexpected[0].replace("_", "-") if unexpected else "data"
+        raise UsageError(f"--{name}: {bundle.path} is a speech recogniser, which takes no prompts. Leave it out.")
+
+
 class SpeechBench:
     """Runs batches of recordings of `SECONDS` seconds, without decoding; the load's concurrency is the batch size."""
 
@@ -28,10 +36,7 @@ class SpeechBench:
 
     def __init__(self, bundle: Bundle, options: Mapping[str, Any], prompts: Sequence[str] | None):
         """Raises `UsageError` for `options` of generation, for prompts, and for a bundle that takes no recordings."""
-        unexpected = [name for name in options if name not in TAKEN]
-        if unexpected or prompts is not None:
-            name = unexpected[0].replace("_", "-") if unexpected else "data"
-            raise UsageError(f"--{name}: {bundle.path} is a speech recogniser, which takes no prompts. Leave it out.")
+        refuse_text_options(bundle, options, prompts)
         with bounded(options.get("threads")):
             self._recognizer = SpeechRecognizer(bundle, options.get("target", DEFAULT))
         rate = self._recognizer.audio.sample_rate

@@ -16,12 +16,13 @@ from typing import Any, Protocol
 import msgspec
 
 from intaglio.bundle.bundle import Bundle
-from intaglio.errors import IntaglioError, UsageError
+from intaglio.errors import IntaglioError
 from intaglio.validation.bench.decoder import DecoderBench
 from intaglio.validation.bench.encoder import EncoderBench
 from intaglio.validation.bench.images import ImageBench
 from intaglio.validation.bench.load import Load, Round
 from intaglio.validation.bench.speech import SpeechBench
+from intaglio.validation.bench.whisper import WhisperBench
 
 
 class Opening(msgspec.Struct):
@@ -61,7 +62,7 @@ def opened(opening: Opening) -> BundleBench:
     """Choose by the bundle's manifest. Raises `BundleError`, and `UsageError` for options that do not apply."""
     bundle = Bundle.open(opening.bundle)
     if bundle.manifest.transcriber is not None:
-        raise UsageError(f"bench: {bundle.path} is an encoder-decoder for recordings, which is not measured. Use run.")
+        return WhisperBench(bundle, opening.options, opening.prompts)
     if bundle.manifest.audio is not None:
         return SpeechBench(bundle, opening.options, opening.prompts)
     if bundle.manifest.image is not None:

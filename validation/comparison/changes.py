@@ -92,7 +92,8 @@ def _other_weights(actual: Manifest, expected: Manifest) -> bool:
 
 
 def _same(left: PassRecord, right: PassRecord) -> bool:
-    return (left.name, left.options, left.counts) == (right.name, right.options, right.counts)
+    one, other = ((each.graph, each.name, each.options, each.counts) for each in (left, right))
+    return one == other
 
 
 def _arithmetic(

@@ -12,9 +12,10 @@ from intaglio.accuracy.default_bounds import Bounds
 from intaglio.bundle.bundle import MODEL, Decoder, Encoder, Transcriber
 from intaglio.exporters.decoders.check import run_in_pieces
 from intaglio.exporters.reference.check import Checked, Floats, answer, check_sequences, open_checked
-from intaglio.runtime.sessions.step import CROSS, KINDS
+from intaglio.runtime.sessions.step import ALIGNMENT, CROSS, KINDS
+from intaglio.runtime.speech.whisper.alignment import alignment_weights
 from intaglio.runtime.speech.whisper.log_mel import Features
-from intaglio.runtime.speech.whisper.session import SpeechSession
+from intaglio.runtime.speech.whisper.session import SpeechSession, session_outputs
 from intaglio.samples.speech_samples import SAMPLE_RATE, recordings
 
 WINDOW = "features"
@@ -49,6 +50,7 @@ def outputs_of(folder: Path, request: Request) -> dict[str, list[Floats]]:
     features                [bands, frames]
     cross_key, cross_value  [layers, heads, positions, head_dim]
     logits                  [tokens written, vocab], through the cache
+    alignment_weights       [heads, tokens written, positions], in one pass, if the model has alignment heads
     """
     decoder, encoder, transcriber = request.decoder, request.encoder, request.transcriber
     assert transcriber.sample_rate == SAMPLE_RATE
@@ -56,7 +58,10 @@ def outputs_of(folder: Path, request: Request) -> dict[str, list[Floats]]:
         length = transcriber.frames * transcriber.hop  # of a longer one, the library reads the beginning
         samples = [each.samples[:length] for each in recordings()[: len(request.written)]]
         windows = [Features(engine, transcriber, [each]).window(0) for each in samples]
-    engines = open_checked(folder / MODEL, []), open_checked(folder / encoder.file, [])
+    engines = (
+        open_checked(folder / MODEL, [], session_outputs(decoder, transcriber)),
+        open_checked(folder / encoder.file, []),
+    )
     with SpeechSession(*engines, decoder, encoder, len(windows)) as session:
         session.encode(np.concatenate(windows))
         outputs = {WINDOW: [each[0] for each in windows], **run_in_pieces(session, request.written)}
@@ -64,6 +69,11 @@ def outputs_of(folder: Path, request: Request) -> dict[str, list[Floats]]:
             names = [f"{CROSS}{kind}_{index}" for index in range(decoder.layers)]
             found = [session.cross_kv(name) for name in names]
             outputs[CROSS + kind] = [np.stack([each[row] for each in found]) for row in range(len(windows))]
+        if transcriber.alignment_heads:
+            with open_checked(folder / MODEL, [], [ALIGNMENT]) as engine:
+                outputs[ALIGNMENT] = [
+                    alignment_weights(engine, decoder, session, ids, row) for row, ids in enumerate(request.written)
+                ]
         return outputs
 
 

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
+import tokenizers
 
 from intaglio.accuracy.default_bounds import Bounds
 from intaglio.bundle.bundle import Axis, Decoder, Draft, Encoder, TensorSpec, Transcriber, tensor_spec
@@ -24,7 +26,7 @@ from intaglio.exporters.reference.check import Checked, Floats, check_needed
 from intaglio.exporters.reference.source_model import build_model, check_finite, deferred_model, tracing_errors
 from intaglio.exporters.writing.manifest import new_manifest
 from intaglio.extras import load
-from intaglio.runtime.sessions.step import CROSS, KINDS, LOGITS, SOURCE
+from intaglio.runtime.sessions.step import ALIGNMENT, CROSS, KINDS, LOGITS, SOURCE
 from intaglio.runtime.text.tokenizer import TOKENIZER, Tokenizer
 from intaglio.samples.sentences import sentences
 from intaglio.samples.speech_samples import recordings
@@ -32,6 +34,7 @@ from intaglio.samples.speech_samples import recordings
 LAYERS = "layers"  # the name of both lists of Transformer blocks
 FRONT_END = "front_end.onnx"
 STRIDE = 2  # frames of a position of the encoder
+PREVIOUS_START = "<|startofprev|>"  # where generation_config.json does not name it, as in older checkpoints
 TOKENS = 24  # of the longest text that is compared
 
 
@@ -57,9 +60,12 @@ def export_transcriber(
         vocabulary = int(model.get_output_embeddings().weight.shape[0])
         settings = generation_settings(checkpoint, config.to_dict())
         tokens = text_tokens(checkpoint.folder, settings, vocabulary)
+        median_filter = _check_alignment(checkpoint, config, tokens.transcriber["alignment_heads"])
         parameters = sum(each.numel() for each in model.parameters())
         with tracing_errors(checkpoint, family.architecture):
-            encoder, decoder = trace(FeaturesModule(model, log_mel.bands, log_mel.frames), getattr(torch, dtype))
+            heads = tokens.transcriber["alignment_heads"]
+            module = FeaturesModule(model, log_mel.bands, log_mel.frames, heads)
+            encoder, decoder = trace(module, getattr(torch, dtype))
         del model
     heads, width, _ = decoder.caches[0]
     described = Decoder(
@@ -74,9 +80,12 @@ def export_transcriber(
     if len(described.eos_token_ids) != 1:
         raise SourceError(f"{checkpoint.folder}: eos_token_id is no single token. Fix it in {GENERATION}.")
     write_decoder_tokenizer(checkpoint, draft.path, vocabulary)
+    tokenizer = Tokenizer(draft.path / TOKENIZER, ["input_ids"], None).backend
+    if tokens.transcriber["previous_start"] is None:
+        tokens.transcriber["previous_start"] = tokenizer.token_to_id(PREVIOUS_START)
     with step("running the source model"):
-        request_tokens = _written(draft, tokens)
-        expected = _source_outputs(checkpoint, family, request_tokens)
+        request_tokens = _written(tokenizer, tokens)
+        expected = _source_outputs(checkpoint, family, request_tokens, tokens.transcriber["alignment_heads"])
     with step("writing"):
         encoder_entry = Encoder(
             file=ENCODER,
@@ -96,6 +105,7 @@ def export_transcriber(
             window=log_mel.window,
             frames=log_mel.frames,
             axes={"batch": Axis(), "samples": Axis(log_mel.window), "frames": Axis()},
+            median_filter=median_filter,
             **tokens.transcriber,
         )
         positions = config.max_source_positions
@@ -141,31 +151,53 @@ def _check_lengths(checkpoint: Checkpoint, config: Any, log_mel: LogMel) -> None
             )
 
 
-def _written(draft: Draft, tokens: TextTokens) -> list[list[int]]:
+def _check_alignment(checkpoint: Checkpoint, config: Any, heads: Sequence[tuple[int, int]]) -> int:
+    """Raise `SourceError` for alignment heads that the decoder does not have; return the width of their filter."""
+    for layer, head in heads:
+        if layer >= config.decoder_layers or head >= config.decoder_attention_heads:
+            raise SourceError(
+                f"{checkpoint.folder}: alignment_heads has head {head} of layer {layer}, the decoder has "
+                f"{config.decoder_attention_heads} heads in {config.decoder_layers} layers. Fix it in {GENERATION}."
+            )
+    width = integer({"median_filter_width": config.median_filter_width}, "median_filter_width", 1)
+    if heads and width % 2 == 0:
+        raise SourceError(f"{checkpoint.folder}: median_filter_width is {width}, expected an odd number. Fix it.")
+    return width
+
+
+def _written(tokenizer: tokenizers.Tokenizer, tokens: TextTokens) -> list[list[int]]:
     """Texts of mixed lengths, one for each recording that is compared; they need not be its transcript."""
-    tokenizer = Tokenizer(draft.path / TOKENIZER, ["input_ids"], None).backend
     start = tokens.encoder["decoder_start_token_id"]
     texts = [tokenizer.encode(text, add_special_tokens=False).ids for text in sentences()[:RECORDINGS]]
     return [[start, *ids[: TOKENS - 7 * place]] for place, ids in enumerate(texts)]
 
 
-def _source_outputs(checkpoint: Checkpoint, family: SpeechSeq2Seq, written: list[list[int]]) -> dict[str, list[Floats]]:
+def _source_outputs(
+    checkpoint: Checkpoint, family: SpeechSeq2Seq, written: list[list[int]], heads: Sequence[tuple[int, int]]
+) -> dict[str, list[Floats]]:
     """The outputs of the source model for every recording, as in `outputs_of`, each alone and in one pass."""
     import torch
 
     transformers: Any = load("transformers")
     expected: dict[str, list[Floats]] = {WINDOW: [], **{CROSS + kind: [] for kind in KINDS}, LOGITS: []}
+    attended: dict[str, list[Floats]] = {ALIGNMENT: []} if heads else {}
     with tracing_errors(checkpoint, family.architecture, "run"), torch.inference_mode():
         extractor = transformers.AutoFeatureExtractor.from_pretrained(str(checkpoint.folder), trust_remote_code=False)
         model = build_model(checkpoint, checkpoint.tensors(), family.architecture, LAYERS, streamed=True).eval()
+        if heads:
+            model.set_attn_implementation("eager")  # others return no weights
         for recording, ids in zip(recordings(), written, strict=False):
             features = extractor(recording.samples, sampling_rate=RATE, return_tensors="pt").input_features
-            found = model(input_features=features, decoder_input_ids=torch.tensor([ids]), use_cache=True)
+            given = {"input_features": features, "decoder_input_ids": torch.tensor([ids]), "use_cache": True}
+            found = model(**given, output_attentions=bool(heads))
             layers = found.past_key_values.cross_attention_cache.layers
             expected[WINDOW].append(features[0].numpy())
             for kind in KINDS:
                 states = torch.stack([getattr(layer, f"{kind}s")[0] for layer in layers])
                 expected[CROSS + kind].append(states.float().numpy())
             expected[LOGITS].append(found.logits[0].float().numpy())
+            for arrays in attended.values():
+                arrays.append(torch.stack([found.cross_attentions[layer][0, head] for layer, head in heads]).numpy())
+    expected |= attended
     check_finite(checkpoint, (array for arrays in expected.values() for array in arrays), "recordings of speech")
     return {name: [np.ascontiguousarray(each) for each in arrays] for name, arrays in expected.items()}

@@ -4,19 +4,21 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Annotated, Any, NamedTuple
+
+import msgspec
 
 from intaglio.errors import SourceError
 from intaglio.exporters.decoders.writing import GENERATION
 from intaglio.runtime.speech.whisper_options import TASKS, TRANSCRIBE
 
+Number = Annotated[int, msgspec.Meta(ge=0)]
 # Settings that change a text, and are not applied -> the values with which they change nothing.
 NOT_APPLIED: dict[str, tuple[Any, ...]] = {
     "num_beams": (1,),
     "no_repeat_ngram_size": (0,),
     "repetition_penalty": (1.0,),
     "length_penalty": (1.0,),
-    "condition_on_prev_tokens": (False,),
     "do_sample": (False,),
 }
 
@@ -60,7 +62,7 @@ def text_tokens(folder: Path, settings: Mapping[str, Any], vocabulary: int) -> T
         )
     no_timestamps = token(settings.get("no_timestamps_token_id"), "no_timestamps_token_id")
     token(no_timestamps + 1, "no_timestamps_token_id + 1, the first time,")
-    latest = settings.get("max_initial_timestamp_index")
+    latest, previous = settings.get("max_initial_timestamp_index"), settings.get("prev_sot_token_id")
     language, task = _defaults(where, settings, languages, tasks)
     encoder = {
         "decoder_start_token_id": token(settings.get("decoder_start_token_id"), "decoder_start_token_id"),
@@ -76,12 +78,25 @@ def text_tokens(folder: Path, settings: Mapping[str, Any], vocabulary: int) -> T
         "tasks": {name: tasks[name] for name in TASKS if name in tasks},
         "task": task,
         "language": language,
+        "previous_start": None if previous is None else token(previous, "prev_sot_token_id"),
+        "alignment_heads": _alignment_heads(where, settings.get("alignment_heads")),
+        "condition_on_prev_tokens": settings.get("condition_on_prev_tokens") is True,
     }
     found = [
         f"{key} {settings[key]}" for key, without in NOT_APPLIED.items() if settings.get(key, without[0]) not in without
     ]
     notes = [f"{GENERATION} asks for {', '.join(found)}, which is not applied"] if found else []
     return TextTokens(encoder, transcriber, notes)
+
+
+def _alignment_heads(where: Path, given: Any) -> tuple[tuple[int, int], ...]:
+    """Layers and heads. Raises `SourceError` for anything else."""
+    try:
+        return tuple(msgspec.convert(given or [], list[tuple[Number, Number]]))
+    except msgspec.ValidationError as error:
+        raise SourceError(
+            f"{where}: alignment_heads is {str(given)[:80]!r}, expected pairs of layer and head. Fix it."
+        ) from error
 
 
 def _defaults(

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from typing import Any, NamedTuple
 
 import torch
@@ -17,7 +17,10 @@ from intaglio.exporters.decoders.caches import ShapeCache, Shapes, StepCache
 from intaglio.exporters.decoders.module import DecoderModule
 from intaglio.exporters.decoders.operators import rows_at
 from intaglio.exporters.decoders.step import EncoderPass, Step, running
-from intaglio.runtime.sessions.step import BATCH, CROSS, SOURCE, SOURCE_IDS, SOURCE_MASK, cache_names
+from intaglio.networks.blocks import after
+from intaglio.runtime.sessions.step import ALIGNMENT, BATCH, CROSS, LOGITS, SOURCE, SOURCE_IDS, SOURCE_MASK, cache_names
+
+Heads = Sequence[tuple[int, int]]  # layer and head
 
 FEATURES = "features"  # the input of an encoder that reads a recording
 
@@ -103,10 +106,31 @@ class CrossAttentionModule(DecoderModule):
 class FeaturesModule(CrossAttentionModule):
     """The same for an encoder that reads the features of a recording, of one length and without padding."""
 
-    def __init__(self, model: Any, bands: int, frames: int):
-        """`frames` of features in `bands`."""
+    def __init__(self, model: Any, bands: int, frames: int, alignment_heads: Heads = ()):
+        """`frames` of features in `bands`. The graph also returns the weights of `alignment_heads`, in order."""
         super().__init__(model)
         self.sources = (TensorSpec(FEATURES, "float32", (BATCH, bands, frames)),)
+        self._heads = alignment_heads
+        if alignment_heads:
+            self.outputs = (LOGITS, ALIGNMENT)
+
+    def compute(
+        self, input_ids: Tensor, step: Step, logit_indices: Tensor, cache: StepCache, *further: Tensor
+    ) -> tuple[Tensor, ...]:
+        """See `DecoderModule`."""
+        if not self._heads:
+            return super().compute(input_ids, step, logit_indices, cache, *further)
+        layers = {layer: self._network.get_decoder().layers[layer].encoder_attn for layer, _ in self._heads}
+        queries = dict[int, Tensor]()  # by layer, [batch, tokens, width]
+        with ExitStack() as stack:
+            for layer, module in layers.items():
+                stack.enter_context(after(module.q_proj, _keeping(queries, layer)))
+            found = super().compute(input_ids, step, logit_indices, cache, *further)
+        keys = further[-2 * len(self.cached) :: 2]
+        weights = [
+            _attended(queries[layer], keys[layer][:, head], head, layers[layer].scaling) for layer, head in self._heads
+        ]
+        return (*found, torch.stack(weights, 1))
 
     def _example(self) -> tuple[Tensor, ...]:
         (spec,) = self.sources
@@ -119,6 +143,21 @@ class FeaturesModule(CrossAttentionModule):
         with running(reading, reading):
             states = encoder(features.to(next(encoder.parameters()).dtype))[0]
         return states, features[:, 0, :1].long() * 0, None
+
+
+def _keeping(queries: dict[int, Tensor], layer: int) -> Callable[[Tensor, Tensor], Tensor]:
+    def keep(_: Tensor, found: Tensor) -> Tensor:
+        queries[layer] = found
+        return found
+
+    return keep
+
+
+def _attended(queries: Tensor, keys: Tensor, head: int, scale: float) -> Tensor:
+    """The weights float32 [batch, tokens, source] of `queries` [batch, tokens, width] to `keys` of one head."""
+    width = keys.shape[-1]
+    own = queries[..., head * width : (head + 1) * width] * scale
+    return (own.float() @ keys.transpose(1, 2).float()).softmax(-1)
 
 
 class EncoderModule(nn.Module):

@@ -30,9 +30,9 @@ def open_recognizer(
                 f"{bundle.path} is none. Leave them out."
             )
         return SpeechRecognizer(bundle, target, threads, spinning, options)
-    if options.beam is not None:
+    if options.language_model is not None:
         raise UsageError(
-            f"--beam and --language-model decode the output of a CTC head, and {bundle.path} is an encoder-decoder. "
-            "Leave them out."
+            f"--language-model weighs the output of a CTC head, and {bundle.path} is an encoder-decoder. Leave it out."
         )
-    return WhisperRecognizer(bundle, target, threads, spinning, options.whisper, options.max_seconds)
+    beams = 1 if options.beam is None else options.beam.width
+    return WhisperRecognizer(bundle, target, threads, spinning, options.whisper, options.max_seconds, beams)

@@ -3,19 +3,25 @@
 from __future__ import annotations
 
 import time
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Self
 
 import numpy as np
 
-from intaglio.bundle.bundle import Bundle, Decoder, Encoder
+from intaglio.bundle.bundle import Bundle, Decoder, Encoder, Transcriber
 from intaglio.errors import BundleError
 from intaglio.runtime.adapters.adapters import Adapters
 from intaglio.runtime.engines.engine import Engine
 from intaglio.runtime.engines.memory import Array
 from intaglio.runtime.engines.opening import open_engine
-from intaglio.runtime.sessions.decoder import DecoderSession
-from intaglio.runtime.sessions.step import SOURCE
+from intaglio.runtime.sessions.decoder import DecoderSession, Logits
+from intaglio.runtime.sessions.step import LOGITS, SOURCE, present_names
+
+
+def session_outputs(decoder: Decoder, transcriber: Transcriber) -> list[str] | None:
+    """The outputs of the decoder's graph that a session computes, without those for times of words; None: all."""
+    return [LOGITS, *present_names(decoder.layers)] if transcriber.alignment_heads else None
 
 
 class SpeechSession(DecoderSession):
@@ -53,7 +59,8 @@ class SpeechSession(DecoderSession):
         if decoder is None or encoder is None or opened.manifest.transcriber is None:
             raise BundleError(f"bundle {opened.path}: not an encoder-decoder for recordings. Export a Whisper.")
         assert adapters is None and cache_bits is None, "no caller has any"
-        engine = open_engine(opened, target, threads, spinning)
+        outputs = session_outputs(decoder, opened.manifest.transcriber)
+        engine = open_engine(opened, target, threads, spinning, outputs)
         try:
             encoder_engine = open_engine(opened, target, threads, spinning=False, graph=encoder.file)
             return cls(engine, encoder_engine, decoder, encoder, batch)
@@ -69,7 +76,7 @@ class SpeechSession(DecoderSession):
         super().close()
 
     def encode(self, features: Array) -> None:
-        """Restart every row with a window of `features` float32 [batch, bands, frames]."""
+        """Restart every row with a window of `features` float32 [batch or 1, bands, frames]; one is for all rows."""
         began = time.perf_counter()
         (given,) = self.encoder_engine.inputs
         found = self.encoder_engine.run({given.name: features.astype(given.dtype, copy=False)})
@@ -77,6 +84,11 @@ class SpeechSession(DecoderSession):
         self.rollback(0)
         for name, buffer in self._cross_kv.items():
             self.engine.memory.copy(buffer, found[name])
+
+    def append_first(self, tokens: Sequence[int], wanted: int) -> Logits:
+        """Append `tokens` to the first row alone; return the logits [wanted, vocab] at its end."""
+        others = self.batch - 1
+        return self.append([list(tokens), *[[]] * others], [wanted, *[0] * others])[0]
 
     def cross_kv(self, name: str) -> Array:
         """The keys or values of every row's window, the decoder's input `name`, float32."""

@@ -14,6 +14,7 @@ class TimedTokens(NamedTuple):
     tokens: list[int]
     start: int
     end: int
+    before: int  # tokens of the window before its own
 
 
 def cut(tokens: Sequence[int], first_time: int, frames: int) -> tuple[list[TimedTokens], int]:
@@ -30,7 +31,7 @@ def cut(tokens: Sequence[int], first_time: int, frames: int) -> tuple[list[Timed
         times = [token - first_time for token in tokens if token >= first_time]
         if times and times[-1] != 0:
             end = times[-1]
-        return [TimedTokens(list(tokens), 0, end)], frames
+        return [TimedTokens(list(tokens), 0, end, 0)], frames
     if single_ending:
         ends.append(len(tokens))
     else:
@@ -39,6 +40,6 @@ def cut(tokens: Sequence[int], first_time: int, frames: int) -> tuple[list[Timed
     for end in ends:
         part = list(tokens[first:end])
         last = part[-1] if end != ends[-1] or single_ending else part[-2]
-        segments.append(TimedTokens(part, part[0] - first_time, last - first_time))
+        segments.append(TimedTokens(part, part[0] - first_time, last - first_time, first))
         first = end
     return segments, frames if single_ending else (tokens[first - 2] - first_time) * STRIDE

@@ -1,4 +1,4 @@
-"""Write the text of one window: greedy, and at higher temperatures where that failed."""
+"""Write the text of one window: greedy or by a beam search, and at higher temperatures where that failed."""
 
 from __future__ import annotations
 
@@ -10,8 +10,9 @@ from dataclasses import dataclass
 import numpy as np
 
 from intaglio.bundle.bundle import Transcriber
+from intaglio.runtime.speech.whisper.beams import search_text
 from intaglio.runtime.speech.whisper.session import SpeechSession
-from intaglio.runtime.speech.whisper.token_rules import TokenRules, log_softmax
+from intaglio.runtime.speech.whisper.token_rules import Scores, TokenRules, log_softmax
 from intaglio.runtime.speech.whisper_options import Fallback
 
 
@@ -41,35 +42,44 @@ class Written:
 def write_window(
     session: SpeechSession,
     transcriber: Transcriber,
+    context: Sequence[int],
     prompt: Sequence[int],
     rules: TokenRules,
     fallback: Fallback,
     random: np.random.Generator,
 ) -> Written:
-    """Write the window that `session` has encoded, after the tokens of `prompt`."""
+    """Write the window that `session` has encoded, after the tokens of `context` and of `prompt`, the text's start."""
+    before = [*context, *prompt]
+    ends, limit = session.decoder.eos_token_ids, session.decoder.max_positions
     for temperature in fallback.temperatures:
-        written = _write(session, transcriber, prompt, rules, temperature, random)
+        session.rollback(0)
+        logits = session.append_first(before, len(prompt))
+        no_speech = float(np.exp(log_softmax(logits[0])[transcriber.no_speech]))  # after the token that starts a text
+        if session.batch > 1 and temperature == 0:
+            tokens, total = search_text(session, before, logits[-1], rules)
+        else:
+            tokens, total = _sample_text(session, limit - len(before), logits[-1], rules, temperature, random)
+        ratio = compression_ratio(tokens, session.decoder.vocab_size)
+        kept = tokens[:-1] if tokens[-1] in ends else tokens
+        written = Written(kept, total / len(tokens), ratio, no_speech, temperature)
         if not written.failed(fallback):
             break
     return written
 
 
-def _write(
+def _sample_text(
     session: SpeechSession,
-    transcriber: Transcriber,
-    prompt: Sequence[int],
+    limit: int,
+    logits: Scores,
     rules: TokenRules,
     temperature: float,
     random: np.random.Generator,
-) -> Written:
-    ends = session.decoder.eos_token_ids
-    session.rollback(0)
-    (logits,) = session.append([list(prompt)], [len(prompt)])
-    no_speech = float(np.exp(log_softmax(logits[0])[transcriber.no_speech]))  # after the token that starts a text
+) -> tuple[list[int], float]:
+    """At most `limit` tokens after `logits`, with the end if there is one, and their log-probability."""
     tokens: list[int] = []
     total = 0.0
     while True:
-        scores = rules.apply(logits[-1], tokens)
+        scores = rules.apply(logits, tokens)
         logs = log_softmax(scores)
         token = int(scores.argmax())
         if temperature > 0:
@@ -77,12 +87,9 @@ def _write(
             token = int(random.choice(len(weights), p=weights / weights.sum()))
         total += float(logs[token])
         tokens.append(token)
-        if token in ends or len(prompt) + len(tokens) >= session.decoder.max_positions:
-            break
-        (logits,) = session.append([[token]], [1])
-    ratio = compression_ratio(tokens, session.decoder.vocab_size)
-    kept = tokens[:-1] if tokens[-1] in ends else tokens
-    return Written(kept, total / len(tokens), ratio, no_speech, temperature)
+        if token in session.decoder.eos_token_ids or len(tokens) >= limit:
+            return tokens, total
+        logits = session.append_first([token], 1)[-1]
 
 
 def compression_ratio(tokens: Sequence[int], vocabulary: int) -> float:

@@ -18,8 +18,9 @@ from tiny_decoders import END, VOCABULARY
 from tiny_encoder_decoders import FAMILIES, PADDING, SIZES
 
 from intaglio.bundle.bundle import Bundle, Decoder
+from intaglio.bundle.external_data import external_data_files
 from intaglio.bundle.inspection import inspect
-from intaglio.bundle.model_file import load
+from intaglio.bundle.model_file import load, outline
 from intaglio.errors import BundleError, SourceError, UsageError
 from intaglio.exporters import export
 from intaglio.exporters.encoder_decoders.check import Pair, outputs_of
@@ -308,6 +309,25 @@ def test_compressing_copies_the_encoder_and_keeps_shared_weights(make_encoder_de
     assert str(load(tmp_path / "plain" / "model.onnx").graph.initializers["shared.weight"].const_value.location) == (
         "shared.data"
     )
+
+
+@pytest.mark.proof
+def test_compressing_the_encoder_copies_the_decoder(make_encoder_decoder: Make, tmp_path: Path) -> None:
+    """Weights that both graphs use stay shared, and are the encoder's own once it has changed them."""
+    _, bundle = make_encoder_decoder("t5", d_model=64, d_ff=128)
+    expected = in_rows(graph_outputs(bundle, PAIRS)["logits"])
+    for recipe, shares in (("fold", True), ("int8-weights", False)):
+        output = tmp_path / recipe
+        result = compress(bundle, output, recipe, graph="encoder.onnx")
+        assert result.untouched == ["model.onnx"] and {each.graph for each in result.passes} == {"encoder.onnx"}
+        for name in ("model.onnx", "shared.data"):
+            assert (output / name).read_bytes() == (bundle / name).read_bytes()
+        assert ("shared.data" in external_data_files(outline(output / "encoder.onnx"))) == shares
+        found = in_rows(graph_outputs(output, PAIRS)["logits"])
+        assert (np.abs(found - expected).max() < 1e-4) == shares
+        assert np.abs(found - expected).max() < 0.1 * np.abs(expected).max()
+    both = compress(tmp_path / "int8-weights", tmp_path / "both", "int8-weights")
+    assert not (tmp_path / "both" / "shared.data").exists() and both.bytes_after < both.bytes_before
 
 
 def test_unsupported_verbs_for_two_graphs_are_refused_in_one_line(make_encoder_decoder: Make, tmp_path: Path) -> None:

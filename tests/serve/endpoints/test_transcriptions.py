@@ -125,7 +125,7 @@ def test_stream_returns_words_of_each_window(speaker: openai.OpenAI) -> None:
 @pytest.mark.parametrize(
     ("options", "param", "expected_error"),
     [
-        ({"prompt": "Names: Ann"}, "prompt", "read none"),
+        ({"prompt": "Names: Ann"}, "prompt", "reads none"),
         ({"temperature": 0.4}, "temperature", "nothing is sampled"),
         ({"response_format": "diarized_json"}, "response_format", "expected one of json, text, srt"),
         ({"language": "../en"}, "language", "expected a code"),

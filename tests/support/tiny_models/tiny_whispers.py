@@ -28,6 +28,7 @@ SETTINGS: dict[str, Any] = {
     "prev_sot_token_id": TOKEN["startofprev"],
     "return_timestamps": False,
     "max_length": 48,
+    "alignment_heads": [[0, 1], [0, 2], [0, 3]],
 }
 
 
@@ -70,11 +71,12 @@ def save_whisper(folder: Path, seed: int = 0, decoder_layers: int = 1, **setting
     )
     model.save_pretrained(folder)
     transformers.WhisperFeatureExtractor(chunk_length=SECONDS).save_pretrained(folder)
-    _write_tokenizer(folder)
+    write_tokenizer(folder)
     return folder
 
 
-def _write_tokenizer(folder: Path) -> None:
+def write_tokenizer(folder: Path) -> None:
+    """Write the tokenizer of single bytes into `folder`."""
     from tokenizers import AddedToken, Tokenizer, decoders, models, pre_tokenizers
 
     alphabet = sorted(pre_tokenizers.ByteLevel.alphabet())

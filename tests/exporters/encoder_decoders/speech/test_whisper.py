@@ -7,63 +7,23 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-import numpy as np
-import numpy.typing as npt
 import pytest
 from served import served
 from sound_files import write_sound
 from tiny_whispers import SECONDS, SETTINGS, TOKEN, VOCABULARY, save_whisper
+from whisper_texts import LONG, RATE, SHORT, WHOLE, library, spoken, written
 
 from intaglio import bench, export, run, validate
-from intaglio.bundle.bundle import Bundle
-from intaglio.errors import BundleError, IntaglioError, SourceError, UsageError
+from intaglio.errors import BundleError, SourceError, UsageError
 from intaglio.exporters.encoder_decoders.speech.front_end import read_log_mel
 from intaglio.exporters.encoder_decoders.speech.tokens import text_tokens
 from intaglio.graph_passes import compress
 from intaglio.runtime.generation.generate import TextGenerator
-from intaglio.runtime.speech.whisper.recognizer import WhisperRecognizer, WhisperTranscription
 from intaglio.runtime.speech.whisper.window import Written
-from intaglio.runtime.speech.whisper_options import GREEDY, Fallback, WhisperOptions
-from intaglio.samples.speech_samples import recordings
+from intaglio.runtime.speech.whisper_options import GREEDY, Fallback
 
-RATE = 16_000
-SHORT, WHOLE, LONG = 20_000, RATE * SECONDS, 70_000  # samples: part of a window, one, and more than two
 KINDS, OTHERS = ["whisper"], list[str]()
 RECIPES = ("float16", "int8-weights")
-
-Samples = npt.NDArray[np.float32]
-
-
-def spoken(samples: int, number: int = 0) -> Samples:
-    return recordings()[number].samples[8000 : 8000 + samples]
-
-
-@pytest.fixture(scope="module")
-def whisper(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The folder of a checkpoint, and of its bundle."""
-    folder = tmp_path_factory.mktemp("whisper")
-    checkpoint = save_whisper(folder / "checkpoint")
-    exported = export(str(checkpoint), folder / "bundle")
-    assert exported.passed and exported.outputs["features"].max_abs < 5e-5
-    assert all(each.max_abs < 2 * each.limit for each in exported.outputs.values())  # 2e-5 of the largest number
-    return folder
-
-
-def library(checkpoint: Path, samples: Samples, **options: Any) -> list[list[int]]:
-    """The tokens of each segment that transformers writes."""
-    import transformers
-
-    model = transformers.WhisperForConditionalGeneration.from_pretrained(checkpoint, attn_implementation="eager").eval()
-    extractor = transformers.WhisperFeatureExtractor.from_pretrained(checkpoint)
-    whole = {"truncation": False, "padding": "longest"} if len(samples) > WHOLE else {}
-    features = extractor(samples, sampling_rate=RATE, return_tensors="pt", **whole).input_features
-    found = model.generate(features, return_segments=True, **options)
-    return [segment["tokens"].tolist() for segment in found["segments"][0]]
-
-
-def written(bundle: Path, samples: Samples, **options: Any) -> WhisperTranscription:
-    with WhisperRecognizer(Bundle.open(bundle), options=WhisperOptions(**{"fallback": GREEDY, **options})) as opened:
-        return opened.transcribe_samples([samples])
 
 
 @pytest.mark.proof
@@ -173,11 +133,22 @@ def test_server_transcribes_and_translates(whisper: Path, tmp_path: Path) -> Non
         english = client.audio.translations.create(**given)
         assert english.text != found.text
         assert client.audio.transcriptions.create(**{**given, "response_format": "text"})
+        prompted = client.audio.transcriptions.create(**given, language="fr", prompt="Ann, Bäcker")
+        expected = written(whisper / "bundle", spoken(LONG), language="fr", prompt="Ann, Bäcker", fallback=Fallback())
+        assert [each.tokens for each in prompted.segments] == [each.tokens for each in expected.segments]
+        assert prompted.text != found.text
+        timed = client.audio.transcriptions.create(**given, language="fr", timestamp_granularities=["word"])
+        assert timed.text == found.text and timed.words
+        expected = written(whisper / "bundle", spoken(LONG), language="fr", word_timestamps=True, fallback=Fallback())
+        words = [word for each in expected.segments for word in each.words or ()]
+        assert [(word.word, word.start, word.end) for word in timed.words] == [
+            (word.text, word.start, word.end) for word in words
+        ]
         vtt = client.audio.transcriptions.create(**{**given, "response_format": "vtt"})
         assert vtt.startswith("WEBVTT\n\n00:0")
         for changed, message in (
             ({"language": "xx"}, "expected one of de, en, fr"),
-            ({"timestamp_granularities": ["word"]}, "times of segments, not of words"),
+            ({"prompt": "<|en|>"}, "prompt has <|en|>, a special token"),
             ({"response_format": "json", "include": ["logprobs"]}, "no logprobs"),
         ):
             with pytest.raises(openai.BadRequestError, match=message):
@@ -191,17 +162,27 @@ def test_options_of_other_models_are_named(whisper: Path, tmp_path: Path) -> Non
         list(run(bundle, [recording], language="xx"))
     with pytest.raises(UsageError, match="task 'sing': expected one of transcribe, translate"):
         list(run(bundle, [recording], task="sing"))
-    with pytest.raises(UsageError, match="--beam and --language-model decode the output of a CTC head"):
-        list(run(bundle, [recording], beam=5))
     with pytest.raises(UsageError, match="Add --wer LIST"):
         validate(bundle)
     with pytest.raises(BundleError, match="its task is 'transcribe', not 'text-to-text'"):
         TextGenerator(bundle)
-    with pytest.raises(IntaglioError, match="which is not measured"):
-        bench(bundle)
+    with pytest.raises(UsageError, match="--concurrency 2: a Whisper transcribes one recording at a time"):
+        bench(bundle, concurrency=(2,))
+    with pytest.raises(UsageError, match=r"--strategy: .* is a speech recogniser"):
+        bench(bundle, strategy="sample")
     table = tmp_path / "list.tsv"
     table.write_text("short.wav\tsome words\n")
     assert validate(bundle, wer=table).wer is not None
+
+
+@pytest.mark.proof
+def test_bench_measures_encoder_and_decoder(whisper: Path) -> None:
+    result = bench(whisper / "bundle", requests=3, rounds=1, threads=1)
+    assert (result.kind, result.unit) == ("recogniser", "seconds of audio")
+    (row,) = result.rows
+    assert row.requests == 3 and row.first_token and row.per_token
+    assert row.first_token.median_ms + row.per_token.median_ms < row.median_ms  # texts of several tokens
+    assert row.throughput == pytest.approx(SECONDS * row.requests_per_second)
 
 
 @pytest.mark.parametrize(
@@ -244,6 +225,9 @@ def test_invalid_feature_extractors_are_named(changes: dict[str, Any], message: 
         ({"language": "xx"}, "language 'xx' is not in lang_to_id"),
         ({"task": "sing"}, "task 'sing' is not in task_to_id"),
         ({"forced_decoder_ids": [[1]]}, "forced_decoder_ids is '[[1]]'"),
+        ({"alignment_heads": [[1]]}, "alignment_heads is '[[1]]'"),
+        ({"alignment_heads": [[0, -1]]}, "alignment_heads is '[[0, -1]]'"),
+        ({"alignment_heads": {"a": 1}}, "alignment_heads is"),
     ],
 )
 def test_invalid_tokens_are_named(changes: dict[str, Any], message: str, tmp_path: Path) -> None:
