@@ -1,11 +1,12 @@
 """How fast is attention to a cache, against ONNX Runtime's own operator?
 
-    python benchmarks/cached_attention.py [--bundle BUNDLE] [--threads N ...] [--rounds N] [--json]
+    python benchmarks/cached_attention.py [--bundle BUNDLE] [--cache-bits 8] [--threads N ...] [--rounds N] [--json]
 
 One node of each, with the same queries, keys, values and mask in float32, takes turns in one process, idle threads
 asleep. Gigabytes a second count the keys and values of the slots that are attended to. The limit: never slower, and
 at least twice as fast for rows of 100 to 4000 tokens. With a decoder's bundle, whole steps of one token are measured
-instead, of one row and of eight, in which attention is a part.
+instead, of one row and of eight, in which attention is a part. With --cache-bits the caches hold slots of so many bits,
+and "theirs" is our own operator on caches of float32.
 """
 
 from __future__ import annotations
@@ -28,8 +29,10 @@ from integer_encoder import processor
 from onnx import TensorProto, helper
 
 from intaglio.plugins import ort as kernels
+from intaglio.plugins.quantize_cache.slots import dequantize, quantize
 from intaglio.plugins.registry import DOMAIN, VERSION
 from intaglio.runtime.engines.onnxruntime import engine
+from intaglio.runtime.engines.onnxruntime.quantized_cache import CACHE_BITS
 from intaglio.runtime.sessions.decoder import DecoderSession
 
 OURS, THEIRS = ("CachedAttention", DOMAIN), ("Attention", "")
@@ -87,16 +90,18 @@ class Row(msgspec.Struct):
 
 @click.command()
 @click.option("--bundle", type=click.Path(path_type=Path, exists=True), help="Decoder for at least 4096 tokens.")
+@click.option("--cache-bits", type=click.Choice([*map(str, CACHE_BITS)]), help="Of quantised caches.")
 @click.option("--threads", multiple=True, default=(1, 2), show_default=True)
 @click.option("--rounds", default=9, show_default=True)
 @click.option("--json", "as_json", is_flag=True)
-def main(bundle: Path | None, threads: Sequence[int], rounds: int, as_json: bool) -> None:
+def main(bundle: Path | None, cache_bits: str | None, threads: Sequence[int], rounds: int, as_json: bool) -> None:
     """Print a table of all shapes, or of a bundle's steps."""
     machine, random = processor(), np.random.default_rng(0)
+    bits = None if cache_bits is None else int(cache_bits)
     if bundle is None:
-        rows = [measure(shape, count, rounds, random) for count in threads for shape in SHAPES]
+        rows = [measure(shape, bits, count, rounds, random) for count in threads for shape in SHAPES]
     else:
-        rows = [steps(bundle, lengths, count, rounds) for count in threads for lengths in ((900,), ROWS)]
+        rows = [steps(bundle, lengths, bits, count, rounds) for count in threads for lengths in ((900,), ROWS)]
     if as_json:
         print(msgspec.json.encode({"processor": machine, "rows": rows}).decode())
         return
@@ -107,32 +112,48 @@ def main(bundle: Path | None, threads: Sequence[int], rounds: int, as_json: bool
         print(f"{row.threads:7}  {row.title:36}  {times}")
 
 
-def measure(shape: Shape, threads: int, rounds: int, random: np.random.Generator) -> Row:
+def measure(shape: Shape, bits: int | None, threads: int, rounds: int, random: np.random.Generator) -> Row:
     """Both operators in turn. Raises `SystemExit` if their results differ."""
-    arrays = shape.arrays(random)
-    sessions = [session(*operator, arrays, threads) for operator in (OURS, THEIRS)]
-    ours, theirs = (each.run(None, arrays)[0] for each in sessions)
-    if (error := float(np.abs(ours - theirs).max() / np.abs(theirs).max())) > ERROR:
+    arrays = theirs = shape.arrays(random)
+    attributes: dict[str, int] = {}
+    if bits is not None:
+        of_keys, of_values = CACHE_BITS[bits]
+        slots = {"key": quantize(arrays["key"], of_keys), "value": quantize(arrays["value"], of_values)}
+        floats = {"key": dequantize(slots["key"], shape.depth, of_keys)}
+        floats["value"] = dequantize(slots["value"], shape.depth, of_values)
+        attributes = {"key_bits": of_keys, "value_bits": of_values, "value_depth": shape.depth}
+        arrays, theirs = {**arrays, **slots}, {**arrays, **floats}
+    peer = THEIRS if bits is None else OURS
+    runs = [
+        (session(*OURS, arrays, shape.depth, threads, **attributes), arrays),
+        (session(*peer, theirs, shape.depth, threads), theirs),
+    ]
+    found, expected = (each.run(None, given)[0] for each, given in runs)
+    if (error := float(np.abs(found - expected).max() / np.abs(expected).max())) > ERROR:
         raise SystemExit(f"{shape.title}: the results differ by {error:.1e} of the largest value.")
-    read = 8 * shape.kv_heads * shape.depth * sum(shape.lengths)
-    return in_turn(shape.title, threads, rounds, [lambda each=each: each.run(None, arrays) for each in sessions], read)
+    read = sum(shape.lengths) * sum(arrays[name][0, :, 0].nbytes for name in ("key", "value"))
+    pair = [lambda each=each, given=given: each.run(None, given) for each, given in runs]
+    return in_turn(shape.title, threads, rounds, pair, read)
 
 
-def steps(bundle: Path, lengths: Sequence[int], threads: int, rounds: int) -> Row:
+def steps(bundle: Path, lengths: Sequence[int], bits: int | None, threads: int, rounds: int) -> Row:
     """Steps of one token for rows with `lengths` slots, which are zeros."""
     title = f"steps of {len(lengths)} rows" if len(lengths) > 1 else f"steps after {lengths[0]}"
+    theirs_attend = bits is not None
     with (
-        with_lengths(bundle, lengths, threads) as ours,
-        patch.object(engine, "can_attend", lambda target: False),
-        with_lengths(bundle, lengths, threads) as theirs,
+        with_lengths(bundle, lengths, bits, threads) as ours,
+        patch.object(engine, "can_attend", lambda target: theirs_attend),
+        with_lengths(bundle, lengths, None, threads) as theirs,
     ):
         return in_turn(title, threads, rounds, [ours, theirs], 0)
 
 
 @contextmanager
-def with_lengths(bundle: Path, lengths: Sequence[int], threads: int) -> Iterator[Callable[[], object]]:
+def with_lengths(
+    bundle: Path, lengths: Sequence[int], bits: int | None, threads: int
+) -> Iterator[Callable[[], object]]:
     """Open a decoder whose rows have `lengths` slots; yields a function that runs a step and takes it back."""
-    with DecoderSession.open(bundle, batch=len(lengths), threads=threads, spinning=False) as session:
+    with DecoderSession.open(bundle, batch=len(lengths), threads=threads, spinning=False, cache_bits=bits) as session:
         session.cache.grow(-(-(max(lengths) + 1) // 128) * 128)
         session.lengths[:] = lengths
 
@@ -156,12 +177,14 @@ def in_turn(title: str, threads: int, rounds: int, pair: Sequence[Callable[[], o
     return Row(title, threads, mine, other, statistics.median(b / a for a, b in times), read / mine / 1e6)
 
 
-def session(operator: str, domain: str, arrays: dict[str, Any], threads: int) -> onnxruntime.InferenceSession:
+def session(
+    operator: str, domain: str, arrays: dict[str, Any], depth: int, threads: int, **attributes: int
+) -> onnxruntime.InferenceSession:
     """A graph of one node."""
-    kinds = {name: TensorProto.BOOL if array.dtype == np.bool_ else TensorProto.FLOAT for name, array in arrays.items()}
+    kinds = {name: helper.np_dtype_to_tensor_dtype(array.dtype) for name, array in arrays.items()}
     inputs = [helper.make_tensor_value_info(name, kinds[name], array.shape) for name, array in arrays.items()]
-    output = helper.make_tensor_value_info("context", TensorProto.FLOAT, arrays["query"].shape)
-    node = helper.make_node(operator, list(arrays), ["context"], domain=domain, scale=1.0)
+    output = helper.make_tensor_value_info("context", TensorProto.FLOAT, (*arrays["query"].shape[:3], depth))
+    node = helper.make_node(operator, list(arrays), ["context"], domain=domain, scale=1.0, **attributes)
     opsets = [helper.make_opsetid("", 24), helper.make_opsetid(DOMAIN, VERSION)]
     graph = helper.make_graph([node], "attention", inputs, [output])
     model: onnx.ModelProto = helper.make_model(graph, opset_imports=opsets, ir_version=11)
