@@ -1,7 +1,7 @@
 """Pack small unsigned integers into int32 words, in the format of LutMatMul and GroupMatMul.
 
 Number k of a row is bits [k·bits, (k + 1)·bits) of the row's little-endian bit stream: `bits` words hold 32 numbers,
-and with 3 bits, two of them cross the end of a word.
+and with 3, 5 and 6 bits, some of them cross the end of a word.
 """
 
 from __future__ import annotations

@@ -70,6 +70,35 @@ static int32_t planes_for(int32_t activation_bits) {
 
 static int64_t weight_bytes(const GroupFormat& format) { return Layout(format).bytes; }
 
+// Puts the numbers of a row into lane `lane`, or its four bytes, of the units of a block.
+template <typename Lane, int BITS>
+static void pack_row_of(const uint32_t* words, int64_t units, int lane, uint8_t* target) {
+    constexpr int DEPTH = unit_depth(BITS);
+    for (int64_t first = 0; first < units * DEPTH; first += DEPTH, target += BLOCKS * unit_bytes(BITS)) {
+#pragma GCC unroll 32
+        for (int k = 0; k < DEPTH; ++k) {
+            const int value = index_at(words, first + k, BITS);
+            if (sizeof(Lane) == 4) {
+                put_index<Lane>(target, BITS, k, lane, value);
+            } else {
+                put_index<Lane>(target, BITS, k / 4, lane * 4 + k % 4, value);
+            }
+        }
+    }
+}
+
+template <typename Lane>
+static void pack_row(const uint32_t* words, int bits, int64_t units, int lane, uint8_t* target) {
+    switch (bits) {
+        case 2: return pack_row_of<Lane, 2>(words, units, lane, target);
+        case 3: return pack_row_of<Lane, 3>(words, units, lane, target);
+        case 4: return pack_row_of<Lane, 4>(words, units, lane, target);
+        case 5: return pack_row_of<Lane, 5>(words, units, lane, target);
+        case 6: return pack_row_of<Lane, 6>(words, units, lane, target);
+        default: return pack_row_of<Lane, 8>(words, units, lane, target);
+    }
+}
+
 static void pack_weight(const GroupFormat& format, const int32_t* numbers, const float* scales,
                         const uint8_t* zero_points, int64_t begin, int64_t end, void* packed) {
     const Layout layout(format);
@@ -92,15 +121,11 @@ static void pack_weight(const GroupFormat& format, const int32_t* numbers, const
             }
             if (row >= format.rows) continue;
             const uint32_t* const words = reinterpret_cast<const uint32_t*>(numbers) + row * (format.depth * bits / 32);
-            for (int64_t k = 0; k < format.depth; ++k) {
-                const int64_t unit = k / unit_depth(bits);
-                const int within = int(k % unit_depth(bits)), value = index_at(words, k, bits);
-                uint8_t* const target = units + (unit * BLOCKS + block) * unit_bytes(bits);
-                if (format.planes == 0) {
-                    put_index<uint32_t>(target, bits, within, lane, value);
-                } else {
-                    put_index<uint8_t>(target, bits, within / 4, lane * 4 + within % 4, value);
-                }
+            uint8_t* const target = units + block * unit_bytes(bits);
+            if (format.planes == 0) {
+                pack_row<uint32_t>(words, bits, layout.units, lane, target);
+            } else {
+                pack_row<uint8_t>(words, bits, layout.units, lane, target);
             }
         }
     }

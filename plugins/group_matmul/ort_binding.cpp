@@ -17,7 +17,7 @@ public:
           kind_(node),
           group_size_(node.integer("group_size")),
           has_zero_points_(node.input_count() > 3) {
-        const int64_t least = kind_.bits == 3 ? 32 : 16;  // values of K of the largest unit
+        const int64_t least = kind_.bits % 2 ? 32 : 16;  // values of K of the largest unit
         if (group_size_ < least || group_size_ > LARGEST_GROUP || group_size_ % least != 0 || kind_.depth % group_size_ != 0) {
             throw Error("group_size: " + std::to_string(group_size_) + ", expected a multiple of " + std::to_string(least) + ", at most " +
                         std::to_string(LARGEST_GROUP) + ", that divides K=" + std::to_string(kind_.depth));

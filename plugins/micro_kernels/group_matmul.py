@@ -94,7 +94,7 @@ class GroupMatMulEmitter:
             offset = unit * TILE_BLOCKS * unit_bytes(self.case.bits) + within
             self.unpacking.load(emit, name, "unit", offset, [vector % self.vectors for vector in here])
             for vector in here:
-                numbers = self.unpacking.masked(name, self.unpacking.place(vector % self.vectors))
+                numbers = self.unpacking.numbers(name, vector % self.vectors)
                 if self.bytes:
                     emit(f"const __m512i w{block}_{vector} = {numbers};")
                 else:

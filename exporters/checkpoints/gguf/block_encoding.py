@@ -122,6 +122,11 @@ def _blocks(name: str, weight: GroupedWeight) -> _Blocks:
             f"{name}: its inputs are in the order of their groups (desc_act), and GGUF has them in their own. Write "
             "--format gptq or compressed-tensors."
         )
+    if weight.group_size % ELEMENTS:
+        raise SourceError(
+            f"{name}: groups of {weight.group_size}, and the types of GGUF that are written have blocks of {ELEMENTS}. "
+            "Keep the GGUF file that it came from, or compress the checkpoint in floating point."
+        )
     groups = weight.read()
 
     def per_block(values: npt.NDArray[Any]) -> npt.NDArray[Any]:

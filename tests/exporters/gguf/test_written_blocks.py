@@ -37,13 +37,13 @@ def halves(*shape: int, seed: int = 0) -> np.ndarray[Any, Any]:
 @settings(max_examples=examples(60))
 @given(st.data())
 def test_the_library_decodes_the_same_numbers(data: st.DataObject) -> None:
-    bits, seed = data.draw(st.sampled_from([2, 3, 4, 8])), data.draw(st.integers(0, 99))
+    bits, seed = data.draw(st.sampled_from([2, 3, 4, 5, 6, 8])), data.draw(st.integers(0, 99))
     group_size = data.draw(st.sampled_from([32, 64, 128, 256]))
     scales = halves(data.draw(st.integers(1, 4)), data.draw(st.integers(1, 3)), seed=seed)
     symmetric = bits == 8 or data.draw(st.booleans())
     zeros = 2 ** (bits - 1) if symmetric else np.random.default_rng(seed).integers(0, 2**bits, scales.shape)
     minimums = None
-    if bits < 8 and data.draw(st.booleans()):
+    if bits < 6 and data.draw(st.booleans()):
         zeros, minimums = 0, halves(*scales.shape, seed=seed + 1)
     weight = weight_of(bits, zeros, scales, minimums, group_size, seed)
     number, blocks = encoded("layer", [weight])
@@ -59,6 +59,9 @@ def test_the_library_decodes_the_same_numbers(data: st.DataObject) -> None:
         (4, 8, None, "Q4_0"),
         (4, 0, 0.5, "Q4_1"),
         (4, 0, None, "Q4_1"),
+        (5, 16, None, "Q5_0"),
+        (5, 0, 0.5, "Q5_1"),
+        (6, 32, None, "Q8_0"),
         (8, 128, None, "Q8_0"),
         (8, 120, None, ""),
     ],
@@ -84,6 +87,8 @@ def test_numbers_that_are_no_halves_are_refused_by_name() -> None:
         encoded("layer", [weight_of(4, 8, scales / 3)])
     with pytest.raises(SourceError, match=r"^layer: its minimums are no float16 numbers"):
         encoded("layer", [weight_of(4, 0, scales, scales / 3)])
+    with pytest.raises(SourceError, match=r"^layer: groups of 16, .* blocks of 32"):
+        encoded("layer", [weight_of(6, 32, scales, group_size=16)])
     ordered = weight_of(4, 8, scales)
     with pytest.raises(SourceError, match=r"^layer: .*desc_act"):
         encoded("layer", [GroupedWeight(ordered.shape, 4, 32, ordered.read, np.arange(64))])
