@@ -29,6 +29,9 @@ from intaglio.targets import TARGETS, Target
 
 EXTERNAL_DATA_FOLDER = "session.model_external_initializers_file_folder_path"  # for a model that is not a file
 
+# Operators whose kernels keep a copy of their weights: those of a bundle are mapped into memory, and so are there once.
+PACKING = {"GroupMatMul", "LutMatMul"}
+
 # Element type in ONNX Runtime -> in NumPy.
 DTYPES = {
     "tensor(float)": "float32",
@@ -84,12 +87,13 @@ class OnnxRuntimeEngine(Engine):
         attends = isinstance(source, Bundle) and source.manifest.decoder is not None and can_attend(TARGETS[target])
         if operators is not None and attends:
             operators = [*operators, OPERATOR]
+        packs = isinstance(source, Bundle) and not PACKING.isdisjoint(source.manifest.custom_operators)
         if TARGETS[target].needs_gpu:
             self.memory = self._device = memory or DeviceMemory()
             self._owns_device = memory is None
         with runnable(path, options, operators, TARGETS[target].needs_gpu) as file:
             model: str | bytes = str(file)
-            if outputs is not None or exact or attends or adapters is not None:
+            if packs or attends or exact or outputs is not None or adapters is not None:
                 part = partial_graph(file, outputs)
                 if exact:
                     keep_activations(part)

@@ -10,6 +10,7 @@ from operator_bounds import check_outputs
 from operator_cases import Case
 
 from intaglio.bundle.model_file import save
+from intaglio.compression import compress
 from intaglio.plugins import OPS
 from intaglio.plugins.bit_packing import pack
 from intaglio.plugins.kernel_check.node_model import feeds, node_model
@@ -59,3 +60,10 @@ def _check(folder: Path, case: Case) -> None:
         assert resident(path.with_name("model.onnx.data")) < case.inputs[1].nbytes / 8
         got = engine.run(feeds(case, constants=True))
     check_outputs(case, [*got.values()], OPS[case.operator].reference(case.inputs, case.attributes))
+
+
+def test_weights_in_a_bundles_own_file_are_mapped_where_kernels_pack_them(tiny_bundle: Path, tmp_path: Path) -> None:
+    compress(tiny_bundle, tmp_path / "packed", "rtn")
+    path = tmp_path / "packed" / "model.onnx"
+    with open_engine(path.parent):
+        assert resident(path) < path.stat().st_size
