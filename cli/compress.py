@@ -100,7 +100,7 @@ class ListsRecipes(Verb):
 )
 @section("Options of the passes")
 @click.option(
-    "--bits", type=int, help="Bits per weight, for the passes with this option: 2, 3 or 4; with groups also 8."
+    "--bits", type=int, help="Bits per weight, for the passes with this option: 2, 3 or 4; with groups also 5, 6, 8."
 )
 @click.option(
     "--group-size", type=int, help="Weights per group, for the passes with this option: a multiple of 32, or 0."

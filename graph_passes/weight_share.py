@@ -12,6 +12,7 @@ import onnx_ir as ir
 from intaglio.graph_passes.graphs import all_nodes, constant
 from intaglio.graph_passes.weights.linear_layers import all_layers, layer_name, stored
 from intaglio.plugins import DOMAIN, OPS
+from intaglio.plugins.group_matmul.look_up import codes_looked_up
 from intaglio.plugins.group_matmul.minimums import completes_groups
 
 INTEGERS = {ir.DataType.INT8, ir.DataType.UINT8, ir.DataType.INT4, ir.DataType.UINT4}
@@ -75,14 +76,15 @@ def weight_share(model: ir.Model, asked: Collection[str] = ()) -> WeightShare:
             done.update(_own(node))
         elif node.domain == "" and node.op_type in FACTORS:
             done.update(_integers(node.inputs[FACTORS[node.op_type]]))
-        elif node.domain == "" and node.op_type == "Gather":
-            tables.update(_integers(node.inputs[0]))
+        elif node.domain == "" and node.op_type == "Gather" and not completes_groups(node.inputs[0].name):  # type: ignore[union-attr]
+            tables.update(_looked_up(node) or _integers(node.inputs[0]))
             table, _ = stored(node.inputs[0])
             tensor = constant(table)
-            if table is not None and tensor is not None and table not in left and not completes_groups(table.name):
+            if table is not None and tensor is not None and table not in left:
                 left[table] = LeftWeight(layer_name(table), tensor.size, "table", False)
     largest_first = sorted(left.values(), key=lambda weight: -weight.elements)
-    return WeightShare(sum(done.values()), sum(tables.values()), largest_first)
+    looked_up = sum(count for table, count in tables.items() if table not in done)
+    return WeightShare(sum(done.values()), looked_up, largest_first)
 
 
 def _own(node: ir.Node) -> dict[ir.Value, int]:
@@ -94,6 +96,14 @@ def _own(node: ir.Node) -> dict[ir.Value, int]:
     if weight is None or weight.shape is None:
         return {}
     return {weight: weight.shape.numpy()[0] * node.attributes["K"].as_int()}
+
+
+def _looked_up(node: ir.Node) -> dict[ir.Value, int]:
+    """Return the packed codes that a Gather looks up and their number; empty without."""
+    codes, table = codes_looked_up(node), node.inputs[0]
+    if codes is None or table is None or table.shape is None:
+        return {}
+    return {table: table.shape.numpy()[0] * codes.width}
 
 
 def _integers(value: ir.Value | None) -> dict[ir.Value, int]:

@@ -1,7 +1,7 @@
 """Pack small unsigned integers into int32 words, in the format of LutMatMul and GroupMatMul.
 
 Number k of a row is bits [k·bits, (k + 1)·bits) of the row's little-endian bit stream: `bits` words hold 32 numbers,
-and with 3 bits, two of them cross the end of a word.
+and with 3, 5 and 6 bits, some of them cross the end of a word.
 """
 
 from __future__ import annotations
@@ -62,26 +62,29 @@ def unpack(packed: npt.NDArray[np.int32], bits: int) -> npt.NDArray[np.uint8]:
     return numbers.reshape(rows, length // bits * WORD)
 
 
-def unpack_body(graph: BodyArithmetic, packed: ir.Value, bits: int, length: int) -> ir.Value:
-    """`unpack` in ONNX: int32 [N, length]. In int32, since TensorRT's parser supports neither uint32 nor bit shifts.
+def unpack_body(graph: BodyArithmetic, packed: ir.Value, bits: int, length: int, axes: int = 1) -> ir.Value:
+    """`unpack` in ONNX: int32 [N, length], N being `axes` axes.
+
+    In int32, since TensorRT's parser supports neither uint32 nor bit shifts.
 
     floor(word / 2^shift) is (word - word mod 2^shift) / 2^shift, which is exact in int32 also for negative words,
     ONNX's Mod having the sign of the divisor. A shift by 31 is made in two steps, as 2^31 is no int32.
     """
+    outer = [0] * axes
     index = np.arange(WORD)
     word, shift = np.divmod(index * bits, WORD)
     below = np.minimum(bits, WORD - shift)  # bits of a number that lie in its first word
-    groups = graph.op("Reshape", packed, graph.constant(np.array([0, length // WORD, bits])))
-    first = graph.op("Gather", groups, graph.constant(word, np.int32), axis=2)
+    groups = graph.op("Reshape", packed, graph.constant(np.array([*outer, length // WORD, bits])))
+    first = graph.op("Gather", groups, graph.constant(word, np.int32), axis=axes + 1)
     for step in (shift // 2, shift - shift // 2):
         first = _shift_right(graph, first, 2**step)
     numbers = graph.op("Mod", first, graph.constant(2**below, np.int32))
     if (below < bits).any():
         after = np.minimum(word + 1, bits - 1)
-        rest = graph.op("Gather", groups, graph.constant(after, np.int32), axis=2)
+        rest = graph.op("Gather", groups, graph.constant(after, np.int32), axis=axes + 1)
         rest = graph.op("Mod", rest, graph.constant(2 ** (bits - below), np.int32))
         numbers = graph.op("Add", numbers, graph.op("Mul", rest, graph.constant(2**below, np.int32)))
-    output: ir.Value = graph.op("Reshape", numbers, graph.constant(np.array([0, length])))
+    output: ir.Value = graph.op("Reshape", numbers, graph.constant(np.array([*outer, length])))
     return output
 
 

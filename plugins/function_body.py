@@ -269,7 +269,7 @@ class FunctionBody(BodyArithmetic):
         return output
 
     def numbers(self, packed: ir.Value, bits: int) -> ir.Value | None:
-        """The numbers packed by `bit_packing`, as a constant [K, N] of uint4 (8 bits: uint8); None if not constant."""
+        """The numbers packed by `bit_packing`, constant [K, N] in `small_integer`; None if not constant."""
         words = self.fixed(packed)
         if words is None:
             return None
@@ -278,8 +278,8 @@ class FunctionBody(BodyArithmetic):
 
     @staticmethod
     def small_integer(bits: int) -> type[np.generic]:
-        """The smallest unsigned dtype of opset 21 for this many bits."""
-        return (ir.DataType.UINT8 if bits == 8 else ir.DataType.UINT4).numpy().type
+        """The smallest unsigned dtype of opset 21 for this many bits: uint4 or uint8."""
+        return (ir.DataType.UINT8 if bits > 4 else ir.DataType.UINT4).numpy().type
 
     def split_heads(self, x: ir.Value, num_heads: int, order: Sequence[int]) -> ir.Value:
         """[batch, length, heads·depth] as [batch, length, heads, depth], its axes then put in `order`."""

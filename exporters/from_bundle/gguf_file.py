@@ -23,7 +23,7 @@ from intaglio.exporters.checkpoints.gguf.weights import PERMUTED, rows_in_file
 from intaglio.exporters.checkpoints.quantized.formats import StoredTensor
 from intaglio.exporters.checkpoints.quantized.grouped_weight import GroupedWeight, rows_of
 from intaglio.exporters.from_bundle.folder import narrowed
-from intaglio.exporters.from_bundle.graph_weights import WEIGHT, GraphWeights
+from intaglio.exporters.from_bundle.graph_weights import HEAD, WEIGHT, GraphWeights
 from intaglio.extras import load
 
 BLOCK = re.compile(r"model\.layers\.(\d+)\.(.+)\.(weight|bias)")
@@ -48,7 +48,8 @@ def write_gguf(path: Path, weights: GraphWeights, bundle: Path, name: str, decod
         for each, array in own.items()
     }
     preferred = str(getattr(config, "dtype", "") or "").removeprefix("torch.")
-    for target, parts in _by_name(weights.tensors, known).items():
+    stored = {each: weight for each, weight in weights.tensors.items() if not (weights.tied and each == HEAD)}
+    for target, parts in _by_name(stored, known).items():
         tensors[target] = _tensor(target, parts, known, config, preferred)
     write_container(path, {"general.name": name, **keys}, tensors)
     opened = Checkpoint.open(str(path))

@@ -3,8 +3,7 @@
 Initializers are named after the checkpoint's tensors, and the passes keep these names:
 
     <name>, <name>_transposed                                     in floating point
-    <path>.packed, .scales, .zero_points, or <path>.weight.packed, …  of GroupMatMul
-    <name>.codes, .scales, .zero_points, .minimums                of an embedding whose codes are looked up
+    <path>.packed, .scales, .zero_points, or <path>.weight.packed, …  of GroupMatMul, and of rows that are looked up
 
 Products that transformers joins while it loads a checkpoint, the gate and up projections of an expert, are cut again.
 """
@@ -14,6 +13,7 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -24,7 +24,7 @@ from intaglio.errors import SourceError
 from intaglio.exporters.checkpoints.quantized.formats import StoredTensor
 from intaglio.exporters.checkpoints.quantized.grouped_weight import GroupedWeight, Groups, rows_of
 from intaglio.exporters.files.computed_tensor import ComputedTensor
-from intaglio.plugins.bit_packing import pack
+from intaglio.plugins.group_matmul.look_up import PACKED, Codes, codes_looked_up
 from intaglio.plugins.group_matmul.minimums import MINIMUMS
 from intaglio.plugins.registry import DOMAIN
 
@@ -32,7 +32,6 @@ PRODUCT, DEQUANTIZE = "GroupMatMul", "DequantizeLinear"
 TRANSPOSED, WEIGHT, HEAD = "_transposed", ".weight", "lm_head.weight"
 JOINT = ".gate_up_proj"  # an expert's first two products, which a traced graph has in one
 PARAMETERS = (WEIGHT, ".bias", ".sinks", JOINT)  # the ends of names; other constants follow from config.json
-LOOKED_UP = 8  # bits of the codes that an embedding looks up
 JOINED = re.compile(r"(.*)\.experts\.(\d+)\.gate_up_proj\.weight")
 CUT = {"w2": ("w1", "w3"), "down_proj": ("gate_proj", "up_proj")}  # an expert's last product -> its first two
 
@@ -43,6 +42,7 @@ class GraphWeights:
 
     tensors: dict[str, StoredTensor]
     tables: frozenset[str]  # whose rows are looked up
+    tied: bool  # whether the head multiplies by the codes of a table
 
     @property
     def grouped(self) -> dict[str, GroupedWeight]:
@@ -68,9 +68,10 @@ class GraphWeights:
 def graph_weights(model: ir.Model) -> GraphWeights:
     """The weights of a graph. Raises `SourceError` for weights that are stored in another form.
 
-    A head that has codes of its own, while the embedding that it is tied to has none, is called `HEAD`.
+    A head that has codes of its own, while the embedding that it is tied to has none, is called `HEAD`, and so is one
+    that has the embedding's codes.
     """
-    tables: set[str] = set()
+    tables, tied = set[str](), False
     found: dict[str, StoredTensor] = {}
     for name, value in model.graph.initializers.items():
         plain = name.removesuffix(TRANSPOSED)
@@ -82,12 +83,17 @@ def graph_weights(model: ir.Model) -> GraphWeights:
         if node.op_type == PRODUCT:
             name = _stem(node.inputs[1], ".packed")
             name = name if name.endswith(WEIGHT) else name + WEIGHT
-            found[HEAD if name in found and isinstance(found[name], ComputedTensor) else name] = _product(model, node)
+            tied = tied or name in tables
+            found[HEAD if name in tables or isinstance(found.get(name), ComputedTensor) else name] = _product(
+                model, node
+            )
+        elif (codes := codes_looked_up(node)) is not None:
+            table = _stem(node.inputs[0], PACKED)
+            found[table] = _look_up(model, table, codes)
+            tables.add(table)
         elif node.op_type == "Gather" and (table := _stem(node.inputs[0], "")) in model.graph.initializers:
-            if table.endswith(".codes"):
-                found[table.removesuffix(".codes")] = _look_up(model, table.removesuffix(".codes"))
-            tables.add(table.removesuffix(".codes"))
-    return GraphWeights(dict(_cut(found)), frozenset(tables))
+            tables.add(table)
+    return GraphWeights(dict(_cut(found)), frozenset(tables), tied)
 
 
 def _stem(value: ir.Value | None, ending: str) -> str:
@@ -139,28 +145,27 @@ def _product(model: ir.Model, node: ir.Node) -> GroupedWeight:
     sorts = x.producer() if x is not None else None
     order = sorts.inputs[1] if sorts is not None and sorts.op_type == "Gather" else None
 
-    def read() -> Groups:
-        factors = array_of(scales).astype(np.float32)
-        middles = np.full(factors.shape, 2 ** (bits - 1), np.uint8) if zeros is None else array_of(zeros)
-        lowest = None if minimums is None else np.ascontiguousarray(array_of(minimums).T)
-        return Groups(array_of(packed), factors, middles, lowest)
-
+    read = partial(_groups, packed, scales, zeros, minimums, bits)
     sorted_by = array_of(order) if order is not None and order.is_initializer() and order.name else None
     return GroupedWeight((_lengths(packed)[0], depth), bits, size, read, sorted_by, minimums is not None)
 
 
-def _look_up(model: ir.Model, name: str) -> GroupedWeight:
-    parts = {kind: model.graph.initializers.get(f"{name}.{kind}") for kind in ("codes", "scales", "zero_points")}
-    minimums = model.graph.initializers.get(f"{name}.{MINIMUMS}")
-    rows, width = _lengths(parts["codes"])
+def _look_up(model: ir.Model, name: str, codes: Codes) -> GroupedWeight:
+    packed, scales, zeros, minimums = (
+        model.graph.initializers.get(f"{name}.{kind}") for kind in ("packed", "scales", "zero_points", MINIMUMS)
+    )
+    size = codes.width // _lengths(scales)[1]
+    read = partial(_groups, packed, scales, zeros, minimums, codes.bits)
+    return GroupedWeight((_lengths(packed)[0], codes.width), codes.bits, size, read, None, minimums is not None)
 
-    def read() -> Groups:
-        lowest = None if minimums is None else array_of(minimums)
-        codes, scales, zeros = (array_of(each) for each in parts.values())
-        return Groups(pack(codes, LOOKED_UP), scales, zeros, lowest)
 
-    size = width // _lengths(parts["scales"])[1]
-    return GroupedWeight((rows, width), LOOKED_UP, size, read, None, minimums is not None)
+def _groups(
+    packed: ir.Value | None, scales: ir.Value | None, zeros: ir.Value | None, minimums: ir.Value | None, bits: int
+) -> Groups:
+    factors = array_of(scales).astype(np.float32)
+    middles = np.full(factors.shape, 2 ** (bits - 1), np.uint8) if zeros is None else array_of(zeros)
+    lowest = None if minimums is None else np.ascontiguousarray(array_of(minimums).T)
+    return Groups(array_of(packed), factors, middles, lowest)
 
 
 def _cut(weights: Mapping[str, StoredTensor]) -> Iterator[tuple[str, StoredTensor]]:

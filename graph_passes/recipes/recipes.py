@@ -137,7 +137,7 @@ RECIPES: dict[str, Recipe] = {
         TEXT,
     ),
     "rtn": Recipe(
-        "2, 3, 4 or 8 bits in groups, rounded to nearest.",
+        "2 to 6 or 8 bits in groups, rounded to nearest.",
         "large decoders, without data",
         (*CANONICAL, "rtn"),
     ),

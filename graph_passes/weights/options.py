@@ -19,7 +19,7 @@ from intaglio.graph_passes.lookup_tables.tables import TableBits
 from intaglio.graph_passes.weights.uniform import Floats, Grid, fit
 from intaglio.plugins.bit_packing import WORD
 
-GROUP_BITS = (2, 3, 4, 8)  # supported by GroupMatMul
+GROUP_BITS = (2, 3, 4, 5, 6, 8)  # supported by GroupMatMul
 TABLE_BITS = (2, 3, 4)  # bits of an index, supported by LutMatMul
 ACTIVATION_BITS = (16, 32)
 SCALE_DTYPES = ("float32", "float16")

@@ -12,7 +12,7 @@ class Effect(Enum):
     EXACT = "exact", "the same computation"  # equal but for the order of summation
     FLOAT16 = "float16", "float16 arithmetic"
     WEIGHTS_8 = "weights-8", "8-bit weights"
-    WEIGHTS_4 = "weights-4", "4-bit weights"
+    WEIGHTS_4 = "weights-4", "weights of 4 to 6 bits"
     WEIGHTS_3 = "weights-3", "weights of 3 bits or fewer"
     INT8 = "int8", "8-bit weights and activations"
     REPLACED = "replaced", "parts removed, replaced or trained"
@@ -28,4 +28,4 @@ class Effect(Enum):
     @classmethod
     def of_bits(cls, bits: int) -> Effect:
         """The effect of weights stored in `bits` bits."""
-        return {8: cls.WEIGHTS_8, 4: cls.WEIGHTS_4}.get(bits, cls.WEIGHTS_3)
+        return cls.WEIGHTS_8 if bits == 8 else cls.WEIGHTS_4 if bits >= 4 else cls.WEIGHTS_3

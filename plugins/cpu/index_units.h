@@ -1,9 +1,11 @@
-// Indices of 2, 3, 4 or 8 bits as the kernels keep them: in units that are unpacked vector by vector.
+// Indices of 2 to 6 or 8 bits as the kernels keep them: in units that are unpacked vector by vector.
 //
-// A unit has one load of 64 bytes, with 3 bits three of them, and is cut into lanes: 16 words, or 64 bytes. A vector of
-// indices has one in each lane. With 2, 4 and 8 bits, vector v lies at bit v·bits of the lanes. With 3 bits, each of the
+// A unit has one load of 64 bytes, or with 3, 5 and 6 bits several, and is cut into lanes: 16 words, or 64 bytes. A vector
+// of indices has one in each lane. With 2, 4 and 8 bits, vector v lies at bit v·bits of the lanes. With 3 bits, each of the
 // three loads has as many whole indices as fit; the two bits that are left over in each lane of all three, the first
-// one's the lowest, make two more. So no bit is lost, and K is filled up to whole units with index 0.
+// one's the lowest, make two more. With 5 and 6 bits, the lower four lie as indices of 4 bits do, in four or two loads, and
+// the upper ones in a load after them, as indices of 1 or 2 bits. So no bit is lost, and K is filled up to whole units with
+// index 0.
 #pragma once
 
 #include <stdint.h>
@@ -13,7 +15,7 @@
 namespace intaglio::INTAGLIO_ISA {
 namespace {
 
-constexpr int loads_of(int bits) { return bits == 3 ? 3 : 1; }
+constexpr int loads_of(int bits) { return bits == 5 ? 5 : bits == 3 || bits == 6 ? 3 : 1; }
 constexpr int unit_bytes(int bits) { return 64 * loads_of(bits); }
 constexpr int unit_indices(int bits) { return unit_bytes(bits) * 8 / bits; }
 
@@ -32,6 +34,14 @@ static void put_index(uint8_t* unit, int bits, int vector, int lane, int value) 
     constexpr int LANE_BITS = 8 * sizeof(Lane);
     Lane* const lanes = reinterpret_cast<Lane*>(unit);
     constexpr int COUNT = 64 / sizeof(Lane);  // lanes of one load
+    if (bits == 5 || bits == 6) {
+        constexpr int NIBBLES = LANE_BITS / 4;  // of a lane
+        Lane& low = lanes[vector / NIBBLES * COUNT + lane];
+        Lane& high = lanes[(loads_of(bits) - 1) * COUNT + lane];
+        low = Lane(low | Lane(value & 15) << (vector % NIBBLES * 4));
+        high = Lane(high | Lane(value >> 4) << (vector * (bits - 4)));
+        return;
+    }
     if (bits != 3) {
         lanes[lane] = Lane(lanes[lane] | Lane(value) << (vector * bits));
         return;

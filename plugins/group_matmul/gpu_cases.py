@@ -14,7 +14,7 @@ GROUP = 64
 
 def cases(sizes: Sizes, random: Random) -> Iterator[Case]:
     """Every number of bits, with and without zero points, float32, many rows of many channels, and a vocabulary."""
-    variants = [(bits, "float16") for bits in (4, 8, 3, 2)]
+    variants = [(bits, "float16") for bits in (4, 8, 6, 5, 3, 2)]
     for bits, dtype in (*variants, (4, "float32")):
         attributes = {"bits": bits, "K": sizes.depth, "group_size": GROUP}
         packed = codes(random, sizes.channels, sizes.depth, bits)

@@ -4,7 +4,7 @@
 //
 //     [tiles][K / unit][4 blocks][unit]        numbers: of 16 rows, unit·/16 values of K
 //     [tiles][groups][4 blocks][16] float32    scales
-//     [tiles][groups][4 blocks][16] int32      zero points
+//     [tiles][groups][4 blocks][16] int32      zero points; [4 blocks][16] where all groups have the same
 //
 // In a unit, vector v and lane n hold row n of the block: in words the number at k = v, in bytes, of which a row has
 // four side by side, those at k = 4·v .. 4·v + 3.
@@ -31,6 +31,7 @@ struct GroupStretch {
     const uint8_t* units;
     const float* scales;
     const int32_t* zero_points;
+    int64_t zero_stride;   // from a group's zero points to the next one's: TILE, or 0 where they are all the same
     const float* x;        // where x is float32
     const int8_t* digits;  // where it is in fixed point, planes `plane_stride` apart
     const int32_t* sums;   // of the digits of each group, [groups][planes], rows `sums_stride` apart
@@ -48,13 +49,14 @@ struct Layout {
           tile_bytes(units * BLOCKS * unit_bytes(f.bits)),
           scales(tiles * tile_bytes),
           zero_points(scales + tiles * groups * TILE * int64_t(sizeof(float))),
-          bytes(zero_points + tiles * groups * TILE * int64_t(sizeof(int32_t))) {}
+          zero_stride(f.zero_point == NO_ZERO_POINT ? TILE : 0),
+          bytes(zero_points + (zero_stride ? tiles * groups : 1) * TILE * int64_t(sizeof(int32_t))) {}
 
     int64_t units;   // of a row's K
     int64_t groups;  // of a row
     int64_t tiles;
     int64_t tile_bytes;
-    int64_t scales, zero_points, bytes;
+    int64_t scales, zero_points, zero_stride, bytes;
 };
 
 static int32_t planes_for(int32_t activation_bits) {
@@ -68,11 +70,43 @@ static int32_t planes_for(int32_t activation_bits) {
 
 static int64_t weight_bytes(const GroupFormat& format) { return Layout(format).bytes; }
 
+// Puts the numbers of a row into lane `lane`, or its four bytes, of the units of a block.
+template <typename Lane, int BITS>
+static void pack_row_of(const uint32_t* words, int64_t units, int lane, uint8_t* target) {
+    constexpr int DEPTH = unit_depth(BITS);
+    for (int64_t first = 0; first < units * DEPTH; first += DEPTH, target += BLOCKS * unit_bytes(BITS)) {
+#pragma GCC unroll 32
+        for (int k = 0; k < DEPTH; ++k) {
+            const int value = index_at(words, first + k, BITS);
+            if (sizeof(Lane) == 4) {
+                put_index<Lane>(target, BITS, k, lane, value);
+            } else {
+                put_index<Lane>(target, BITS, k / 4, lane * 4 + k % 4, value);
+            }
+        }
+    }
+}
+
+template <typename Lane>
+static void pack_row(const uint32_t* words, int bits, int64_t units, int lane, uint8_t* target) {
+    switch (bits) {
+        case 2: return pack_row_of<Lane, 2>(words, units, lane, target);
+        case 3: return pack_row_of<Lane, 3>(words, units, lane, target);
+        case 4: return pack_row_of<Lane, 4>(words, units, lane, target);
+        case 5: return pack_row_of<Lane, 5>(words, units, lane, target);
+        case 6: return pack_row_of<Lane, 6>(words, units, lane, target);
+        default: return pack_row_of<Lane, 8>(words, units, lane, target);
+    }
+}
+
 static void pack_weight(const GroupFormat& format, const int32_t* numbers, const float* scales,
                         const uint8_t* zero_points, int64_t begin, int64_t end, void* packed) {
     const Layout layout(format);
     const int bits = format.bits;
     uint8_t* const base = static_cast<uint8_t*>(packed);
+    auto* const zeros = reinterpret_cast<int32_t*>(base + layout.zero_points);
+    if (!layout.zero_stride && begin == 0)
+        for (int64_t n = 0; n < TILE; ++n) zeros[n] = format.zero_point;
     for (int64_t tile = begin; tile < end; ++tile) {
         uint8_t* const units = base + tile * layout.tile_bytes;
         __builtin_memset(units, 0, size_t(layout.tile_bytes));
@@ -83,20 +117,15 @@ static void pack_weight(const GroupFormat& format, const int32_t* numbers, const
                 const int64_t at = (tile * layout.groups + group) * TILE + n, from = row * layout.groups + group;
                 const bool inside = row < format.rows;
                 reinterpret_cast<float*>(base + layout.scales)[at] = inside ? scales[from] : 0;
-                reinterpret_cast<int32_t*>(base + layout.zero_points)[at] =
-                    inside && zero_points ? zero_points[from] : 1 << (bits - 1);
+                if (layout.zero_stride) zeros[at] = inside ? zero_points[from] : 0;
             }
             if (row >= format.rows) continue;
             const uint32_t* const words = reinterpret_cast<const uint32_t*>(numbers) + row * (format.depth * bits / 32);
-            for (int64_t k = 0; k < format.depth; ++k) {
-                const int64_t unit = k / unit_depth(bits);
-                const int within = int(k % unit_depth(bits)), value = index_at(words, k, bits);
-                uint8_t* const target = units + (unit * BLOCKS + block) * unit_bytes(bits);
-                if (format.planes == 0) {
-                    put_index<uint32_t>(target, bits, within, lane, value);
-                } else {
-                    put_index<uint8_t>(target, bits, within / 4, lane * 4 + within % 4, value);
-                }
+            uint8_t* const target = units + block * unit_bytes(bits);
+            if (format.planes == 0) {
+                pack_row<uint32_t>(words, bits, layout.units, lane, target);
+            } else {
+                pack_row<uint8_t>(words, bits, layout.units, lane, target);
             }
         }
     }
@@ -171,7 +200,8 @@ static GroupStretch stretch_at(const GroupFormat& f, const Layout& layout, const
     s.group_units = f.group_size / unit_depth(f.bits);
     s.units = packed + tile * layout.tile_bytes;
     s.scales = reinterpret_cast<const float*>(packed + layout.scales) + first;
-    s.zero_points = reinterpret_cast<const int32_t*>(packed + layout.zero_points) + first;
+    s.zero_points = reinterpret_cast<const int32_t*>(packed + layout.zero_points) + (layout.zero_stride ? first : 0);
+    s.zero_stride = layout.zero_stride;
     return s;
 }
 
@@ -180,7 +210,7 @@ static GroupStretch part_of(GroupStretch s, const GroupFormat& f, int64_t group,
     s.groups = groups;
     s.units += group * s.group_units * BLOCKS * unit_bytes(f.bits) + row / ROWS * unit_bytes(f.bits) + row % ROWS * 4;
     s.scales += group * TILE + row;
-    s.zero_points += group * TILE + row;
+    s.zero_points += group * s.zero_stride + row;
     return s;
 }
 

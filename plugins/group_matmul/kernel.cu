@@ -145,6 +145,34 @@ extern "C" __global__ void __launch_bounds__(packed_product::THREADS, packed_pro
     group_matmul<4>(shared, x, packed, {scales, zero_points, scale_bytes, groups}, reciprocal, rows, depth, channels, few, y);
 }
 
+extern "C" __global__ void __launch_bounds__(packed_product::THREADS, packed_product::BLOCKS) group_matmul_5(
+    const uint16_t* x, const int32_t* packed, const void* scales, int32_t rows, int32_t depth,
+    int32_t channels, int32_t few, int32_t scale_bytes, int32_t groups, int32_t reciprocal, uint16_t* y) {
+    INTAGLIO_DYNAMIC_SHARED(int8_t, shared);
+    group_matmul<5>(shared, x, packed, {scales, nullptr, scale_bytes, groups}, reciprocal, rows, depth, channels, few, y);
+}
+
+extern "C" __global__ void __launch_bounds__(packed_product::THREADS, packed_product::BLOCKS) group_matmul_5_zero_points(
+    const uint16_t* x, const int32_t* packed, const void* scales, const uint8_t* zero_points, int32_t rows, int32_t depth,
+    int32_t channels, int32_t few, int32_t scale_bytes, int32_t groups, int32_t reciprocal, uint16_t* y) {
+    INTAGLIO_DYNAMIC_SHARED(int8_t, shared);
+    group_matmul<5>(shared, x, packed, {scales, zero_points, scale_bytes, groups}, reciprocal, rows, depth, channels, few, y);
+}
+
+extern "C" __global__ void __launch_bounds__(packed_product::THREADS, packed_product::BLOCKS) group_matmul_6(
+    const uint16_t* x, const int32_t* packed, const void* scales, int32_t rows, int32_t depth,
+    int32_t channels, int32_t few, int32_t scale_bytes, int32_t groups, int32_t reciprocal, uint16_t* y) {
+    INTAGLIO_DYNAMIC_SHARED(int8_t, shared);
+    group_matmul<6>(shared, x, packed, {scales, nullptr, scale_bytes, groups}, reciprocal, rows, depth, channels, few, y);
+}
+
+extern "C" __global__ void __launch_bounds__(packed_product::THREADS, packed_product::BLOCKS) group_matmul_6_zero_points(
+    const uint16_t* x, const int32_t* packed, const void* scales, const uint8_t* zero_points, int32_t rows, int32_t depth,
+    int32_t channels, int32_t few, int32_t scale_bytes, int32_t groups, int32_t reciprocal, uint16_t* y) {
+    INTAGLIO_DYNAMIC_SHARED(int8_t, shared);
+    group_matmul<6>(shared, x, packed, {scales, zero_points, scale_bytes, groups}, reciprocal, rows, depth, channels, few, y);
+}
+
 extern "C" __global__ void __launch_bounds__(packed_product::THREADS, packed_product::BLOCKS) group_matmul_8(
     const uint16_t* x, const int32_t* packed, const void* scales, int32_t rows, int32_t depth,
     int32_t channels, int32_t few, int32_t scale_bytes, int32_t groups, int32_t reciprocal, uint16_t* y) {

@@ -9,12 +9,15 @@
 namespace intaglio {
 
 struct GroupFormat {
-    int32_t bits;        // of q: 2, 3, 4, 8
+    int32_t bits;        // of q: 2 to 6, 8
     int32_t planes;      // 0: x in float32; 2 or 3: x in fixed point with that number of bytes (avx512vnni and later)
     int64_t depth;       // K
-    int64_t group_size;  // a multiple of 16, with 3 bits of 32, that divides K
+    int64_t group_size;  // a multiple of 16, with 3 and 5 bits of 32, that divides K
     int64_t rows;        // N
+    int32_t zero_point;  // of all groups; NO_ZERO_POINT: each has its own
 };
+
+constexpr int32_t NO_ZERO_POINT = -1;
 
 // Weights are packed in tiles of 64 rows, x in rows. x: [count, K] float32; y: [count, N] float32.
 struct GroupMatMulKernel {
@@ -23,7 +26,7 @@ struct GroupMatMulKernel {
     int32_t (*planes)(int32_t activation_bits);  // of x, in the format to use
     int64_t (*weight_bytes)(const GroupFormat& format);
     // Tiles begin..end-1; numbers: [rows, depth·bits/32] int32 as bit_packing packs them; scales: [rows, groups];
-    // zero_points: the same, or null where they are all 2^(bits - 1); packed: aligned to 64 bytes
+    // zero_points: the same, read where the format has none for all; packed: aligned to 64 bytes
     void (*pack_weight)(const GroupFormat& format, const int32_t* numbers, const float* scales,
                         const uint8_t* zero_points, int64_t begin, int64_t end, void* packed);
     int64_t (*x_bytes)(const GroupFormat& format, int64_t count);

@@ -10,9 +10,9 @@ quantised weight, and no weights to be compressed.
 from __future__ import annotations
 
 MINIMUMS, ONES = "minimums", "minimums.ones"  # after the weight's name
-SCALES = "weight.scales"  # the end of the name of an embedding's
+SCALES, ZERO_POINTS = "weight.scales", "weight.zero_points"  # the ends of the names of an embedding's
 
 
 def completes_groups(name: str | None) -> bool:
     """Whether the constant called `name` is such a part."""
-    return name is not None and name.endswith((f".{MINIMUMS}", f".{ONES}", f".{SCALES}"))
+    return name is not None and name.endswith((f".{MINIMUMS}", f".{ONES}", f".{SCALES}", f".{ZERO_POINTS}"))

@@ -17,7 +17,7 @@ public:
           kind_(node),
           group_size_(node.integer("group_size")),
           has_zero_points_(node.input_count() > 3) {
-        const int64_t least = kind_.bits == 3 ? 32 : 16;  // values of K of the largest unit
+        const int64_t least = kind_.bits % 2 ? 32 : 16;  // values of K of the largest unit
         if (group_size_ < least || group_size_ > LARGEST_GROUP || group_size_ % least != 0 || kind_.depth % group_size_ != 0) {
             throw Error("group_size: " + std::to_string(group_size_) + ", expected a multiple of " + std::to_string(least) + ", at most " +
                         std::to_string(LARGEST_GROUP) + ", that divides K=" + std::to_string(kind_.depth));
@@ -69,14 +69,24 @@ private:
         if (zero_points && zero_points.shape != expected) {
             throw Error("zero_points: shape " + zero_points.shape.text() + ", expected " + expected.text());
         }
-        const GroupFormat format = {int32_t(kind_.bits), kernel_.planes(int32_t(kind_.activation_bits)), kind_.depth, group_size_, rows};
+        const int32_t planes = kernel_.planes(int32_t(kind_.activation_bits));
+        const GroupFormat format = {int32_t(kind_.bits), planes, kind_.depth, group_size_, rows, zero_point_of_all(zero_points)};
         Weight weight = {format, Buffer(size_t(std::max<int64_t>(kernel_.weight_bytes(format), 64)))};
         if (kind_.depth == 0) return weight;  // rows without elements may be any number
-        const int64_t tiles = (rows + GroupMatMulKernel::TILE - 1) / GroupMatMulKernel::TILE;
         const RealInput factors(scales);
-        kernel_.pack_weight(format, packed.as<int32_t>(), factors.data(),
-                            zero_points ? zero_points.as<uint8_t>() : nullptr, 0, tiles, weight.buffer.as<void>());
+        const uint8_t* const zeros = zero_points ? zero_points.as<uint8_t>() : nullptr;
+        pack_in_pieces(packed, GroupMatMulKernel::TILE, [&](int64_t begin, int64_t end) {
+            kernel_.pack_weight(format, packed.as<int32_t>(), factors.data(), zeros, begin, end, weight.buffer.as<void>());
+        });
+        release_file_pages(scales.data, scales.shape.elements() * (scales.dtype == DType::float16 ? 2 : 4));
         return weight;
+    }
+
+    int32_t zero_point_of_all(const Tensor& zero_points) const {
+        if (!zero_points) return 1 << (kind_.bits - 1);
+        const uint8_t* const first = zero_points.as<uint8_t>();
+        const uint8_t* const last = first + zero_points.shape.elements();
+        return first != last && std::all_of(first, last, [&](uint8_t each) { return each == *first; }) ? *first : NO_ZERO_POINT;
     }
 
     const GroupMatMulKernel& kernel_;

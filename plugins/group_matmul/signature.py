@@ -3,12 +3,12 @@
 from intaglio.plugins.lut_matmul.signature import ACTIVATION_BITS
 from intaglio.plugins.signature import FLOATS, Attribute, Group, Input, Like, Output, Signature
 
-SMALLEST_GROUP = 16  # numbers; a unit of the CPU kernels has at most as many of a row, but 32 of 3 bits
+SMALLEST_GROUP = 16  # numbers; a unit of the CPU kernels has at most as many of a row, but 32 of 3 and 5 bits
 
 
 def smallest_group(bits: int) -> int:
     """The number of values of which every group size is a multiple."""
-    return 32 if bits == 3 else SMALLEST_GROUP
+    return 32 if bits % 2 else SMALLEST_GROUP
 
 
 SIGNATURE = Signature(
@@ -21,7 +21,7 @@ SIGNATURE = Signature(
     ),
     outputs=(Output("y", Like("x")),),
     attributes=(
-        Attribute("bits", int, choices=(2, 3, 4, 8)),
+        Attribute("bits", int, choices=(2, 3, 4, 5, 6, 8)),
         Attribute("K", int),
         Attribute("group_size", int),
         ACTIVATION_BITS,

@@ -1,4 +1,4 @@
-"""GroupMatMul: a linear layer whose weight is stored as 2, 3, 4 or 8 bits for each value, uniform within groups.
+"""GroupMatMul: a linear layer whose weight is stored as 2 to 6 or 8 bits for each value, uniform within groups.
 
     w[n, k] = scales[n, g]·(q[n, k] - zero_points[n, g]),   g = k // group_size   (QIGen, section 2)
     y = x·wᵀ

@@ -71,7 +71,7 @@ class GroupMatMulEmitter:
                     emit(f"__m512i {names};")
             return
         for b in self.blocks:
-            at = plus("s.zero_points + group * 64", b * self.isa.lanes)
+            at = plus("s.zero_points + group * s.zero_stride", b * self.isa.lanes)
             address = f"reinterpret_cast<const uint8_t*>({at})"
             emit(f"const {self.forms.integers} zero_point{b} = {self.forms.load_integers.format(address)};")
         for r in self.rows:
@@ -94,7 +94,7 @@ class GroupMatMulEmitter:
             offset = unit * TILE_BLOCKS * unit_bytes(self.case.bits) + within
             self.unpacking.load(emit, name, "unit", offset, [vector % self.vectors for vector in here])
             for vector in here:
-                numbers = self.unpacking.masked(name, self.unpacking.place(vector % self.vectors))
+                numbers = self.unpacking.numbers(name, vector % self.vectors)
                 if self.bytes:
                     emit(f"const __m512i w{block}_{vector} = {numbers};")
                 else:
@@ -127,7 +127,7 @@ class GroupMatMulEmitter:
             scales = plus(f"s.scales + {first}", block * lanes)
             emit(f"const {self.forms.floats} scale = {self.forms.load.format(scales)};")
             if self.bytes:
-                zero_points = plus(f"s.zero_points + {first}", block * lanes)
+                zero_points = plus("s.zero_points + group * s.zero_stride", block * lanes)
                 emit(f"const __m512i zero_point = _mm512_load_si512({zero_points});")
             for row in self.rows:
                 y = plus("s.y", row * 64 + block * lanes)

@@ -27,6 +27,7 @@ class Forms(NamedTuple):
     load_integers: str  # from the address of bytes
     set_integers: str  # an int in all lanes
     shift_right: str  # each lane by a number of bits
+    shift_left: str
     bit_and: str
     subtract: str
     to_float: str
@@ -41,6 +42,7 @@ class ByteForms(NamedTuple):
     """The C++ of products of bytes, 64 of them in a vector: VNNI."""
 
     shift_right: str  # pairs of bytes; bits shifted in from the neighbouring byte are masked or ignored
+    shift_left: str
     set_bytes: str
     multiply_add: str  # {0} + the sums of four neighbours of {1} (unsigned)·{2} (signed)
     look_up: str  # the entries of table {0}, repeated over 64 bytes, that the bytes {1} name
@@ -71,6 +73,7 @@ PORTABLE = Forms(
     load_integers="load_words({0})",
     set_integers="set_words({0})",
     shift_right="({0} >> {1})",
+    shift_left="({0} << {1})",
     bit_and="({0} & {1})",
     subtract="({0} - {1})",
     to_float="to_float({0})",
@@ -93,6 +96,7 @@ AVX2 = Forms(
     load_integers="_mm256_load_si256(reinterpret_cast<const __m256i*>({0}))",
     set_integers="_mm256_set1_epi32({0})",
     shift_right="_mm256_srli_epi32({0}, {1})",
+    shift_left="_mm256_slli_epi32({0}, {1})",
     bit_and="_mm256_and_si256({0}, {1})",
     subtract="_mm256_sub_epi32({0}, {1})",
     to_float="_mm256_cvtepi32_ps({0})",
@@ -115,6 +119,7 @@ AVX512 = Forms(
     load_integers="_mm512_load_si512({0})",
     set_integers="_mm512_set1_epi32({0})",
     shift_right="_mm512_srli_epi32({0}, {1})",
+    shift_left="_mm512_slli_epi32({0}, {1})",
     bit_and="_mm512_and_si512({0}, {1})",
     subtract="_mm512_sub_epi32({0}, {1})",
     to_float="_mm512_cvtepi32_ps({0})",
@@ -127,6 +132,7 @@ AVX512 = Forms(
 
 VNNI = ByteForms(
     shift_right="_mm512_srli_epi16({0}, {1})",
+    shift_left="_mm512_slli_epi16({0}, {1})",
     set_bytes="_mm512_set1_epi8({0})",
     multiply_add="_mm512_dpbusd_epi32({0}, {1}, {2})",
     look_up="_mm512_shuffle_epi8({0}, {1})",

@@ -74,7 +74,7 @@ def registers(kernel: MicroKernel, isa: InstructionSet) -> int:
 
 
 def _constants(case: Case, t_u: int, isa: InstructionSet) -> int:
-    loaded = 3 if case.bits == 3 else 1  # words that are being unpacked, and the masks that join three of them
+    loaded = 1 if 8 % case.bits == 0 else 3  # words that are being unpacked, and the masks that join several of them
     if case.operator == "group_matmul":
         zero_points = 0 if case.planes else t_u
         return zero_points + 1 + loaded  # and the mask

@@ -8,6 +8,7 @@ LOAD = 64  # bytes of a unit's load
 
 
 REST = 3  # with 3 bits, in the place of a load: the two upper bits of all three joined, load 0's the lowest
+NIBBLE = 4  # bits of a number of 5 or 6 that lie in its own load
 
 
 class Place(NamedTuple):
@@ -17,9 +18,14 @@ class Place(NamedTuple):
     shift: int
 
 
+def is_split(bits: int) -> bool:
+    """Whether the upper bits of a number lie in another load than the lower four: the last of the unit."""
+    return bits in (5, 6)
+
+
 def unit_loads(bits: int) -> int:
     """Loads of a unit."""
-    return 3 if bits == 3 else 1
+    return {3: 3, 5: 5, 6: 3}.get(bits, 1)
 
 
 def unit_bytes(bits: int) -> int:
@@ -33,11 +39,18 @@ def unit_vectors(bits: int, lane_bits: int) -> int:
 
 
 def place(bits: int, lane_bits: int, vector: int) -> Place:
-    """Where a unit's vector lies."""
+    """Where a unit's vector lies, or its lower bits."""
+    if is_split(bits):
+        return Place(vector // (lane_bits // NIBBLE), vector % (lane_bits // NIBBLE) * NIBBLE)
     if bits != 3:
         return Place(0, vector * bits)
     whole = lane_bits // 3  # numbers of a load
     return Place(min(vector // whole, REST), (vector - min(vector // whole, REST) * whole) * 3)
+
+
+def upper_place(bits: int, vector: int) -> Place:
+    """Where the upper bits of a unit's vector lie, of a width that `is_split`."""
+    return Place(unit_loads(bits) - 1, vector * (bits - NIBBLE))
 
 
 def used_bits(load: int, lane_bits: int) -> int:

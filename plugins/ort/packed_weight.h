@@ -1,5 +1,10 @@
-// The inputs that the bindings of layers with packed weights, LutMatMul and GroupMatMul, both read and check.
+// The inputs that the bindings of layers with packed weights, LutMatMul and GroupMatMul, both read and check; and how a
+// weight is packed without being in memory twice.
 #pragma once
+
+#include <fcntl.h>
+#include <sys/mman.h>
+#include <unistd.h>
 
 #include <algorithm>
 #include <string>
@@ -42,5 +47,48 @@ struct PackedWeight {
         return shape;
     }
 };
+
+// Takes those pages of memory out of the process that lie in a mapped file unchanged: ONNX Runtime maps weights, and they
+// are read from the file again if anything asks for them. The system says which pages these are (Linux: bit 61 of an entry
+// of pagemap); where it does not, all stay.
+inline void release_file_pages(const void* data, int64_t bytes) {
+#if defined(__linux__)
+    constexpr uint64_t OF_FILE = uint64_t(1) << 61;
+    constexpr size_t ENTRIES = 512;
+    const auto page = uintptr_t(sysconf(_SC_PAGESIZE));
+    const uintptr_t start = (reinterpret_cast<uintptr_t>(data) + page - 1) / page;
+    const uintptr_t stop = (reinterpret_cast<uintptr_t>(data) + uintptr_t(bytes)) / page;
+    const int file = open("/proc/self/pagemap", O_RDONLY | O_CLOEXEC);
+    if (file < 0) return;
+    uint64_t entries[ENTRIES];
+    for (uintptr_t first = start; first < stop;) {
+        const size_t wanted = std::min<size_t>(stop - first, ENTRIES);
+        const ssize_t got = pread(file, entries, wanted * sizeof(uint64_t), off_t(first * sizeof(uint64_t)));
+        if (got < ssize_t(sizeof(uint64_t))) break;
+        const size_t count = size_t(got) / sizeof(uint64_t);
+        for (size_t begin = 0, end = 0; begin < count; begin = end + 1) {
+            for (end = begin; end < count && (entries[end] & OF_FILE);) ++end;
+            if (end > begin) madvise(reinterpret_cast<void*>((first + begin) * page), (end - begin) * page, MADV_DONTNEED);
+        }
+        first += count;
+    }
+    close(file);
+#else
+    (void)data, (void)bytes;
+#endif
+}
+
+// Calls pack(begin, end) on the tiles of `tile` rows of packed [N, words], some at a time, and releases what was read.
+template <typename Pack>
+void pack_in_pieces(const Tensor& packed, int64_t tile, const Pack& pack) {
+    constexpr int64_t PIECE = 4 << 20;  // bytes: few calls of the system, and little that is there twice
+    const int64_t rows = packed.shape.axis(0), row_bytes = packed.shape.axis(1) * int64_t(sizeof(int32_t));
+    const int64_t tiles = (rows + tile - 1) / tile, step = PIECE / std::max<int64_t>(tile * row_bytes, 1) + 1;
+    for (int64_t begin = 0; begin < tiles; begin += step) {
+        const int64_t end = std::min(begin + step, tiles), first = begin * tile, last = std::min(end * tile, rows);
+        pack(begin, end);
+        release_file_pages(static_cast<const char*>(packed.data) + first * row_bytes, (last - first) * row_bytes);
+    }
+}
 
 }  // namespace intaglio::ort

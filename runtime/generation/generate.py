@@ -32,6 +32,7 @@ from intaglio.runtime.sessions.early_exit import EarlyExitSession
 from intaglio.runtime.sessions.encoder_decoder import EncoderDecoderSession, open_session
 from intaglio.runtime.sessions.step import decoder_of
 from intaglio.runtime.strategies import Auto, DraftTree, NGram
+from intaglio.runtime.text.tokenizer import read_backend
 from intaglio.runtime.vision.image_reader import open_reader
 
 if TYPE_CHECKING:
@@ -132,6 +133,7 @@ class TextGenerator(Closing):
         self.chosen_adapter = read.names[0] if read is not None and len(read.names) == 1 else None
         self.reuse_prefix = True  # see `GenerationRequest`; set to False for timing
         self._writing: BatchRun | RequestsRun | None = None
+        tokenizer = read_backend(self.bundle)  # before the model: reading it takes memory that is free afterwards
         with ExitStack() as opened:
             model = open_session(self.bundle, target, batch, threads, adapters=read, cache_bits=cache_bits)
             self._model = opened.enter_context(model)
@@ -144,9 +146,9 @@ class TextGenerator(Closing):
                 )
             if early_exit:
                 self._draft = opened.enter_context(EarlyExitSession.beside(self._model, self.bundle, target, threads))
-            unbounded = SchedulerOptions(max_waiting=sys.maxsize, max_waiting_tokens=sys.maxsize)
+            limits = scheduling or SchedulerOptions(max_waiting=sys.maxsize, max_waiting_tokens=sys.maxsize)
             reader = opened.enter_context(open_reader(self.bundle, self._model.images, target, threads))
-            self.scheduler = Scheduler(self.bundle, self._model, self._draft, scheduling or unbounded, reader)
+            self.scheduler = Scheduler(self.bundle, self._model, self._draft, limits, reader, tokenizer)
             opened.callback(self.scheduler.close)
             if self._draft is not None:
                 self.cap_limits(self._draft.limit, self._draft.vocabulary)

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 from intaglio.bundle.manifest import LONGEST
 from intaglio.errors import BundleError, one_line
 from intaglio.files.input_files import read_text
+from intaglio.processes.freed_memory import return_freed_memory
 
 if TYPE_CHECKING:
     from tokenizers import Tokenizer as Backend
@@ -43,6 +44,8 @@ def read_tokenizer(path: Path) -> tuple[Backend, Mapping[str, Any], int | None, 
             raise
         reason = one_line(error, 200)
         raise BundleError(f"{path}: not a readable tokenizer ({reason}). Re-export the bundle.") from error
+    del text
+    return_freed_memory()
     return backend, padding, cut, direction
 
 

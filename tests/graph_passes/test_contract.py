@@ -88,7 +88,7 @@ def test_undeclared_requirement_is_reported(parse: Callable[..., ir.Model]) -> N
     ("make", "message"),
     [
         (lambda kind: kind(activation_bits=17), "activation_bits 17: expected one of 16, 32."),
-        (lambda kind: kind(bits=5), "bits 5: expected one of 2, 3, 4, 8."),
+        (lambda kind: kind(bits=7), "bits 7: expected one of 2, 3, 4, 5, 6, 8."),
         (lambda kind: kind(group_size=48), "group_size 48: expected a multiple of 32, or 0 for whole rows."),
     ],
 )

@@ -12,7 +12,7 @@ from intaglio.errors import GraphError
 from intaglio.plugins.bit_packing import pack, unpack
 
 
-@pytest.mark.parametrize("bits", [2, 3, 4, 8])
+@pytest.mark.parametrize("bits", [2, 3, 4, 5, 6, 8])
 @settings(max_examples=examples(60), deadline=None)
 @given(
     rows=st.integers(0, 4), words=st.integers(0, 5), seed=st.integers(0, 99), dtype=st.sampled_from(["uint8", "int64"])
@@ -33,7 +33,7 @@ def test_columns_of_a_larger_array_are_packed() -> None:
     assert np.array_equal(unpack(pack(numbers, 4)[:, 4:8], 4), numbers[:, 32:64])
 
 
-@pytest.mark.parametrize("bits", [3, 4, 8])
+@pytest.mark.parametrize("bits", [3, 4, 5, 8])
 def test_incomplete_word_is_refused(bits: int) -> None:
     with pytest.raises(GraphError, match="33"):
         pack(np.zeros((1, 33), np.uint8), bits)

@@ -30,7 +30,7 @@ from intaglio.plugins.micro_kernels.micro_kernel import (
     search,
     variants,
 )
-from intaglio.plugins.micro_kernels.units import REST, place, unit_loads, unit_vectors
+from intaglio.plugins.micro_kernels.units import REST, is_split, place, unit_loads, unit_vectors, upper_place
 from intaglio.plugins.ort import build
 
 NAMES = list(INSTRUCTION_SETS)
@@ -74,12 +74,17 @@ def test_instruction_sets_equal_the_compiled_ones():
     assert list(build.INSTRUCTION_SETS) == NAMES
 
 
-@pytest.mark.parametrize("bits", [2, 3, 4, 8])
+@pytest.mark.parametrize("bits", [2, 3, 4, 5, 6, 8])
 @pytest.mark.parametrize("lane_bits", [8, 32])
 def test_vectors_of_a_unit_cover_each_bit_once(bits, lane_bits):
     covered = []
     for vector in range(unit_vectors(bits, lane_bits)):
         load, shift = place(bits, lane_bits, vector)
+        if is_split(bits):
+            above = upper_place(bits, vector)
+            covered += [(load, shift + bit) for bit in range(4)]
+            covered += [(above.load, above.shift + bit) for bit in range(bits - 4)]
+            continue
         for bit in range(shift, shift + bits):
             covered.append((bit // 2, lane_bits - 2 + bit % 2) if load == REST else (load, bit))
     assert sorted(covered) == [(load, bit) for load in range(unit_loads(bits)) for bit in range(lane_bits)]
@@ -106,7 +111,7 @@ def test_search_finds_exactly_the_variants_that_fit_the_registers(found, count):
                     tables_held = -(-(2**case.bits) // isa.table_lanes)
                 held += t_u * tables_held + isa.index_needs_mask
                 steps = vectors % m_u == 0
-            held += 3 if case.bits == 3 else 1  # registers for unpacking, and the masks
+            held += 3 if case.bits in (3, 5, 6) else 1  # registers for unpacking, and the masks
             if steps and held <= count:
                 fitting.add((m_u, t_u))
     assert {(kernel.m_u, kernel.t_u) for kernel in search(case, isa)} == fitting
@@ -227,8 +232,8 @@ def test_every_variant_equals_the_reference(name, operator, monkeypatch, cache):
 
 
 def test_unknown_kernel_is_refused():
-    with pytest.raises(ValueError, match="no micro-kernel group_matmul_bits5"):
-        ort.select_kernel(MicroKernel(Case("group_matmul", 5, 2, 1), 2, 4))
+    with pytest.raises(ValueError, match="no micro-kernel group_matmul_bits7"):
+        ort.select_kernel(MicroKernel(Case("group_matmul", 7, 2, 1), 2, 4))
     with pytest.raises(ValueError, match="no micro-kernel"):
         ort.select_kernel(MicroKernel(Case("int_linear", 4, 2, 1), 2, 4))
 

@@ -54,7 +54,8 @@ def check(original: Path, recipe: str, kinds: Iterable[str], folder: Path, text:
 
 
 LUT = "passes: [{lut: {unweighted: true, compensate: false}}]"
-CHANGES = {"rtn": "4-bit weights (rtn)", "int8-absmax": "8-bit weights (int8_absmax)", LUT: "4-bit weights (lut)"}
+FOUR = "weights of 4 to 6 bits ({})"
+CHANGES = {"rtn": FOUR.format("rtn"), "int8-absmax": "8-bit weights (int8_absmax)", LUT: FOUR.format("lut")}
 DECODERS = [("rtn", ("indices",)), ("int8-absmax", ("scales",)), (LUT, ("table",))]
 DECODER_PROOFS = [pytest.param(recipe, tuple(KINDS), marks=pytest.mark.proof) for recipe in CHANGES]
 

@@ -1,4 +1,7 @@
-"""Write weights in groups as blocks of GGUF, as `blocks` decodes them: the smallest type that has the same numbers."""
+"""Write weights in groups as blocks of GGUF, as `blocks` decodes them: the smallest type that has the same numbers.
+
+Those of Q4_K, Q5_K and Q6_K are in `super_blocks`.
+"""
 
 from __future__ import annotations
 
@@ -10,6 +13,7 @@ import numpy.typing as npt
 
 from intaglio.errors import SourceError
 from intaglio.exporters.checkpoints.gguf.blocks import TYPES, Bytes, Floats
+from intaglio.exporters.checkpoints.gguf.super_blocks import super_blocks
 from intaglio.exporters.checkpoints.quantized.grouped_weight import GroupedWeight
 from intaglio.plugins.bit_packing import unpack
 
@@ -79,6 +83,8 @@ def encoded(name: str, weights: list[GroupedWeight]) -> tuple[int, Bytes]:
 
     Raises `SourceError` for weights that no type holds exactly.
     """
+    if (found := super_blocks(weights)) is not None:
+        return found
     blocks = [_blocks(name, weight) for weight in weights]
     for encoder in ENCODERS:
         parts = [_fitted(each, encoder) for each in blocks]
@@ -121,6 +127,11 @@ def _blocks(name: str, weight: GroupedWeight) -> _Blocks:
         raise SourceError(
             f"{name}: its inputs are in the order of their groups (desc_act), and GGUF has them in their own. Write "
             "--format gptq or compressed-tensors."
+        )
+    if weight.group_size % ELEMENTS:
+        raise SourceError(
+            f"{name}: groups of {weight.group_size}, and only those of Q6_K are written; other types of GGUF have "
+            f"blocks of {ELEMENTS}. Keep the GGUF file that it came from, or compress the checkpoint in floating point."
         )
     groups = weight.read()
 

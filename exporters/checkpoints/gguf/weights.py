@@ -59,7 +59,7 @@ def parameters(path: Path, file: Container, known: Architecture, config: Mapping
     if known.stacked:
         _stack(path, found)
     if HEAD not in found:
-        found[HEAD] = _stored(file.tensors["token_embd.weight"], None, 0.0)
+        found[HEAD] = found[f"{OUTSIDE['token_embd']}.weight"]
     return found
 
 

@@ -8,10 +8,13 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 import onnx_ir as ir
+from onnx_ir.passes.common import LiftConstantsToInitializersPass
 
 from intaglio.errors import SourceError
 from intaglio.exporters.checkpoints.quantized.grouped_weight import GroupedWeight
-from intaglio.plugins.bit_packing import WORD, unpack
+from intaglio.plugins.bit_packing import WORD
+from intaglio.plugins.function_body import FunctionBody
+from intaglio.plugins.group_matmul.look_up import Codes, look_up
 from intaglio.plugins.group_matmul.minimums import MINIMUMS, ONES
 from intaglio.plugins.registry import DOMAIN, VERSION
 
@@ -27,6 +30,12 @@ def keep_codes(model: ir.Model, weights: Mapping[ir.Value, GroupedWeight]) -> li
     graph also uses otherwise.
     """
     graph, left = model.graph, list[str]()
+    names: dict[int, str] = {}  # of weights: a head may be tied to the embedding
+
+    def constants_of(value: ir.Value, weight: GroupedWeight) -> dict[str, ir.Value]:
+        name = names.setdefault(id(weight), str(value.name).removesuffix("_transposed"))
+        return _constants(graph, name, weight)
+
     for value, weight in weights.items():
         users = [node for node, _ in value.uses()]
         if value.dtype != FLOATS and weight.group_size % WORD:  # the kernels of GPUs have no smaller groups in float16
@@ -36,7 +45,7 @@ def keep_codes(model: ir.Model, weights: Mapping[ir.Value, GroupedWeight]) -> li
             if value.dtype != FLOATS or weight.order is not None:
                 left.append(str(value.name))
                 continue
-            _look_up(graph, users, str(value.name), weight)
+            _look_up(graph, users, constants_of(value, weight), weight)
             del graph.initializers[str(value.name)]
             continue
         products = [node for node in users if node.op_type == "MatMul" and node.inputs[1] is value]
@@ -45,66 +54,31 @@ def keep_codes(model: ir.Model, weights: Mapping[ir.Value, GroupedWeight]) -> li
                 f"{value.name}: the graph does not only multiply by this quantised weight, so it cannot be kept. "
                 "Export the checkpoint that it was made from."
             )
-        constants = _constants(graph, str(value.name).removesuffix("_transposed"), weight)
         for node in products:
-            _replace(graph, node, weight, constants)
+            _replace(graph, node, weight, constants_of(value, weight))
         del graph.initializers[str(value.name)]
     if any(node.domain == DOMAIN for node in graph):
         graph.opset_imports[DOMAIN] = VERSION
+    if weights:
+        LiftConstantsToInitializersPass(lift_all_constants=True, size_limit=0)(model)  # of rows that are looked up
     return left
 
 
-def _look_up(graph: ir.Graph, users: Sequence[ir.Node], name: str, weight: GroupedWeight) -> None:
-    """Replace Gathers of rows of `weight` by those of its codes, a byte each, and of their scales."""
-    rows, width = weight.shape
-    groups = width // weight.group_size
-    parts = {
-        "codes": (BYTES, [rows, width]),
-        "scales": (FLOATS, [rows, groups]),
-        "zero_points": (BYTES, [rows, groups]),
-    }
-    if weight.has_minimums:
-        parts[MINIMUMS] = (FLOATS, [rows, groups])
-    stored = {}
-    for kind, (dtype, shape) in parts.items():
-
-        def tensor(kind: str = kind) -> ir.TensorProtocol:
-            found = weight.read()
-            array = unpack(found.packed, weight.bits) if kind == "codes" else getattr(found, kind)
-            return ir.Tensor(np.ascontiguousarray(array), name=f"{name}.{kind}")
-
-        stored[kind] = _initializer(graph, ir.LazyTensor(tensor, dtype, ir.Shape(shape), name=f"{name}.{kind}"))
+def _look_up(
+    graph: ir.Graph, users: Sequence[ir.Node], constants: Mapping[str, ir.Value], weight: GroupedWeight
+) -> None:
+    """Replace Gathers of rows of `weight` by those of its codes, which are decoded then."""
     for node in users:
-        (result,) = node.outputs
-        assert result.shape is not None
-        outer = [0] * (len(result.shape) - 1)
-        made: list[ir.Node] = []
-
-        def add(kind: str, inputs: Sequence[ir.Value], made: list[ir.Node] = made, **given: Any) -> ir.Value:
-            made.append(ir.node(kind, inputs, given))
-            return made[-1].outputs[0]
-
-        def constant(numbers: list[int], kind: str) -> ir.Value:
-            return _initializer(graph, ir.Tensor(np.array(numbers, np.int64), name=f"{name}.{kind}"))
-
-        grouped = constant([*outer, groups, weight.group_size], f"groups{len(outer)}")
-        last = constant([-1], "last")
-
-        def part(
-            kind: str, indices: Any = node.inputs[1], grouped: ir.Value = grouped, last: ir.Value = last
-        ) -> ir.Value:
-            found = add("Gather", [stored[kind], indices], axis=0)
-            found = add("Cast", [found], to=FLOATS) if parts[kind][0] != FLOATS else found
-            return add("Reshape", [found, grouped]) if kind == "codes" else add("Unsqueeze", [found, last])
-
-        numbers = add("Mul", [add("Sub", [part("codes"), part("zero_points")]), part("scales")])
-        if weight.has_minimums:
-            numbers = add("Sub", [numbers, part(MINIMUMS)])
-        found = add("Reshape", [numbers, constant([*outer, width], f"width{len(outer)}")])
+        (result,), indices = node.outputs, node.inputs[1]
+        assert indices is not None
+        body = FunctionBody()
+        codes, zero_points = Codes(weight.bits, weight.shape[1]), constants.get("zero_points")
+        stored = constants["packed"], constants["scales"], zero_points, constants.get(MINIMUMS)
+        found = look_up(body, indices, *stored, codes)
         found.type, found.shape = result.type, result.shape
-        for each in made:
+        for each in body.nodes:
             each.metadata_props.update(node.metadata_props)
-        graph.insert_before(node, made)
+        graph.insert_before(node, body.nodes)
         label, result.name = result.name, None
         result.replace_all_uses_with(found, replace_graph_outputs=True)
         found.name = label

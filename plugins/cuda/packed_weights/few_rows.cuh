@@ -13,17 +13,20 @@ constexpr int LANES = 4;             // that share the numbers of a channel
 constexpr int EIGHTS = CHUNK / 8;    // of a lane's 32 numbers
 constexpr int STEP = LANES * CHUNK;  // numbers of a channel
 
-// Words that lie side by side, 2, 3, or a multiple of 4. ALIGNED: their address is a multiple of their length, or of 16
+// Words that lie side by side: an odd number, one that is twice odd, or a multiple of 4. ALIGNED: their address is a multiple of their length, or of 16
 // bytes.
 template <bool ALIGNED, int COUNT>
 __device__ __forceinline__ void load_words(uint32_t (&to)[COUNT], const uint32_t* from) {
-    if (COUNT == 3 || !ALIGNED) {
+    if (COUNT % 2 || !ALIGNED) {
 #pragma unroll
         for (int i = 0; i < COUNT; ++i) to[i] = __ldg(from + i);
-    } else if (COUNT == 2) {
-        const uint2 both = __ldg(reinterpret_cast<const uint2*>(from));
-        to[0] = both.x;
-        to[1] = both.y;
+    } else if (COUNT % 4 == 2) {
+#pragma unroll
+        for (int i = 0; i < COUNT / 2; ++i) {
+            const uint2 both = __ldg(reinterpret_cast<const uint2*>(from) + i);
+            to[2 * i] = both.x;
+            to[2 * i + 1] = both.y;
+        }
     } else {
 #pragma unroll
         for (int i = 0; i < COUNT / 4; ++i) {

@@ -1,4 +1,4 @@
-// y = x·wᵀ of float32 x and a weight of 2, 3, 4 or 8 bits, in float32 throughout, which the matrix unit cannot.
+// y = x·wᵀ of float32 x and a weight of 2 to 6 or 8 bits, in float32 throughout, which the matrix unit cannot.
 //
 // A block computes 4 channels of 8 rows of x. A thread takes every 128th eight of their numbers and unpacks them once for
 // all rows; then the warps' sums are added in the warps' order.

@@ -79,7 +79,7 @@ def few_rows(depth: int, channels: Length) -> Length:
 def many_bytes(bits: int, sm: int) -> int:
     """The bytes of shared memory of a block of many rows: stages of its channels and rows (struct Stage)."""
     length = 128 if bits == 3 else 64
-    packed, unit = length * bits // 8, 32 if bits == 8 else 16
+    packed, unit = -(-length * bits // 128) * 16, 32 if bits == 8 else 16
     pitch = packed + (0 if packed // unit % 2 else unit)
     stage = MANY_CHANNELS * pitch + MANY_ROWS * 2 * length
     return stage * (min(LIMIT // stage, 5) if sm >= 80 else 2)

@@ -12,10 +12,11 @@ constexpr int LIMIT = 48 << 10;  // bytes of shared memory that a kernel may hav
 // `many_bytes` of geometry.py computes it again.
 template <int BITS>
 struct Stage {
-    static constexpr int LENGTH = (BITS == 3 ? 2 : 1) * 64;  // numbers of a row: whole chunks of 16 bytes
+    static constexpr int LENGTH = (BITS == 3 ? 2 : 1) * 64;  // numbers of a row: whole chunks of 16 bytes, but of 5 bits 2.5
     static constexpr int CHUNKS = LENGTH / CHUNK;
     static constexpr int PART = 2;  // chunks, of which what the numbers mean is read at once
-    static constexpr int PACKED_BYTES = LENGTH * BITS / 8, UNIT = BITS == 8 ? 32 : 16;
+    static constexpr int PACKED_BYTES = (LENGTH * BITS / 8 + 15) / 16 * 16, UNIT = BITS == 8 ? 32 : 16;
+    static constexpr bool IN_CHUNKS = LENGTH * BITS % 128 == 0;  // else stages begin between chunks, and words are copied
     static constexpr int PITCH = PACKED_BYTES + (PACKED_BYTES / UNIT % 2 ? 0 : UNIT);
     static constexpr int X_BYTES = 2 * LENGTH;
     static constexpr int X_START = MANY_CHANNELS * PITCH, BYTES = X_START + MANY_ROWS * X_BYTES;
@@ -52,7 +53,8 @@ struct Copies {
         const int8_t* from_x = reinterpret_cast<const int8_t*>(problem.x) + problem.first_row * x_pitch + int64_t(first) * 2;
         const int32_t left = problem.depth - first;
         packed.start(stage, from_packed, packed_pitch, problem.channels - problem.first_channel, min(left, Shape::LENGTH) / 8 * BITS,
-                     (BITS % 4 == 0 || packed_pitch % 16 == 0) && async_copy::is_aligned(problem.packed), PlacePacked<BITS>());
+                     Shape::IN_CHUNKS && (BITS % 4 == 0 || packed_pitch % 16 == 0) && async_copy::is_aligned(problem.packed),
+                     PlacePacked<BITS>());
         x.start(stage + Shape::X_START, from_x, x_pitch, problem.rows - problem.first_row, min(left, Shape::LENGTH) * 2,
                 async_copy::is_aligned(problem.x), PlaceX<BITS>());
         x.finish();  // a T4 has no registers for x to wait in

@@ -1,4 +1,4 @@
-// Numbers of 2, 3, 4 or 8 bits out of the bit streams of bit_packing.py, eight at a time: 32 numbers are BITS words, and
+// Numbers of 2 to 6 or 8 bits out of the bit streams of bit_packing.py, eight at a time: 32 numbers are BITS words, and
 // the eight from 8t on are the BITS bytes from BITS·t on.
 #pragma once
 
@@ -31,9 +31,9 @@ __device__ __forceinline__ uint2 load_eight(const int8_t* chunk, int t) {
     const uint32_t* words = reinterpret_cast<const uint32_t*>(chunk);
     if (BITS == 4) return make_uint2(words[t], 0);
     if (BITS == 2) return make_uint2(words[t / 2] >> (t % 2 * 16), 0);
-    const int first = 3 * t / 4, second = first < 2 ? first + 1 : first, shift = 3 * t % 4 * 8;
-    const uint64_t both = uint64_t(words[second]) << 32 | words[first];
-    return make_uint2(uint32_t(both >> shift), 0);
+    const int first = BITS * t / 4, second = min(first + 1, BITS - 1), shift = BITS * t % 4 * 8;
+    const uint64_t both = (uint64_t(words[second]) << 32 | words[first]) >> shift;
+    return make_uint2(uint32_t(both), uint32_t(both >> 32));
 }
 
 // The eight numbers from 8·i on of 32 in registers, where i is known when the kernel is compiled; others follow as above.
@@ -41,8 +41,8 @@ template <int BITS>
 __device__ __forceinline__ uint2 eight(const uint32_t (&words)[BITS], int i) {
     if (BITS == 8) return make_uint2(words[2 * i % BITS], words[(2 * i + 1) % BITS]);
     const int first = BITS * i / 4, second = min(first + 1, BITS - 1), shift = BITS * i % 4 * 8;
-    const uint64_t both = uint64_t(words[second]) << 32 | words[first];
-    return make_uint2(uint32_t(both >> shift), 0);
+    const uint64_t both = (uint64_t(words[second]) << 32 | words[first]) >> shift;
+    return make_uint2(uint32_t(both), uint32_t(both >> 32));
 }
 
 // Eight numbers of 2, 3 or 4 bits as eight nibbles.
@@ -59,10 +59,22 @@ __device__ __forceinline__ uint32_t nibbles(uint32_t numbers) {
     return (numbers & 0x03030303) | (numbers << 2 & 0x30303030);
 }
 
+// Four numbers of 5 or 6 bits as bytes; others may follow.
+template <int BITS>
+__device__ __forceinline__ uint32_t four_bytes(uint32_t numbers) {
+    constexpr uint32_t PAIR = (1 << 2 * BITS) - 1, ONE = (1 << BITS) - 1;
+    numbers = (numbers & PAIR) | (numbers << (16 - 2 * BITS) & PAIR << 16);
+    return (numbers & ONE * 0x00010001) | (numbers << (8 - BITS) & ONE * 0x01000100);
+}
+
 // Eight numbers as bytes, four to a register.
 template <int BITS>
 __device__ __forceinline__ uint2 bytes(uint2 numbers) {
     if (BITS == 8) return numbers;
+    if (BITS > 4) {
+        const uint64_t both = uint64_t(numbers.y) << 32 | numbers.x;
+        return make_uint2(four_bytes<BITS>(numbers.x), four_bytes<BITS>(uint32_t(both >> 4 * BITS)));
+    }
     const uint32_t all = nibbles<BITS>(numbers.x), even = all & 0x0f0f0f0f, odd = all >> 4 & 0x0f0f0f0f;
     return make_uint2(permute(even, odd, 0x5140), permute(even, odd, 0x7362));
 }

@@ -1,4 +1,4 @@
-// y = x·wᵀ of float16 x and a weight of 2, 3, 4 or 8 bits, on the matrix unit, with float32 sums.
+// y = x·wᵀ of float16 x and a weight of 2 to 6 or 8 bits, on the matrix unit, with float32 sums.
 //
 // A warp computes 16 channels and 8 or more rows of x: the weight is the matrix unit's A, x its B. A lane, g = lane / 4 and
 // t = lane % 4, unpacks eights of numbers of the channels 2g and 2g+1 straight into fragments in registers: the order of k

@@ -30,6 +30,9 @@ from intaglio.targets import TARGETS, Target
 
 EXTERNAL_DATA_FOLDER = "session.model_external_initializers_file_folder_path"  # for a model that is not a file
 
+# Operators whose kernels keep a copy of their weights: those of a bundle are mapped into memory, and so are there once.
+PACKING = {"GroupMatMul", "LutMatMul"}
+
 # Element type in ONNX Runtime -> in NumPy.
 DTYPES = {
     "tensor(float)": "float32",
@@ -87,12 +90,13 @@ class OnnxRuntimeEngine(Engine):
         attends = isinstance(source, Bundle) and source.manifest.decoder is not None and can_attend(TARGETS[target])
         if operators is not None and attends:
             operators = [*operators, OPERATOR, QUANTIZE]
+        packs = isinstance(source, Bundle) and not PACKING.isdisjoint(source.manifest.custom_operators)
         if TARGETS[target].needs_gpu:
             self.memory = self._device = memory or DeviceMemory()
             self._owns_device = memory is None
         with runnable(path, options, operators, TARGETS[target].needs_gpu) as file:
             model: str | bytes = str(file)
-            if (outputs, adapters, cache_bits) != (None, None, None) or exact or attends:
+            if packs or attends or exact or (outputs, adapters, cache_bits) != (None, None, None):
                 part = partial_graph(file, outputs)
                 if exact:
                     keep_activations(part)

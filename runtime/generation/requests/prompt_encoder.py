@@ -5,7 +5,7 @@ from __future__ import annotations
 import threading
 from collections.abc import Sequence
 from functools import cached_property
-from typing import NamedTuple, Self
+from typing import TYPE_CHECKING, NamedTuple, Self
 
 from intaglio.bundle.bundle import Bundle
 from intaglio.errors import ContextLengthError, UsageError
@@ -16,6 +16,9 @@ from intaglio.runtime.sessions.image_table import EmbeddedImage
 from intaglio.runtime.text.tokenizer import check_characters, check_unicode, check_words, longest_token, read_backend
 from intaglio.runtime.vision.image_file import Pixels
 from intaglio.runtime.vision.image_reader import ImageFile, ImageReader
+
+if TYPE_CHECKING:
+    from tokenizers import Tokenizer
 
 Prompt = str | ImageText | Sequence[Message] | ChatPrompt  # a text to continue, or a conversation to answer
 
@@ -53,13 +56,13 @@ class PromptLimit(NamedTuple):
 class PromptEncoder:
     """The tokenizer and the chat template of a bundle; thread-safe."""
 
-    def __init__(self, bundle: Bundle, reader: ImageReader | None = None):
-        """Open the tokenizer. `reader`: of images. Raises `BundleError` for a bundle without a tokenizer."""
+    def __init__(self, bundle: Bundle, reader: ImageReader | None = None, tokenizer: Tokenizer | None = None):
+        """Open the tokenizer, unless it is given. `reader`: of images. Raises `BundleError` without one."""
         self._bundle = bundle
         self.reader = reader
         self._images = ImagePrompts(reader) if reader is not None else None
         self._lock = threading.RLock()  # the template's process answers one at a time
-        self.tokenizer = read_backend(bundle)
+        self.tokenizer = tokenizer or read_backend(bundle)
         self._longest_token = longest_token(self.tokenizer)
 
     @cached_property

@@ -9,6 +9,7 @@ from __future__ import annotations
 import time
 from collections.abc import Sequence
 from dataclasses import fields
+from typing import TYPE_CHECKING
 
 from intaglio.bundle.bundle import Bundle
 from intaglio.errors import EngineError, IntaglioError, UsageError, one_line
@@ -32,6 +33,9 @@ from intaglio.runtime.strategies import CachedModel, EncodeSource, Strategy
 from intaglio.runtime.strategies.contract import NO_LOGITS
 from intaglio.runtime.vision.image_reader import ImageReader
 
+if TYPE_CHECKING:
+    from tokenizers import Tokenizer
+
 
 class Scheduler:
     """Runs requests on a model, with or without a draft model, as many at a time as the sessions have rows.
@@ -51,14 +55,15 @@ class Scheduler:
         draft: DecoderSession | None = None,
         options: SchedulerOptions | None = None,
         reader: ImageReader | None = None,
+        tokenizer: Tokenizer | None = None,
     ):
         """`target` runs `bundle`, `draft` a draft model with the same tokens and rows. The caller closes both.
 
-        `reader`: of the images in prompts, if the bundle reads any.
+        `reader`: of the images in prompts, if the bundle reads any. `tokenizer`: the bundle's, if it is open already.
         """
         assert bundle.manifest.decoder is not None, "a session was opened for it"
         options = options or SchedulerOptions()
-        self.prompts = PromptEncoder(bundle, reader)
+        self.prompts = PromptEncoder(bundle, reader, tokenizer)
         self.limit = min(session.limit for session in (target, draft) if session)  # tokens of a prompt and its text
         self._ends = frozenset(bundle.manifest.decoder.eos_token_ids)
         self._target, self._draft, self._chunk_size = target, draft, options.chunk

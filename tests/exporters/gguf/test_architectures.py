@@ -7,7 +7,6 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
-import onnx_ir as ir
 import pytest
 from covering import few
 from gguf_files import options, write_gguf
@@ -20,13 +19,13 @@ from intaglio.errors import SourceError
 from intaglio.exporters import export
 from intaglio.exporters.checkpoints.checkpoint import Checkpoint
 from intaglio.exporters.checkpoints.gguf.architectures import ARCHITECTURES
-from intaglio.exporters.checkpoints.quantized.grouped_weight import GroupedWeight
-from intaglio.exporters.decoders.traced.grouped import keep_codes
+from intaglio.exporters.checkpoints.gguf.container import read_container
 from intaglio.exporters.export_model import Exported
 from intaglio.exporters.kinds import find_kind
 from intaglio.exporters.reference.source_model import build_model
 from intaglio.exporters.source import load_module
 from intaglio.networks.blocks import blocks_path
+from intaglio.plugins.group_matmul.look_up import codes_looked_up
 from intaglio.plugins.group_matmul.minimums import completes_groups
 from intaglio.runtime import build, generate
 
@@ -164,13 +163,15 @@ class File(NamedTuple):
     bundle: Path
     result: Exported
     looks_up: bool  # whether its embedding has groups that are kept
+    has_head: bool  # of its own, else it is tied to the embedding
 
 
 def export_file(folder: Path, architecture: str, types: dict[str, str]) -> File:
     """Write a file with weights of these types, and export it."""
     path = write_gguf(save(folder, architecture, **WIDE), folder / "model.gguf", architecture, types)
     looks_up = types.get("token_embd", "") in ("Q5_1", "Q8_0", "Q6_K")
-    return File(path, folder / "bundle", export(str(path), folder / "bundle"), looks_up)
+    has_head = "output.weight" in read_container(path).tensors
+    return File(path, folder / "bundle", export(str(path), folder / "bundle"), looks_up, has_head)
 
 
 @pytest.fixture(scope="module")
@@ -196,8 +197,9 @@ def assert_keeps_the_numbers(file: File) -> None:
     assert file.result.passed
     graph = load(Bundle.open(file.bundle).model_path).graph
     products = sum(node.op_type == "GroupMatMul" for node in graph)
-    stored = graph.initializers.get("model.embed_tokens.weight.codes")
-    assert (stored is not None and stored.dtype == ir.DataType.UINT8) == file.looks_up
+    looked_up = [str(node.inputs[0].name) for node in graph if codes_looked_up(node)]
+    assert looked_up == (["model.embed_tokens.weight.packed"] if file.looks_up else [])
+    assert ("lm_head.weight.packed" in graph.initializers) <= file.has_head
     assert products > 0 and any("weights are kept as gguf has them" in note for note in file.result.notes)
     opened = Checkpoint.open(str(file.path))
     model = build_model(opened, opened.parameters(), opened.config["architectures"][0], blocks_path).eval()
@@ -218,27 +220,6 @@ def test_compression_leaves_the_parts_of_quantised_weights(recipe: str, exported
     for name in parts:
         np.testing.assert_array_equal(after[name].const_value.numpy(), before[name].const_value.numpy())
     assert any("v_proj" in name for name in after.keys() - before.keys())
-
-
-def test_quantised_weight_may_be_used_several_times(exported: File) -> None:
-    weights = Checkpoint.open(str(exported.path)).parameters()
-    for name, shape in (("model.layers.0.self_attn.q_proj.weight", None), ("model.embed_tokens.weight", [2, 3])):
-        weight = weights[name]
-        assert isinstance(weight, GroupedWeight) and weight.has_minimums
-        stored = weight.shape[::-1] if shape is None else weight.shape
-        value = ir.Value(name=name, shape=ir.Shape(stored), type=ir.TensorType(ir.DataType.FLOAT))
-        value.const_value = ir.tensor(np.zeros(stored, np.float32), name=name)
-        dtype = ir.DataType.FLOAT if shape is None else ir.DataType.INT64
-        x = ir.Value(name="x", shape=ir.Shape(shape or [2, 3, stored[0]]), type=ir.TensorType(dtype))
-        nodes = [ir.node("MatMul", [x, value]) if shape is None else ir.node("Gather", [value, x]) for _ in range(2)]
-        for index, node in enumerate(nodes):
-            node.outputs[0].name, node.outputs[0].shape = f"y{index}", ir.Shape([2, 3, stored[-1]])
-            node.outputs[0].type = ir.TensorType(ir.DataType.FLOAT)
-        outputs = [node.outputs[0] for node in nodes]
-        graph = ir.Graph([x], outputs, nodes=nodes, initializers=[value], opset_imports={"": 23}, name="twice")
-        keep_codes(ir.Model(graph, ir_version=10), {value: weight})
-        assert [output.name for output in graph.outputs] == ["y0", "y1"]
-        assert sum(node.op_type == "Sub" for node in graph) == (2 if shape is None else 4)
 
 
 HALF = {"attn": "Q8_0", "ffn_(up|gate)": "Q4_K", "ffn_down": "Q6_K"}

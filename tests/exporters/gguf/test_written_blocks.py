@@ -17,6 +17,7 @@ from intaglio.exporters.checkpoints.gguf.block_encoding import encoded
 from intaglio.exporters.checkpoints.gguf.blocks import TYPES
 from intaglio.exporters.checkpoints.gguf.container import read_container
 from intaglio.exporters.checkpoints.gguf.container_writing import NewTensor, write_container
+from intaglio.exporters.checkpoints.gguf.super_blocks import factored
 from intaglio.exporters.checkpoints.quantized.grouped_weight import GroupedWeight, Groups
 from intaglio.plugins.bit_packing import pack
 
@@ -37,13 +38,13 @@ def halves(*shape: int, seed: int = 0) -> np.ndarray[Any, Any]:
 @settings(max_examples=examples(60))
 @given(st.data())
 def test_the_library_decodes_the_same_numbers(data: st.DataObject) -> None:
-    bits, seed = data.draw(st.sampled_from([2, 3, 4, 8])), data.draw(st.integers(0, 99))
+    bits, seed = data.draw(st.sampled_from([2, 3, 4, 5, 6, 8])), data.draw(st.integers(0, 99))
     group_size = data.draw(st.sampled_from([32, 64, 128, 256]))
     scales = halves(data.draw(st.integers(1, 4)), data.draw(st.integers(1, 3)), seed=seed)
     symmetric = bits == 8 or data.draw(st.booleans())
     zeros = 2 ** (bits - 1) if symmetric else np.random.default_rng(seed).integers(0, 2**bits, scales.shape)
     minimums = None
-    if bits < 8 and data.draw(st.booleans()):
+    if bits < 6 and data.draw(st.booleans()):
         zeros, minimums = 0, halves(*scales.shape, seed=seed + 1)
     weight = weight_of(bits, zeros, scales, minimums, group_size, seed)
     number, blocks = encoded("layer", [weight])
@@ -59,6 +60,9 @@ def test_the_library_decodes_the_same_numbers(data: st.DataObject) -> None:
         (4, 8, None, "Q4_0"),
         (4, 0, 0.5, "Q4_1"),
         (4, 0, None, "Q4_1"),
+        (5, 16, None, "Q5_0"),
+        (5, 0, 0.5, "Q5_1"),
+        (6, 32, None, "Q8_0"),
         (8, 128, None, "Q8_0"),
         (8, 120, None, ""),
     ],
@@ -73,6 +77,32 @@ def test_the_smallest_type_that_holds_a_weight(bits: int, zeros: int, minimum: f
             encoded("layer", [weight])
 
 
+@pytest.mark.parametrize(("name", "type_"), [("Q4_K", 12), ("Q5_K", 13), ("Q6_K", 14)])
+def test_blocks_of_a_k_type_are_written_again(name: str, type_: int) -> None:
+    """Byte for byte where each block's largest magnitudes have the largest integers, as llama.cpp makes them."""
+    random, kind = np.random.default_rng(type_), TYPES[type_]
+    blocks = random.integers(0, 256, (6, kind.bytes), np.uint8)
+    halves_at = (208,) if name == "Q6_K" else (0, 2)
+    for at in halves_at:
+        blocks[:, at : at + 2] = random.uniform(0.001, 0.1, (6, 1)).astype("<f2").view(np.uint8)
+    if name == "Q6_K":
+        blocks[:, 192] = 128  # -128
+    else:
+        blocks[:, 4], blocks[:, 8] = blocks[:, 4] | 63, blocks[:, 8] | 63
+    assert kind.decode is not None
+    codes = kind.decode(blocks)
+    shape, size = (2, 3 * 256), kind.elements // kind.groups
+    scales = codes.scales.reshape(2, -1)
+    minimums = None if codes.minimums is None else codes.minimums.reshape(2, -1)
+    zeros = np.full(scales.shape, codes.zero_point, np.uint8)
+    groups = Groups(pack(codes.numbers.reshape(shape), kind.bits), scales, zeros, minimums)
+    weight = GroupedWeight(shape, kind.bits, size, lambda: groups, None, minimums is not None)
+    number, written = encoded("layer", [weight])
+    assert TYPES[number].name == name
+    np.testing.assert_array_equal(written.reshape(6, -1), blocks)
+    np.testing.assert_array_equal(gguf.quants.dequantize(written, gguf.GGMLQuantizationType(number)), weight.tensor)
+
+
 def test_asymmetric_weights_whose_minimums_are_no_halves_take_five_bits() -> None:
     scales = np.full((1, 1), np.float32(np.float16(0.1)))
     assert TYPES[encoded("layer", [weight_of(4, 11, scales)])[0]].name == "Q5_0"
@@ -84,6 +114,8 @@ def test_numbers_that_are_no_halves_are_refused_by_name() -> None:
         encoded("layer", [weight_of(4, 8, scales / 3)])
     with pytest.raises(SourceError, match=r"^layer: its minimums are no float16 numbers"):
         encoded("layer", [weight_of(4, 0, scales, scales / 3)])
+    with pytest.raises(SourceError, match=r"^layer: groups of 16, and only those of Q6_K"):
+        encoded("layer", [weight_of(6, 32, scales, group_size=16)])
     ordered = weight_of(4, 8, scales)
     with pytest.raises(SourceError, match=r"^layer: .*desc_act"):
         encoded("layer", [GroupedWeight(ordered.shape, 4, 32, ordered.read, np.arange(64))])
@@ -103,3 +135,11 @@ def test_a_written_container_is_read_again(tmp_path: Path) -> None:
     for name, tensor in zip(arrays, theirs.tensors, strict=True):
         np.testing.assert_array_equal(found.tensors[name].rows().view("<f4").reshape(arrays[name].shape), arrays[name])
         np.testing.assert_array_equal(tensor.data, arrays[name])
+
+
+def test_scales_that_are_no_small_integers_times_a_half_are_no_super_blocks() -> None:
+    assert factored(np.array([[1.0, 2.0, 3.5]], np.float32), 0, 63) is not None
+    assert factored(np.array([[1.0, np.pi]], np.float32), 0, 63) is None
+    assert factored(np.array([[1.0, -1.0]], np.float32), 0, 63) is None
+    found = factored(np.zeros((2, 3), np.float32), -128, 127)
+    assert found is not None and not found.halves.any() and not found.integers.any()

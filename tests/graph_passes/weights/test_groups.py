@@ -19,6 +19,8 @@ PASSES = [
     Rtn(),
     Rtn(bits=2, group_size=32, symmetric=True),
     Rtn(bits=3, group_size=64),
+    Rtn(bits=5, group_size=32, symmetric=True),
+    Rtn(bits=6, group_size=64),
     Rtn(bits=8, group_size=0),
     Int8Absmax(),
     Int8Absmax(per="tensor"),
@@ -126,7 +128,7 @@ def test_smaller_groups_are_reported_in_one_line(parse: Callable[..., ir.Model])
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        ({"bits": 5}, "rtn: bits 5: expected one of 2, 3, 4, 8."),
+        ({"bits": 7}, "rtn: bits 7: expected one of 2, 3, 4, 5, 6, 8."),
         ({"group_size": 48}, "rtn: group_size 48: expected a multiple of 32, or 0 for whole rows."),
         ({"group_size": -32}, "rtn: group_size -32: expected"),
     ],

@@ -12,7 +12,7 @@ from intaglio.graph_passes.weights.int8_absmax import absmax_grid
 from intaglio.graph_passes.weights.int8_zeropoint import zero_point_grid
 from intaglio.graph_passes.weights.uniform import Floats, Grid, fit, usable_group_size
 
-BITS = st.sampled_from([2, 3, 4, 8])
+BITS = st.sampled_from([2, 3, 4, 5, 6, 8])
 
 
 @st.composite
@@ -105,7 +105,7 @@ def test_groups_stay_within_the_32_bit_sums_of_the_kernels(length: int, group_si
 
 
 @pytest.mark.parametrize("symmetric", [True, False])
-@pytest.mark.parametrize("bits", [2, 3, 4, 8])
+@pytest.mark.parametrize("bits", [2, 3, 4, 5, 6, 8])
 def test_scales_in_float16_are_rounded_before_the_weights(bits: int, symmetric: bool) -> None:
     matrix = np.random.default_rng(bits).standard_normal((8, 96)).astype(np.float32)
     grid, wide = (fit(matrix, bits, 32, symmetric, half) for half in (True, False))

@@ -118,7 +118,7 @@ HOSTILE = {
     "a group's K wraps": Hostile(group(), "K: 4611686018427387968, expected", {"K": 2**62 + 64}),
     "a huge group": Hostile(group(), "group_size: 4611686018427387904, expected", {"group_size": 2**62}),
     "a negative group": Hostile(group(), "group_size: -32, expected", {"group_size": -32}),
-    "no bits": Hostile(group(), "bits: 0, expected 2, 3, 4 or 8", {"bits": 0}),
+    "no bits": Hostile(group(), "bits: 0, expected 2, 3, 4, 5, 6 or 8", {"bits": 0}),
     "bits beyond a shift": Hostile(lut(), "bits: 64, expected 2, 3 or 4", {"bits": 64}),
     "three times the heads wraps to 2": Hostile(
         attention(), "num_heads: 6148914691236517206, expected 1 to 65536", {"num_heads": (2**64 + 2) // 3}

@@ -249,7 +249,7 @@ def csr_matmul(random: Random) -> Case:
 
 def group_matmul(random: Random) -> Case:
     """Groups from the smallest to the full row, with and without zero points."""
-    bits, rows = int(random.choice([2, 3, 4, 8])), width(random)
+    bits, rows = int(random.choice([2, 3, 4, 5, 6, 8])), width(random)
     size = smallest_group(bits) * int(random.choice([1, 2, 3, 4, 8]))
     depth = size * int(random.integers(1, 6)) * (2 if size % 32 else 1)
     scales = floats(random, rows, depth // size)

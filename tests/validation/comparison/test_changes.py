@@ -66,7 +66,10 @@ def test_recipe_has_the_effect_of_its_passes(recipe: str, effect: Effect) -> Non
     assert found.approximate is (effect not in (Effect.EXACT, Effect.FLOAT16))
 
 
-@pytest.mark.parametrize(("bits", "effect"), [(8, "WEIGHTS_8"), (4, "WEIGHTS_4"), (3, "WEIGHTS_3"), (2, "WEIGHTS_3")])
+@pytest.mark.parametrize(
+    ("bits", "effect"),
+    [(8, "WEIGHTS_8"), (6, "WEIGHTS_4"), (5, "WEIGHTS_4"), (4, "WEIGHTS_4"), (3, "WEIGHTS_3"), (2, "WEIGHTS_3")],
+)
 def test_bits_determine_the_effect_of_rounding(bits: int, effect: str) -> None:
     assert effect_of(PassRecord("rtn", {"bits": bits})) is Effect[effect]
 
@@ -82,7 +85,7 @@ def test_every_pass_declares_its_effect() -> None:
     [
         PassRecord("train_int8_only"),
         PassRecord("rtn", {"bits": "many"}),
-        PassRecord("rtn", {"bits": 5}),
+        PassRecord("rtn", {"bits": 7}),
         PassRecord("surgeon", {"function": "a:b", "effect": "none"}),
     ],
 )

@@ -45,7 +45,7 @@ def make_report(name: str = "y", histogram: list[int] | None = None, **changes: 
     report = Report(
         passed=False,
         judged=True,
-        changes=f"4-bit weights ({name})",
+        changes=f"weights of 4 to 6 bits ({name})",
         measures=[Measured("kl_divergence", 0.5, 0.025, at_least=False, passed=False, reason=f"observed {name}")],
         actual=ModelRecord(f"{name} on ort-cpu", name, {f"{name}.onnx": "ab" * 32}),
         expected=ModelRecord(f"{name} in PyTorch", f"other {name}", {"model.onnx": "cd" * 32}),
@@ -75,7 +75,7 @@ def test_page_contains_all_results() -> None:
     page = parse(to_html(make_report()))
     text = text_of(page)
     shown = ["FAILED", "y on ort-cpu", "y in PyTorch", "0 of 2 bounds held", "largest error 0.002 is above 0.0001"]
-    shown += ["KL divergence, nats a token", "≤ 0.025", "4-bit weights (y)", "observed y"]
+    shown += ["KL divergence, nats a token", "≤ 0.025", "weights of 4 to 6 bits (y)", "observed y"]
     shown += ["Not compared, as the other side has no such output: y 2", "y.layer.0", "bound 1e-05", "64 of 96 samples"]
     shown += ["ab" * 32, "cd" * 32, "ef" * 32, "polygraphy", "processor", "no error: 3 values"]
     assert [part for part in shown if part not in text] == []
