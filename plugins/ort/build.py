@@ -39,7 +39,10 @@ ROOT = PLUGINS.parent
 OBJECTS = ROOT / "build" / "kernels"
 GENERATED = ROOT / "build" / "generated"
 
-FLAGS = ("-std=c++17", "-O3", "-fPIC", "-fvisibility=hidden", "-fno-semantic-interposition", "-Wall", "-Wextra")
+FLAGS = (
+    *("-std=c++17", "-O3", "-fno-math-errno", "-fPIC", "-fvisibility=hidden", "-fno-semantic-interposition"),
+    *("-Wall", "-Wextra"),
+)
 # GCC warns that the undefined operands of its own AVX-512 intrinsics are uninitialised (GCC bug 105593).
 SANITIZERS = "-fsanitize=address,undefined"
 # A report ends the process. Alignment is left out: kernels read packed weights at any address, as x86 allows.

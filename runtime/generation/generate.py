@@ -105,10 +105,10 @@ class TextGenerator(Closing):
         `stop`: strings that end a text. `ignore_eos`: continue after the end token.
         `schema`, `grammar` or `regex`: generate JSON of this schema, text of this Lark grammar, or text that matches
         this regular expression, see `Grammar`; a text that ends before `max_new_tokens` is complete.
-        `batch`: maximum number of texts generated at a time. `target`: as for `open_engine`. `cache_bits`: of cached
-        keys and values, 8 or 4, of both models; by default they are floats. `scheduling`: the limits of the scheduler,
-        by default none. `source_language`, `target_language`: codes of a model that translates
-        between several, such as "eng_Latn" and "fra_Latn"; by default those of the bundle.
+        `batch`: maximum number of texts generated at a time. `target`: as for `open_engine`. `cache_bits`: of keys and
+        values in caches, 8 or 4; by default floats. `scheduling`: the limits of the scheduler, by default none.
+        `source_language`, `target_language`: codes of a model that translates between several, such as "eng_Latn" and
+        "fra_Latn"; by default those of the bundle.
         """
         check_limits(max_new_tokens, seed, stop)
         filters = {"temperature": temperature, "top_k": top_k, "top_p": top_p, "min_p": min_p}
@@ -129,8 +129,7 @@ class TextGenerator(Closing):
         for language in filter(None, self._languages):
             language_token(self.bundle.manifest.encoder, language)
         read = Adapters.read(named(adapter, "adapter"), self.bundle.manifest.source) if adapter else None
-        # Name of the adapter of further texts; None: of none
-        self.chosen_adapter = read.names[0] if read is not None and len(read.names) == 1 else None
+        self.chosen_adapter = read.names[0] if read is not None and len(read.names) == 1 else None  # of further texts
         self.reuse_prefix = True  # see `GenerationRequest`; set to False for timing
         self._writing: BatchRun | RequestsRun | None = None
         tokenizer = read_backend(self.bundle)  # before the model: reading it takes memory that is free afterwards
@@ -141,9 +140,8 @@ class TextGenerator(Closing):
             if self.draft_bundle is not None:
                 check_draft(self.draft_bundle, self.bundle)
                 few = draft_threads(self.draft_bundle, threads)
-                self._draft = opened.enter_context(
-                    open_session(self.draft_bundle, target, batch, few, cache_bits=cache_bits)
-                )
+                model = open_session(self.draft_bundle, target, batch, few, cache_bits=cache_bits)
+                self._draft = opened.enter_context(model)
             if early_exit:
                 self._draft = opened.enter_context(EarlyExitSession.beside(self._model, self.bundle, target, threads))
             limits = scheduling or SchedulerOptions(max_waiting=sys.maxsize, max_waiting_tokens=sys.maxsize)
