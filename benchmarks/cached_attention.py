@@ -154,7 +154,7 @@ def with_lengths(
 ) -> Iterator[Callable[[], object]]:
     """Open a decoder whose rows have `lengths` slots; yields a function that runs a step and takes it back."""
     with DecoderSession.open(bundle, batch=len(lengths), threads=threads, spinning=False, cache_bits=bits) as session:
-        session.cache.grow(-(-(max(lengths) + 1) // 128) * 128)
+        session.cache.resize(-(-(max(lengths) + 1) // 128) * 128)
         session.lengths[:] = lengths
 
         def step() -> None:

@@ -14,7 +14,7 @@ def cases(sizes: Sizes, random: Random) -> Iterator[Case]:
     """Whole groups and parts of them, groups of zeros, of large channels, and with numbers that are none."""
     for bits in (8, 4):
         for depth in (24, 64, 80, 128):
-            for tokens in sizes.few_rows:
+            for tokens in (0, *sizes.few_rows):
                 x = floats(random, 2, 3, tokens, depth)
                 x[0, 0] *= np.float32(1e-3)
                 x[0, 1, :, 1] = 300

@@ -25,14 +25,23 @@ from itertools import combinations
 import numpy as np
 import onnx_ir as ir
 
+from intaglio.errors import GraphError
 from intaglio.plugins.contract import Operator
 from intaglio.plugins.cuda.compiler import SMS
 from intaglio.plugins.cuda.launching.launches import launch
 from intaglio.plugins.nodes import add_outputs, attributes, lengths, naming, operator_of, tensors, used_inputs
-from intaglio.plugins.registry import DOMAIN
+from intaglio.plugins.registry import DOMAIN, OPS
 
 PLUGIN_VERSION = "1"  # the only one that quickly deployable plugins have
 ANY_LENGTH = 2  # placeholder for a symbolic length when only the existence of a launch is checked
+
+# Operators on caches, which graphs get when ONNX Runtime opens them: no file has them for TensorRT to read.
+OF_CACHES = ("QuantizeCache", "CachedAttention")
+
+
+def plugged() -> list[Operator]:
+    """The operators that are plugins."""
+    return [operator for operator in OPS.values() if operator.name not in OF_CACHES]
 
 
 def explicit(model: ir.Model) -> ir.Model:
@@ -77,6 +86,8 @@ def plugin_dtype(dtype: str) -> str:
 
 def _rewrite(node: ir.Node, int8_of: dict[ir.Value, ir.Value]) -> None:
     operator = operator_of(node)
+    if operator.name in OF_CACHES:
+        raise GraphError(f"{operator.name} is no plugin of TensorRT. Build from the bundle as it was exported.")
     complete = operator.complete(attributes(node))
     inputs = used_inputs(operator, node, complete)
     launch(operator.folder, tensors(operator, inputs, lambda *_: ANY_LENGTH), complete, min(SMS))  # or an error

@@ -24,8 +24,8 @@ from intaglio.plugins.cuda.driver import check_driver
 from intaglio.plugins.cuda.launching.geometry import Launch, Tensor, at_least_1
 from intaglio.plugins.cuda.launching.launches import launch
 from intaglio.plugins.cuda.launching.output_shapes import output_shapes
-from intaglio.plugins.registry import DOMAIN, OPS
-from intaglio.plugins.trt.explicit import forms, plugin_dtype, plugin_name
+from intaglio.plugins.registry import DOMAIN
+from intaglio.plugins.trt.explicit import forms, plugged, plugin_dtype, plugin_name
 
 OLDEST = "10.9"  # the first with ahead-of-time plugins
 
@@ -53,7 +53,7 @@ def register(sm: int, operators: Iterable[Operator] = ()) -> None:
 def _plugins() -> Plugins:
     """All operators, registered once per process: TensorRT rejects a second registration."""
     plugins = Plugins(*_library())
-    for operator in OPS.values():
+    for operator in plugged():
         for form in forms(operator):
             plugins.add(operator, form)
     return plugins

@@ -8,6 +8,8 @@ from intaglio.bundle.bundle import Decoder, TensorSpec
 from intaglio.runtime.engines.memory import Buffer, Memory
 from intaglio.runtime.sessions.step import KINDS, PAST, PRESENT, cache_names
 
+CAPACITY_STEP = 128  # slots by which a cache grows; each time it is copied, a small cost per 128 decode steps
+
 
 class KeyValueCache:
     """Buffers [batch, heads, capacity, width], which a graph updates in place; layers may differ in heads and width.
@@ -16,15 +18,29 @@ class KeyValueCache:
     because a mask does not keep NaN out of a sum.
     """
 
-    def __init__(self, memory: Memory, decoder: Decoder, batch: int, specs: Mapping[str, TensorSpec]):
-        """`specs`: the graph's inputs, by name. A slot is as wide as the head, or, quantised, has the bytes of one."""
+    def __init__(
+        self, memory: Memory, decoder: Decoder, batch: int, specs: Mapping[str, TensorSpec], fixed: int | None = None
+    ):
+        """`specs`: the graph's inputs, by name; a slot is as wide as they are. `fixed`: the engine's only capacity."""
         self._memory, self._decoder, self._batch = memory, decoder, batch
-        self._specs = specs
+        self._specs, self._fixed = specs, fixed
         self.capacity = 0
+        self.version = 0  # of the buffers: it changes with them
         self.buffers: dict[str, Buffer] = {}  # "key_0", "value_0", ... -> the buffer
 
-    def grow(self, capacity: int) -> None:
-        """Enlarge every row to `capacity` slots; the content is copied to new buffers."""
+    def reserve(self, slots: int) -> None:
+        """Give every row at least `slots` slots."""
+        if slots > self.capacity:
+            self.resize(self._fixed or _in_steps(slots))
+
+    def give_back(self, slots: int) -> None:
+        """Leave every row at most so many slots, where the engine allows it; no row has tokens in others."""
+        if self._fixed is None and _in_steps(slots) < self.capacity:
+            self.resize(_in_steps(slots))
+
+    def resize(self, capacity: int) -> None:
+        """Give every row `capacity` slots; the content of those that remain is copied to new buffers."""
+        kept = slice(min(capacity, self.capacity))
         caches = self._decoder.layer_caches
         heads = [cache.heads for cache in caches for _ in KINDS]
         for name, count in zip(cache_names(len(caches)), heads, strict=True):
@@ -32,10 +48,10 @@ class KeyValueCache:
             shape = (self._batch, count, capacity, int(spec.shape[-1]))
             old, new = self.buffers.get(name), self._memory.zeros(shape, spec.dtype)
             if old is not None:  # one at a time, so that old and new buffers coexist for one layer only
-                self._memory.copy(new[:, :, : self.capacity], old)
+                self._memory.copy(new[:, :, kept], old[:, :, kept])
                 self._memory.release(old)
             self.buffers[name] = new
-        self.capacity = capacity
+        self.capacity, self.version = capacity, self.version + 1
 
     def bound(self, rows: slice, layers: int) -> dict[str, Buffer]:
         """The cache inputs and outputs of the first `layers` blocks, for `rows`."""
@@ -63,6 +79,10 @@ class KeyValueCache:
             self._memory.release(buffer)
         self.buffers.clear()
         self.capacity = 0
+
+
+def _in_steps(slots: int) -> int:
+    return -(-slots // CAPACITY_STEP) * CAPACITY_STEP
 
 
 def moves(places: Sequence[int]) -> list[tuple[int, int, int]]:

@@ -37,8 +37,6 @@ from intaglio.runtime.sessions.step_inputs import step_inputs
 
 Logits = npt.NDArray[np.float32]
 
-CAPACITY_STEP = 128  # slots by which a cache grows; each time it is copied, a small cost per 128 decode steps
-
 
 class DecoderSession(CachedRows, Closing):
     """A decoder and its cache, for a batch of sequences, one per row. A context manager.
@@ -63,7 +61,8 @@ class DecoderSession(CachedRows, Closing):
         if limit is not None and not 1 <= limit <= decoder.max_positions:
             raise UsageError(f"limit of {limit} tokens: the model takes 1 to {decoder.max_positions}.")
         self.engine, self._limits = engine, StepLimits(engine, decoder)
-        cache = KeyValueCache(engine.memory, decoder, batch, {spec.name: spec for spec in engine.inputs})
+        specs = {spec.name: spec for spec in engine.inputs}
+        cache = KeyValueCache(engine.memory, decoder, batch, specs, self._limits.slots)
         super().__init__(cache, decoder, batch, self._limits.max_tokens(limit or decoder.max_positions))
         self.seconds = 0.0  # spent in the engine so far
         self.vocabulary = decoder.vocab_size  # logits to return; lower it to leave out padding
@@ -80,6 +79,7 @@ class DecoderSession(CachedRows, Closing):
         self._attended_tokens = 0  # capacity of these buffers
         self.images = ImageTable(decoder.vocab_size, decoder.image_width)
         self._slots = Slots(engine.memory, decoder)
+        self._version = 0  # of the cache that they are for
         if self._limits.slots is not None:
             self._reserve(self._limits.slots)
 
@@ -288,10 +288,11 @@ class DecoderSession(CachedRows, Closing):
         if slots > self.cache.capacity:
             self._limits.check_slots(slots)
             self._pool.clear()  # these are bound to the old caches
-            self.cache.grow(self._limits.slots or -(-slots // CAPACITY_STEP) * CAPACITY_STEP)
-        if self.cache.capacity != self._slots.capacity:
+            self.cache.reserve(slots)
+        if self.cache.version != self._version:
             self._pool.clear()
             self._slots.resize(self.cache.capacity)
+            self._version = self.cache.version
 
     def _attend(self, buffers: dict[str, Buffer], tokens: int) -> None:
         """Use `buffers` (by name) as additional inputs of the next steps; `tokens` is the capacity of the buffers."""

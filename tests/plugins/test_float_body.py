@@ -115,6 +115,7 @@ BOUNDS: dict[str, Callable[[Case], list[np.ndarray | float]]] = {
     "IntMatMul": lambda case: product(case, bias=0),
     "IntAttention": attention,
     "IntRotary": rotary,
+    "QuantizeCache": lambda case: [0],
 }
 
 

@@ -19,6 +19,8 @@ from intaglio.runtime.strategies.calm import ALWAYS_EXIT
 Lengths = Callable[[DecoderSession], Sequence[int]]  # of the caches of a session, by row
 
 MIN_SHARED = 16  # tokens; a shorter prefix is not copied but prefilled with the rest
+FEW = 4  # rows that hold less than 1 / FEW of their slots waste them
+PATIENCE = 4  # requests for each row, all that short, after which the slots are given back
 
 
 @dataclass
@@ -56,6 +58,7 @@ class Rows:
         self._target, self._draft = target, draft
         self._rows = [Row(number) for number in range(target.batch)]
         self._freed = 0
+        self._short_since = 0  # the counter at the last request that was long
         target.exit_thresholds[:] = ALWAYS_EXIT  # no block runs only for idle rows
 
     def prepare(self, strategy: Strategy) -> None:
@@ -92,6 +95,8 @@ class Rows:
         self._target.exit_thresholds[best.number] = NEVER
         self._target.adapters[best.number] = number_of(state.request.adapter, self._target.engine.adapter_names)
         best.state, best.adapter = state, state.request.adapter
+        if self._freed - self._short_since >= PATIENCE * len(self._rows):
+            self._give_back()
         return best
 
     def release(self, row: Row) -> None:
@@ -103,7 +108,28 @@ class Rows:
         self._target.exit_thresholds[row.number] = ALWAYS_EXIT
         self._target.adapters[row.number] = NONE
         for session in filter(None, (self._target, self._draft)):
+            if FEW * session.lengths[row.number] > session.capacity:
+                self._short_since = self._freed
             session.truncate(row.number, count)
+
+    def _give_back(self) -> None:
+        """Shrink the caches after a long request. Of what idle rows keep, the end is lost: nothing asked for it."""
+        self._short_since = self._freed
+        sessions = [session for session in (self._target, self._draft) if session is not None]
+        needed = max(
+            max(len(row.state.start), *(session.lengths[row.number] for session in sessions))
+            for row in self._rows
+            if row.state is not None
+        )
+        if any(FEW * needed > session.capacity for session in sessions):
+            return
+        for session in sessions:
+            for row in self._rows:
+                if row.state is None:
+                    session.truncate(row.number, session.capacity // FEW)
+        held = max(needed, *(length for session in sessions for length in session.lengths))
+        for session in sessions:
+            session.cache.give_back(held)
 
     def clear(self) -> None:
         """Clear all caches, whose contents are unknown after an error."""

@@ -6,19 +6,20 @@ import numpy as np
 import onnx_ir as ir
 import pytest
 from kernel_cases import kernel_case
-from operator_cases import FLOAT_LIMITS, MAKERS, Case, in_float16, longest
+from operator_cases import FLOAT_LIMITS, MAKERS, PLUGGED, Case, in_float16, longest
 
 from intaglio.errors import GraphError
 from intaglio.plugins import OPS
 from intaglio.plugins.kernel_check.node_model import node_model
 from intaglio.plugins.trt import explicit
+from intaglio.plugins.trt.explicit import OF_CACHES
 
 
 def explicit_node(case: Case) -> ir.Node:
     return explicit(node_model(case)).graph.node(-1)
 
 
-@pytest.mark.parametrize("operator", MAKERS)
+@pytest.mark.parametrize("operator", PLUGGED)
 def test_every_attribute_and_output_is_explicit(operator: str) -> None:
     random = np.random.default_rng(0)
     for _ in range(10):
@@ -32,6 +33,12 @@ def test_every_attribute_and_output_is_explicit(operator: str) -> None:
             value is not None and value.dtype not in (ir.DataType.BOOL, ir.DataType.UINT8) for value in node.inputs
         )
         assert all(output.name and output.dtype is not None for output in node.outputs)
+
+
+@pytest.mark.parametrize("operator", OF_CACHES)
+def test_operators_of_caches_are_refused(operator: str) -> None:
+    with pytest.raises(GraphError, match=f"{operator} is no plugin of TensorRT. Build from the bundle"):
+        explicit_node(longest(operator))
 
 
 def test_shared_mask_is_cast_once() -> None:

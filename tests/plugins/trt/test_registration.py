@@ -11,7 +11,7 @@ import numpy as np
 import onnx_ir as ir
 import pytest
 from kernel_cases import GPUS, kernel_case
-from operator_cases import FLOAT_LIMITS, MAKERS, Case, in_float16, longest
+from operator_cases import FLOAT_LIMITS, PLUGGED, Case, in_float16, longest
 from plugin_builds import Built, build
 
 from intaglio.errors import EngineError, MissingExtraError
@@ -20,7 +20,7 @@ from intaglio.plugins.cuda.compiler import parameters
 from intaglio.plugins.kernel_check.case import launch_of, outputs_of
 from intaglio.plugins.kernel_check.node_model import node_model
 from intaglio.plugins.trt import explicit, register
-from intaglio.plugins.trt.explicit import forms, plugin_name
+from intaglio.plugins.trt.explicit import forms, plugged, plugin_name
 
 pytest.importorskip("cuda.bindings.nvrtc")
 
@@ -60,7 +60,7 @@ def check(trt: ModuleType, monkeypatch: pytest.MonkeyPatch, case: Case, symbolic
 @pytest.mark.covering(1)
 @pytest.mark.parametrize("symbolic", [False, True])
 @pytest.mark.parametrize("sm", GPUS)
-@pytest.mark.parametrize("operator", MAKERS)
+@pytest.mark.parametrize("operator", PLUGGED)
 def test_plugin_matches_kernel_inputs_and_reference_outputs(tensorrt, monkeypatch, operator, sm, symbolic):
     register(sm)
     random = np.random.default_rng(sm)
@@ -79,7 +79,7 @@ def test_every_combination_of_optional_inputs_has_a_plugin(tensorrt):
     register(75)
     creators = tensorrt.get_plugin_registry().all_creators
     registered = {creator.name for creator in creators if creator.plugin_namespace == DOMAIN}
-    assert registered == {plugin_name(operator, form) for operator in OPS.values() for form in forms(operator)}
+    assert registered == {plugin_name(operator, form) for operator in plugged() for form in forms(operator)}
     linear = ["IntLinear", "IntLinear_multiplier", "IntLinear_multiplier_out_multiplier"]
     assert sorted(name for name in registered if name.startswith("IntLinear")) == linear
     assert {"LutMatMul", "CsrMatMul", "GroupMatMul", "GroupMatMul_zero_points"} <= registered

@@ -12,7 +12,7 @@ import pytest
 from covering import few
 
 from intaglio.runtime.generation.generate import TextGenerator
-from intaglio.runtime.sessions import decoder as module
+from intaglio.runtime.sessions import cache as module
 from intaglio.runtime.sessions.cache import KeyValueCache
 from intaglio.runtime.sessions.decoder import DecoderSession
 
@@ -63,13 +63,13 @@ def test_buffers_stay_in_place_between_growth_steps(
     """200 tokens with many rollbacks, in a cache that grows by 64 slots."""
     monkeypatch.setattr(module, "CAPACITY_STEP", 64)
     grown: list[tuple[KeyValueCache, int]] = []
-    grow = KeyValueCache.grow
+    resize = KeyValueCache.resize
 
     def counted(cache: KeyValueCache, capacity: int) -> None:
         grown.append((cache, capacity))
-        grow(cache, capacity)
+        resize(cache, capacity)
 
-    monkeypatch.setattr(KeyValueCache, "grow", counted)
+    monkeypatch.setattr(KeyValueCache, "resize", counted)
     with opened(method, max_new_tokens=200, batch=batch) as generator:
         seen: dict[tuple[int, ...], list[int]] = {}
         run = generator.write_batch([prompt[:20] for prompt in prompts[:batch]])

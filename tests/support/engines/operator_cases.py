@@ -14,6 +14,7 @@ from intaglio.plugins.bit_packing import pack
 from intaglio.plugins.group_matmul.signature import smallest_group
 from intaglio.plugins.kernel_check.case import Case
 from intaglio.plugins.quantize_cache.slots import quantize
+from intaglio.plugins.trt.explicit import OF_CACHES
 
 Array = npt.NDArray[Any]
 Random = np.random.Generator
@@ -337,6 +338,8 @@ MAKERS: dict[str, Callable[[Random], Case]] = {
     "QuantizeCache": quantize_cache,
     "CachedAttention": cached_attention,
 }
+
+PLUGGED = [name for name in MAKERS if name not in OF_CACHES]  # which TensorRT gets
 
 
 @st.composite

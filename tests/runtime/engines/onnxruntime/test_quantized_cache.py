@@ -34,7 +34,7 @@ def logits(bundle: Path, bits: int | None) -> list[np.ndarray]:
         session.rollback([4, 2, 3])
         found.append(session.step([[3, 4], [4, 5], [5, 6]]))
         session.copy(0, 1, 6)
-        session.cache.grow(256)
+        session.cache.resize(256)
         found.append(session.step([[3], [3], [4]]))
         assert bits is None or np.array_equal(found[-1][0], found[-1][1])
         return found

@@ -14,7 +14,7 @@ import pytest
 from covering import few
 from full_tensorrt import full_tensorrt
 from onnx import helper
-from operator_cases import FLOAT_LIMITS, MAKERS, in_float16
+from operator_cases import FLOAT_LIMITS, MAKERS, PLUGGED, in_float16
 
 from intaglio.bundle.bundle import Bundle
 from intaglio.errors import BuildError
@@ -41,11 +41,9 @@ def compiled(model: onnx.ModelProto) -> bool:
 
 
 ENCODER = ("IntLinear", "IntLayerNorm", "IntAdd", "IntAttention")  # test_int8_only_encoder_builds inlines these
-# These are in no graph that TensorRT reads: ONNX Runtime gets them when it opens one with a cache.
-READ = [name for name in MAKERS if name not in ("QuantizeCache", "CachedAttention")]
 
 
-@pytest.mark.parametrize("operator", few(READ, [name for name in READ if name not in ENCODER]))
+@pytest.mark.parametrize("operator", few(PLUGGED, [name for name in PLUGGED if name not in ENCODER]))
 def test_every_operator_inlined_compiles_for_t4_and_a100(operator: str) -> None:
     random = np.random.default_rng(3)
     cases = [case for case in (MAKERS[operator](random) for _ in range(9)) if not has_empty(case.inputs)]
