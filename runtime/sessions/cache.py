@@ -33,9 +33,13 @@ class KeyValueCache:
         if slots > self.capacity:
             self.resize(self._fixed or _in_steps(slots))
 
-    def give_back(self, slots: int) -> None:
-        """Leave every row at most so many slots, where the engine allows it; no row has tokens in others."""
-        if self._fixed is None and _in_steps(slots) < self.capacity:
+    def can_shrink(self, slots: int) -> bool:
+        """Whether the buffers are smaller where every row has `slots` slots."""
+        return self._fixed is None and _in_steps(slots) < self.capacity
+
+    def shrink(self, slots: int) -> None:
+        """Leave every row `slots` slots, if that is less; no row has tokens in others."""
+        if self.can_shrink(slots):
             self.resize(_in_steps(slots))
 
     def resize(self, capacity: int) -> None:

@@ -121,15 +121,19 @@ class Rows:
             for row in self._rows
             if row.state is not None
         )
-        if any(FEW * needed > session.capacity for session in sessions):
+        shares = [session.capacity // FEW for session in sessions]
+        if any(
+            needed > share or not session.cache.can_shrink(share)
+            for session, share in zip(sessions, shares, strict=True)
+        ):
             return
-        for session in sessions:
+        for session, share in zip(sessions, shares, strict=True):
             for row in self._rows:
                 if row.state is None:
-                    session.truncate(row.number, session.capacity // FEW)
+                    session.truncate(row.number, share)
         held = max(needed, *(length for session in sessions for length in session.lengths))
         for session in sessions:
-            session.cache.give_back(held)
+            session.cache.shrink(held)
 
     def clear(self) -> None:
         """Clear all caches, whose contents are unknown after an error."""
