@@ -14,6 +14,7 @@ from intaglio.plugins import OPS
 from intaglio.plugins.inlining import inline
 from intaglio.plugins.kernel_check.node_model import node_model
 from intaglio.plugins.trt import explicit
+from intaglio.plugins.trt.explicit import OF_CACHES
 
 
 def int32(*values: int) -> np.ndarray:
@@ -27,6 +28,7 @@ HEADS = np.ones((1, 2, 12), np.int8)
 ATTENTION = {"num_heads": 2, "scale": 0.1}
 TURNED, ANGLES = np.ones((1, 2, 12), np.int32), np.ones((2, 3), np.int32)  # two heads of two halves of 3
 
+CACHED = (np.zeros((1, 1, 2, 4), np.float32), *[np.zeros((1, 1, 3, 6), np.uint8)] * 2, np.ones((1, 1, 2, 3), np.bool_))
 REFUSED: dict[str, Case] = {
     "IntLinear: input weight is uint8, expected int8": Case("IntLinear", (X8, W8.view(np.uint8), int32(*[0] * 4)), {}),
     r"IntLinear: input weight has shape \[4, 3\], expected int8 \[K, N\] with K = 3": Case(
@@ -102,6 +104,16 @@ REFUSED: dict[str, Case] = {
     r"IntRotary: input sine has shape \[2, 2\], expected int32 \[length, half\]": Case(
         "IntRotary", (TURNED, ANGLES, ANGLES[:, :2], ONE, ONE), {"num_heads": 2}
     ),
+    "CachedAttention: key_bits=8, value_bits=32, value_depth=0, expected 32, 32 and 0, or fewer bits": Case(
+        "CachedAttention", CACHED, {"key_bits": 8}
+    ),
+    "CachedAttention: key is uint8, expected float32 for key_bits=32": Case("CachedAttention", CACHED, {}),
+    "CachedAttention: value has 6 entries a slot, expected 44 for depth 40": Case(
+        "CachedAttention", CACHED, {"key_bits": 8, "value_bits": 8, "value_depth": 40}
+    ),
+    "QuantizeCache: x has rows of 0 channels, expected at least 1": Case(
+        "QuantizeCache", (np.zeros((2, 0), np.float32),), {"bits": 8}
+    ),
     r"IntAttention: input value has shape \[1, 1, 12\], expected int8 \[batch, keys, width\]": Case(
         "IntAttention", (HEADS, HEADS, HEADS[:, :1], ONE, ONE), {"num_heads": 2, "scale": 0.1}
     ),
@@ -137,8 +149,11 @@ def model_of(case: Case) -> ir.Model:
 @pytest.mark.parametrize("rewrite", [inline, explicit])
 @pytest.mark.parametrize("message", REFUSED)
 def test_invalid_node_is_refused_by_name(message: str, rewrite: Any) -> None:
+    case = REFUSED[message]
+    if rewrite is explicit and case.operator in OF_CACHES:
+        message = f"{case.operator} is no plugin of TensorRT"
     with pytest.raises(GraphError, match=f"^node node: {message}"):
-        rewrite(model_of(REFUSED[message]))
+        rewrite(model_of(case))
 
 
 @pytest.mark.parametrize("operator", MAKERS)

@@ -98,6 +98,13 @@ def attention(width: int = 12) -> Case:
     return Case("IntAttention", (*inputs, *factors(random(), 1, False)), {"num_heads": 1, "scale": 0.1, "packed": 1})
 
 
+def cached(**attributes: int) -> Case:
+    """Attention to slots: of 8 bits and a depth of 4, by default."""
+    slots = np.zeros((1, 1, 3, 6), np.uint8)
+    attributes = {"key_bits": 8, "value_bits": 8, "value_depth": 4} | attributes
+    return Case("CachedAttention", (floats(1, 1, 2, 4), slots, slots, np.ones((1, 1, 2, 3), np.bool_)), attributes)
+
+
 def rotary(positions: int = 5) -> Case:
     tables = [np.ones((positions, 2), np.int32)] * 2
     return Case("IntRotary", (np.ones((3, 5, 8), np.int32), *tables, *factors(random(), 1, False)), {"num_heads": 2})
@@ -142,6 +149,21 @@ HOSTILE = {
     "halves that do not divide": Hostile(rotary(), "x: 8 channels do not divide into 3 heads", {"num_heads": 3}),
     "angles of other heads": Hostile(rotary(), r"cosine: shape \[5, 2\], expected \[5, 4\]", {"num_heads": 1}),
     "too few angles": Hostile(rotary(4), r"cosine: shape \[4, 2\], expected \[5, 2\]", constants=False),
+    "slots and floats": Hostile(cached(), "key_bits, value_bits, value_depth: 8, 32, 4, expected", {"value_bits": 32}),
+    "no depth of slots": Hostile(cached(), "value_depth: 8, 8, 0, expected 32, 32, 0, or", {"value_depth": 0}),
+    "a negative depth of slots": Hostile(cached(), "value_depth: 8, 8, -4, expected", {"value_depth": -4}),
+    "a depth that overflows": Hostile(cached(), "value: 6 bytes a slot, expected [0-9]{19}", {"value_depth": 2**62}),
+    "slots of another depth": Hostile(cached(), "value: 6 bytes a slot, expected 10", {"value_depth": 8}),
+    "slots of other bits": Hostile(cached(), "value: 6 bytes a slot, expected 19", {"value_bits": 4}),
+    "slots as floats": Hostile(cached(), "expected", {"key_bits": 32, "value_bits": 32, "value_depth": 0}),
+    "rows without channels": Hostile(
+        Case("QuantizeCache", (floats(2, 0),), {"bits": 8}),
+        r"x: shape \[2, 0\], expected rows of at least 1",
+        constants=False,
+    ),
+    "slots of 5 bits": Hostile(
+        Case("QuantizeCache", (floats(2, 3),), {"bits": 8}), "bits", {"bits": 5}, constants=False
+    ),
     "an epsilon of NaN": Hostile(norm(), "epsilon: expected 0 or a positive number", {"epsilon": float("nan")}),
 }
 # Tensors without elements may have axes of any length: nothing may loop over them or allocate memory for them.
@@ -193,6 +215,7 @@ EMPTY = {
         (np.zeros((2**40, 0), np.float32), floats(0), int32(), int32(0), np.zeros((2**40, 0), np.float32)),
         {},
     ),
+    "QuantizeCache of no rows": Case("QuantizeCache", (np.zeros((0, LONG), np.float32),), {"bits": 4}),
     "IntGelu of no rows": Case("IntGelu", (np.zeros((0, LONG), np.int32),), {"scale": 0.1, "out_scale": 0.1}),
     "IntGelu of no rows with factors": Case(
         "IntGelu", (np.zeros((0, LONG), np.int32), int32(1), int32(1)), {"scale": 0.1, "out_scale": 0.1}
