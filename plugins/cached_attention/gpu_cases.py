@@ -16,8 +16,8 @@ def cases(sizes: Sizes, random: Random) -> Iterator[Case]:
     capacity = sizes.rows[-2] * 3 + 1
     for depth, width, kv_heads in ((64, 64, 4), (128, 128, 1), (24, 12, 2)):
         for tokens in (0, *sizes.few_rows):
-            query = floats(random, 2, 4, tokens, depth)
-            key, value = floats(random, 2, kv_heads, capacity, depth), floats(random, 2, kv_heads, capacity, width)
+            query = floats(random, 2, 4, tokens, depth, dtype="float32")
+            key, value = (floats(random, 2, kv_heads, capacity, each, dtype="float32") for each in (depth, width))
             slots = np.arange(capacity)
             mask = slots < np.array([capacity // 2, capacity])[:, None, None, None] - np.arange(tokens)[:, None]
             for attended in (mask, mask & (slots > capacity // 3)):

@@ -15,7 +15,7 @@ def cases(sizes: Sizes, random: Random) -> Iterator[Case]:
     for bits in (8, 4):
         for depth in (24, 64, 80, 128):
             for tokens in (0, *sizes.few_rows):
-                x = floats(random, 2, 3, tokens, depth)
+                x = floats(random, 2, 3, tokens, depth, dtype="float32")
                 x[0, 0] *= np.float32(1e-3)
                 x[0, 1, :, 1] = 300
                 x[1, 0] = 0
