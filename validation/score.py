@@ -42,13 +42,14 @@ def score(
     """
     other, changes = _other(bundle, text, against), None
     if other is not None:
-        changes = changes_between(bundle.manifest, other.manifest).with_cache(cache_bits)
+        changes = changes_between(bundle.manifest, other.manifest)
         check_given(given, SCORED)
     elif given:
         raise UsageError("a bound needs a model to compare with. Add --against BUNDLE, or leave the bounds out.")
     check_report(bundle, report)
     scored = "perplexity" if cache_bits is None else f"perplexity-cache-bits-{cache_bits}"
-    found = perplexity(bundle, text, other, target, context, stride, cache_bits)
+    found = perplexity(bundle, text, other, target, context, stride, cache_bits)  # refuses other bits
+    changes = changes and changes.with_cache(cache_bits)
     measures = judge(found.compared, quality_limits(changes.effect, SCORED, given)) if changes else []
     whole = results.Report(
         passed=math.isfinite(found.perplexity) and all(each.passed for each in measures),

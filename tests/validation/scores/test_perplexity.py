@@ -192,6 +192,13 @@ def test_incompatible_options_are_refused(
     assert len(err.splitlines()) == 1
 
 
+@pytest.mark.parametrize("bits", [5, 32])
+def test_other_bits_of_caches_are_refused(bits: int, pair: list[tuple[Path, Path]], text: Path) -> None:
+    bundle = pair[0][1]
+    with pytest.raises(UsageError, match=f"--cache-bits {bits}: expected one of 8, 4"):
+        validate(bundle, against=bundle, perplexity=text, cache_bits=bits)
+
+
 @pytest.fixture
 def pairs(tmp_path: Path) -> Path:
     """Sources of several lengths, and their references."""
