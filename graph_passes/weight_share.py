@@ -76,9 +76,12 @@ def weight_share(model: ir.Model, asked: Collection[str] = ()) -> WeightShare:
             done.update(_own(node))
         elif node.domain == "" and node.op_type in FACTORS:
             done.update(_integers(node.inputs[FACTORS[node.op_type]]))
-        elif node.domain == "" and node.op_type == "Gather" and not completes_groups(node.inputs[0].name):  # type: ignore[union-attr]
-            tables.update(_looked_up(node) or _integers(node.inputs[0]))
-            table, _ = stored(node.inputs[0])
+        elif node.domain == "" and node.op_type == "Gather":
+            rows_of = node.inputs[0]
+            if rows_of is None or completes_groups(rows_of.name):
+                continue
+            tables.update(_looked_up(node) or _integers(rows_of))
+            table, _ = stored(rows_of)
             tensor = constant(table)
             if table is not None and tensor is not None and table not in left:
                 left[table] = LeftWeight(layer_name(table), tensor.size, "table", False)

@@ -50,9 +50,8 @@ def open_models(
     **strategy_options: float | None,
 ) -> Models:
     """Open every bundle; `adapter`, `strategy`, `draft`, their options and `cache_bits`: see `TextGenerator`, for the
-    decoders.
-    `beam` to `word_bonus`: see `run`, for the speech recognisers. `prompt_name`: the prompt put before texts to
-    embed if a request names none; None: each model's default.
+    decoders. `beam` to `word_bonus`: see `run`, for the speech recognisers. `prompt_name`: the prompt put before texts
+    to embed if a request names none; None: each model's default.
 
     Raises `UsageError` where a draft model is given for several decoders, for options that apply to no model, and as
     `TextGenerator` does.

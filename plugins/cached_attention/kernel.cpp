@@ -54,8 +54,7 @@ struct Block {
     int64_t slots, depth, value_depth;
 };
 
-static Block read_block(const CacheHead& head, int64_t first, const Workspace& w) {
-    const int64_t slots = head.capacity - first < BLOCK ? head.capacity - first : BLOCK;
+static Block read_block(const CacheHead& head, int64_t first, int64_t slots, const Workspace& w) {
     if (head.key_bits == 32) {
         return {static_cast<const float*>(head.key) + first * head.depth,
                 static_cast<const float*>(head.value) + first * head.value_depth, slots, head.depth, head.value_depth};
@@ -218,7 +217,7 @@ static void attend(const CachedQueries& queries, const CacheHead& head, float sc
             needed |= w.attends[row];
         }
         if (!needed) continue;
-        const Block block = read_block(head, first, w);
+        const Block block = read_block(head, first, slots, w);
         const auto scored = [&](auto size, int64_t row) {
             score_block<decltype(size)::value>(queries.query + row, block, w.scores + row * BLOCK);
         };

@@ -54,20 +54,23 @@ class CachedAttention(Operator):
                 f"{self.name}: key_bits={key_bits}, value_bits={value_bits}, value_depth={value_depth}, expected 32, "
                 "32 and 0, or fewer bits of both and a depth."
             )
-        query, *slots = (None if given is None or given.shape is None else given.shape[-1] for given in inputs[:3])
-        for name, width, depth, bits in zip(
-            ("key", "value"), slots, (query, value_depth), (key_bits, value_bits), strict=True
+        depth = None if inputs[0] is None or inputs[0].shape is None else inputs[0].shape[-1]
+        for name, given, channels, bits in (
+            ("key", inputs[1], depth, key_bits),
+            ("value", inputs[2], value_depth or None, value_bits),
         ):
-            given = inputs[1 if name == "key" else 2]
-            dtype = "float32" if bits == FLOAT_BITS else "uint8"
-            if given is not None and given.dtype not in (None, dtype):
-                raise GraphError(f"{self.name}: {name} is {given.dtype}, expected {dtype} for {name}_bits={bits}.")
-            if not isinstance(width, int) or not isinstance(depth, int):
+            if given is None:
                 continue
-            expected = slot_bytes(depth, bits) if bits != FLOAT_BITS else depth if name == "key" else width
+            dtype = "float32" if bits == FLOAT_BITS else "uint8"
+            if given.dtype not in (None, dtype):
+                raise GraphError(f"{self.name}: {name} is {given.dtype}, expected {dtype} for {name}_bits={bits}.")
+            width = None if given.shape is None else given.shape[-1]
+            if not isinstance(width, int) or not isinstance(channels, int):
+                continue
+            expected = channels if bits == FLOAT_BITS else slot_bytes(channels, bits)
             if width != expected:
                 raise GraphError(
-                    f"{self.name}: {name} has {width} entries a slot, expected {expected} for depth {depth}."
+                    f"{self.name}: {name} has {width} entries a slot, expected {expected} for depth {channels}."
                 )
 
     def compute(self, *inputs: Array | None, **attributes: Any) -> list[Array]:

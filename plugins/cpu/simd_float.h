@@ -11,6 +11,7 @@
 //     square_root(v)                rounded to the nearest
 //     load_codes(p)                 FLOATS integers of 8 bits, as floats
 //     load_halves(p, shift)         bits shift to shift + 3 of FLOATS bytes
+//     float_of(bits)                one number, of these bits
 //     exp(v)                        of values up to 0, within 2e-7 of it; 0 below -87, and no number of what is none
 #pragma once
 
@@ -126,6 +127,11 @@ INTAGLIO_FLOAT F32 sums(const F32 (&v)[FLOATS]) { return F32{sum(v[0]), sum(v[1]
 
 using FloatBits = int32_t __attribute__((vector_size(sizeof(F32))));
 
+INTAGLIO_FLOAT float float_of(uint32_t bits) {
+    float x;
+    __builtin_memcpy(&x, &bits, sizeof x);
+    return x;
+}
 INTAGLIO_FLOAT F32 absolute(F32 v) { return F32(FloatBits(v) & 0x7fffffff); }
 INTAGLIO_FLOAT F32 with_sign(F32 v, F32 w) { return F32(FloatBits(absolute(v)) | (FloatBits(w) & int32_t(0x80000000))); }
 

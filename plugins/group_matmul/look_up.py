@@ -70,7 +70,8 @@ def look_up(
 
 def codes_looked_up(node: ir.Node) -> Codes | None:
     """What `node` looks up if it is the Gather of packed codes that `look_up` wrote; else None."""
-    if node.domain != "" or node.op_type != "Gather" or not str(node.inputs[0].name).endswith(PACKED):  # type: ignore[union-attr]
+    table = node.inputs[0] if node.domain == "" and node.op_type == "Gather" else None
+    if table is None or not str(table.name).endswith(PACKED):
         return None
     for user, _ in node.outputs[0].uses():
         shape = constant_folding.known(user.inputs[1]) if user.op_type == "Reshape" else None

@@ -3,7 +3,6 @@
 #include "plugins/quantize_cache/kernel.h"
 
 #include "plugins/cpu/simd_float.h"
-#include "plugins/quantize_cache/read_slots.h"
 
 namespace intaglio::INTAGLIO_ISA {
 namespace {

@@ -9,6 +9,7 @@ constexpr uint32_t NAN_SCALE = 0x7FC00000u;
 struct Range {
     float least, greatest;
     bool finite;
+    __device__ __forceinline__ float magnitude() const { return greatest > -least ? greatest : -least; }
 };
 
 __device__ __forceinline__ Range range_of(const float* x, int32_t count) {
@@ -59,8 +60,7 @@ extern "C" __global__ void __launch_bounds__(THREADS) quantize_cache_8(const flo
     const float* const from = x + place.row * depth + place.first;
     uint8_t* const slot = out + place.row * slots::bytes<8>(depth);
     const Range range = range_of(from, place.count);
-    const float largest = range.greatest > -range.least ? range.greatest : -range.least;
-    const uint32_t bits = scale_of(largest / float(127 * 127), range.finite);
+    const uint32_t bits = scale_of(range.magnitude() / float(127 * 127), range.finite);
     store_scale(slot + depth + 2 * place.group, bits);
     const bool usable = bits != 0 && bits != NAN_SCALE;
     const float scale = __int_as_float(int32_t(bits));
@@ -78,8 +78,7 @@ extern "C" __global__ void __launch_bounds__(THREADS) quantize_cache_4(const flo
     constexpr int32_t HALF = slots::GROUP / 2;
     const int32_t groups = slots::groups(depth);
     const Range range = range_of(from, place.count);
-    const float largest = range.greatest > -range.least ? range.greatest : -range.least;
-    const float step = (range.greatest - range.least) / 15, limit = largest / 127, wanted = step > limit ? step : limit;
+    const float step = (range.greatest - range.least) / 15, limit = range.magnitude() / 127, wanted = step > limit ? step : limit;
     const uint32_t bits = scale_of(wanted, range.finite && wanted - wanted == 0);
     store_scale(slot + groups * HALF + 2 * place.group, bits);
     const bool usable = bits != 0 && bits != NAN_SCALE;

@@ -7,12 +7,6 @@
 namespace intaglio::INTAGLIO_ISA {
 namespace {
 
-INTAGLIO_FLOAT float float_of(uint32_t bits) {
-    float x;
-    __builtin_memcpy(&x, &bits, sizeof x);
-    return x;
-}
-
 INTAGLIO_FLOAT float slot_scale(const uint8_t* from) { return float_of(uint32_t(from[0]) << 23 | uint32_t(from[1]) << 15); }
 
 // x: [depth] floats
@@ -49,7 +43,7 @@ INTAGLIO_FLOAT void read_4_bits(const uint8_t* slot, int64_t depth, float* x) {
 }
 
 // Rows one after another; x has space for 31 floats more than they need.
-[[maybe_unused]] static void read_slots(const uint8_t* slots, int64_t count, int64_t depth, int64_t bits, float* x) {
+static void read_slots(const uint8_t* slots, int64_t count, int64_t depth, int64_t bits, float* x) {
     const int64_t bytes = slot_bytes(depth, bits);
     if (bits == 8) {
         for (int64_t i = 0; i < count; ++i) read_8_bits(slots + i * bytes, depth, x + i * depth);

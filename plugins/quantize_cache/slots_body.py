@@ -35,7 +35,7 @@ def quantized(graph: FunctionBody, x: ir.Value, bits: int) -> ir.Value:
             magnitude = graph.op("Abs", group)
             pair, scale, usable = _scale(graph, _over(graph, graph.largest(magnitude), LARGEST[8] ** 2), finite)
             # In float64 and back, which rounds as float32's square root does.
-            root = graph.op("Sqrt", graph.cast(_quotient(graph, magnitude, scale), _type("DOUBLE")))
+            root = graph.op("Sqrt", graph.cast(_over(graph, magnitude, scale), _type("DOUBLE")))
             code = graph.op("Round", graph.cast(root, _type("FLOAT")))
             code = graph.choose(graph.op("Less", group, graph.constant(0, np.float32)), graph.op("Neg", code), code)
             codes.append(_byte(graph, graph.choose(usable, code, 0.0)))
@@ -46,9 +46,9 @@ def quantized(graph: FunctionBody, x: ir.Value, bits: int) -> ir.Value:
             wanted = graph.maximum(step, _over(graph, magnitude, 127))
             bounded = graph.op("Equal", graph.subtract(wanted, wanted), graph.constant(0, np.float32))
             pair, scale, usable = _scale(graph, wanted, graph.op("And", finite, bounded))
-            zero = _clip(graph, graph.op("Round", _quotient(graph, least, scale)), -127, 127)
-            code = graph.subtract(graph.op("Round", _quotient(graph, group, scale)), zero)
-            code = graph.choose(usable, _clip(graph, code, 0, LARGEST[4]), 0.0)
+            zero = graph.clip(graph.op("Round", _over(graph, least, scale)), (-127, 127))
+            code = graph.subtract(graph.op("Round", _over(graph, group, scale)), zero)
+            code = graph.choose(usable, graph.clip(code, (0, LARGEST[4])), 0.0)
             low, high = _columns(graph, code, range(HALF)), _columns(graph, code, range(HALF, GROUP))
             codes.append(_byte(graph, graph.add(low, graph.multiply(high, 16.0))))
             zeros.append(_byte(graph, graph.choose(usable, zero, 0.0)))
@@ -121,16 +121,8 @@ def _columns(graph: FunctionBody, x: ir.Value, indices: Any) -> ir.Value:
     return output
 
 
-def _over(graph: FunctionBody, x: ir.Value, number: float) -> ir.Value:
-    return graph.arithmetic("Div", x, number)
-
-
-def _quotient(graph: FunctionBody, x: ir.Value, scale: ir.Value) -> ir.Value:
-    return graph.arithmetic("Div", x, scale)
-
-
-def _clip(graph: FunctionBody, x: ir.Value, low: int, high: int) -> ir.Value:
-    return graph.minimum(graph.maximum(x, low), high)
+def _over(graph: FunctionBody, x: ir.Value, divisor: ir.Value | float) -> ir.Value:
+    return graph.arithmetic("Div", x, divisor)
 
 
 def _byte(graph: FunctionBody, x: ir.Value) -> ir.Value:

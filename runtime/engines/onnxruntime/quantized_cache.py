@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 from intaglio.errors import UsageError
 from intaglio.plugins.quantize_cache.slots import slot_bytes
 from intaglio.plugins.registry import DOMAIN
-from intaglio.runtime.engines.onnxruntime.cached_attention import OPERATOR, QUANTIZE, import_our_domain
+from intaglio.runtime.engines.onnxruntime.cached_attention import FLOAT, OPERATOR, QUANTIZE, import_our_domain
 
 if TYPE_CHECKING:
     import onnx
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 # Option -> the bits of keys and of values. Keys stay in 8: in 4 they cost 4 % of perplexity and more, some models 70 %.
 CACHE_BITS = {8: (8, 8), 4: (8, 4)}
 
-FLOAT, UINT8, INT = 1, 2, 2  # of onnx.TensorProto, and of onnx.AttributeProto, which are not loaded here
+UINT8, INT = 2, 2  # of onnx.TensorProto, and of onnx.AttributeProto, which are not loaded here
 KEY, VALUE = 1, 2  # inputs of CachedAttention
 FIX = "Leave out --cache-bits."
 
@@ -40,7 +40,7 @@ def quantize_caches(model: onnx.ModelProto, bits: int) -> None:
     if not writers:
         raise UsageError(f"--cache-bits {bits}: the graph writes no cache. {FIX}")
     caches = {name: name for name in writers} | {node.output[0]: name for name, node in writers.items()}
-    places = {cache: _place(cache, names, graph, bits) for cache, names in _names(caches).items()}
+    places = _places(caches, graph, bits)
     depths = {name: _depth(inputs[name], bits) for name in writers}
     for value in (*graph.input, *graph.output, *graph.value_info):
         if value.name in caches:
@@ -66,32 +66,27 @@ def quantize_caches(model: onnx.ModelProto, bits: int) -> None:
     import_our_domain(model)
 
 
-def _names(caches: dict[str, str]) -> dict[str, list[str]]:
-    """Cache -> the names of its buffer before and after new slots are written."""
-    names: dict[str, list[str]] = {}
-    for name, cache in caches.items():
-        names.setdefault(cache, []).append(name)
-    return names
+def _places(caches: dict[str, str], graph: onnx.GraphProto, bits: int) -> dict[str, int]:
+    """Cache -> the input of CachedAttention that reads it, `KEY` or `VALUE`; nothing else may read one.
 
-
-def _place(cache: str, names: list[str], graph: onnx.GraphProto, bits: int) -> int:
-    """The input of CachedAttention that reads the cache, `KEY` or `VALUE`, which must be its only reader."""
-    found = KEY
+    `caches`: the names of each cache's buffer, before and after new slots are written -> the cache.
+    """
+    found = dict.fromkeys(caches.values(), KEY)  # also of one that nothing reads
     for node in graph.node:
         for place, name in enumerate(node.input):
-            if name not in names or (node.op_type == "TensorScatter" and place == 0) or _reads_leading_axes(node):
+            if name not in caches or (node.op_type == "TensorScatter" and place == 0) or _reads_leading_axes(node):
                 continue
             if node.op_type != OPERATOR:
                 raise UsageError(
-                    f"--cache-bits {bits}: {cache} is read by the node {node.name} ({node.op_type}), expected "
+                    f"--cache-bits {bits}: {caches[name]} is read by the node {node.name} ({node.op_type}), expected "
                     f"attention with a scale and a mask alone. {FIX}"
                 )
-            found = place
+            found[caches[name]] = place
     return found
 
 
 def _reads_leading_axes(node: onnx.NodeProto) -> bool:
-    """Whether a node computes the lengths of axes before the last, which a slot leaves as they are."""
+    """Whether a node computes the lengths of axes before the last, which a slot does not change."""
     return node.op_type == "Shape" and any(each.name == "end" and 0 <= each.i <= 3 for each in node.attribute)
 
 

@@ -62,7 +62,7 @@ class PromptEncoder:
         self.reader = reader
         self._images = ImagePrompts(reader) if reader is not None else None
         self._lock = threading.RLock()  # the template's process answers one at a time
-        self.tokenizer = tokenizer or read_backend(bundle)
+        self.tokenizer = read_backend(bundle) if tokenizer is None else tokenizer
         self._longest_token = longest_token(self.tokenizer)
 
     @cached_property

@@ -50,8 +50,9 @@ class Aligner(Closing):
     def ends(self, session: SpeechSession, before: Sequence[int], text: Sequence[int], frames: int) -> list[int]:
         """The position of the encoder at which each token of `text` ends, and the next one begins.
 
-        `before`: the tokens before it. `frames` of the window are of the recording, the rest is padding. It is that of
-        transformers; the last token of a text that was cut by the decoder's length ends where the one before it does.
+        `before`: the tokens before it. `frames` of the window are of the recording, the rest is padding. The
+        positions equal transformers'; the last token of a text that was cut by the decoder's length ends where the one
+        before it does.
         """
         fed = text[: self._decoder.max_positions - len(before) - 1]
         if not fed:

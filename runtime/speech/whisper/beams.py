@@ -1,4 +1,4 @@
-"""Beam search for the text of a window, in the rows of a session; the texts are those of transformers."""
+"""Beam search for the text of a window, in the rows of a session; the texts equal those that transformers writes."""
 
 from __future__ import annotations
 

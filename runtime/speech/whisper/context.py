@@ -14,7 +14,7 @@ CERTAIN = 0.5  # temperature from which on a text is no context of the next one,
 
 
 class Context:
-    """What a recording's next window begins with. It is that of transformers, for the prompt of a first segment.
+    """What a recording's next window begins with, as in transformers with `prompt_condition_type` first-segment.
 
     The prompt is before each window; with the text of earlier windows it is before the first of these, until it is cut.
     At most `limit` tokens, the last ones, are kept.
