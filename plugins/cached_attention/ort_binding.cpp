@@ -12,6 +12,7 @@ namespace {
 
 constexpr int64_t ROWS = 32;             // queries of a piece of work, which share the reading of keys and values
 constexpr int64_t PRODUCTS = 1 << 18;    // of a piece, some microseconds
+constexpr int64_t MAXIMUM_DEPTH = 1 << 20;  // of slots, so that no length overflows
 
 class CachedAttention final : public Kernel {
 public:
@@ -22,9 +23,10 @@ public:
           value_bits_(node.integer("value_bits")),
           value_depth_(node.integer("value_depth")) {
         const bool floats = key_bits_ == 32;
-        if (floats != (value_bits_ == 32) || floats != (value_depth_ == 0) || value_depth_ < 0) {
+        if (floats != (value_bits_ == 32) || floats != (value_depth_ == 0) || value_depth_ < 0 ||
+            value_depth_ > MAXIMUM_DEPTH) {
             throw Error("key_bits, value_bits, value_depth: " + std::to_string(key_bits_) + ", " + std::to_string(value_bits_) +
-                        ", " + std::to_string(value_depth_) + ", expected 32, 32, 0, or fewer bits of both and a depth");
+                        ", " + std::to_string(value_depth_) + ", expected 32, 32, 0, or fewer bits of both and a depth up to 2^20");
         }
     }
 

@@ -30,6 +30,7 @@ if TYPE_CHECKING:
     from intaglio.plugins.function_body import FunctionBody
 
 FLOAT_BITS = 32
+MAXIMUM_DEPTH = 2**20  # of slots
 
 
 class CachedAttention(Operator):
@@ -49,10 +50,15 @@ class CachedAttention(Operator):
 
     def _check_widths(self, inputs: Sequence[Given | None], attributes: Mapping[str, Any]) -> None:
         key_bits, value_bits, value_depth = (attributes[name] for name in ("key_bits", "value_bits", "value_depth"))
-        if (key_bits == FLOAT_BITS) != (value_bits == FLOAT_BITS) or (value_bits != FLOAT_BITS) != (value_depth > 0):
+        floats = key_bits == FLOAT_BITS
+        if (
+            floats != (value_bits == FLOAT_BITS)
+            or floats != (value_depth == 0)
+            or not 0 <= value_depth <= MAXIMUM_DEPTH
+        ):
             raise GraphError(
                 f"{self.name}: key_bits={key_bits}, value_bits={value_bits}, value_depth={value_depth}, expected 32, "
-                "32 and 0, or fewer bits of both and a depth."
+                "32 and 0, or fewer bits of both and a depth up to 2^20."
             )
         depth = None if inputs[0] is None or inputs[0].shape is None else inputs[0].shape[-1]
         for name, given, channels, bits in (

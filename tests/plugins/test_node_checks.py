@@ -107,6 +107,9 @@ REFUSED: dict[str, Case] = {
     "CachedAttention: key_bits=8, value_bits=32, value_depth=0, expected 32, 32 and 0, or fewer bits": Case(
         "CachedAttention", CACHED, {"key_bits": 8}
     ),
+    r"CachedAttention: key_bits=8, value_bits=8, value_depth=1048577, expected .* a depth up to 2\^20": Case(
+        "CachedAttention", CACHED, {"key_bits": 8, "value_bits": 8, "value_depth": 2**20 + 1}
+    ),
     "CachedAttention: key is uint8, expected float32 for key_bits=32": Case("CachedAttention", CACHED, {}),
     "CachedAttention: value has 6 entries a slot, expected 44 for depth 40": Case(
         "CachedAttention", CACHED, {"key_bits": 8, "value_bits": 8, "value_depth": 40}
