@@ -98,26 +98,47 @@ def convert_pickled(pickled: Pickled, folder: Path) -> Converted:
     return Converted(pickled.family.model_type, parameters, tokens if isinstance(tokens, int) else 0, left_out)
 
 
-def _read(path: Path) -> dict[str, Tensor]:
-    """The tensors of one file by name."""
+def read_pickle(path: Path) -> Any:
+    """What a file of torch contains: tensors, mapped, and plain values. Raises `SourceError` for anything else."""
     torch = load("torch")
     try:
         try:
-            read = torch.load(path, map_location="cpu", weights_only=True, mmap=True)
+            return torch.load(path, map_location="cpu", weights_only=True, mmap=True)
         except RuntimeError:  # a file of torch before 1.6 cannot be mapped
-            read = torch.load(path, map_location="cpu", weights_only=True)
+            return torch.load(path, map_location="cpu", weights_only=True)
     except Exception as error:  # a damaged pickle can raise anything
         reason = one_line(error, 160)
         raise SourceError(
             f"{path}: cannot be read without running code from it, or is damaged ({reason}). "
             "Download it again, or save the model with transformers' save_pretrained."
         ) from error
+
+
+def _read(path: Path) -> dict[str, Tensor]:
+    """The tensors of one file by name."""
+    torch, read = load("torch"), read_pickle(path)
     if not isinstance(read, Mapping) or not all(torch.is_tensor(each) for each in read.values()):
         keys = ", ".join(map(str, read))[:80] if isinstance(read, Mapping) else type(read).__name__
         raise SourceError(
             f"{path}: has {keys}, expected tensors by name. Save the model with transformers' save_pretrained."
         )
-    return {str(name): tensor for name, tensor in read.items()}
+    return dense_tensors(path, read)
+
+
+def dense_tensors(path: Path, read: Mapping[Any, Any]) -> dict[str, Tensor]:
+    """The tensors among what was read, by name.
+
+    Raises `SourceError` for one that is sparse, or larger than the file: its numbers are repeated views of a few.
+    """
+    torch, size = load("torch"), path.stat().st_size
+    found = {str(name): each for name, each in read.items() if torch.is_tensor(each)}
+    for name, tensor in found.items():
+        if tensor.layout != torch.strided or tensor.is_quantized or tensor.device.type != "cpu" or tensor.nbytes > size:
+            raise SourceError(
+                f"{path}: {name} is not stored as its {tensor.numel()} numbers. Save the model with transformers' "
+                "save_pretrained."
+            )
+    return found
 
 
 def _build(pickled: Pickled, tensors: Mapping[str, Tensor]) -> tuple[Any, list[str]]:

@@ -28,7 +28,7 @@ def refuse_file(path: Path) -> SourceError:
     if path.name.startswith("pytorch_model") and path.suffix == ".bin":
         fix = f"Convert its folder: intaglio convert {folder} -o CHECKPOINT, and export CHECKPOINT."
         return SourceError(f"source {path}: weights in a pickle, which can run code when it is read. {fix}")
-    kind = PROGRAM if _is_program(path) else _kind([path.name])[0]
+    kind = PROGRAM if is_program(path) else _kind([path.name])[0]
     if kind is None:
         return SourceError(
             f"source {path}: a file, not a directory. Give a checkpoint's folder, a hub id, or an .onnx file."
@@ -45,7 +45,7 @@ def refuse_folder(folder: Path, source: str, names: Sequence[str] | None = None)
     kind, found = _kind(names)
     if kind and "/" not in found:
         check_downloaded([folder / found])
-        kind = PROGRAM if _is_program(folder / found) else kind
+        kind = PROGRAM if is_program(folder / found) else kind
         return SourceError(f"{source}: {_say(kind, source, f'{source}/{found}', found)}")
     if inner := _checkpoints(names):
         return SourceError(f"{source}: no config.json in it. {_choose(source, inner)}")
@@ -131,7 +131,7 @@ def _begins_with(path: Path, magic: bytes) -> bool:
         return file.read(len(magic)) == magic
 
 
-def _is_program(path: Path) -> bool:
+def is_program(path: Path) -> bool:
     """Whether the file is a program of TorchScript: an archive with code."""
     if not path.is_file() or not zipfile.is_zipfile(path):
         return False

@@ -6,7 +6,7 @@ place the model that it builds has no weights, but each of its parameters knows 
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -14,8 +14,10 @@ import torch
 from torch.utils._pytree import tree_leaves, tree_map_only
 
 from intaglio.errors import SourceError
-from intaglio.exporters.checkpoints.quantized.formats import StoredTensor
-from intaglio.exporters.checkpoints.quantized.grouped_weight import GroupedWeight, StackedWeight, below_each_other
+from intaglio.exporters.checkpoints.quantized import grouped_weight, tabled_weight
+from intaglio.exporters.checkpoints.quantized.formats import CodedWeight, StoredTensor
+from intaglio.exporters.checkpoints.quantized.grouped_weight import GroupedWeight, StackedWeight
+from intaglio.exporters.checkpoints.quantized.tabled_weight import TabledWeight
 
 aten = torch.ops.aten
 VALUES = (aten.equal.default, aten._local_scalar_dense.default)  # operations whose result depends on the numbers
@@ -85,20 +87,20 @@ class DeferredTensor(torch.Tensor):
         made = self._same_numbers().made
         return None if isinstance(made, _Call) else made
 
-    def grouped(self) -> GroupedWeight | None:
+    def coded(self) -> CodedWeight | None:
         """The quantised weight whose numbers these are, or several of them below each other; None for other numbers.
 
         Raises `SourceError` for numbers that are computed from quantised ones in another way.
         """
         if (found := self.unchanged()) is not None:
-            return found[1] if isinstance(found[1], GroupedWeight) else None
+            return found[1] if isinstance(found[1], CodedWeight) else None
         call = self._same_numbers().made
         if isinstance(call, _Call) and call.operation is aten.cat.default and call.arguments[1:] in ((), (0,)):
-            parts = [each.grouped() for each in call.arguments[0] if isinstance(each, DeferredTensor)]
+            parts = [each.coded() for each in call.arguments[0] if isinstance(each, DeferredTensor)]
             kept = [each for each in parts if each is not None]
-            if kept and len(kept) == len(call.arguments[0]) and (joined := below_each_other(kept)) is not None:
+            if kept and len(kept) == len(call.arguments[0]) and (joined := _below_each_other(kept)) is not None:
                 return joined
-        if name := next((name for name, source in self._sources() if isinstance(source, GroupedWeight)), None):
+        if name := next((name for name, source in self._sources() if isinstance(source, CodedWeight)), None):
             raise SourceError(
                 f"{name}: transformers changes this quantised weight while it loads it, so its codes cannot be kept. "
                 "Export the checkpoint that it was made from."
@@ -152,6 +154,15 @@ class DeferredTensor(torch.Tensor):
         elif operation is aten.cat.default and axes and axes[0] > 0:
             found = torch.cat([each.part(index) for each in first], axes[0] - 1)
         return found  # type: ignore[no-any-return]
+
+
+def _below_each_other(weights: Sequence[CodedWeight]) -> CodedWeight | None:
+    """One weight of the rows of all, which multiply the same inputs; None if they cannot be joined."""
+    grouped = [each for each in weights if isinstance(each, GroupedWeight)]
+    tabled = [each for each in weights if isinstance(each, TabledWeight)]
+    if grouped and tabled:
+        return None
+    return grouped_weight.below_each_other(grouped) if grouped else tabled_weight.below_each_other(tabled)
 
 
 def _mapped(function: Any, tree: Any) -> Any:

@@ -140,6 +140,12 @@ KINDS = (
         "Load it there, save the model with transformers' save_pretrained, and export that folder.",
     ),
     FileKind(
+        ("sq-*.pt",),
+        "weights of SqueezeLLM ({name})",
+        "Convert them: intaglio convert {path} --base FOLDER -o CHECKPOINT, FOLDER being the model that they were made "
+        "from, and export CHECKPOINT.",
+    ),
+    FileKind(
         ("*.pt", "*.pth", "*.bin"),
         "a file of torch ({name})",
         "Load it with the code that made it, save it with transformers' save_pretrained, and export that folder.",

@@ -9,16 +9,15 @@ from typing import TYPE_CHECKING, Any
 
 from intaglio.display.progress import track
 from intaglio.errors import SourceError
-from intaglio.exporters.checkpoints.checkpoint import CONFIG, INDEX, WEIGHTS
+from intaglio.exporters.checkpoints.checkpoint import CONFIG
 from intaglio.exporters.checkpoints.quantized.formats import SECTION, WRITERS
 from intaglio.exporters.checkpoints.quantized.grouped_weight import GroupedWeight
 from intaglio.exporters.checkpoints.quantized.methods import SECTIONS
 from intaglio.exporters.from_bundle.graph_weights import HEAD, WEIGHT, GraphWeights
+from intaglio.exporters.writing.safetensors_parts import write_parts
 
 if TYPE_CHECKING:
     import torch
-
-LARGEST_PART = 1 << 31  # bytes of a file of weights, which are in memory while it is written
 
 
 def write_folder(folder: Path, form: str, weights: GraphWeights, config: Mapping[str, Any]) -> list[str]:
@@ -49,7 +48,7 @@ def write_folder(folder: Path, form: str, weights: GraphWeights, config: Mapping
                 notes.append(f"{path}: its codes are written as the numbers that they stand for, in floating point")
             yield name, narrowed(weight.tensor, preferred)
 
-    _write(folder, tensors())
+    write_parts(folder, tensors())
     return notes
 
 
@@ -71,35 +70,3 @@ def _parts(form: str, path: str, weight: GroupedWeight, preferred: str) -> dict[
 
     parts = {part: torch.from_numpy(array) for part, array in WRITERS[form].stored(path, weight).items()}
     return {part: narrowed(each, preferred) if each.dtype == torch.float32 else each for part, each in parts.items()}
-
-
-def _write(folder: Path, tensors: Iterator[tuple[str, torch.Tensor]]) -> None:
-    """Write the tensors into one file, or into several with an index."""
-    from safetensors.torch import save_file
-
-    files: list[tuple[Path, list[str]]] = []
-    part: dict[str, torch.Tensor] = {}
-    total = 0
-
-    def flush() -> None:
-        path = folder / f"part-{len(files)}"
-        save_file(part, path, {"format": "pt"})
-        files.append((path, list(part)))
-        part.clear()
-
-    for name, tensor in tensors:
-        if part and sum(each.nbytes for each in part.values()) + tensor.nbytes > LARGEST_PART:
-            flush()
-        part[name] = tensor
-        total += tensor.nbytes
-    flush()
-    if len(files) == 1:
-        files[0][0].rename(folder / WEIGHTS)
-        return
-    places: dict[str, str] = {}
-    for index, (path, names) in enumerate(files, 1):
-        place = f"model-{index:05}-of-{len(files):05}.safetensors"
-        path.rename(folder / place)
-        places |= dict.fromkeys(names, place)
-    listed = {"metadata": {"total_size": total}, "weight_map": places}
-    (folder / INDEX).write_text(json.dumps(listed, indent=2), encoding="utf-8")

@@ -40,6 +40,7 @@ SEEN_BY = {
     "exporters": "export",
     "exporters/checkpoints/hub.py --against": "validate",
     "exporters/checkpoints/quantized/methods.py --calibration": "compress",
+    "exporters/convert_checkpoint.py": "convert",
     "exporters/source.py": "validate",
     "training": "train",
     "training/gradients/sensitivity.py": "sensitivity",

@@ -117,7 +117,7 @@ def _arithmetic(
 
 def _keeps_codes(side: Manifest) -> bool:
     """Whether products with codes came with the checkpoint, which are exported with 16 bits of the activations."""
-    return "GroupMatMul" in side.custom_operators and not any(
+    return bool({"GroupMatMul", "LutMatMul"} & set(side.custom_operators)) and not any(
         "activation_bits" in record.options for record in side.passes
     )
 

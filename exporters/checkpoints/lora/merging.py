@@ -13,8 +13,8 @@ from intaglio.errors import SourceError
 from intaglio.exporters.checkpoints.lora.adapter import FIRST, MAGNITUDE, SECOND, Adapter
 from intaglio.exporters.checkpoints.lora.low_rank import LowRank, with_rows
 from intaglio.exporters.checkpoints.lora.parameter_names import ParameterNames
-from intaglio.exporters.checkpoints.quantized.formats import StoredTensor
-from intaglio.exporters.checkpoints.quantized.grouped_weight import GroupedWeight, StackedWeight
+from intaglio.exporters.checkpoints.quantized.formats import CodedWeight, StoredTensor
+from intaglio.exporters.checkpoints.quantized.grouped_weight import StackedWeight
 from intaglio.exporters.files.computed_tensor import FloatTensor
 from intaglio.exporters.files.safetensors_file import MappedTensor
 
@@ -127,7 +127,7 @@ class Merging(Generic[Stored]):
             self.tensors[name] = change.added_to(base)
 
     def _float(self, path: str, stored: StoredTensor) -> FloatTensor:
-        if isinstance(stored, GroupedWeight | StackedWeight):
+        if isinstance(stored, CodedWeight | StackedWeight):
             raise SourceError(
                 f"{self._adapter.path}: {path} of the checkpoint is quantised, and merging would change its codes. "
                 "Merge the adapter into the checkpoint that was quantised, in floating point, or leave --adapter out."

@@ -18,9 +18,11 @@ from intaglio.exporters.checkpoints.quantized import (
     gptq,
     hqq,
     int_quantized,
+    squeezellm,
 )
 from intaglio.exporters.checkpoints.quantized.grouped_weight import GroupedWeight, StackedWeight
 from intaglio.exporters.checkpoints.quantized.parts import Arrays, Parts, layer_groups
+from intaglio.exporters.checkpoints.quantized.tabled_weight import TabledWeight
 from intaglio.exporters.files.computed_tensor import ComputedTensor, FloatTensor
 from intaglio.exporters.files.safetensors_file import MappedTensor
 from intaglio.files.json_object import read_json
@@ -29,7 +31,8 @@ SECTION = "quantization_config"  # of config.json
 METHOD = "quant_method"
 GGUF = "gguf"  # the method of files that have no parts to join
 WEIGHT = "weight"
-StoredTensor = FloatTensor | GroupedWeight | StackedWeight  # of a parameter; its `tensor` has the numbers
+CodedWeight = GroupedWeight | TabledWeight  # whose codes a graph multiplies by
+StoredTensor = FloatTensor | StackedWeight | CodedWeight  # of a parameter; its `tensor` has the numbers
 BESIDE = {
     "quantize_config.json": "gptq",
     "quant_config.json": "awq",
@@ -42,7 +45,7 @@ class Format(NamedTuple):
 
     matrices: tuple[str, ...]  # which each weight has
     others: tuple[str, ...]  # which it may have
-    weight: Callable[[str, Parts, Mapping[str, Any]], GroupedWeight | StackedWeight | ComputedTensor]
+    weight: Callable[[str, Parts, Mapping[str, Any]], StackedWeight | CodedWeight | ComputedTensor]
     scale: str = ""  # which each weight has, of any shape, where its numbers are called "weight" as those in floats
     rounds_inputs: bool = False  # made for layers whose inputs are rounded, too; others state it
     axes: int = 2  # of its matrices
@@ -87,6 +90,9 @@ FORMATS = {
             "weight.absmax",
         ),
         "8 bits": Format((WEIGHT,), ("weight_format",), bitsandbytes.of_8_bits, "SCB", True),
+    },
+    squeezellm.METHOD: {
+        "": Format(("qweight", "lookup_table"), (*squeezellm.SPARSE, *squeezellm.FULL), squeezellm.weight)
     },
     "hqq": {"": Format(("W_q", "scale", "zero"), ("shape", *hqq.SETTINGS, *hqq.QUANTISED), hqq.weight)},
 }
@@ -134,6 +140,8 @@ def with_settings(folder: Path, config: dict[str, Any]) -> dict[str, Any]:
     for name, method in BESIDE.items():
         if SECTION not in config and (folder / name).is_file():
             found = read_json(folder / name)
+            if squeezellm.is_beside_a_pickle(found):
+                continue
             inner = found.get("quantization")
             return {**config, SECTION: {METHOD: method, **(inner if isinstance(inner, dict) else found)}}
     return config
@@ -197,8 +205,9 @@ def kept(parameters: Mapping[str, StoredTensor], config: Mapping[str, Any]) -> l
         for each in (stored.experts if isinstance(stored, StackedWeight) else (stored,))
     ]
     grouped = [each for each in single if isinstance(each, GroupedWeight)]
+    tabled = [each for each in single if isinstance(each, TabledWeight)]
     decoded = Counter(each.form for each in single if isinstance(each, ComputedTensor) and each.form)
-    if not grouped and not decoded:
+    if not grouped and not tabled and not decoded:
         return []
     settings = config[SECTION]
     method = settings[METHOD]
@@ -207,6 +216,12 @@ def kept(parameters: Mapping[str, StoredTensor], config: Mapping[str, Any]) -> l
         for (bits, size), number in sorted(Counter((each.bits, each.group_size) for each in grouped).items())
     ]
     lines += [
+        f"{number} weights are kept as {method} has them: {bits} bits, a table for each output"
+        for bits, number in sorted(Counter(each.bits for each in tabled).items())
+    ]
+    if sparse := sum(each.sparse for each in tabled):
+        lines.append(f"{sparse} sparse numbers are kept, {100 * sparse / _size(tabled):.2g} % of the weights")
+    lines += [
         f"{number} weights in {form} ({method}) are stored in the model's floating point; compress the bundle"
         for form, number in sorted(decoded.items())
     ]
@@ -214,3 +229,7 @@ def kept(parameters: Mapping[str, StoredTensor], config: Mapping[str, Any]) -> l
     if (known and known.rounds_inputs) or any(group.get("input_activations") for group in layer_groups(settings)):
         lines.append(f"activations, which {method} rounds to 8 bits, are not rounded")
     return lines
+
+
+def _size(weights: Sequence[TabledWeight]) -> int:
+    return sum(rows * columns for rows, columns in (each.shape for each in weights))

@@ -9,6 +9,7 @@ from typing import Any, NamedTuple
 
 from intaglio.errors import SourceError
 from intaglio.exporters.checkpoints.quantized.formats import SECTION, format_of
+from intaglio.exporters.checkpoints.quantized.squeezellm import is_beside_a_pickle
 from intaglio.files.json_object import read_json
 from intaglio.files.safetensors_header import Entry, read_entries
 
@@ -107,6 +108,8 @@ def check_configuration(folder: Path, config: Mapping[str, Any]) -> None:
         if (folder / name).is_file() and format_of(config) is None:
             found = read_json(folder / name) if name.endswith(".json") else {}
             found = next((found[key] for key in SECTIONS if isinstance(found.get(key), dict)), found)
+            if is_beside_a_pickle(found):
+                continue
             named = _method(found, "") if any(found.get(key) for key in METHOD_KEYS[:2]) else METHODS.get(method)
             raise _error(folder, named or Method(method.upper(), "rtn"), f"{name} beside config.json")
 

@@ -48,20 +48,31 @@ def keep_codes(model: ir.Model, weights: Mapping[ir.Value, GroupedWeight]) -> li
             _look_up(graph, users, constants_of(value, weight), weight)
             del graph.initializers[str(value.name)]
             continue
-        products = [node for node in users if node.op_type == "MatMul" and node.inputs[1] is value]
-        if len(products) < len(users) or list(value.shape or ()) != list(weight.shape[::-1]):
-            raise SourceError(
-                f"{value.name}: the graph does not only multiply by this quantised weight, so it cannot be kept. "
-                "Export the checkpoint that it was made from."
-            )
-        for node in products:
+        for node in products_by(value, weight.shape):
             _replace(graph, node, weight, constants_of(value, weight))
         del graph.initializers[str(value.name)]
-    if any(node.domain == DOMAIN for node in graph):
-        graph.opset_imports[DOMAIN] = VERSION
+    import_operators(graph)
     if weights:
         LiftConstantsToInitializersPass(lift_all_constants=True, size_limit=0)(model)  # of rows that are looked up
     return left
+
+
+def import_operators(graph: ir.Graph) -> None:
+    """State the version of our operators, where the graph has one."""
+    if any(node.domain == DOMAIN for node in graph):
+        graph.opset_imports[DOMAIN] = VERSION
+
+
+def products_by(value: ir.Value, shape: tuple[int, int]) -> list[ir.Node]:
+    """The MatMuls by a weight [N, K] = `shape`, stored transposed. Raises `SourceError` where it is used otherwise."""
+    users = [node for node, _ in value.uses()]
+    products = [node for node in users if node.op_type == "MatMul" and node.inputs[1] is value]
+    if len(products) < len(users) or list(value.shape or ()) != list(shape[::-1]):
+        raise SourceError(
+            f"{value.name}: the graph does not only multiply by this quantised weight, so it cannot be kept. "
+            "Export the checkpoint that it was made from."
+        )
+    return products
 
 
 def _look_up(
@@ -105,6 +116,11 @@ def _replace(graph: ir.Graph, node: ir.Node, weight: GroupedWeight, constants: M
     made = [product]
     if minimums := constants.get(MINIMUMS):
         made += _less(graph, x, product.outputs[0], minimums, weight.group_size)
+    replace_product(graph, node, product, made)
+
+
+def replace_product(graph: ir.Graph, node: ir.Node, product: ir.Node, made: Sequence[ir.Node]) -> None:
+    """Replace `node` by the nodes `made`, among them the `product` by codes; the last one returns what it returned."""
     for each in made:
         each.metadata_props.update(node.metadata_props)
     for value in (product.outputs[0], made[-1].outputs[0]):
@@ -123,7 +139,7 @@ def _less(graph: ir.Graph, x: ir.Value, product: ir.Value, minimums: ir.Value, g
     weight = str(minimums.name).removesuffix(MINIMUMS)
 
     def constant(array: npt.NDArray[Any], kind: str) -> ir.Value:
-        return _initializer(graph, ir.Tensor(array, name=f"{weight}{kind}"))
+        return initializer(graph, ir.Tensor(array, name=f"{weight}{kind}"))
 
     axes = len(x.shape) if x.shape is not None else 2  # rows of an expert
     shape = np.array([0] * (axes - 1) + [minimums.shape[0], group_size], np.int64)
@@ -156,13 +172,13 @@ def _constants(graph: ir.Graph, name: str, weight: GroupedWeight) -> dict[str, i
             found = getattr(weight.read(), kind)
             return ir.Tensor(np.ascontiguousarray(found.T if kind == MINIMUMS else found), name=f"{name}.{kind}")
 
-        made[kind] = _initializer(graph, ir.LazyTensor(tensor, dtype, ir.Shape(shape), name=f"{name}.{kind}"))
+        made[kind] = initializer(graph, ir.LazyTensor(tensor, dtype, ir.Shape(shape), name=f"{name}.{kind}"))
     if weight.order is not None:
-        made["order"] = _initializer(graph, ir.Tensor(weight.order, name=f"{name}.order"))
+        made["order"] = initializer(graph, ir.Tensor(weight.order, name=f"{name}.order"))
     return made
 
 
-def _initializer(graph: ir.Graph, tensor: ir.TensorProtocol) -> ir.Value:
+def initializer(graph: ir.Graph, tensor: ir.TensorProtocol) -> ir.Value:
     """The initializer of this name, made of `tensor` where a weight is not used before: several nodes may use one."""
     if (known := graph.initializers.get(str(tensor.name))) is not None:
         return known

@@ -33,6 +33,7 @@ from intaglio.exporters.decoders.traced.products import split_gemm
 from intaglio.exporters.decoders.traced.replaced import replace_modules
 from intaglio.exporters.decoders.traced.reshapes import state_lengths
 from intaglio.exporters.decoders.traced.rotations import Rotations
+from intaglio.exporters.decoders.traced.tabled import keep_tables
 from intaglio.exporters.decoders.traced.weights import TracedWeights
 from intaglio.exporters.writing.graph_writer import OPSET
 from intaglio.exporters.writing.traced_graph import (
@@ -107,8 +108,9 @@ def finish(
     expand(model, weights.expert)
     split_gemm(model)
     weights.attach()
-    count = count_weights(model) if weights.grouped else None
+    count = count_weights(model) if weights.grouped or weights.tabled else None
     decoded = keep_codes(model, weights.grouped)
+    keep_tables(model, weights.tabled)
     optimizer.optimize(model, output_size_limit=FOLDED)
     CommonSubexpressionEliminationPass()(model)
     add_exit(model)

@@ -11,6 +11,7 @@ from torch import Tensor
 
 from intaglio.exporters.checkpoints.deferred import DeferredTensor
 from intaglio.exporters.checkpoints.quantized.grouped_weight import GroupedWeight
+from intaglio.exporters.checkpoints.quantized.tabled_weight import TabledWeight
 from intaglio.exporters.files.computed_tensor import FloatTensor
 from intaglio.exporters.writing.weights import Rounding, stored_weight
 
@@ -26,7 +27,8 @@ class TracedWeights:
         self._graph, self._dtype = model.graph, dtype
         self.rounding = Rounding()  # complete once the weights are written
         self._weights: dict[ir.Value, DeferredTensor] = {}
-        self.grouped: dict[ir.Value, GroupedWeight] = {}  # those that the checkpoint stores quantised
+        self.grouped: dict[ir.Value, GroupedWeight] = {}  # those that the checkpoint stores quantised, in groups
+        self.tabled: dict[ir.Value, TabledWeight] = {}  # in tables
         first: dict[int, ir.Value] = {}
         for name, value in list(self._graph.initializers.items()):
             if (weight := parameters.get(name)) is None:
@@ -75,8 +77,10 @@ class TracedWeights:
         value.const_value = self._tensor(weight, name, transposed)
         shape = weight.shape[::-1] if transposed else weight.shape
         value.name, value.type, value.shape = name, ir.TensorType(self._dtype), ir.Shape(shape)
-        if (grouped := weight.grouped()) is not None:
-            self.grouped[value] = grouped
+        if isinstance(coded := weight.coded(), GroupedWeight):
+            self.grouped[value] = coded
+        elif coded is not None:
+            self.tabled[value] = coded
 
     def _tensor(self, weight: DeferredTensor, name: str, transposed: bool) -> ir.TensorProtocol:
         if (found := weight.unchanged()) is not None and isinstance(found[1], FloatTensor):

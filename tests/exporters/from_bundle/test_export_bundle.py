@@ -20,8 +20,8 @@ from intaglio.errors import SourceError, UsageError
 from intaglio.exporters import export
 from intaglio.exporters.checkpoints.checkpoint import Checkpoint
 from intaglio.exporters.checkpoints.quantized.grouped_weight import GroupedWeight
-from intaglio.exporters.from_bundle.folder import LARGEST_PART
 from intaglio.exporters.from_bundle.graph_weights import graph_weights
+from intaglio.exporters.writing.safetensors_parts import LARGEST_PART
 from intaglio.files.hashes import sha256
 from intaglio.graph_passes import compress
 
@@ -116,7 +116,7 @@ def test_scales_in_float32_are_written_where_the_format_has_them(form: str, bund
 
 
 def test_several_files_have_an_index(in_groups: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("intaglio.exporters.from_bundle.folder.LARGEST_PART", LARGEST_PART >> 16)
+    monkeypatch.setattr("intaglio.exporters.writing.safetensors_parts.LARGEST_PART", LARGEST_PART >> 16)
     export(in_groups, tmp_path / "written", format="gptq", check=False)
     listed = json.loads((tmp_path / "written/model.safetensors.index.json").read_text())
     assert len(set(listed["weight_map"].values())) > 2

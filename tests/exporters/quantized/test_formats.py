@@ -234,12 +234,12 @@ def test_codes_of_weights_below_each_other_are_joined_and_of_others_refused() ->
 
     (first, upper), (second, lower), (third, _) = deferred(0), deferred(1), deferred(2, ordered=True)
     joined_weight = torch.cat([first, second]).to(torch.float64)
-    np.testing.assert_array_equal(joined_weight.grouped().tensor.numpy(), np.concatenate([upper, lower]))
-    np.testing.assert_array_equal(torch.stack([first, second]).part(1).grouped().tensor.numpy(), lower)
+    np.testing.assert_array_equal(joined_weight.coded().tensor.numpy(), np.concatenate([upper, lower]))
+    np.testing.assert_array_equal(torch.stack([first, second]).part(1).coded().tensor.numpy(), lower)
     for changed in (torch.cat([first, third]), torch.cat([first, second], 1), first.flip(0), first * 2, first.T):
         with pytest.raises(SourceError, match="w0: transformers changes this quantised weight"):
-            changed.grouped()
-    assert DeferredTensor.of("float", mapped({"w": upper})["layer.w"]).flip(0).grouped() is None
+            changed.coded()
+    assert DeferredTensor.of("float", mapped({"w": upper})["layer.w"]).flip(0).coded() is None
 
 
 def test_biases_of_zeros_for_layers_without_one_are_left_out(tmp_path: Path) -> None:

@@ -14,6 +14,7 @@ from gguf_files import options, write_gguf
 from lora_adapters import save_adapter
 from mutations import QUANTISED
 from quantized_checkpoints import save_quantized
+from squeezed_files import file_of
 from tiny_decoders import CHAT, save_decoder, write_byte_tokenizer
 from tiny_encoder_decoders import save_encoder_decoder
 from tiny_families import save_family
@@ -76,13 +77,15 @@ def write_variants(folder: Path, encoder_checkpoint: Path, template: str) -> Non
 
 
 def write_weights(folder: Path) -> None:
-    """Checkpoints with quantised weights, a file of llama.cpp, and an adapter."""
+    """Checkpoints with quantised weights, files of llama.cpp and SqueezeLLM, and an adapter."""
     for method in QUANTISED:
         (folder / method).mkdir()
         save_quantized(folder / method, "llama", method)
     (folder / "gguf-file").mkdir()
     checkpoint = save_family(folder / "gguf-checkpoint", "qwen2", **options("qwen2"))
     write_gguf(checkpoint, folder / "gguf-file" / "model.gguf", "qwen2", {"ffn": "Q8_0", "attn": "Q4_1"})
+    (folder / "squeezed").mkdir()
+    file_of(folder / "squeezed", "llama", 3, 0.01, 1)
     save_adapter(folder / "llama-checkpoint", folder / "adapter")
 
 

@@ -101,6 +101,8 @@ SCENARIOS = [
     Scenario("gguf-file", "model.gguf", GGUF),
     *(Scenario(f"{kind}/quantized", "config.json", EXPORT) for kind in QUANTISED),
     *(Scenario(f"{kind}/quantized", "model.safetensors", EXPORT) for kind in QUANTISED),
+    Scenario("squeezed", "sq.pt", ["convert {0}/sq.pt --base {0}/float -o {1}/out"]),
+    Scenario("squeezed/quantized", "model.safetensors", EXPORT),
     *(Scenario("adapter", file, ADAPTED) for file in ("adapter_config.json", "adapter_model.safetensors")),
     Scenario("speech-files", "recogniser.nemo", ["convert {0}/recogniser.nemo -o {1}/out"]),
     Scenario("speech-files", "recogniser.hama", ["convert {0}/recogniser.hama -o {1}/out"]),

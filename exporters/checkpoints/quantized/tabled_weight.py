@@ -1,0 +1,96 @@
+"""A weight stored as indices into tables, with sparse numbers beside, as LutMatMul and CsrMatMul multiply by it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, NamedTuple
+
+import numpy as np
+import numpy.typing as npt
+
+from intaglio.plugins.bit_packing import unpack
+
+if TYPE_CHECKING:
+    import torch
+
+
+class SparseRows(NamedTuple):
+    """A matrix [N, K] in compressed sparse rows, the columns of a row ascending, as CsrMatMul gets it."""
+
+    values: npt.NDArray[np.float32]  # [nnz]
+    columns: npt.NDArray[np.int32]  # [nnz]
+    row_offsets: npt.NDArray[np.int32]  # [N + 1]
+
+    @classmethod
+    def of(cls, places: npt.NDArray[np.int64], values: npt.NDArray[np.float32], rows: int, columns: int) -> SparseRows:
+        """The matrix with `values` at `places` of the flattened matrix; those at one place are added up."""
+        distinct, which = np.unique(places, return_inverse=True)
+        sums = np.zeros(len(distinct), np.float32)
+        np.add.at(sums, which, values)
+        row, column = np.divmod(distinct, columns)
+        return cls(sums, column.astype(np.int32), np.searchsorted(row, np.arange(rows + 1)).astype(np.int32))
+
+
+class Tables(NamedTuple):
+    """w[n, k] = lut[n, code[n, k]], and the number of `sparse` at that place added to it."""
+
+    packed: npt.NDArray[np.int32]  # [N, K·bits/32], the codes as `bit_packing` packs them
+    lut: npt.NDArray[np.float32]  # [N, 2^bits]
+    sparse: SparseRows | None
+
+
+@dataclass(frozen=True)
+class TabledWeight:
+    """A weight [N, K] whose codes stay in their files until `read` reads them; it takes the place of a float one."""
+
+    shape: tuple[int, int]
+    bits: int
+    sparse: int  # numbers of its sparse matrix; 0 if it has none
+    read: Callable[[], Tables]
+
+    @property
+    def dtype(self) -> torch.dtype:
+        """Of `tensor`, and of the tables."""
+        import torch
+
+        return torch.float32
+
+    @property
+    def tensor(self) -> torch.Tensor:
+        """The numbers that the codes stand for, float32 [N, K], computed now."""
+        import torch
+
+        tables = self.read()
+        weight = np.take_along_axis(tables.lut, unpack(tables.packed, self.bits).astype(np.int64), 1)
+        if (found := tables.sparse) is not None:
+            rows = np.repeat(np.arange(self.shape[0]), np.diff(found.row_offsets))
+            weight[rows, found.columns] += found.values
+        return torch.from_numpy(weight)
+
+
+def below_each_other(weights: Sequence[TabledWeight]) -> TabledWeight | None:
+    """One weight of the rows of all, which multiply the same inputs; None if they have different bits."""
+    if len({(each.bits, each.shape[1]) for each in weights}) > 1:
+        return None
+
+    def read() -> Tables:
+        packed, lut, sparse = zip(*(each.read() for each in weights), strict=True)
+        return Tables(np.concatenate(packed), np.concatenate(lut), _joined(sparse, [each.shape[0] for each in weights]))
+
+    shape = sum(each.shape[0] for each in weights), weights[0].shape[1]
+    return replace(weights[0], shape=shape, sparse=sum(each.sparse for each in weights), read=read)
+
+
+def _joined(parts: Sequence[SparseRows | None], rows: Sequence[int]) -> SparseRows | None:
+    """Sparse matrices below each other, those without numbers being None."""
+    if not (found := [each for each in parts if each is not None]):
+        return None
+    counts = [
+        np.zeros(count, np.int32) if each is None else np.diff(each.row_offsets)
+        for each, count in zip(parts, rows, strict=True)
+    ]
+    offsets = np.concatenate([[0], np.cumsum(np.concatenate(counts))]).astype(np.int32)
+    return SparseRows(
+        np.concatenate([each.values for each in found]), np.concatenate([each.columns for each in found]), offsets
+    )
