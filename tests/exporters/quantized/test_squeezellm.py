@@ -23,6 +23,7 @@ from intaglio.cli import cli
 from intaglio.errors import SourceError, UsageError
 from intaglio.exporters import convert, export
 from intaglio.exporters.checkpoints.checkpoint import Checkpoint
+from intaglio.exporters.checkpoints.deferred import DeferredTensor
 from intaglio.exporters.checkpoints.quantized.formats import joined
 from intaglio.runtime import generate
 
@@ -70,6 +71,23 @@ def test_a_full_row_and_sparse_numbers_at_one_place_are_added() -> None:
     expected[0, 1] = numbers[0, 1] + np.float32(3.5)
     expected[3, 31] += 4
     np.testing.assert_array_equal(read(parts).tensor.numpy(), expected)
+
+
+@settings(max_examples=examples(20))
+@given(st.integers(0, 99))
+def test_weights_below_each_other_are_joined_where_their_bits_are_equal(seed: int) -> None:
+    import torch
+
+    random = np.random.default_rng(seed)
+    weights = [random.standard_normal((int(random.integers(1, 9)), 64)).astype(np.float32) for _ in range(3)]
+    made = [squeezed(weight, 3, random.choice([0.0, 0.1]), 0, random) for weight in weights]
+    parts = [DeferredTensor.of(str(index), read(each)) for index, (each, _) in enumerate(made)]
+    joined_weight = torch.cat(parts).coded()
+    assert joined_weight is not None and joined_weight.sparse == sum(len(each.get("vals", ())) for each, _ in made)
+    np.testing.assert_array_equal(joined_weight.tensor.numpy(), np.concatenate([numbers for _, numbers in made]))
+    other = DeferredTensor.of("other", read(squeezed(weights[0], 4, 0.0, 0, random)[0]))
+    with pytest.raises(SourceError, match="transformers changes this quantised weight while it loads it"):
+        torch.cat([parts[0], other]).coded()
 
 
 @pytest.mark.parametrize(
