@@ -8,7 +8,7 @@ from typing import Any
 import click
 
 from intaglio.cli.options.choices import OneOf
-from intaglio.cli.options.runtime import target_option
+from intaglio.cli.options.runtime import cache_bits_option, target_option
 from intaglio.cli.options.serving import limit_options, network_options
 from intaglio.cli.printing.results import force_option, json_option, number_of, print_json, print_table, say
 from intaglio.cli.running.command import OUTPUT, section, verb
@@ -50,6 +50,7 @@ Examples:
 @network_options
 @limit_options
 @target_option()
+@cache_bits_option()
 @section(OUTPUT)
 @click.option("-o", "--output", required=True, type=click.Path(path_type=Path), help="YAML file to write.")
 @click.option(

@@ -7,7 +7,7 @@ from pathlib import Path
 import click
 
 from intaglio.cli.options.choices import OneOf
-from intaglio.cli.options.runtime import target_option, threads_option
+from intaglio.cli.options.runtime import cache_bits_option, target_option, threads_option
 from intaglio.cli.printing.results import force_option, json_option, number_of, print_json, print_table, say, size
 from intaglio.cli.running.command import OUTPUT, section, verb
 from intaglio.runtime.engines.gpus import SM
@@ -58,6 +58,7 @@ BACKENDS = {
 )
 @target_option()
 @threads_option("CPU threads of each instance")
+@cache_bits_option()
 @section(OUTPUT)
 @click.option(
     "-o", "--output", required=True, type=click.Path(path_type=Path), help="Directory of the repository to create."
@@ -83,6 +84,7 @@ def triton_command(
     draft: Path | None,
     target: str,
     threads: int | None,
+    cache_bits: int | None,
     output: Path,
     mounted_at: str,
     force: bool,
@@ -108,6 +110,7 @@ def triton_command(
         rows=rows,
         prompt_name=prompt_name,
         strategy=strategy,
+        cache_bits=cache_bits,
         draft=draft,
         mounted_at=mounted_at,
         force=force,

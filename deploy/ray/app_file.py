@@ -17,6 +17,7 @@ from intaglio.errors import BundleError, UsageError, one_line
 from intaglio.extras import load
 from intaglio.files.atomic import atomic_file, check_output_file
 from intaglio.files.hashes import sha256
+from intaglio.runtime.engines.onnxruntime.cache_bits import check_caches
 from intaglio.runtime.generation.requests.draft_model import check_draft
 from intaglio.runtime.generation.requests.strategy_choice import method_of, sampling_of
 from intaglio.runtime.text.embedding_prompts import find_prompt
@@ -60,6 +61,7 @@ def deploy_ray(
     prompt_name: str | None = None,
     strategy: str | None = None,
     draft: str | Path | None = None,
+    cache_bits: int | None = None,
     host: str = "127.0.0.1",
     port: int = 8000,
     api_key_file: str | Path | None = None,
@@ -74,7 +76,8 @@ def deploy_ray(
     `bundles`: paths, or NAME=PATH; a model is named after the last folder. Each becomes a deployment of `min_replicas`
     to `max_replicas` (None: `min_replicas`), scaled by the number of its requests; a replica reserves `threads`
     processors, and with a `target` for GPUs one of these. `prompt_name`: the prompt before texts to embed. `strategy`
-    and `draft`: of the decoder, see `TextGenerator`; the draft model is part of each replica. `host` to `tls_key`: of
+    and `draft`: of the decoder, see `TextGenerator`; the draft model is part of each replica. `cache_bits`: of the
+    decoders, see there. `host` to `tls_key`: of
     the HTTP proxies; `api_key_file` is read by the front door. `options`: limits; its keys are not used.
     `mounted_at`: the folder in which the nodes find the bundles, and the draft, by the names of their folders;
     None: at the paths given. `force`: replace a file.
@@ -93,6 +96,8 @@ def deploy_ray(
         if value < 1:
             raise UsageError(f"--{option} {value}: expected at least 1.")
     _check_generation(opened, drafting, strategy)
+    if cache_bits is not None:
+        check_caches([*opened.values(), *([drafting] if drafting else [])], target, cache_bits)
     _check_prompt(opened, prompt_name)
     gpus = {"num_gpus": 1} if find_target(target).needs_gpu else {}
     if api_key_file is not None:
@@ -102,6 +107,7 @@ def deploy_ray(
             _located(bundle, mounted_at),
             None if drafting is None or bundle.manifest.decoder is None else _located(drafting, mounted_at),
             strategy if bundle.manifest.decoder is not None else None,
+            cache_bits if bundle.manifest.decoder is not None else None,
             prompt_name if bundle.manifest.task in EMBEDDING_TASKS else None,
         )
         for name, bundle in opened.items()

@@ -56,6 +56,7 @@ class Replica:
             [f"{name}={model.bundle.path}"],
             options,
             strategy=model.strategy,
+            cache_bits=model.cache_bits,
             draft=draft,
             prompt_name=model.prompt_name,
             target=settings.target,

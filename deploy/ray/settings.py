@@ -41,6 +41,7 @@ class RayModel(msgspec.Struct, forbid_unknown_fields=True, omit_defaults=True):
     bundle: RayBundle
     draft: RayBundle | None = None  # the draft model, in the same replica
     strategy: str | None = None  # of a decoder
+    cache_bits: int | None = None  # of a decoder's cached keys and values
     prompt_name: str | None = None  # of an encoder
 
 

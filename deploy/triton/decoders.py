@@ -49,7 +49,15 @@ def decoder_model(name: str, bundle: Bundle, options: TritonOptions) -> TritonMo
         "output": [tensor("text_output", "str", [1]), tensor("finish_reason", "str", [1])],
         # Another instance would have weights and caches of its own; `rows` is what takes more requests at a time.
         "instance_group": {"count": 1, "kind": options.kind},
-        **settings(DecoderSettings(options.target, options.threads, options.rows, strategy=options.strategy)),
+        **settings(
+            DecoderSettings(
+                options.target,
+                options.threads,
+                options.rows,
+                strategy=options.strategy,
+                cache_bits=options.cache_bits,
+            )
+        ),
         "model_warmup": request,
     }
     return TritonModel(name, "python", config, written)

@@ -35,6 +35,7 @@ class TritonOptions:
     rows: int = 8
     prompt_name: str | None = None
     strategy: str | None = None
+    cache_bits: int | None = None
     draft: Bundle | None = None
     mounted_at: str = "/models"
 

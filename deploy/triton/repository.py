@@ -17,6 +17,7 @@ from intaglio.deploy.triton.model import BACKENDS, TritonModel, TritonOptions
 from intaglio.errors import BundleError, UsageError
 from intaglio.files.atomic import REPOSITORY, atomic_directory, check_output_directory
 from intaglio.files.hashes import copy_file, sha256
+from intaglio.runtime.engines.onnxruntime.cache_bits import check_caches
 from intaglio.targets import DEFAULT, find_target
 from intaglio.version import __version__
 
@@ -55,6 +56,7 @@ def deploy_triton(
     rows: int = 8,
     prompt_name: str | None = None,
     strategy: str | None = None,
+    cache_bits: int | None = None,
     draft: str | Path | None = None,
     mounted_at: str = "/models",
     force: bool = False,
@@ -66,7 +68,8 @@ def deploy_triton(
     backend. `gpus`: those whose TensorRT plans are taken. `target` and `threads`: of the engines that Triton's Python
     and onnxruntime backends open. `batch_size`: maximum texts of a batch of an encoder, for which the first text waits
     up to `queue_delay` µs. `instances`: of each encoder. `rows`: texts that a decoder generates at a time.
-    `prompt_name`: the prompt before texts to embed. `strategy` and `draft`: of the decoder, see `TextGenerator`.
+    `prompt_name`: the prompt before texts to embed. `strategy` and `draft`: of the decoder, `cache_bits`: of
+    decoders, see `TextGenerator`.
     `mounted_at`: where the server finds the repository. `force`: replace a repository.
 
     Raises `UsageError` for options out of range, and for what the chosen backend cannot run, `BundleError`.
@@ -79,9 +82,11 @@ def deploy_triton(
     find_target(target)
     options = TritonOptions(
         chosen, gpus, target, threads, batch_size, queue_delay, instances, rows, prompt_name, strategy,
-        None if draft is None else Bundle.open(draft), mounted_at,
+        cache_bits, None if draft is None else Bundle.open(draft), mounted_at,
     )  # fmt: skip
     _check_numbers(options)
+    if cache_bits is not None:
+        check_caches([*opened.values(), *([options.draft] if options.draft else [])], target, cache_bits)
     made: dict[str, tuple[str, TritonModel]] = {}
     for name, bundle in opened.items():
         decoder = bundle.manifest.decoder is not None

@@ -15,6 +15,7 @@ from intaglio.runtime.adapters.adapter import MERGE
 from intaglio.runtime.adapters.adapters import Adapters
 from intaglio.runtime.engines.engine import Engine
 from intaglio.runtime.engines.memory import Array, Buffer
+from intaglio.runtime.engines.onnxruntime.cache_bits import check_manifest
 from intaglio.runtime.engines.opening import open_engine
 from intaglio.runtime.sessions.decoder import DecoderSession
 from intaglio.runtime.sessions.step import CROSS, SOURCE, SOURCE_IDS, SOURCE_MASK
@@ -78,9 +79,7 @@ class EncoderDecoderSession(DecoderSession):
         if adapters is not None:
             raise UsageError(f"--adapter: {opened.path} is an encoder-decoder, expected a decoder. {MERGE}")
         if cache_bits is not None:
-            raise UsageError(
-                f"--cache-bits {cache_bits}: {opened.path} is an encoder-decoder, expected a decoder. Leave it out."
-            )
+            check_manifest(opened, cache_bits)
         engine = open_engine(opened, target, threads, spinning)
         try:
             encoder_engine = open_engine(

@@ -64,6 +64,7 @@ SEEN_BY = {
     "runtime/engines/build_request.py": "build",
     "runtime/engines/opening.py --adapter": "generate chat serve bench",
     "runtime/engines/opening.py --cache-bits": "generate chat serve agent bench validate",
+    "runtime/engines/onnxruntime/cache_bits.py": "generate chat serve agent bench validate, deploy ray, deploy triton",
     "runtime/engines/onnxruntime/quantized_cache.py": "generate chat serve agent bench validate",
     "runtime/engines/onnxruntime/quantized_cache.py --dtype": "export",
     "runtime/engines/gpus.py --gpu": "build",

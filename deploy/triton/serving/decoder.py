@@ -42,6 +42,7 @@ class TritonPythonModel:
             batch=given.rows,
             target=given.target,
             threads=given.threads,
+            cache_bits=given.cache_bits,
             scheduling=SchedulerOptions(max_waiting=given.max_waiting),
         )
         generator.cap_source_limit(given.source_tokens)

@@ -30,6 +30,7 @@ class DecoderSettings(msgspec.Struct):
     max_waiting: int = 256  # further requests fail with the code UNAVAILABLE
     source_tokens: int = 4096  # of the prompt of an encoder-decoder; attention takes 4 bytes x heads x tokens²
     strategy: str | None = None
+    cache_bits: int | None = None
 
 
 class TokenizerSettings(msgspec.Struct):

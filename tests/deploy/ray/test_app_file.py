@@ -42,8 +42,9 @@ def test_file_has_all_that_the_options_say(
     output = tmp_path / "app.yaml"
     code, out, err = intaglio(
         "deploy", "ray", tiny_bundle, f"chat={target}", "-o", output, "--json", "--min-replicas", 2,
-        "--max-replicas", 5, "--threads", 3, "--draft", draft, "--rows", 4, "--max-waiting", 9, "--grace", 7,
-        "--port", 9000, "--host", "0.0.0.0", "--tls-cert", tmp_path / "cert.pem", "--tls-key", tmp_path / "key.pem",  # noqa: S104
+        "--max-replicas", 5, "--threads", 3, "--cache-bits", 8, "--draft", draft, "--rows", 4, "--max-waiting", 9,
+        "--grace", 7, "--port", 9000, "--host", "0.0.0.0",  # noqa: S104
+        "--tls-cert", tmp_path / "cert.pem", "--tls-key", tmp_path / "key.pem",
         "--api-key-file", tmp_path / "keys.txt", "--mounted-at", "/models",
     )  # fmt: skip
     assert (code, err) == (0, "")
@@ -63,6 +64,7 @@ def test_file_has_all_that_the_options_say(
     assert args["models"]["chat"] == {
         "bundle": {"path": f"/models/{target.name}", "sha256": sha256(target / "bundle.json")},
         "draft": {"path": f"/models/{draft.name}", "sha256": sha256(draft / "bundle.json")},
+        "cache_bits": 8,
     }
     assert args["models"]["tiny"].keys() == {"bundle"}
     door, tiny, chat = application["deployments"]
@@ -90,6 +92,7 @@ def test_file_has_all_that_the_options_say(
         ({"strategy": "greedy"}, "--strategy needs exactly one decoder, got 0"),
         ({"draft": "BUNDLE"}, "--draft needs exactly one decoder, got 0"),
         ({"prompt_name": "other"}, "other"),
+        ({"cache_bits": 8}, "--cache-bits is for decoders, and none is given"),
         ({"target": "fpga"}, "target 'fpga'"),
     ],
 )

@@ -55,6 +55,8 @@ def server(
     shutil.move(folder / "chat" / "chat", repository)
     greedy, graph = folder / "greedy", folder / "graph"
     deploy_triton([f"plain={large}", f"translator={translator}"], greedy, rows=2, threads=1)
+    deploy_triton([f"narrow={large}"], folder / "narrow", rows=2, threads=1, cache_bits=4)
+    shutil.move(folder / "narrow" / "narrow", repository)
     config = greedy / "plain" / "config.pbtxt"
     config.write_text(config.read_text().replace(f'"{WAITING}"', '"3"'))
     for name in ("plain", "translator"):
@@ -165,14 +167,14 @@ def post(server: TritonServer, path: str, body: object) -> str:
         return text
 
 
-@pytest.mark.parametrize("model", ["plain", "writer"])
+@pytest.mark.parametrize(("model", "bits"), [("plain", None), ("writer", None), ("narrow", 4)])
 def test_streamed_texts_equal_those_of_generate(
-    server: TritonServer, trained_pair: tuple[Path, Path], model: str
+    server: TritonServer, trained_pair: tuple[Path, Path], model: str, bits: int | None
 ) -> None:
-    """`writer` drafts; a greedy text is the same with and without drafts. There are more requests than rows."""
+    """`narrow` has caches of 4 bits; `writer` drafts; a greedy text is the same with and without drafts. There are more requests than rows."""
     requests = [{"text_input": prompt, "stream": True, "sampling_parameters": {"max_tokens": 20}} for prompt in PROMPTS]
     found = client("triton_streams.py", server.grpc, model, json.dumps(requests))
-    expected = list(generate(trained_pair[1], PROMPTS, max_new_tokens=20))
+    expected = list(generate(trained_pair[1], PROMPTS, max_new_tokens=20, cache_bits=bits))
     assert ["".join(text for text, _ in pieces) for pieces in found] == [result.text for result in expected]
     assert all(len(pieces) > 5 for pieces in found)
     assert [[reason for _, reason in pieces if reason] for pieces in found] == [["length"]] * len(PROMPTS)
