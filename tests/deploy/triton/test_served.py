@@ -171,7 +171,7 @@ def post(server: TritonServer, path: str, body: object) -> str:
 def test_streamed_texts_equal_those_of_generate(
     server: TritonServer, trained_pair: tuple[Path, Path], model: str, bits: int | None
 ) -> None:
-    """`narrow` has caches of 4 bits; `writer` drafts; a greedy text is the same with and without drafts. There are more requests than rows."""
+    """`narrow` caches in 4 bits; `writer` drafts, and a greedy text is the same. There are more requests than rows."""
     requests = [{"text_input": prompt, "stream": True, "sampling_parameters": {"max_tokens": 20}} for prompt in PROMPTS]
     found = client("triton_streams.py", server.grpc, model, json.dumps(requests))
     expected = list(generate(trained_pair[1], PROMPTS, max_new_tokens=20, cache_bits=bits))
