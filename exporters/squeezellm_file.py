@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -16,6 +17,8 @@ from intaglio.exporters.checkpoints.family import Family, architecture_of
 from intaglio.exporters.checkpoints.quantized import squeezellm
 from intaglio.exporters.checkpoints.quantized.formats import METHOD, SECTION, WEIGHT
 from intaglio.exporters.kinds import find_kind
+from intaglio.exporters.pickled import INDEX as PICKLED_INDEX
+from intaglio.exporters.pickled import WEIGHTS as PICKLED_WEIGHTS
 from intaglio.exporters.pickled import dense_tensors, read_pickle
 from intaglio.exporters.reference.source_model import load_state
 from intaglio.exporters.writing.safetensors_parts import write_parts
@@ -28,6 +31,7 @@ if TYPE_CHECKING:
     from torch import Tensor
 
 SUFFIX = ".pt"
+PICKLED = (PICKLED_WEIGHTS, PICKLED_INDEX)
 COUNTS = "sparse_threshold."  # and a layer's name: how many sparse numbers it has
 TABLE, CODES = ".lookup_table", ".qweight"
 BASE = "the folder of the model that it was made from: intaglio convert {path} --base FOLDER -o CHECKPOINT"
@@ -84,7 +88,7 @@ def convert_squeezed(squeezed: Squeezed, folder: Path) -> Converted:
     with step("checking"):
         written = Checkpoint.open(str(folder), check=find_kind)
         left_out = _check(squeezed, written)
-    parameters = sum(each.tensor.numel() for each in written.parameters().values())
+    parameters = sum(math.prod(each.shape) for each in written.parameters().values())
     tokens = squeezed.config.get("vocab_size")
     return Converted(squeezed.family.model_type, parameters, tokens if isinstance(tokens, int) else 0, left_out)
 
@@ -112,8 +116,10 @@ def _check(squeezed: Squeezed, written: Checkpoint) -> list[str]:
     missing = sorted({*report["missing_keys"], *(str(entry[0]) for entry in report["mismatched_keys"])})
     if missing:
         named = ", ".join(missing[:NAMED]) + ("…" if missing[NAMED:] else "")
+        pickled = not has_weights(squeezed.base) and any((squeezed.base / name).is_file() for name in PICKLED)
+        fix = f"its weights as safetensors: intaglio convert {squeezed.base} -o BASE, and give BASE as --base."
         raise SourceError(
             f"{squeezed.path}: {len(missing)} weights of {architecture} are missing or have another shape ({named}). "
-            f"Give {BASE.format(path=squeezed.path)}"
+            f"Give {fix if pickled else BASE.format(path=squeezed.path)}"
         )
     return sorted(map(str, report["unexpected_keys"]))
