@@ -41,6 +41,7 @@ SEEN_BY = {
     "exporters/checkpoints/hub.py --against": "validate",
     "exporters/checkpoints/quantized/methods.py --calibration": "compress",
     "exporters/convert_checkpoint.py": "convert",
+    "exporters/squeezellm_file.py": "convert",
     "exporters/source.py": "validate",
     "training": "train",
     "training/gradients/sensitivity.py": "sensitivity",

@@ -131,7 +131,7 @@ def test_what_the_file_lacks_is_read_from_the_base(tmp_path: Path) -> None:
         convert(path, tmp_path / "again", base=tmp_path / "float")
     assert not (tmp_path / "again").exists()
     (tmp_path / "float" / "pytorch_model.bin").write_bytes(b"")
-    with pytest.raises(SourceError, match="Give its weights as safetensors: intaglio convert .*float -o BASE"):
+    with pytest.raises(SourceError, match=r"Give its weights as safetensors: intaglio convert .*float -o BASE"):
         convert(path, tmp_path / "again", base=tmp_path / "float")
 
 
