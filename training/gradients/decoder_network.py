@@ -18,7 +18,10 @@ import torch
 from torch import Tensor
 
 from intaglio.errors import GraphError
+from intaglio.processes.threads import in_parallel
 from intaglio.training.gradients.decoder_operators import DECODER_FUNCTIONS
+
+ROWS = 128  # of a product that a thread computes at a time
 
 GradientConsumer = Callable[[str, Tensor], None]
 
@@ -149,15 +152,16 @@ class _Product(torch.autograd.Function):
     def forward(context: Any, x: Tensor, anchor: Tensor, weight: Weight, gradients: _Gradients) -> Tensor:
         context.save_for_backward(x)
         context.weight, context.gradients = weight, gradients
-        return x @ weight.matrix()
+        return _multiplied(x, weight.matrix())
 
     @staticmethod
     def backward(context: Any, *outputs: Tensor) -> tuple[Tensor, None, None, None]:
         weight: Weight = context.weight
         (x,) = context.saved_tensors
         rows, slopes = x.reshape(-1, x.shape[-1]), outputs[0].reshape(-1, outputs[0].shape[-1])
-        context.gradients.add(weight.name, slopes.T @ rows if weight.transposed else rows.T @ slopes)
-        return outputs[0] @ weight.matrix().T, None, None, None
+        left, right = (slopes, rows) if weight.transposed else (rows, slopes)
+        context.gradients.add(weight.name, _multiplied(left.T, right))
+        return _multiplied(outputs[0], weight.matrix().T), None, None, None
 
 
 class _Rows(torch.autograd.Function):
@@ -188,12 +192,32 @@ def _compute(node: ir.Node, inputs: list[Any], gradients: _Gradients | None) -> 
         return Weight(weight.name, weight.stored, not weight.transposed)
     if node.op_type in ("Cast", "Identity"):
         return weight
+    if gradients is None and node.op_type == "MatMul" and not isinstance(inputs[0], Weight):
+        return _multiplied(inputs[0], weight.matrix())
     if gradients is None:
         plain = [given.matrix() if isinstance(given, Weight) else given for given in inputs]
         return DECODER_FUNCTIONS[node.op_type](node, *plain)
     if node.op_type == "MatMul":
         return _Product.apply(inputs[0], gradients.anchor, weight, gradients)  # type: ignore[no-untyped-call]
     return _Rows.apply(inputs[1], gradients.anchor, weight, gradients)  # type: ignore[no-untyped-call]
+
+
+def _multiplied(x: Tensor, matrix: Tensor) -> Tensor:
+    """x [..., K] times a matrix [K, N]: `ROWS` rows of x at a time, in parallel.
+
+    So the bits do not depend on the number of threads. torch divides a product among its own, and rounds it otherwise
+    with more of them.
+    """
+    rows, matrix = x.detach().reshape(-1, x.shape[-1]), matrix.detach()  # gradients are ours, see `_Product`
+    result = torch.empty(len(rows), matrix.shape[1])
+
+    def multiply(start: int) -> None:
+        torch.set_num_threads(1)  # of this thread: a new one begins with all
+        part = slice(start, start + ROWS)
+        torch.mm(rows[part], matrix, out=result[part])
+
+    in_parallel(multiply, range(0, len(rows), ROWS))
+    return result.reshape(*x.shape[:-1], matrix.shape[1])
 
 
 def _needed(nodes: list[ir.Node], output: ir.Value) -> list[ir.Node]:

@@ -18,7 +18,7 @@ from intaglio.executors.executor import INLINE, Executor
 from intaglio.executors.opening import open_executor
 from intaglio.files.atomic import check_output_file
 from intaglio.processes.temporary import sibling_directory
-from intaglio.processes.threads import check_threads
+from intaglio.processes.threads import check_threads, limited
 from intaglio.runtime.engines.engine import Array
 from intaglio.runtime.sessions.step import decoder_of
 from intaglio.runtime.text.chunks import load_chunks
@@ -86,7 +86,8 @@ def sensitivity(
     opened = open_executor(executor) if isinstance(executor, str) else nullcontext(executor)
     with (
         opened as workers,
-        torch_threads(threads),
+        torch_threads(1),  # the products are divided among `threads` in the same way everywhere
+        limited(threads),
         SensitivityWriter.create(output, network.shapes, observed) as writer,
     ):
         losses = list(_losses(source, network, pieces, writer, workers, observed, output))

@@ -14,7 +14,6 @@ from intaglio.bundle.bundle import MODEL, Bundle
 from intaglio.bundle.model_file import load
 from intaglio.errors import BundleError, GraphError
 from intaglio.extras import load as load_library
-from intaglio.processes.threads import usable_threads
 from intaglio.runtime.engines.engine import Array
 from intaglio.sensitivity_file import Observed, SensitivityWriter
 from intaglio.training.torch_threads import torch_threads
@@ -59,7 +58,7 @@ def write_gradients(bundle: Path, digest: str, piece: Mapping[str, Array], obser
     `digest`: the SHA-256 of the graph of `bundle`. Raises `BundleError` if this machine has no such bundle.
     """
     network = _network(bundle, digest)
-    with torch_threads(usable_threads()), SensitivityWriter.create(output, network.shapes, observed) as writer:
+    with torch_threads(1), SensitivityWriter.create(output, network.shapes, observed) as writer:
         return add_gradients(network, piece, observed.samples, writer)
 
 

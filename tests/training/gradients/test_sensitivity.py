@@ -79,6 +79,14 @@ def test_float16_weights_have_similar_sensitivities(
     assert np.corrcoef(full.reshape(-1), half.reshape(-1))[0, 1] > 0.999
 
 
+def test_bytes_do_not_depend_on_the_number_of_threads(trained_pair: tuple[Path, Path], tmp_path: Path) -> None:
+    """Of products that torch would divide among its threads."""
+    calibration = Path(__file__).parents[3] / "examples" / "language_models" / "calibration.txt"
+    for threads in (1, 2, 3):
+        sensitivity(trained_pair[0], tmp_path / str(threads), calibration, samples=1, threads=threads)
+    assert len({(tmp_path / str(threads)).read_bytes() for threads in (1, 2, 3)}) == 1
+
+
 @pytest.mark.proof  # processes that import torch
 def test_processes_write_the_bytes_of_this_one(
     exported: Callable[..., tuple[Path, Path]], text: Path, tmp_path: Path
