@@ -9,7 +9,6 @@ layer; the first run keeps only these values, and each piece runs again in the b
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -18,26 +17,8 @@ import torch
 from torch import Tensor
 
 from intaglio.errors import GraphError
-from intaglio.processes.threads import in_parallel
 from intaglio.training.gradients.decoder_operators import DECODER_FUNCTIONS
-
-ROWS = 128  # of a product that a thread computes at a time
-
-GradientConsumer = Callable[[str, Tensor], None]
-
-
-@dataclass(frozen=True)
-class Weight:
-    """A matrix as stored in the graph, in the graph's dtype; `transposed`: used transposed."""
-
-    name: str
-    stored: Tensor
-    transposed: bool = False
-
-    def matrix(self) -> Tensor:
-        """The factor of the product, in float32."""
-        matrix = self.stored.T if self.transposed else self.stored
-        return matrix.to(torch.float32)
+from intaglio.training.gradients.weight_products import GradientConsumer, Gradients, Product, Rows, Weight, multiplied
 
 
 class DecoderNetwork:
@@ -86,7 +67,7 @@ class DecoderNetwork:
                 starts.append(dict(values))
                 self._run(piece, values, None)
         starts.append(values)  # of the last piece, which runs once
-        gradients = _Gradients(consume, self._uses)
+        gradients = Gradients(consume, self._uses)
         result, slopes = 0.0, dict[ir.Value, Tensor]()
         for piece in reversed(self._pieces):
             values = starts.pop()
@@ -116,7 +97,7 @@ class DecoderNetwork:
                 pieces.append([])
         return [piece for piece in pieces if piece]
 
-    def _run(self, nodes: list[ir.Node], values: dict[ir.Value, Any], gradients: _Gradients | None) -> None:
+    def _run(self, nodes: list[ir.Node], values: dict[ir.Value, Any], gradients: Gradients | None) -> None:
         """Add the nodes' outputs to `values`, and remove values that are no longer needed."""
         for node in nodes:
             inputs = [None if value is None else values[value] for value in node.inputs]
@@ -126,64 +107,7 @@ class DecoderNetwork:
                 del values[value]
 
 
-class _Gradients:
-    """Sums the gradients of a weight's uses, and passes the sum on after the last one."""
-
-    def __init__(self, consume: GradientConsumer, uses: Mapping[str, int]):
-        self._consume = consume
-        self._open = dict(uses)
-        self._held: dict[str, Tensor] = {}
-        self.anchor = torch.zeros((), requires_grad=True)  # makes autograd call backward if no input has a gradient
-
-    def add(self, name: str, gradient: Tensor) -> None:
-        held = self._held.pop(name, None)
-        gradient = gradient if held is None else held.add_(gradient)
-        self._open[name] -= 1
-        if self._open[name]:
-            self._held[name] = gradient
-        else:
-            self._consume(name, gradient)
-
-
-class _Product(torch.autograd.Function):
-    """x [..., K] times a weight [K, N]."""
-
-    @staticmethod
-    def forward(context: Any, x: Tensor, anchor: Tensor, weight: Weight, gradients: _Gradients) -> Tensor:
-        context.save_for_backward(x)
-        context.weight, context.gradients = weight, gradients
-        return _multiplied(x, weight.matrix())
-
-    @staticmethod
-    def backward(context: Any, *outputs: Tensor) -> tuple[Tensor, None, None, None]:
-        weight: Weight = context.weight
-        (x,) = context.saved_tensors
-        rows, slopes = x.reshape(-1, x.shape[-1]), outputs[0].reshape(-1, outputs[0].shape[-1])
-        left, right = (slopes, rows) if weight.transposed else (rows, slopes)
-        context.gradients.add(weight.name, _multiplied(left.T, right))
-        return _multiplied(outputs[0], weight.matrix().T), None, None, None
-
-
-class _Rows(torch.autograd.Function):
-    """Rows of a table [rows, width] by index; the table is a weight too."""
-
-    @staticmethod
-    def forward(context: Any, ids: Tensor, anchor: Tensor, weight: Weight, gradients: _Gradients) -> Tensor:
-        context.save_for_backward(ids)
-        context.weight, context.gradients = weight, gradients
-        return weight.stored[ids].to(torch.float32)
-
-    @staticmethod
-    def backward(context: Any, *outputs: Tensor) -> tuple[None, None, None, None]:
-        stored: Tensor = context.weight.stored
-        (ids,) = context.saved_tensors
-        gradient = torch.zeros(stored.shape)
-        gradient.index_add_(0, ids.reshape(-1), outputs[0].reshape(-1, stored.shape[1]))
-        context.gradients.add(context.weight.name, gradient)
-        return None, None, None, None
-
-
-def _compute(node: ir.Node, inputs: list[Any], gradients: _Gradients | None) -> Any:
+def _compute(node: ir.Node, inputs: list[Any], gradients: Gradients | None) -> Any:
     weights = [given for given in inputs if isinstance(given, Weight)]
     if not weights:
         return DECODER_FUNCTIONS[node.op_type](node, *inputs)
@@ -193,31 +117,13 @@ def _compute(node: ir.Node, inputs: list[Any], gradients: _Gradients | None) -> 
     if node.op_type in ("Cast", "Identity"):
         return weight
     if gradients is None and node.op_type == "MatMul" and not isinstance(inputs[0], Weight):
-        return _multiplied(inputs[0], weight.matrix())
+        return multiplied(inputs[0], weight.matrix())
     if gradients is None:
         plain = [given.matrix() if isinstance(given, Weight) else given for given in inputs]
         return DECODER_FUNCTIONS[node.op_type](node, *plain)
     if node.op_type == "MatMul":
-        return _Product.apply(inputs[0], gradients.anchor, weight, gradients)  # type: ignore[no-untyped-call]
-    return _Rows.apply(inputs[1], gradients.anchor, weight, gradients)  # type: ignore[no-untyped-call]
-
-
-def _multiplied(x: Tensor, matrix: Tensor) -> Tensor:
-    """x [..., K] times a matrix [K, N]: `ROWS` rows of x at a time, in parallel.
-
-    So the bits do not depend on the number of threads. torch divides a product among its own, and rounds it otherwise
-    with more of them.
-    """
-    rows, matrix = x.detach().reshape(-1, x.shape[-1]), matrix.detach()  # gradients are ours, see `_Product`
-    result = torch.empty(len(rows), matrix.shape[1])
-
-    def multiply(start: int) -> None:
-        torch.set_num_threads(1)  # of this thread: a new one begins with all
-        part = slice(start, start + ROWS)
-        torch.mm(rows[part], matrix, out=result[part])
-
-    in_parallel(multiply, range(0, len(rows), ROWS))
-    return result.reshape(*x.shape[:-1], matrix.shape[1])
+        return Product.apply(inputs[0], gradients.anchor, weight, gradients)  # type: ignore[no-untyped-call]
+    return Rows.apply(inputs[1], gradients.anchor, weight, gradients)  # type: ignore[no-untyped-call]
 
 
 def _needed(nodes: list[ir.Node], output: ir.Value) -> list[ir.Node]:
