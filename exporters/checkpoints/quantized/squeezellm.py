@@ -24,6 +24,7 @@ from intaglio.plugins.bit_packing import WORD
 METHOD = "squeezellm"
 BITS = (3, 4)
 SPARSE, FULL = ("rows", "cols", "vals"), ("full_rows", "full_row_indices")
+FLOATS = ("lookup_table", "vals", "full_rows")  # the others are int32
 THREADS = "startrows"
 
 
@@ -33,7 +34,12 @@ def weight(name: str, parts: Parts, settings: Mapping[str, Any]) -> TabledWeight
     entries = parts["lookup_table"].shape[1]
     bits = next((bits for bits in BITS if entries == 1 << bits), 0)
     inputs = words * WORD // bits if bits else 0
-    if parts["lookup_table"].shape[0] != channels or not bits or words % bits or inputs % WORD or not channels:
+    known = all(
+        part.dtype.is_floating_point if each in FLOATS else str(part.dtype) == "torch.int32"
+        for each, part in parts.items()
+    )
+    fits = parts["lookup_table"].shape[0] == channels > 0 and bits and words % bits == 0 and inputs % WORD == 0
+    if not known or not fits:
         raise _not_a_weight(name, parts)
     sparse = _sparse(name, parts, channels, inputs)
 
