@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 from collections.abc import Callable
 from pathlib import Path
 
@@ -14,6 +15,7 @@ from onnx import TensorProto
 from intaglio.bundle.bundle import Bundle
 from intaglio.errors import UsageError
 from intaglio.plugins.quantize_cache.slots import slot_bytes
+from intaglio.runtime.engines.build import build
 from intaglio.runtime.engines.onnxruntime.cached_attention import can_attend
 from intaglio.runtime.engines.onnxruntime.quantized_cache import quantize_caches
 from intaglio.runtime.engines.opening import open_engine
@@ -49,6 +51,17 @@ def test_logits_are_close_to_those_of_floats(
     for found, expected in zip(logits(bundle, bits), logits(bundle, None), strict=True):
         error = float(np.abs(found - expected).max() / np.abs(expected).max())
         assert 0 < error < ERROR[bits]
+
+
+@pytest.mark.parametrize("bits", [8, 4])
+def test_stored_graph_has_the_same_logits(
+    bits: int, make_decoder: Callable[..., tuple[Path, Path]], tmp_path: Path
+) -> None:
+    bundle = make_decoder("llama")[1]
+    shutil.copytree(bundle, tmp_path / "built")
+    build(tmp_path / "built", "ort-cpu")
+    for found, expected in zip(logits(tmp_path / "built", bits), logits(bundle, bits), strict=True):
+        np.testing.assert_allclose(found, expected, rtol=0, atol=1e-4 * np.abs(expected).max())
 
 
 def test_caches_take_the_bytes_of_their_slots(make_decoder: Callable[..., tuple[Path, Path]]) -> None:
