@@ -30,7 +30,8 @@ def can_attend(target: Target) -> bool:
 def attend_by_our_kernel(model: onnx.ModelProto) -> None:
     """Replace each Attention to buffers of a cache, in float32 and with a mask of bools.
 
-    A buffer is an input of the graph or what TensorScatter writes into one; an If may have the attention to it.
+    A buffer is an input of the graph or what TensorScatter writes into one; an If may have the attention to it. Queries
+    are of the keys' type and rank, as the operator has it, and the kernel broadcasts the mask.
     """
     graph = model.graph
     kinds = {
@@ -43,9 +44,9 @@ def attend_by_our_kernel(model: onnx.ModelProto) -> None:
     for node in all_nodes(graph.node):
         if node.op_type != "Attention" or node.domain or len(node.input) != 4 or len(node.output) != 1:
             continue
-        query, key, value, mask = node.input
+        _, key, value, mask = node.input
         cached = buffers.issuperset((key, value)) and kinds.get(key) == kinds.get(value) == (FLOAT, 4)
-        if cached and kinds.get(query) == (FLOAT, 4) and kinds.get(mask) == (BOOL, 4) and _is_scaled(node):
+        if cached and kinds.get(mask, (0, 0))[0] == BOOL and _is_scaled(node):
             node.op_type, node.domain, found = OPERATOR, DOMAIN, True
             for attribute in [each for each in node.attribute if each.name in UNSET]:
                 node.attribute.remove(attribute)
