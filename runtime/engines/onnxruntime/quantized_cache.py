@@ -9,6 +9,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from intaglio.errors import UsageError
+from intaglio.plugins import ort as kernels
 from intaglio.plugins.quantize_cache.slots import slot_bytes
 from intaglio.plugins.registry import DOMAIN
 from intaglio.runtime.engines.onnxruntime.cached_attention import FLOAT, OPERATOR, QUANTIZE, import_our_domain
@@ -29,10 +30,15 @@ def quantize_caches(model: onnx.ModelProto, bits: int) -> None:
     """Let the caches hold slots of `bits`, one of `CACHE_BITS`, after `attend_by_our_kernel`.
 
     The caches' inputs and outputs become uint8 [batch, heads, capacity, bytes of a slot]. Raises `UsageError` if a
-    cache is not of float32, or if a node reads one that can't read slots.
+    cache is not of float32, if a node reads one that can't read slots, and where the kernels are not compiled.
     """
     if bits not in CACHE_BITS:
         raise UsageError(f"--cache-bits {bits}: expected one of {', '.join(map(str, CACHE_BITS))}.")
+    if QUANTIZE not in kernels.operators():
+        raise UsageError(
+            f"--cache-bits {bits}: needs compiled kernels, and intaglio was installed without a C++ compiler. Install "
+            f"g++ or clang++, then: pip install --force-reinstall --no-deps intaglio"
+        )
     graph, of_option = model.graph, dict(zip((KEY, VALUE), CACHE_BITS[bits], strict=True))
     inputs = {value.name: value for value in graph.input}
     writers = {

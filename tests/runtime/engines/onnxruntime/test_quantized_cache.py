@@ -14,6 +14,7 @@ from onnx import TensorProto
 
 from intaglio.bundle.bundle import Bundle
 from intaglio.errors import UsageError
+from intaglio.plugins import ort as kernels
 from intaglio.plugins.quantize_cache.slots import slot_bytes
 from intaglio.runtime.engines.build import build
 from intaglio.runtime.engines.onnxruntime.cached_attention import can_attend
@@ -142,6 +143,14 @@ def test_other_targets_are_refused(make_decoder: Callable[..., tuple[Path, Path]
     bundle = make_decoder("llama")[1]
     with pytest.raises(UsageError, match=r"--cache-bits 8: not on target ort-cuda. Use --target ort-cpu"):
         open_engine(bundle, "ort-cuda", cache_bits=8)
+
+
+def test_missing_kernels_are_named(
+    make_decoder: Callable[..., tuple[Path, Path]], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(kernels, "library", lambda: None)
+    with pytest.raises(UsageError, match=r"--cache-bits 8: needs compiled kernels.*Install g\+\+"):
+        open_engine(make_decoder("llama")[1], cache_bits=8)
 
 
 def test_encoder_decoders_are_refused(make_encoder_decoder: Callable[..., tuple[Path, Path]]) -> None:
