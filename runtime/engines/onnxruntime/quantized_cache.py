@@ -13,6 +13,7 @@ from intaglio.plugins import ort as kernels
 from intaglio.plugins.quantize_cache.slots import slot_bytes
 from intaglio.plugins.registry import DOMAIN
 from intaglio.runtime.engines.onnxruntime.cached_attention import FLOAT, OPERATOR, QUANTIZE, import_our_domain
+from intaglio.runtime.engines.onnxruntime.custom_operators import COMPILE
 from intaglio.runtime.engines.onnxruntime.partial_graph import all_nodes
 
 if TYPE_CHECKING:
@@ -36,8 +37,7 @@ def quantize_caches(model: onnx.ModelProto, bits: int) -> None:
         raise UsageError(f"--cache-bits {bits}: expected one of {', '.join(map(str, CACHE_BITS))}.")
     if QUANTIZE not in kernels.operators():
         raise UsageError(
-            f"--cache-bits {bits}: needs compiled kernels, and intaglio was installed without a C++ compiler. Install "
-            f"g++ or clang++, then: pip install --force-reinstall --no-deps intaglio"
+            f"--cache-bits {bits}: needs compiled kernels, and intaglio was installed without a C++ compiler. {COMPILE}"
         )
     graph, of_option = model.graph, dict(zip((KEY, VALUE), CACHE_BITS[bits], strict=True))
     inputs = {value.name: value for value in graph.input}
