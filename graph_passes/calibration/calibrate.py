@@ -19,7 +19,7 @@ from intaglio.display.progress import track
 from intaglio.errors import GraphError
 from intaglio.executors.executor import Executor
 from intaglio.graph_passes.calibration.activation_statistics import KEY, Statistics
-from intaglio.graph_passes.calibration.data import IDS, count_tokens
+from intaglio.graph_passes.calibration.data import count_tokens
 from intaglio.graph_passes.calibration.observation import Observed, observe
 from intaglio.graph_passes.calibration.observing import ObservingPass
 from intaglio.graph_passes.calibration.real_tokens import Length
@@ -89,7 +89,7 @@ class Calibrate(ObservingPass):
         _observe(model, statistics, batches, inputs.executor)
         for value in values:
             value.meta[KEY] = statistics[value]
-        tokens = count_tokens(batches) if {MASK, IDS} & set(batches[0]) else 0
+        tokens = count_tokens(batches)
         thresholds = {str(value.name): float(f"{threshold(statistics[value], 8):.6g}") for value in values}
         model.meta[RECORD] = Calibration(data.path.name, used.sha256, used.samples, tokens, self.method, thresholds)
         counts.rewritten = {"activations observed": len(values), "samples": used.samples}

@@ -53,16 +53,14 @@ class CalibrationData:
 
 
 def count_tokens(batches: Sequence[dict[str, Array]]) -> int:
-    """Count the tokens in `batches`: those that a mask [batch, sequence] keeps, else all token ids.
+    """Count the tokens in `batches`: those that a mask [batch, sequence] keeps, else all token ids; 0 without any.
 
-    Without token ids (images, frames of sound), rows are counted. A decoder's mask [batch, tokens, capacity] is not
-    used: it marks the visible cache slots, not the real tokens.
+    A decoder's mask [batch, tokens, capacity] is not used: it marks the visible cache slots, not the real tokens.
     """
     total = 0
     for batch in batches:
         if MASK in batch and batch[MASK].ndim == 2:
             total += int(np.count_nonzero(batch[MASK]))
-        else:
-            ids = batch.get(IDS)
-            total += len(next(iter(batch.values()))) if ids is None else ids.size
+        elif IDS in batch:
+            total += batch[IDS].size
     return total

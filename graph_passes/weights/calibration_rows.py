@@ -17,15 +17,15 @@ def load_batches(
 ) -> tuple[list[dict[str, Array]], Calibration]:
     """Load the batches of feeds for the pass `name`, and their record for the manifest.
 
-    Raises `UsageError` if there is too little text.
+    Raises `UsageError` if there is too little text. An image or a recording has hundreds of positions: one is enough.
     """
     batches, used = data.load(samples, batch_size)
     tokens = count_tokens(batches)
-    if tokens < LEAST_TOKENS:
+    if 0 < tokens < LEAST_TOKENS:
         raise UsageError(
             f"{OPTION} {data.path}: {tokens} tokens, pass {name} expects at least {LEAST_TOKENS}, better about "
             "ten thousand. Give more text."
         )
-    if tokens < FEW_TOKENS:
+    if 0 < tokens < FEW_TOKENS:
         counts.leave(f"{tokens} tokens are few to measure weights on: give about ten thousand")
     return batches, Calibration(data.path.name, used.sha256, used.samples, tokens, name)

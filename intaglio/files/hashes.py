@@ -16,18 +16,19 @@ def sha256(path: Path) -> str:
         return hashlib.file_digest(file, "sha256").hexdigest()
 
 
-def inside(directory: Path, relative: str, what: str) -> Path:
+DISTRUST = "Do not use this bundle; export it again from a source that you trust."
+
+
+def inside(directory: Path, relative: str, what: str, fix: str = DISTRUST) -> Path:
     """The path `relative` below `directory`.
 
-    Raises `BundleError` if it is absolute or contains ".."; `what` names the origin of the path in the message. The
-    file may be a link to another place, as in the hub's cache: the name comes from the bundle, the link from the user.
+    Raises `BundleError` if it is absolute or contains ".."; `what` names the origin of the path in the message, `fix`
+    what to do. The file may be a link to another place, as in the hub's cache: the name comes from the bundle, the link
+    from the user.
     """
     pure = PurePosixPath(relative)
     if not relative or pure.is_absolute() or ".." in pure.parts or "\\" in relative or "\0" in relative:
-        raise BundleError(
-            f"{what}: got the path {relative!r}, expected one that stays inside {directory}. "
-            "Do not use this bundle; export it again from a source that you trust."
-        )
+        raise BundleError(f"{what}: got the path {relative!r}, expected one that stays inside {directory}. {fix}")
     return directory / pure
 
 

@@ -37,7 +37,8 @@ KEPT = frozenset({
     "raise_opset", "fold_constants", "canonicalize", "calibrate", "float16", "lut", "lut_sparse", "mixed", "rtn",
     "gptq", "int8_absmax", "int8_zeropoint", "integer_embedding", "quantize_weights", "prune_magnitude",
 })  # fmt: skip
-WEIGHT = re.compile(r"(?P<module>.+)\.(packed|weight(_transposed)?(_int8)?)")  # a product's, by its module
+# A product's, by its module: codes of a checkpoint are called <module>.weight.packed, those of a pass <module>.packed.
+WEIGHT = re.compile(r"(?P<module>.+?)\.((weight\.)?packed|weight(_transposed)?(_int8)?)")
 OURS = ("GroupMatMul", "LutMatMul")  # products of our own domain, with `packed` weights [outputs, words]
 NOWHERE = "adapters"  # the file that does not exist
 FEW = 64  # rank of all adapters together up to which copying those of the rows takes longer

@@ -41,6 +41,8 @@ class SpeechOptions:
     whisper: WhisperOptions | None = None  # of an encoder-decoder; the others, but max_seconds, are of a CTC head
 
     def __post_init__(self) -> None:
+        if self.max_seconds is not None and not self.max_seconds > 0:
+            raise UsageError(f"max seconds {self.max_seconds}: expected more than 0.")
         if self.language_model is not None and self.beam is None:
             raise UsageError("a language model needs a beam search. Add a beam, or leave the language model out.")
 

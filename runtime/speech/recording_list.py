@@ -14,6 +14,7 @@ from intaglio.files.input_files import read_text, text_lines
 
 ENDINGS = (".wav", ".flac", ".ogg", ".oga", ".opus")
 LISTS = (".tsv", ".jsonl")
+MOVE = "Put the list above its recordings."
 
 
 class Listed(NamedTuple):
@@ -66,7 +67,7 @@ def _lines(path: Path, option: str) -> Iterator[Listed]:
             else:
                 name, tab, reference = line.partition("\t")
                 text = reference.strip() if tab else None
-            yield Listed(inside(path.parent, name.strip(), f"{option} {path}, line {number}"), text, *labels)
+            yield Listed(inside(path.parent, name.strip(), f"{option} {path}, line {number}", MOVE), text, *labels)
         except BundleError as error:
             raise UsageError(str(error)) from error
         except (msgspec.DecodeError, RecursionError) as error:

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 
 from intaglio.plugins import ort as kernels
 from intaglio.plugins.registry import DOMAIN, VERSION
+from intaglio.runtime.engines.onnxruntime.partial_graph import all_nodes
 from intaglio.targets import Target
 
 if TYPE_CHECKING:
@@ -17,6 +18,8 @@ if TYPE_CHECKING:
 
 OPERATOR, QUANTIZE = "CachedAttention", "QuantizeCache"  # the second: of `quantized_cache`
 FLOAT, BOOL = 1, 9  # of onnx.TensorProto, which is not loaded here
+# Attributes that change nothing at these values, which ONNX Runtime states in graphs that it stores.
+UNSET = {"is_causal": 0, "qk_matmul_output_mode": 0, "softcap": 0}
 
 
 def can_attend(target: Target) -> bool:
@@ -27,7 +30,8 @@ def can_attend(target: Target) -> bool:
 def attend_by_our_kernel(model: onnx.ModelProto) -> None:
     """Replace each Attention to buffers of a cache, in float32 and with a mask of bools.
 
-    A buffer is an input of the graph or what TensorScatter writes into one.
+    A buffer is an input of the graph or what TensorScatter writes into one; an If may have the attention to it. Queries
+    are of the keys' type and rank, as the operator has it, and the kernel broadcasts the mask.
     """
     graph = model.graph
     kinds = {
@@ -37,13 +41,15 @@ def attend_by_our_kernel(model: onnx.ModelProto) -> None:
     buffers = {value.name for value in graph.input}
     buffers |= {node.output[0] for node in graph.node if node.op_type == "TensorScatter" and node.input[0] in buffers}
     found = False
-    for node in graph.node:
+    for node in all_nodes(graph.node):
         if node.op_type != "Attention" or node.domain or len(node.input) != 4 or len(node.output) != 1:
             continue
-        query, key, value, mask = node.input
+        _, key, value, mask = node.input
         cached = buffers.issuperset((key, value)) and kinds.get(key) == kinds.get(value) == (FLOAT, 4)
-        if cached and kinds.get(query) == (FLOAT, 4) and kinds.get(mask) == (BOOL, 4) and _is_scaled(node):
+        if cached and kinds.get(mask, (0, 0))[0] == BOOL and _is_scaled(node):
             node.op_type, node.domain, found = OPERATOR, DOMAIN, True
+            for attribute in [each for each in node.attribute if each.name in UNSET]:
+                node.attribute.remove(attribute)
     if found:
         import_our_domain(model)
 
@@ -56,5 +62,6 @@ def import_our_domain(model: onnx.ModelProto) -> None:
 
 
 def _is_scaled(node: onnx.NodeProto) -> bool:
-    """Whether the node states its scale, and nothing else."""
-    return [attribute.name for attribute in node.attribute] == ["scale"]
+    """Whether the node states its scale, and nothing else that changes the result."""
+    stated = {each.name: each.f or each.i for each in node.attribute}
+    return stated.pop("scale", None) is not None and stated.items() <= UNSET.items()

@@ -17,6 +17,8 @@ from intaglio.plugins import ort as kernels
 from intaglio.processes.temporary import scratch_directory
 from intaglio.runtime.engines.onnxruntime.cuda_kernels import with_cuda_kernels
 
+COMPILE = "Install g++ or clang++, then: pip install --force-reinstall --no-deps intaglio"
+
 
 class MissingKernels(UserWarning):
     """Operators run as their function bodies in standard ONNX, which is correct but slow."""
@@ -88,5 +90,5 @@ def _message(missing: set[str], library: bool) -> str:
         return f"no compiled kernels for {names}: they run as standard ONNX operators, which is several times slower."
     return (
         f"intaglio was installed without a C++ compiler: {names} run as standard ONNX operators, which is several "
-        "times slower. Install g++ or clang++, then: pip install --force-reinstall --no-deps intaglio"
+        f"times slower. {COMPILE}"
     )

@@ -10,6 +10,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from intaglio.plugins.registry import DOMAIN
+from intaglio.runtime.engines.onnxruntime.partial_graph import all_nodes
 
 if TYPE_CHECKING:
     import onnx
@@ -19,7 +20,7 @@ ATTRIBUTE, EXACT = "activation_bits", 32  # 24 bits of the largest activation, w
 
 def keep_activations(model: onnx.ModelProto) -> None:
     """Let every product with compressed weights compute with its activations as they are."""
-    for node in model.graph.node:
+    for node in all_nodes(model.graph.node):
         for attribute in node.attribute:
             if node.domain == DOMAIN and attribute.name == ATTRIBUTE:
                 attribute.i = EXACT

@@ -9,7 +9,6 @@ from __future__ import annotations
 import importlib.util
 import re
 import warnings
-from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 
@@ -19,6 +18,7 @@ from intaglio.extras import load
 from intaglio.plugins import DOMAIN, OPS, custom_operators
 from intaglio.runtime.engines.onnxruntime.custom_operators import MissingKernels, runnable
 from intaglio.runtime.engines.onnxruntime.engine import EXTERNAL_DATA_FOLDER
+from intaglio.runtime.engines.onnxruntime.partial_graph import all_nodes
 
 if TYPE_CHECKING:
     import onnx
@@ -47,7 +47,7 @@ def unopenable(path: Path) -> Unopenable | None:
     if importlib.util.find_spec("onnxruntime") is None:
         return None
     model = outline(path)
-    ours = custom_operators(_all(model.graph.node))
+    ours = custom_operators(all_nodes(model.graph.node))
     if not _domains(model) <= DOMAINS or not set(ours) <= set(OPS):
         return None
     onnxruntime = load("onnxruntime")
@@ -77,13 +77,4 @@ def _domains(model: onnx.ModelProto) -> set[str]:
     """The domains of all nodes, except those of the model's own functions."""
     own = {(function.domain, function.name) for function in model.functions}
     graphs = [model.graph.node, *(function.node for function in model.functions)]
-    return {node.domain for nodes in graphs for node in _all(nodes) if (node.domain, node.op_type) not in own}
-
-
-def _all(nodes: Iterable[onnx.NodeProto]) -> Iterator[onnx.NodeProto]:
-    """The nodes with those of their subgraphs."""
-    for node in nodes:
-        yield node
-        for attribute in node.attribute:
-            for graph in (attribute.g, *attribute.graphs):
-                yield from _all(graph.node)
+    return {node.domain for nodes in graphs for node in all_nodes(nodes) if (node.domain, node.op_type) not in own}

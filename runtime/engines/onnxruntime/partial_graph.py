@@ -6,7 +6,7 @@ ONNX Runtime computes every output of a session, even those that are not request
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator, Sequence
+from collections.abc import Collection, Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -71,11 +71,17 @@ def needed(graph: onnx.GraphProto, outputs: Collection[str], given: Collection[s
 
 def _read(node: onnx.NodeProto) -> Iterator[str]:
     """The values that a node reads, including those read by the graphs in its attributes."""
-    yield from filter(None, node.input)
-    for attribute in node.attribute:
-        for graph in (attribute.g, *attribute.graphs):
-            for inner in graph.node:
-                yield from _read(inner)
+    for each in all_nodes([node]):
+        yield from filter(None, each.input)
+
+
+def all_nodes(nodes: Iterable[onnx.NodeProto]) -> Iterator[onnx.NodeProto]:
+    """The nodes with those of the graphs in their attributes, such as the branches of an If."""
+    for node in nodes:
+        yield node
+        for attribute in node.attribute:
+            for graph in (attribute.g, *attribute.graphs):
+                yield from all_nodes(graph.node)
 
 
 def _keep(field: Any, kept: Sequence[Any]) -> None:

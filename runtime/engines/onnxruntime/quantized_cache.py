@@ -9,9 +9,12 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from intaglio.errors import UsageError
+from intaglio.plugins import ort as kernels
 from intaglio.plugins.quantize_cache.slots import slot_bytes
 from intaglio.plugins.registry import DOMAIN
 from intaglio.runtime.engines.onnxruntime.cached_attention import FLOAT, OPERATOR, QUANTIZE, import_our_domain
+from intaglio.runtime.engines.onnxruntime.custom_operators import COMPILE
+from intaglio.runtime.engines.onnxruntime.partial_graph import all_nodes
 
 if TYPE_CHECKING:
     import onnx
@@ -28,10 +31,14 @@ def quantize_caches(model: onnx.ModelProto, bits: int) -> None:
     """Let the caches hold slots of `bits`, one of `CACHE_BITS`, after `attend_by_our_kernel`.
 
     The caches' inputs and outputs become uint8 [batch, heads, capacity, bytes of a slot]. Raises `UsageError` if a
-    cache is not of float32, or if a node reads one that can't read slots.
+    cache is not of float32, if a node reads one that can't read slots, and where the kernels are not compiled.
     """
     if bits not in CACHE_BITS:
         raise UsageError(f"--cache-bits {bits}: expected one of {', '.join(map(str, CACHE_BITS))}.")
+    if QUANTIZE not in kernels.operators():
+        raise UsageError(
+            f"--cache-bits {bits}: needs compiled kernels, and intaglio was installed without a C++ compiler. {COMPILE}"
+        )
     graph, of_option = model.graph, dict(zip((KEY, VALUE), CACHE_BITS[bits], strict=True))
     inputs = {value.name: value for value in graph.input}
     writers = {
@@ -48,13 +55,13 @@ def quantize_caches(model: onnx.ModelProto, bits: int) -> None:
             kind = value.type.tensor_type
             kind.elem_type = UINT8
             kind.shape.dim[-1].dim_value = slot_bytes(depths[cache], of_option[places[cache]])
+    for node in (each for each in all_nodes(graph.node) if each.op_type == OPERATOR):
+        settings = ("key_bits", "value_bits", "value_depth")
+        for name, number in zip(settings, (*CACHE_BITS[bits], depths[caches[node.input[VALUE]]]), strict=True):
+            node.attribute.add(name=name, type=INT, i=number)
     nodes = []
     for node in graph.node:
-        if node.op_type == OPERATOR:
-            settings = ("key_bits", "value_bits", "value_depth")
-            for name, number in zip(settings, (*CACHE_BITS[bits], depths[caches[node.input[VALUE]]]), strict=True):
-                node.attribute.add(name=name, type=INT, i=number)
-        elif node.op_type == "TensorScatter" and node.input[0] in writers:
+        if node.op_type == "TensorScatter" and node.input[0] in writers:
             slots = f"{node.input[0]}.new_slots"
             quantize = type(node)(op_type=QUANTIZE, domain=DOMAIN, name=slots, input=[node.input[1]], output=[slots])
             quantize.attribute.add(name="bits", type=INT, i=of_option[places[node.input[0]]])
@@ -72,7 +79,7 @@ def _places(caches: dict[str, str], graph: onnx.GraphProto, bits: int) -> dict[s
     `caches`: the names of each cache's buffer, before and after new slots are written -> the cache.
     """
     found = dict.fromkeys(caches.values(), KEY)  # also of one that nothing reads
-    for node in graph.node:
+    for node in all_nodes(graph.node):
         for place, name in enumerate(node.input):
             if name not in caches or (node.op_type == "TensorScatter" and place == 0) or _reads_leading_axes(node):
                 continue

@@ -14,7 +14,7 @@ from intaglio.bundle.bundle import Bundle
 from intaglio.bundle.model_file import load, save
 from intaglio.errors import GraphError, UsageError
 from intaglio.graph_passes import compress
-from intaglio.graph_passes.calibration.data import CalibrationData
+from intaglio.graph_passes.calibration.data import CalibrationData, count_tokens
 from intaglio.graph_passes.contract import Counts, PassInputs
 from intaglio.graph_passes.weights.awq import Awq
 from intaglio.graph_passes.weights.fold import Fold, find_fold
@@ -121,6 +121,13 @@ def test_too_little_calibration_text_is_refused(name: str, tiny_decoder: Path, t
         compress(tiny_decoder, tmp_path / "made", recipe, calibration=tmp_path / "text.txt")
     assert "\n" not in str(raised.value)
     assert not (tmp_path / "made").exists()
+
+
+def test_tokens_are_counted_where_there_are_any() -> None:
+    """Recordings and images have none, but hundreds of positions each: no minimum applies to them."""
+    ids = np.ones((2, 3), np.int64)
+    assert count_tokens([{"input_ids": ids}, {"input_ids": ids, "attention_mask": np.array([[1, 0, 0]])}]) == 7
+    assert count_tokens([{"features": np.zeros((1, 80, 3000), np.float32)}]) == 0
 
 
 @pytest.mark.parametrize(

@@ -12,6 +12,7 @@ import numpy as np
 import pytest
 from drafts import save_drafts
 from early_exits import save_early_exit
+from gguf_files import write_gguf
 from lora_adapters import change_tensors, peft_logits, save_adapter, unmerged_by_peft
 from tiny_decoders import save_decoder, write_byte_tokenizer
 
@@ -121,7 +122,7 @@ def quantised_model(checkpoint: Path, adapter: Path, bundle: Path) -> Any:
                 weight = group_weight(packed, rest[0], rest[1] if len(rest) > 1 else None, bits, size)
             else:
                 weight = table_weight(packed, rest[0], bits)
-            path = node.inputs[1].name.removesuffix(".packed") + ".weight"
+            path = node.inputs[1].name.removesuffix(".packed").removesuffix(".weight") + ".weight"
             parameters[path].data[...] = torch.from_numpy(weight.astype(np.float32))
             replaced += 1
     assert replaced > 10
@@ -138,6 +139,18 @@ def test_quantised_weights_and_adapter_are_added(
     found = logits(tmp_path / "bundle", Adapters.read(folders), [2])
     expected = peft_logits(quantised_model(checkpoint, folders["all"], tmp_path / "bundle"), TOKENS)
     np.testing.assert_allclose(found[0], expected, rtol=0, atol=2e-3 * np.abs(expected).max())  # x in fixed point
+
+
+@pytest.mark.proof
+def test_codes_of_a_checkpoint_and_adapter_are_added(
+    checkpoint: Path, folders: dict[str, Path], tmp_path: Path
+) -> None:
+    types = {"attn|gate|up": "Q4_0", "^output": "Q8_0"}
+    export(str(write_gguf(checkpoint, tmp_path / "model.gguf", "llama", types)), tmp_path / "bundle")
+    found = logits(tmp_path / "bundle", Adapters.read(folders), [2, 3])
+    for row, name in enumerate(("all", "stabilised")):
+        expected = peft_logits(quantised_model(checkpoint, folders[name], tmp_path / "bundle"), TOKENS)
+        np.testing.assert_allclose(found[row], expected, rtol=0, atol=2e-3 * np.abs(expected).max())
 
 
 def test_half_precision_adds_in_half_precision(

@@ -88,6 +88,12 @@ def test_language_model_implies_a_beam() -> None:
         SpeechOptions(language_model="words.arpa")
 
 
+@pytest.mark.parametrize("seconds", [float("nan"), 0.0, -1.0])
+def test_maximum_that_is_no_number_of_seconds_is_refused(seconds: float) -> None:
+    with pytest.raises(UsageError, match=f"max seconds {seconds}: expected more than 0"):
+        speech_options(max_seconds=seconds)
+
+
 def test_language_model_weights_affect_the_result() -> None:
     assert speech_options() == SpeechOptions()
     assert speech_options(8) == SpeechOptions(BeamOptions(8))

@@ -233,3 +233,12 @@ def test_command_line_runs_calm(
     assert code == 0 and f"On average a token ran through {result['blocks']:.1f} blocks" in err
     code, _, err = intaglio("generate", tiny_decoder, "Hello", "--strategy", "calm")
     assert code == 2 and "--every-layer" in err and err.count("\n") == 1
+
+
+@pytest.mark.parametrize("bits", [8, 4])
+def test_blocks_that_may_be_skipped_read_quantised_caches(bits: int, made: dict[str, tuple[Path, Path, Path]]) -> None:
+    _, bundle, plain = made["llama"]
+    expected = [result.text for result in write(plain, cache_bits=bits)]
+    for batch in (1, len(PROMPTS)):
+        found = write(bundle, cache_bits=bits, batch=batch, strategy="calm", saturation=1.0)
+        assert [result.text for result in found] == expected

@@ -41,7 +41,7 @@ def test_texts_become_words_and_the_part_defaults_to_train(tmp_path: Path) -> No
         ('"test"', '"dev"', r"recording 13: part 'dev', expected one of train, validation, test, recordings\."),
         ('"the length of the list"', '"..."', r"recording 1: text '\.\.\.' has no words\. Write .* train-0\.flac"),
         ("train-1.flac", "gone.flac", r"gone\.flac: cannot be read"),
-        ("recordings/train-1", "../train-1", "expected one that stays inside"),
+        ("recordings/train-1", "../train-1", r"expected one that stays inside .* Put the list above its recordings\."),
         ('"kind": "prose"', '"kind": 3', "Expected `str`, got `int`"),
     ],
 )

@@ -21,6 +21,9 @@ from intaglio.bundle.model_file import load
 from intaglio.errors import SourceError, UsageError
 from intaglio.exporters.decoders import check as decoder_check
 from intaglio.exporters.decoders.foreign import group_query, rewrite
+from intaglio.runtime.engines.onnxruntime.cached_attention import can_attend
+from intaglio.runtime.sessions.decoder import DecoderSession
+from intaglio.targets import TARGETS
 
 PROMPTS = ["hello", "a longer text, for a batch"]
 TOKENS = 24
@@ -115,6 +118,19 @@ def test_manifest_has_what_the_files_say(tmp_path: Path) -> None:
     assert (decoder.layers, decoder.heads, decoder.max_positions) == (2, 4, 64)
     assert (decoder.bos_token_id, decoder.eos_token_ids) == (None, (END,))
     assert decoder.caches == (LayerCache(KV_HEADS, DIM, DIM, 5), LayerCache(KV_HEADS, DIM, DIM))
+
+
+@pytest.mark.skipif(not can_attend(TARGETS["ort-cpu"]), reason="no compiled kernels")
+def test_caches_are_read_by_our_kernel_also_quantised(tmp_path: Path) -> None:
+    """The shapes of values in other tools' graphs are often unknown."""
+    path = write_foreign(tmp_path / "source", Foreign(windows=(5, None)))
+    export(str(path), tmp_path / "bundle")
+    logits = {}
+    for bits in (None, 8):
+        with DecoderSession.open(tmp_path / "bundle", cache_bits=bits) as session:
+            logits[bits] = session.prefill([[*range(5, 15)]])
+    error = np.abs(logits[8] - logits[None]).max() / np.abs(logits[None]).max()
+    assert 0 < error < 0.05
 
 
 @pytest.mark.parametrize("attention", few(["group_query", "attention", "concat"], ["attention"]))

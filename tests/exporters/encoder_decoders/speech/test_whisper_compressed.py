@@ -53,7 +53,7 @@ def test_recordings_calibrate_the_encoder(whisper: Path, tmp_path: Path) -> None
     bundle, table = whisper / "bundle", tmp_path / "list.tsv"
     for number in range(3):
         write_sound(tmp_path / f"{number}.wav", spoken(WHOLE, number))
-    table.write_text("".join(f"{number % 3}.wav\tsome words\n" for number in range(66)))
+    table.write_text("".join(f"{number}.wav\tsome words\n" for number in range(3)))
     before = first_keys(bundle, spoken(WHOLE))
     for recipe, rewrote in (("int8-qdq", "quantize_weights"), ("gptq", "gptq"), ("awq", "awq")):
         result = compress(bundle, tmp_path / recipe, recipe, calibration=table, graph="encoder.onnx")

@@ -69,6 +69,13 @@ def test_attention_to_a_buffer_is_replaced() -> None:
     assert operator(graph(scale=0.5, key="past_key")) == "CachedAttention"
 
 
+def test_graph_that_onnx_runtime_stored_is_changed_alike() -> None:
+    """It states every attribute of the operator's opset."""
+    model = graph(scale=0.5, softcap=0.0, is_causal=0, qk_matmul_output_mode=0)
+    assert operator(model) == "CachedAttention"
+    assert [each.name for each in model.graph.node[-1].attribute] == ["scale"]
+
+
 @pytest.mark.parametrize(
     "model",
     [

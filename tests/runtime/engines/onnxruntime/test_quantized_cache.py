@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 from collections.abc import Callable
 from pathlib import Path
 
@@ -13,7 +14,9 @@ from onnx import TensorProto
 
 from intaglio.bundle.bundle import Bundle
 from intaglio.errors import UsageError
+from intaglio.plugins import ort as kernels
 from intaglio.plugins.quantize_cache.slots import slot_bytes
+from intaglio.runtime.engines.build import build
 from intaglio.runtime.engines.onnxruntime.cached_attention import can_attend
 from intaglio.runtime.engines.onnxruntime.quantized_cache import quantize_caches
 from intaglio.runtime.engines.opening import open_engine
@@ -49,6 +52,17 @@ def test_logits_are_close_to_those_of_floats(
     for found, expected in zip(logits(bundle, bits), logits(bundle, None), strict=True):
         error = float(np.abs(found - expected).max() / np.abs(expected).max())
         assert 0 < error < ERROR[bits]
+
+
+@pytest.mark.parametrize("bits", [8, 4])
+def test_stored_graph_has_the_same_logits(
+    bits: int, make_decoder: Callable[..., tuple[Path, Path]], tmp_path: Path
+) -> None:
+    bundle = make_decoder("llama")[1]
+    shutil.copytree(bundle, tmp_path / "built")
+    build(tmp_path / "built", "ort-cpu")
+    for found, expected in zip(logits(tmp_path / "built", bits), logits(bundle, bits), strict=True):
+        np.testing.assert_allclose(found, expected, rtol=0, atol=1e-4 * np.abs(expected).max())
 
 
 def test_caches_take_the_bytes_of_their_slots(make_decoder: Callable[..., tuple[Path, Path]]) -> None:
@@ -129,6 +143,14 @@ def test_other_targets_are_refused(make_decoder: Callable[..., tuple[Path, Path]
     bundle = make_decoder("llama")[1]
     with pytest.raises(UsageError, match=r"--cache-bits 8: not on target ort-cuda. Use --target ort-cpu"):
         open_engine(bundle, "ort-cuda", cache_bits=8)
+
+
+def test_missing_kernels_are_named(
+    make_decoder: Callable[..., tuple[Path, Path]], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(kernels, "library", lambda: None)
+    with pytest.raises(UsageError, match=r"--cache-bits 8: needs compiled kernels.*Install g\+\+"):
+        open_engine(make_decoder("llama")[1], cache_bits=8)
 
 
 def test_encoder_decoders_are_refused(make_encoder_decoder: Callable[..., tuple[Path, Path]]) -> None:
