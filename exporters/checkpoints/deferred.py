@@ -88,7 +88,8 @@ class DeferredTensor(torch.Tensor):
     def grouped(self) -> GroupedWeight | None:
         """The quantised weight whose numbers these are, or several of them below each other; None for other numbers.
 
-        Raises `SourceError` for numbers that are computed from quantised ones in another way.
+        Raises `SourceError` for numbers that are computed in another way from quantised ones of equal steps; those
+        with levels are decoded then.
         """
         if (found := self.unchanged()) is not None:
             return found[1] if isinstance(found[1], GroupedWeight) else None
@@ -98,7 +99,8 @@ class DeferredTensor(torch.Tensor):
             kept = [each for each in parts if each is not None]
             if kept and len(kept) == len(call.arguments[0]) and (joined := below_each_other(kept)) is not None:
                 return joined
-        if name := next((name for name, source in self._sources() if isinstance(source, GroupedWeight)), None):
+        steps = (name for name, each in self._sources() if isinstance(each, GroupedWeight) and each.levels is None)
+        if name := next(steps, None):
             raise SourceError(
                 f"{name}: transformers changes this quantised weight while it loads it, so its codes cannot be kept. "
                 "Export the checkpoint that it was made from."

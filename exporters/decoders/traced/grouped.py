@@ -26,8 +26,8 @@ def keep_codes(model: ir.Model, weights: Mapping[ir.Value, GroupedWeight]) -> li
     """Replace each MatMul by a weight of `weights`, stored [K, N], by GroupMatMul, and let a Gather look up codes.
 
     Returns the names of weights that stay in floating point: in a graph of float16, which is for GPUs, those of groups
-    below 32, and those that are looked up, as TensorRT looks up no bytes. Raises `SourceError` for a weight that the
-    graph also uses otherwise.
+    below 32, and those that are looked up, as TensorRT looks up no bytes; and those of levels that the graph also uses
+    otherwise. Raises `SourceError` for another weight that it also uses otherwise.
     """
     graph, left = model.graph, list[str]()
     names: dict[int, str] = {}  # of weights: a head may be tied to the embedding
@@ -49,7 +49,11 @@ def keep_codes(model: ir.Model, weights: Mapping[ir.Value, GroupedWeight]) -> li
             del graph.initializers[str(value.name)]
             continue
         products = [node for node in users if node.op_type == "MatMul" and node.inputs[1] is value]
-        if len(products) < len(users) or list(value.shape or ()) != list(weight.shape[::-1]):
+        fits = len(products) == len(users) and list(value.shape or ()) == list(weight.shape[::-1])
+        if not fits and weight.levels is not None:
+            left.append(str(value.name))
+            continue
+        if not fits:
             raise SourceError(
                 f"{value.name}: the graph does not only multiply by this quantised weight, so it cannot be kept. "
                 "Export the checkpoint that it was made from."
@@ -73,7 +77,7 @@ def _look_up(
         assert indices is not None
         body = FunctionBody()
         codes, zero_points = Codes(weight.bits, weight.shape[1]), constants.get("zero_points")
-        stored = constants["packed"], constants["scales"], zero_points, constants.get(MINIMUMS)
+        stored = constants["packed"], constants["scales"], zero_points, constants.get(MINIMUMS), constants.get("levels")
         found = look_up(body, indices, *stored, codes)
         found.type, found.shape = result.type, result.shape
         for each in body.nodes:
@@ -94,7 +98,10 @@ def _replace(graph: ir.Graph, node: ir.Node, weight: GroupedWeight, constants: M
         sorted_.metadata_props.update(node.metadata_props)
         graph.insert_before(node, sorted_)
         x = sorted_.outputs[0]
-    inputs = [x, constants["packed"], constants["scales"], *filter(None, [constants.get("zero_points")])]
+    optional = [constants.get("zero_points"), constants.get("levels")]
+    while optional and optional[-1] is None:
+        optional.pop()
+    inputs = [x, constants["packed"], constants["scales"], *optional]
     attributes = {
         "bits": weight.bits,
         "K": weight.shape[1],
@@ -145,7 +152,7 @@ def _constants(graph: ir.Graph, name: str, weight: GroupedWeight) -> dict[str, i
     channels, inputs = weight.shape
     groups = inputs // weight.group_size
     kinds = {"packed": (WORDS, [channels, inputs * weight.bits // WORD]), "scales": (FLOATS, [channels, groups])}
-    if (weight.read().zero_points != 2 ** (weight.bits - 1)).any():
+    if weight.levels is None and (weight.read().zero_points != 2 ** (weight.bits - 1)).any():
         kinds["zero_points"] = (BYTES, [channels, groups])
     if weight.has_minimums:
         kinds[MINIMUMS] = (FLOATS, [groups, channels])
@@ -157,6 +164,8 @@ def _constants(graph: ir.Graph, name: str, weight: GroupedWeight) -> dict[str, i
             return ir.Tensor(np.ascontiguousarray(found.T if kind == MINIMUMS else found), name=f"{name}.{kind}")
 
         made[kind] = _initializer(graph, ir.LazyTensor(tensor, dtype, ir.Shape(shape), name=f"{name}.{kind}"))
+    if weight.levels is not None:
+        made["levels"] = _initializer(graph, ir.Tensor(weight.levels, name=f"{name}.levels"))
     if weight.order is not None:
         made["order"] = _initializer(graph, ir.Tensor(weight.order, name=f"{name}.order"))
     return made
