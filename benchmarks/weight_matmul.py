@@ -1,6 +1,8 @@
 """Speed of one matrix-vector product with compressed weights, against the memory's read bandwidth and MatMulNBits.
 
-    python benchmarks/weight_matmul.py [--threads 1 2] [--rounds 15]
+    python benchmarks/weight_matmul.py [--threads 1 2] [--rounds 15] [--levels]
+
+With --levels, the contestants are codes that stand for levels, beside equal steps and float32.
 
 Each contestant is a model of equal layers with separate weights, too large for any cache; x is float32, one
 token. Every round runs all contestants and reads a block of memory with the same number of threads; results are medians
@@ -15,6 +17,7 @@ import time
 from collections.abc import Callable
 from typing import Any
 
+import ml_dtypes
 import numpy as np
 import numpy.typing as npt
 import onnx
@@ -22,11 +25,17 @@ import onnxruntime
 from onnx import TensorProto, helper, numpy_helper
 
 from intaglio.plugins import DOMAIN, ort
+from intaglio.plugins.bit_packing import pack
 from intaglio.plugins.native.memory_bandwidth import Memory
 
 SHAPES = ((4096, 4096), (4096, 11008))  # K, N
 BYTES = 160 << 20  # of indices that a model's layers have at least, several times the last cache
 SPARSE = 0.0045
+LEVELS = {
+    "NF4": np.linspace(-1, 1, 16, dtype=np.float32) ** 3,  # as uneven as its numbers
+    "MXFP4": np.array([0, 0.5, 1, 1.5, 2, 3, 4, 6, -0.0, -0.5, -1, -1.5, -2, -3, -4, -6], np.float32),
+    "FP8": np.arange(256, dtype=np.uint8).view(ml_dtypes.float8_e4m3fn).astype(np.float32),
+}
 
 Nodes = tuple[list[onnx.NodeProto], list[onnx.TensorProto]]
 
@@ -83,6 +92,29 @@ def group_layer(
     return [helper.make_node("GroupMatMul", ["x", *arrays], [f"y{name}"], domain=DOMAIN, **attributes)], weights
 
 
+def level_layer(
+    random: np.random.Generator, name: str, depth: int, rows: int, kind: str, size: int, activation_bits: int
+) -> Nodes:
+    """One GroupMatMul with groups of `size` whose codes stand for the numbers of `kind`."""
+    levels = LEVELS[kind]
+    bits = len(levels).bit_length() - 1
+    packed = pack(random.integers(0, len(levels) - 2, (rows, depth)), bits)  # no NaN of FP8, which is the last
+    scales = random.uniform(0.5, 1.5, (rows, depth // size)).astype(np.float32) / 2000
+    arrays = {f"packed{name}": packed, f"scales{name}": scales, f"levels{name}": levels}
+    weights = [numpy_helper.from_array(array, key) for key, array in arrays.items()]
+    attributes = {"bits": bits, "K": depth, "group_size": size, "activation_bits": activation_bits}
+    packed_name, scales_name, levels_name = arrays
+    inputs = ["x", packed_name, scales_name, "", levels_name]
+    return [helper.make_node("GroupMatMul", inputs, [f"y{name}"], domain=DOMAIN, **attributes)], weights
+
+
+def float_layer(random: np.random.Generator, name: str, depth: int, rows: int) -> Nodes:
+    """A MatMul in float32."""
+    weight = random.standard_normal((depth, rows), np.float32)
+    weights = [numpy_helper.from_array(weight, f"weight{name}")]
+    return [helper.make_node("MatMul", ["x", f"weight{name}"], [f"y{name}"])], weights
+
+
 def nbits_layer(random: np.random.Generator, name: str, depth: int, rows: int, block: int) -> Nodes:
     """ONNX Runtime's own 4-bit product, with activations in INT8."""
     arrays = {
@@ -128,16 +160,27 @@ def seconds(run: Any, x: npt.NDArray[np.float32], count: int) -> float:
     return min(times) / count
 
 
-def measure(depth: int, rows: int, threads: int, rounds: int, activation_bits: int) -> None:
+def measure(depth: int, rows: int, threads: int, rounds: int, activation_bits: int, levels: bool) -> None:
     """Print the table of one shape."""
-    layers = {bits: -(-BYTES // (depth * rows * bits // 8)) for bits in (2, 3, 4)}
-    contestants: dict[str, tuple[Callable[..., Nodes], int, tuple[int, ...]]] = {
-        **{f"lut {bits}-bit": (lut_layer, bits, (bits, activation_bits)) for bits in (4, 3, 2)},
-        "lut 4-bit + 0.45 % sparse": (sparse_layer, 4, (activation_bits,)),
-        "group 4-bit": (group_layer, 4, (4, activation_bits)),
-        "MatMulNBits, blocks of 128": (nbits_layer, 4, (128,)),
-        "MatMulNBits, blocks of 32": (nbits_layer, 4, (32,)),
-    }
+    layers = {bits: -(-BYTES // (depth * rows * bits // 8)) for bits in (2, 3, 4, 8, 32)}
+    contestants: dict[str, tuple[Callable[..., Nodes], int, tuple[Any, ...]]] = (
+        {
+            "group 4-bit": (group_layer, 4, (4, activation_bits)),
+            "NF4, groups of 64": (level_layer, 4, ("NF4", 64, activation_bits)),
+            "MXFP4, groups of 32": (level_layer, 4, ("MXFP4", 32, activation_bits)),
+            "group 8-bit": (group_layer, 8, (8, activation_bits)),
+            "FP8, groups of 128": (level_layer, 8, ("FP8", 128, activation_bits)),
+            "MatMul float32": (float_layer, 32, ()),
+        }
+        if levels
+        else {
+            **{f"lut {bits}-bit": (lut_layer, bits, (bits, activation_bits)) for bits in (4, 3, 2)},
+            "lut 4-bit + 0.45 % sparse": (sparse_layer, 4, (activation_bits,)),
+            "group 4-bit": (group_layer, 4, (4, activation_bits)),
+            "MatMulNBits, blocks of 128": (nbits_layer, 4, (128,)),
+            "MatMulNBits, blocks of 32": (nbits_layer, 4, (32,)),
+        }
+    )
     sessions = {
         name: session(make, depth, rows, layers[bits], threads, *options)
         for name, (make, bits, options) in contestants.items()
@@ -152,13 +195,14 @@ def measure(depth: int, rows: int, threads: int, rounds: int, activation_bits: i
             times[name].append(seconds(sessions[name], x, layers[bits]))
     print(f"\n{depth}×{rows}, {threads} thread(s), {activation_bits}-bit activations; "
           f"read bandwidth {np.median(bandwidth) / 1e9:.1f} GB/s")  # fmt: skip
-    print(f"{'':28}{'µs':>8}{'GB/s':>8}{'bandwidth':>11}{'÷ lut 4-bit':>13}")
-    base = np.array(times["lut 4-bit"])
+    first = next(iter(contestants))
+    print(f"{'':28}{'µs':>8}{'GB/s':>8}{'bandwidth':>11}{'÷ ' + first:>17}")
+    base = np.array(times[first])
     for name, (_, bits, _) in contestants.items():
         each = np.array(times[name])
         rate = depth * rows * bits / 8 / each
         print(f"{name:28}{np.median(each) * 1e6:8.0f}{np.median(rate) / 1e9:8.1f}"
-              f"{np.median(rate / np.array(bandwidth)):11.2f}{np.median(each / base):13.2f}")  # fmt: skip
+              f"{np.median(rate / np.array(bandwidth)):11.2f}{np.median(each / base):17.2f}")  # fmt: skip
 
 
 def main() -> None:
@@ -167,12 +211,13 @@ def main() -> None:
     parser.add_argument("--threads", type=int, nargs="+", default=[1, 2])
     parser.add_argument("--rounds", type=int, default=15)
     parser.add_argument("--activation-bits", type=int, nargs="+", default=[16, 32], choices=(16, 32))
+    parser.add_argument("--levels", action="store_true", help="codes of levels")
     options = parser.parse_args()
     print(f"{ort.instruction_set()}; onnxruntime {onnxruntime.__version__}")
     for activation_bits in options.activation_bits:
         for threads in options.threads:
             for depth, rows in SHAPES:
-                measure(depth, rows, threads, options.rounds, activation_bits)
+                measure(depth, rows, threads, options.rounds, activation_bits, options.levels)
 
 
 if __name__ == "__main__":

@@ -63,12 +63,14 @@ def factors(axis: str, optional: bool = False, prefix: str = "") -> tuple[Input,
 class Group:
     """Optional inputs that come together or not at all, by name.
 
-    `after`: the first name of another group that is then required too. `unused`: values of attributes, each of which
+    `after`: the first name of another group that is then required too. `instead_of`: that of one that must then be left
+    out. `unused`: values of attributes, each of which
     makes a node ignore these inputs.
     """
 
     names: tuple[str, ...]
     after: str | None = None
+    instead_of: str | None = None
     unused: tuple[tuple[str, int | str], ...] = ()
 
 
@@ -126,7 +128,7 @@ class Signature:
         inputs, attributes = {each.name for each in self.inputs}, {each.name: each for each in self.attributes}
         for group in self.groups:
             _known(self.name, "attribute", [name for name, _ in group.unused], attributes)
-            _known(self.name, "input", [group.after] if group.after else [], optional)
+            _known(self.name, "input", [each for each in (group.after, group.instead_of) if each], optional)
         for output in self.outputs:
             if isinstance(output.dtype, Like):
                 _known(self.name, "input", [output.dtype.input], inputs)

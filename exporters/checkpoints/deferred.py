@@ -90,7 +90,8 @@ class DeferredTensor(torch.Tensor):
     def coded(self) -> CodedWeight | None:
         """The quantised weight whose numbers these are, or several of them below each other; None for other numbers.
 
-        Raises `SourceError` for numbers that are computed from quantised ones in another way.
+        Raises `SourceError` for numbers that are computed in another way from quantised ones; those with levels are
+        decoded then.
         """
         if (found := self.unchanged()) is not None:
             return found[1] if isinstance(found[1], CodedWeight) else None
@@ -100,7 +101,8 @@ class DeferredTensor(torch.Tensor):
             kept = [each for each in parts if each is not None]
             if kept and len(kept) == len(call.arguments[0]) and (joined := _below_each_other(kept)) is not None:
                 return joined
-        if name := next((name for name, source in self._sources() if isinstance(source, CodedWeight)), None):
+        lost = (name for name, each in self._sources() if isinstance(each, CodedWeight) and not _is_decoded(each))
+        if name := next(lost, None):
             raise SourceError(
                 f"{name}: transformers changes this quantised weight while it loads it, so its codes cannot be kept. "
                 "Export the checkpoint that it was made from."
@@ -154,6 +156,11 @@ class DeferredTensor(torch.Tensor):
         elif operation is aten.cat.default and axes and axes[0] > 0:
             found = torch.cat([each.part(index) for each in first], axes[0] - 1)
         return found  # type: ignore[no-any-return]
+
+
+def _is_decoded(weight: CodedWeight) -> bool:
+    """Whether a weight whose codes cannot be kept is decoded: one with levels."""
+    return isinstance(weight, GroupedWeight) and weight.levels is not None
 
 
 def _below_each_other(weights: Sequence[CodedWeight]) -> CodedWeight | None:

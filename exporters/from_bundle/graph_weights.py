@@ -140,23 +140,27 @@ def _floats(value: ir.Value, transposed: bool) -> ComputedTensor:
 def _product(model: ir.Model, node: ir.Node) -> GroupedWeight:
     x, packed, scales, *rest = node.inputs
     bits, depth, size = (node.attributes[name].as_int() for name in ("bits", "K", "group_size"))
-    zeros = rest[0] if rest else None
+    zeros, levels = [*rest, None, None][:2]
     minimums = model.graph.initializers.get(f"{_stem(packed, '.packed')}.{MINIMUMS}")
     sorts = x.producer() if x is not None else None
     order = sorts.inputs[1] if sorts is not None and sorts.op_type == "Gather" else None
 
     read = partial(_groups, packed, scales, zeros, minimums, bits)
     sorted_by = array_of(order) if order is not None and order.is_initializer() and order.name else None
-    return GroupedWeight((_lengths(packed)[0], depth), bits, size, read, sorted_by, minimums is not None)
+    table = None if levels is None else array_of(levels)
+    return GroupedWeight((_lengths(packed)[0], depth), bits, size, read, sorted_by, minimums is not None, table)
 
 
 def _look_up(model: ir.Model, name: str, codes: Codes) -> GroupedWeight:
-    packed, scales, zeros, minimums = (
-        model.graph.initializers.get(f"{name}.{kind}") for kind in ("packed", "scales", "zero_points", MINIMUMS)
+    packed, scales, zeros, minimums, levels = (
+        model.graph.initializers.get(f"{name}.{kind}")
+        for kind in ("packed", "scales", "zero_points", MINIMUMS, "levels")
     )
+    table = None if levels is None else array_of(levels)
     size = codes.width // _lengths(scales)[1]
     read = partial(_groups, packed, scales, zeros, minimums, codes.bits)
-    return GroupedWeight((_lengths(packed)[0], codes.width), codes.bits, size, read, None, minimums is not None)
+    shape = _lengths(packed)[0], codes.width
+    return GroupedWeight(shape, codes.bits, size, read, None, minimums is not None, table)
 
 
 def _groups(

@@ -15,7 +15,7 @@ import numpy.typing as npt
 
 from intaglio.errors import GraphError
 from intaglio.plugins.bit_packing import WORD
-from intaglio.plugins.group_matmul.spec import LARGEST_GROUP
+from intaglio.plugins.group_matmul.signature import LARGEST_GROUP
 
 Floats = npt.NDArray[np.float32]
 Codes = npt.NDArray[np.uint8]

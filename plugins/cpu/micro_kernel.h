@@ -6,10 +6,10 @@
 namespace intaglio {
 
 // A micro-kernel of an operator. The first three numbers are the case that it is for: bits of a number of the weight,
-// bytes of x in fixed point (0: float32), rows of x at once; the others how it goes about it: vectors along K of a step,
-// and vectors of rows of the weight.
+// bytes of x in fixed point (0: float32), rows of x at once; the next two how it goes about it: vectors along K of a step,
+// and vectors of rows of the weight. `levels` is 1 where GroupMatMul's numbers stand for levels.
 struct MicroKernelName {
-    int32_t bits, planes, rows, m_u, t_u;
+    int32_t bits, planes, rows, m_u, t_u, levels;
 };
 
 }  // namespace intaglio

@@ -13,7 +13,7 @@ GROUP = 64
 
 
 def cases(sizes: Sizes, random: Random) -> Iterator[Case]:
-    """Every number of bits, with and without zero points, float32, many rows of many channels, and a vocabulary."""
+    """Every number of bits, with and without zero points, float32, many rows and channels, a vocabulary, levels."""
     variants = [(bits, "float16") for bits in (4, 8, 6, 5, 3, 2)]
     for bits, dtype in (*variants, (4, "float32")):
         attributes = {"bits": bits, "K": sizes.depth, "group_size": GROUP}
@@ -39,3 +39,11 @@ def cases(sizes: Sizes, random: Random) -> Iterator[Case]:
     x, packed = floats(random, 8, sizes.hidden), codes(random, sizes.vocabulary, sizes.hidden, 4)
     scales = floats(random, sizes.vocabulary, sizes.hidden // GROUP, scale=2.0**-8)
     yield Case("GroupMatMul", (x, packed, scales), {"bits": 4, "K": sizes.hidden, "group_size": GROUP})
+    for bits, dtype in ((4, "float16"), (8, "float16"), (4, "float32")):
+        attributes = {"bits": bits, "K": sizes.depth, "group_size": GROUP}
+        packed = codes(random, sizes.channels, sizes.depth, bits)
+        scales = floats(random, sizes.channels, sizes.depth // GROUP, dtype=dtype, scale=2.0**-4)
+        levels = np.sort(random.uniform(-1, 1, 2**bits)).astype(np.float32)
+        for rows in sizes.rows if (bits, dtype) == (4, "float16") else sizes.few_rows:
+            x = floats(random, 1, rows, sizes.depth, dtype=dtype)
+            yield Case("GroupMatMul", (x, packed, scales, None, levels), attributes)

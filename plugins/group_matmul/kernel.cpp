@@ -5,6 +5,7 @@
 //     [tiles][K / unit][4 blocks][unit]        numbers: of 16 rows, unit·/16 values of K
 //     [tiles][groups][4 blocks][16] float32    scales
 //     [tiles][groups][4 blocks][16] int32      zero points; [4 blocks][16] where all groups have the same
+//     [2^bits] float32                         levels; or 16 bytes, steps of which the scales have the size
 //
 // In a unit, vector v and lane n hold row n of the block: in words the number at k = v, in bytes, of which a row has
 // four side by side, those at k = 4·v .. 4·v + 3.
@@ -31,6 +32,7 @@ struct GroupStretch {
     const uint8_t* units;
     const float* scales;
     const int32_t* zero_points;
+    const uint8_t* tables;  // the levels
     int64_t zero_stride;   // from a group's zero points to the next one's: TILE, or 0 where they are all the same
     const float* x;        // where x is float32
     const int8_t* digits;  // where it is in fixed point, planes `plane_stride` apart
@@ -50,20 +52,38 @@ struct Layout {
           scales(tiles * tile_bytes),
           zero_points(scales + tiles * groups * TILE * int64_t(sizeof(float))),
           zero_stride(f.zero_point == NO_ZERO_POINT ? TILE : 0),
-          bytes(zero_points + (zero_stride ? tiles * groups : 1) * TILE * int64_t(sizeof(int32_t))) {}
+          levels(zero_points + (zero_stride ? tiles * groups : 1) * TILE * int64_t(sizeof(int32_t))),
+          bytes(levels + (f.has_levels ? int64_t(sizeof(float)) << f.bits : 0)) {}
 
     int64_t units;   // of a row's K
     int64_t groups;  // of a row
     int64_t tiles;
     int64_t tile_bytes;
-    int64_t scales, zero_points, zero_stride, bytes;
+    int64_t scales, zero_points, zero_stride, levels, bytes;
 };
 
-static int32_t planes_for(int32_t activation_bits) {
+// The number of which all 16 levels are -127 to 127 times, but for float32's rounding; 0 where there is none.
+static double step_of(const float* levels) {
+    double largest = 0;
+    for (int i = 0; i < 16; ++i) largest = __builtin_fabs(levels[i]) > largest ? __builtin_fabs(levels[i]) : largest;
+    for (int most = 1; most <= 127; ++most) {
+        const double step = largest / most;
+        bool fits = step > 0;
+        for (int i = 0; i < 16 && fits; ++i) {
+            const double level = levels[i];
+            fits = __builtin_fabs(level - step * __builtin_rint(level / step)) <= 1.2e-7 * __builtin_fabs(level);
+        }
+        if (fits) return step;
+    }
+    return 0;
+}
+
+static int32_t planes_for(int32_t activation_bits, int32_t bits, const float* levels) {
 #if defined(__AVX512VNNI__)
+    if (levels != nullptr && (bits != 4 || step_of(levels) == 0)) return 0;
     return activation_bits == 16 ? 2 : 3;
 #else
-    (void)activation_bits;
+    (void)activation_bits, (void)bits, (void)levels;
     return 0;
 #endif
 }
@@ -99,14 +119,26 @@ static void pack_row(const uint32_t* words, int bits, int64_t units, int lane, u
     }
 }
 
+// Writes the levels as the format has them, and returns what all scales are multiplied by.
+static double pack_levels(const GroupFormat& format, const float* levels, uint8_t* target) {
+    if (format.planes == 0) {
+        __builtin_memcpy(target, levels, sizeof(float) << format.bits);
+        return 1;
+    }
+    const double step = step_of(levels);
+    for (int i = 0; i < 16; ++i) target[i] = uint8_t(int(__builtin_rint(levels[i] / step)) + MIDDLE);
+    return step;
+}
+
 static void pack_weight(const GroupFormat& format, const int32_t* numbers, const float* scales,
-                        const uint8_t* zero_points, int64_t begin, int64_t end, void* packed) {
+                        const uint8_t* zero_points, const float* levels, int64_t begin, int64_t end, void* packed) {
     const Layout layout(format);
     const int bits = format.bits;
     uint8_t* const base = static_cast<uint8_t*>(packed);
     auto* const zeros = reinterpret_cast<int32_t*>(base + layout.zero_points);
     if (!layout.zero_stride && begin == 0)
         for (int64_t n = 0; n < TILE; ++n) zeros[n] = format.zero_point;
+    const double step = format.has_levels ? pack_levels(format, levels, base + layout.levels) : 1;
     for (int64_t tile = begin; tile < end; ++tile) {
         uint8_t* const units = base + tile * layout.tile_bytes;
         __builtin_memset(units, 0, size_t(layout.tile_bytes));
@@ -116,7 +148,7 @@ static void pack_weight(const GroupFormat& format, const int32_t* numbers, const
             for (int64_t group = 0; group < layout.groups; ++group) {
                 const int64_t at = (tile * layout.groups + group) * TILE + n, from = row * layout.groups + group;
                 const bool inside = row < format.rows;
-                reinterpret_cast<float*>(base + layout.scales)[at] = inside ? scales[from] : 0;
+                reinterpret_cast<float*>(base + layout.scales)[at] = inside ? float(scales[from] * step) : 0;
                 if (layout.zero_stride) zeros[at] = inside ? zero_points[from] : 0;
             }
             if (row >= format.rows) continue;
@@ -182,6 +214,7 @@ static void pack_x(const GroupFormat& format, const float* x, int64_t count, int
 }  // namespace
 }  // namespace intaglio::INTAGLIO_ISA
 
+#include "micro_kernels/group_levels.h"
 #include "micro_kernels/group_matmul.h"  // written by plugins/micro_kernels when the library is built
 
 namespace intaglio::INTAGLIO_ISA {
@@ -189,7 +222,8 @@ namespace {
 
 using GroupKernel = MicroKernel<GroupStretch>;
 
-Choice choice(GROUP_MATMUL_MICRO_KERNELS, MOST_ROWS);
+Choice choice(GROUP_MATMUL_MICRO_KERNELS, GROUP_MATMUL_MOST_ROWS);
+Choice level_choice(GROUP_LEVELS_MICRO_KERNELS, GROUP_LEVELS_MOST_ROWS);
 
 constexpr int TOKENS = 16;  // rows of x that share what is read of a weight
 
@@ -202,6 +236,7 @@ static GroupStretch stretch_at(const GroupFormat& f, const Layout& layout, const
     s.scales = reinterpret_cast<const float*>(packed + layout.scales) + first;
     s.zero_points = reinterpret_cast<const int32_t*>(packed + layout.zero_points) + (layout.zero_stride ? first : 0);
     s.zero_stride = layout.zero_stride;
+    s.tables = packed + layout.levels;
     return s;
 }
 
@@ -239,7 +274,8 @@ static void tile_product(const GroupFormat& f, const GroupStretch& tile, const C
         for (int64_t begin = 0; begin < columns; begin += block.rows) {
             const int64_t end = begin + block.rows < columns ? begin + block.rows : columns;
             for (int token = 0, rows = 0; token < tokens; token += rows) {
-                const GroupKernel& kernel = choice(f.bits, f.planes, tokens - token);
+                const GroupKernel& kernel = f.has_levels ? level_choice(f.bits, f.planes, tokens - token)
+                                                         : choice(f.bits, f.planes, tokens - token);
                 rows = kernel.name.rows;
                 for (int64_t row = begin; row < end; row += lanes * kernel.name.t_u) {
                     GroupStretch stretch = part_of(tile, f, group, count, row);
@@ -257,7 +293,7 @@ static void tile_product(const GroupFormat& f, const GroupStretch& tile, const C
 // they do (73 against 59 at two rows, 84 against 76 at eight, K = 11008, 8 bits). One row of x reads each weight once.
 static CacheBlock cache_block(const GroupFormat& f, const Layout& layout, int64_t count) {
     if (count == 1 || layout.tile_bytes <= second_level_cache() / 2) return {f.depth, TILE};
-    const int64_t rows = MOST_ROWS[f.planes], x_bits = f.planes == 0 ? 32 : 8 * f.planes;
+    const int64_t rows = (f.has_levels ? GROUP_LEVELS_MOST_ROWS : GROUP_MATMUL_MOST_ROWS)[f.planes], x_bits = f.planes == 0 ? 32 : 8 * f.planes;
     return largest_cache_block({x_bits * rows, f.bits, 32 * rows}, f.group_size, f.depth, TILE, TILE);
 }
 
@@ -283,7 +319,9 @@ static void run(const GroupFormat& f, const void* x, int64_t count, const void* 
     }
 }
 
-static bool select(const MicroKernelName& name) { return choice.select(name); }
+static bool select(const MicroKernelName& name) {
+    return name.levels ? level_choice.select(name) : choice.select(name);
+}
 
 }  // namespace
 

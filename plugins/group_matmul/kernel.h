@@ -1,4 +1,5 @@
-// A linear layer whose weight is uniform within groups: y = x·wᵀ, w[n, k] = scale[n, g]·(q[n, k] - zero_point[n, g]).
+// A linear layer whose weight is uniform within groups: y = x·wᵀ, w[n, k] = scale[n, g]·(q[n, k] - zero_point[n, g]), or
+// scale[n, g]·levels[q[n, k]].
 #pragma once
 
 #include <cstdint>
@@ -15,20 +16,24 @@ struct GroupFormat {
     int64_t group_size;  // a multiple of 16, with 3 and 5 bits of 32, that divides K
     int64_t rows;        // N
     int32_t zero_point;  // of all groups; NO_ZERO_POINT: each has its own
+    bool has_levels;     // of 2^bits float32, 4 or 8 bits; the zero point is then MIDDLE
 };
 
 constexpr int32_t NO_ZERO_POINT = -1;
+constexpr int32_t MIDDLE = 128;  // what is added to levels in bytes
 
 // Weights are packed in tiles of 64 rows, x in rows. x: [count, K] float32; y: [count, N] float32.
 struct GroupMatMulKernel {
     static constexpr int64_t TILE = 64;
 
-    int32_t (*planes)(int32_t activation_bits);  // of x, in the format to use
+    // Of x, in the format to use; levels: [2^bits] or nullptr
+    int32_t (*planes)(int32_t activation_bits, int32_t bits, const float* levels);
     int64_t (*weight_bytes)(const GroupFormat& format);
     // Tiles begin..end-1; numbers: [rows, depth·bits/32] int32 as bit_packing packs them; scales: [rows, groups];
-    // zero_points: the same, read where the format has none for all; packed: aligned to 64 bytes
+    // zero_points: the same, read where the format has none for all; levels: [2^bits], read where the format has them;
+    // packed: aligned to 64 bytes
     void (*pack_weight)(const GroupFormat& format, const int32_t* numbers, const float* scales,
-                        const uint8_t* zero_points, int64_t begin, int64_t end, void* packed);
+                        const uint8_t* zero_points, const float* levels, int64_t begin, int64_t end, void* packed);
     int64_t (*x_bytes)(const GroupFormat& format, int64_t count);
     void (*pack_x)(const GroupFormat& format, const float* x, int64_t count, int64_t begin, int64_t end, void* packed);
     // Tiles begin..end-1 of the rows of y.

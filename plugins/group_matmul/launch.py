@@ -13,13 +13,15 @@ RECIPROCAL = 2**30  # of the 32 numbers of a chunk in a group: RECIPROCAL_BITS o
 
 
 def launch(inputs: Sequence[Tensor | None], attributes: Mapping[str, Any], sm: int) -> Launch:
-    """Rows are all axes of x but the last; the kernel is chosen by x's dtype, bits, and whether there are zero points.
+    """Rows are all axes of x but the last; the kernel is chosen by x's dtype, bits, and whether there are zero points
+    or levels.
 
     `activation_bits` is for CPUs. Raises `EngineError` for groups so large that the kernel could not tell them apart,
     and for smaller ones than it has.
     """
     x, depth, group_size = inputs[0], attributes["K"], attributes["group_size"]
-    suffix = "_zero_points" if len(inputs) > 3 and inputs[3] is not None else ""
+    kinds = zip(("_zero_points", "_levels"), inputs[3:], strict=False)
+    suffix = next((kind for kind, given in kinds if given is not None), "")
     is_float32 = x is not None and x.dtype == "float32"
     if is_float32:
         return packed_launch("group_matmul", inputs, attributes, sm, suffix, (group_size,))

@@ -1,6 +1,7 @@
 """Rows of a quantised table, looked up by standard operators in the constants that GroupMatMul has.
 
     row[k] = scales[n, g]·(q[n, k] - zero_points[n, g]) - minimums[g, n],   g = k // group_size
+    row[k] = scales[n, g]·levels[q[n, k]]                                   with levels
 
 Codes are unpacked after they are gathered, so that the table is in memory as codes alone, and once: a head that is tied
 to the embedding multiplies by the same constants.
@@ -37,6 +38,7 @@ def look_up(
     scales: ir.Value,
     zero_points: ir.Value | None,
     minimums: ir.Value | None,
+    levels: ir.Value | None,
     codes: Codes,
 ) -> ir.Value:
     """The rows at `indices`, float32 [..., width].
@@ -45,6 +47,7 @@ def look_up(
     scales       float32 [N, groups]
     zero_points  uint8 [N, groups]; None: 2^(bits - 1)
     minimums     float32 [groups, N]; None: 0
+    levels       float32 [2^bits]; None: the codes, less the zero points
     """
     import onnx_ir as ir
 
@@ -55,11 +58,14 @@ def look_up(
     groups = int(scales.shape.numpy()[1])
     numbers = unpack_body(graph, graph.op("Gather", packed, indices), bits, width, axes)
     grouped = graph.op("Reshape", numbers, graph.constant(np.array([*outer, groups, width // groups])))
-    middle = graph.constant(2 ** (bits - 1), np.int32)
-    if zero_points is not None:
-        middle = graph.op("Cast", graph.op("Gather", zero_points, indices), to=ir.DataType.INT32)
-        middle = graph.op("Unsqueeze", middle, last)
-    steps = graph.op("Cast", graph.op("Sub", grouped, middle), to=ir.DataType.FLOAT)
+    if levels is not None:
+        steps = graph.op("Gather", levels, grouped)
+    else:
+        middle = graph.constant(2 ** (bits - 1), np.int32)
+        if zero_points is not None:
+            middle = graph.op("Cast", graph.op("Gather", zero_points, indices), to=ir.DataType.INT32)
+            middle = graph.op("Unsqueeze", middle, last)
+        steps = graph.op("Cast", graph.op("Sub", grouped, middle), to=ir.DataType.FLOAT)
     rows = graph.op("Mul", steps, graph.op("Unsqueeze", graph.op("Gather", scales, indices), last))
     if minimums is not None:
         below = graph.op("Transpose", graph.op("Gather", minimums, indices, axis=1), perm=[*range(1, axes + 1), 0])

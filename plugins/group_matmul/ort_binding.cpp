@@ -16,24 +16,31 @@ public:
         : kernel_(group_matmul_kernel(node.isa())),
           kind_(node),
           group_size_(node.integer("group_size")),
-          has_zero_points_(node.input_count() > 3) {
+          has_levels_(node.input_count() > 4),
+          has_zero_points_(node.input_count() == 4) {
         const int64_t least = kind_.bits % 2 ? 32 : 16;  // values of K of the largest unit
         if (group_size_ < least || group_size_ > LARGEST_GROUP || group_size_ % least != 0 || kind_.depth % group_size_ != 0) {
             throw Error("group_size: " + std::to_string(group_size_) + ", expected a multiple of " + std::to_string(least) + ", at most " +
                         std::to_string(LARGEST_GROUP) + ", that divides K=" + std::to_string(kind_.depth));
         }
+        if (has_levels_ && kind_.bits != 4 && kind_.bits != 8) {
+            throw Error("levels: with bits=" + std::to_string(kind_.bits) + ", expected 4 or 8");
+        }
         const Tensor packed = node.constant(1), scales = node.constant(2);
         const Tensor zero_points = has_zero_points_ ? node.constant(3) : Tensor{};
-        if (packed && scales && (zero_points || !has_zero_points_)) weight_ = pack(packed, scales, zero_points);
+        const Tensor levels = has_levels_ ? node.constant(4) : Tensor{};
+        if (packed && scales && (zero_points || !has_zero_points_) && (levels || !has_levels_)) {
+            weight_ = pack(packed, scales, zero_points, levels);
+        }
     }
 
     // x [..., K] float32 or float16, packed [N, K·bits/32] int32, scales [N, K/group_size] the same, optional zero_points uint8 of
-    // the same shape -> y [..., N] as x
+    // the same shape or, instead of these, levels [2^bits] float32 -> y [..., N] as x
     void compute(const Context& context) const override {
         const Tensor x = context.input(0);
+        if (has_levels_ && context.input(3)) throw Error("zero_points: given beside levels, expected one of both");
         const bool ready = bool(weight_.buffer);
-        const Weight here = ready ? Weight{}
-                                  : pack(context.input(1), context.input(2), has_zero_points_ ? context.input(3) : Tensor{});
+        const Weight here = ready ? Weight{} : pack(context.input(1), context.input(2), context.input(3), context.input(4));
         const Weight& weight = ready ? weight_ : here;
         const GroupFormat& format = weight.format;
         const Shape shape = kind_.output_shape(x, format.rows);
@@ -60,7 +67,7 @@ private:
         Buffer buffer;
     };
 
-    Weight pack(const Tensor& packed, const Tensor& scales, const Tensor& zero_points) const {
+    Weight pack(const Tensor& packed, const Tensor& scales, const Tensor& zero_points, const Tensor& levels) const {
         const int64_t rows = kind_.rows(packed);
         const Shape expected{rows, kind_.depth / group_size_};
         if (scales.shape != expected) {
@@ -69,14 +76,19 @@ private:
         if (zero_points && zero_points.shape != expected) {
             throw Error("zero_points: shape " + zero_points.shape.text() + ", expected " + expected.text());
         }
-        const int32_t planes = kernel_.planes(int32_t(kind_.activation_bits));
-        const GroupFormat format = {int32_t(kind_.bits), planes, kind_.depth, group_size_, rows, zero_point_of_all(zero_points)};
+        if (levels && levels.shape != Shape{int64_t(1) << kind_.bits}) {
+            throw Error("levels: shape " + levels.shape.text() + ", expected " + Shape{int64_t(1) << kind_.bits}.text());
+        }
+        const float* const table = levels ? levels.as<float>() : nullptr;
+        const int32_t bits = int32_t(kind_.bits), planes = kernel_.planes(int32_t(kind_.activation_bits), bits, table);
+        const int32_t zero_point = levels ? MIDDLE : zero_point_of_all(zero_points);
+        const GroupFormat format = {bits, planes, kind_.depth, group_size_, rows, zero_point, bool(levels)};
         Weight weight = {format, Buffer(size_t(std::max<int64_t>(kernel_.weight_bytes(format), 64)))};
         if (kind_.depth == 0) return weight;  // rows without elements may be any number
         const RealInput factors(scales);
         const uint8_t* const zeros = zero_points ? zero_points.as<uint8_t>() : nullptr;
         pack_in_pieces(packed, GroupMatMulKernel::TILE, [&](int64_t begin, int64_t end) {
-            kernel_.pack_weight(format, packed.as<int32_t>(), factors.data(), zeros, begin, end, weight.buffer.as<void>());
+            kernel_.pack_weight(format, packed.as<int32_t>(), factors.data(), zeros, table, begin, end, weight.buffer.as<void>());
         });
         release_file_pages(scales.data, scales.shape.elements() * (scales.dtype == DType::float16 ? 2 : 4));
         return weight;
@@ -92,7 +104,7 @@ private:
     const GroupMatMulKernel& kernel_;
     PackedWeight kind_;
     int64_t group_size_;
-    bool has_zero_points_;
+    bool has_levels_, has_zero_points_;
     Weight weight_{};  // where the weight is a constant of the graph
 };
 

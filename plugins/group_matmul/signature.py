@@ -3,7 +3,11 @@
 from intaglio.plugins.lut_matmul.signature import ACTIVATION_BITS
 from intaglio.plugins.signature import FLOATS, Attribute, Group, Input, Like, Output, Signature
 
+LEVEL_BITS = (4, 8)  # of codes that levels stand for
 SMALLEST_GROUP = 16  # numbers; a unit of the CPU kernels has at most as many of a row, but 32 of 3 and 5 bits
+
+
+LARGEST_GROUP = 1 << 16  # limit of the CPU kernels, whose sums of a group have 32 bits
 
 
 def smallest_group(bits: int) -> int:
@@ -18,6 +22,9 @@ SIGNATURE = Signature(
         Input("packed", ("int32",), ("N", "words"), note="K·bits/32 words", known_width=True, weight=True),
         Input("scales", FLOATS, ("N", "groups"), note="K/group_size groups", known_width=True),
         Input("zero_points", ("uint8",), ("N", "groups"), optional=True, note="below 2^bits", known_width=True),
+        Input(
+            "levels", ("float32",), ("codes",), optional=True, note="2^bits, instead of zero_points", known_width=True
+        ),
     ),
     outputs=(Output("y", Like("x")),),
     attributes=(
@@ -26,5 +33,5 @@ SIGNATURE = Signature(
         Attribute("group_size", int),
         ACTIVATION_BITS,
     ),
-    groups=(Group(("zero_points",)),),
+    groups=(Group(("zero_points",)), Group(("levels",), instead_of="zero_points")),
 )

@@ -1,9 +1,11 @@
 """GroupMatMul: a linear layer whose weight is stored as 2 to 6 or 8 bits for each value, uniform within groups.
 
     w[n, k] = scales[n, g]·(q[n, k] - zero_points[n, g]),   g = k // group_size   (QIGen, section 2)
+    w[n, k] = scales[n, g]·levels[q[n, k]]                  with `levels`
     y = x·wᵀ
 
-This is the result of round-to-nearest, GPTQ and AWQ. Missing zero points are 2^(bits - 1), the middle.
+The first is the result of round-to-nearest, GPTQ and AWQ; missing zero points are 2^(bits - 1), the middle. Levels are
+for numbers that are no equal steps: NF4, FP4, MXFP4, NVFP4 and IQ4 in 4 bits, FP8 in 8.
 `activation_bits` is as in LutMatMul.
 """
 
@@ -13,13 +15,12 @@ from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
-import numpy.typing as npt
 
 from intaglio.errors import GraphError
 from intaglio.plugins import operation_counts
 from intaglio.plugins.bit_packing import WORD, unpack, unpack_body
 from intaglio.plugins.contract import Operator
-from intaglio.plugins.group_matmul.signature import SIGNATURE, smallest_group
+from intaglio.plugins.group_matmul.signature import LARGEST_GROUP, LEVEL_BITS, SIGNATURE, smallest_group
 from intaglio.plugins.lut_matmul.spec import check_depth, check_width, product
 from intaglio.plugins.operator_inputs import Array, Given, Shape
 
@@ -36,11 +37,10 @@ BLOCKS = (
     128,
     256,
 )  # sizes that ONNX Runtime (1.31) fuses with the product; it unpacks others in every run
-LARGEST_GROUP = 1 << 16  # limit of the CPU kernels, whose sums of a group have 32 bits
 
 
 class GroupMatMul(Operator):
-    """x·wᵀ with w = scale·(q - zero point) in groups of a row; `packed` holds q as `bit_packing` packs it."""
+    """x·wᵀ with w = scale·(q - zero point), or scale·level of q; `packed` holds q as `bit_packing` packs it."""
 
     signature = SIGNATURE
 
@@ -63,13 +63,20 @@ class GroupMatMul(Operator):
         check_width(self.name, "x", inputs[0], depth, "K")
         check_width(self.name, "packed", inputs[1], depth * bits // WORD, "K·bits/32")
         check_width(self.name, "scales", inputs[2], depth // attributes["group_size"], "K/group_size")
+        if inputs[4] is None:
+            return
+        check_width(self.name, "levels", inputs[4], 2**bits, "2^bits")
+        if bits not in LEVEL_BITS or inputs[3] is not None:
+            raise GraphError(
+                f"{self.name}: levels with {bits} bits{' and zero_points' if inputs[3] is not None else ''}, expected "
+                "4 or 8 bits, and no zero_points beside them."
+            )
 
     def compute(self, *inputs: Array | None, **attributes: Any) -> list[Array]:
         """[y]: the dtype of x, computed in float64."""
-        x, packed, scales, zero_points = inputs
-        assert x is not None and packed is not None and scales is not None
-        weight = group_weight(packed.view(np.int32), scales, zero_points, attributes["bits"], attributes["group_size"])
-        return [product(x, weight)]
+        x, *constants = inputs
+        assert x is not None
+        return [product(x, group_weight(constants, attributes["bits"], attributes["group_size"]))]
 
     def shapes(self, inputs: Sequence[Shape | None], attributes: Mapping[str, Any]) -> list[Shape]:
         """[..., N]."""
@@ -84,7 +91,7 @@ class GroupMatMul(Operator):
         self, graph: FunctionBody, inputs: Sequence[ir.Value | None], attributes: Mapping[str, Any]
     ) -> list[ir.Value]:
         """DequantizeLinear and MatMul, which ONNX Runtime fuses; else the weight by Sub and Mul."""
-        x, packed, scales, zero_points = inputs
+        x, packed, scales, zero_points, levels = inputs
         assert x is not None and packed is not None and scales is not None
         bits, depth, size = (attributes[name] for name in ("bits", "K", "group_size"))
         weight = _dequantized(graph, inputs, bits, size)
@@ -93,13 +100,16 @@ class GroupMatMul(Operator):
         numbers = unpack_body(graph, packed, bits, depth)
         grouped = graph.op("Reshape", numbers, graph.constant(np.array([0, depth // size, size])))
         last = graph.constant(np.array([2]))
-        middle = graph.constant(2 ** (bits - 1), np.int32)
-        if zero_points is not None:
-            import onnx_ir as ir
+        if levels is not None:
+            steps = graph.op("Gather", levels, grouped)
+        else:
+            middle = graph.constant(2 ** (bits - 1), np.int32)
+            if zero_points is not None:
+                import onnx_ir as ir
 
-            middle = graph.op("Unsqueeze", graph.cast(zero_points, ir.DataType.INT32), last)
-        steps = graph.cast_like(graph.op("Sub", grouped, middle), scales)
-        weight = graph.op("Mul", steps, graph.op("Unsqueeze", scales, last))
+                middle = graph.op("Unsqueeze", graph.cast(zero_points, ir.DataType.INT32), last)
+            steps = graph.op("Sub", grouped, middle)
+        weight = graph.op("Mul", graph.cast_like(steps, scales), graph.op("Unsqueeze", scales, last))
         return [graph.product(x, graph.op("Reshape", weight, graph.constant(np.array([0, depth]))))]
 
 
@@ -108,10 +118,15 @@ OPERATOR = GroupMatMul()
 
 def _dequantized(graph: FunctionBody, inputs: Sequence[ir.Value | None], bits: int, group_size: int) -> ir.Value | None:
     """The weight [K, N] by DequantizeLinear of blocks; None unless all is constant and the blocks are `BLOCKS`."""
-    _, packed, scales, zero_points = inputs
+    _, packed, scales, zero_points, levels = inputs
     assert packed is not None
     factors = graph.fixed(scales)
-    if group_size not in BLOCKS or factors is None or (zero_points is not None and graph.fixed(zero_points) is None):
+    if (
+        levels is not None
+        or group_size not in BLOCKS
+        or factors is None
+        or (zero_points is not None and graph.fixed(zero_points) is None)
+    ):
         return None
     numbers = graph.numbers(packed, bits)
     if numbers is None:
@@ -125,11 +140,12 @@ def _dequantized(graph: FunctionBody, inputs: Sequence[ir.Value | None], bits: i
     return weight
 
 
-def group_weight(
-    packed: npt.NDArray[np.int32], scales: Array, zero_points: Array | None, bits: int, group_size: int
-) -> Array:
-    """The weight [N, K] from numbers, scales and zero points, in float64."""
-    numbers = unpack(packed, bits).reshape(len(packed), -1, group_size).astype(np.float64)
+def group_weight(constants: Sequence[Array | None], bits: int, group_size: int) -> Array:
+    """The weight [N, K] from `packed`, `scales`, `zero_points` and `levels`, in float64."""
+    packed, scales, zero_points, levels = constants
+    assert packed is not None and scales is not None
+    numbers = unpack(packed.view(np.int32), bits).reshape(len(packed), -1, group_size)
     middle = np.float64(2 ** (bits - 1)) if zero_points is None else zero_points.astype(np.float64)[:, :, None]
-    weight: Array = (scales.astype(np.float64)[:, :, None] * (numbers - middle)).reshape(len(packed), -1)
+    steps = numbers.astype(np.float64) - middle if levels is None else levels.astype(np.float64)[numbers]
+    weight: Array = (scales.astype(np.float64)[:, :, None] * steps).reshape(len(packed), -1)
     return weight

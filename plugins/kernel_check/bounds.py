@@ -116,9 +116,8 @@ def _sparse(case: Case) -> Array:
 
 
 def _groups(case: Case) -> Array:
-    _, packed, scales, zero_points = [*case.inputs, None][:4]
-    assert packed is not None and scales is not None
-    return group_weight(packed, scales, zero_points, case.attributes["bits"], case.attributes["group_size"])
+    _, *constants = OPS["GroupMatMul"].padded(case.inputs)
+    return group_weight(constants, case.attributes["bits"], case.attributes["group_size"])
 
 
 # Products with compressed weights -> their weight as a dense float64 matrix [N, K].

@@ -193,7 +193,7 @@ static void pack_x(const LutFormat& format, const float* x, int64_t count, int64
 namespace intaglio::INTAGLIO_ISA {
 namespace {
 
-Choice choice(LUT_MATMUL_MICRO_KERNELS, MOST_ROWS);
+Choice choice(LUT_MATMUL_MICRO_KERNELS, LUT_MATMUL_MOST_ROWS);
 
 constexpr int64_t TOKENS = 16;   // rows of x that share what is read of a weight
 constexpr int64_t MOST_SUMS = 4;  // of a value of y: two planes with two tables

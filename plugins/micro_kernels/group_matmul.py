@@ -5,12 +5,16 @@ of K each where bytes are multiplied.
 
 with x in fixed point as QIGen's equation 2, Σ x·q - zero_point·Σ x, in integers and exact. y rests in memory and is
 added to once a group, so that the registers hold nothing but the group's sums.
+
+With levels (the case's operator is `GROUP_LEVELS`) a look-up takes the place of q less the zero point; levels in bytes
+have 128 added, which is the zero point of all.
 """
 
 from __future__ import annotations
 
 from intaglio.plugins.micro_kernels.instruction_sets import ByteForms, InstructionSet
-from intaglio.plugins.micro_kernels.micro_kernel import MicroKernel, lane_bits
+from intaglio.plugins.micro_kernels.lut_matmul import LookupTables
+from intaglio.plugins.micro_kernels.micro_kernel import GROUP_LEVELS, MicroKernel, lane_bits
 from intaglio.plugins.micro_kernels.source import RowPointers, SourceWriter, plus
 from intaglio.plugins.micro_kernels.units import LOAD, unit_bytes, unit_vectors
 from intaglio.plugins.micro_kernels.unpacking import Unpacking
@@ -27,6 +31,7 @@ class GroupMatMulEmitter:
         self.case = kernel.case
         self.bytes: ByteForms | None = isa.bytes if kernel.case.planes else None
         self.unpacking = Unpacking(kernel.case, isa)
+        self.levels = LookupTables(kernel.case, isa) if kernel.case.operator == GROUP_LEVELS else None
         self.vectors = unit_vectors(self.case.bits, lane_bits(self.case.planes))
         self.units = max(kernel.m_u // self.vectors, 1)  # of one turn of the loop
         self.rows, self.planes = range(self.case.rows), range(max(self.case.planes, 1))
@@ -36,7 +41,11 @@ class GroupMatMulEmitter:
     def emit(self, emit: SourceWriter) -> None:
         """The whole function."""
         with emit.block(f"static void {self.kernel.name}(const GroupStretch& s)"):
-            self.unpacking.constants(emit, mask=(1 << self.case.bits) - 1)
+            if self.levels:
+                self.levels.constants(emit)
+                self.levels.load(emit, 0)
+            else:
+                self.unpacking.constants(emit, mask=(1 << self.case.bits) - 1)
             emit("const uint8_t* unit = s.units;")
             self.x = RowPointers(emit, self.rows, self.planes, "int8_t" if self.bytes else "float")
             with emit.block("for (int64_t group = 0; group < s.groups; ++group)"):
@@ -70,7 +79,7 @@ class GroupMatMulEmitter:
                     names = ", ".join(f"sum{r}_{b}_{p} = _mm512_setzero_si512()" for p in self.planes)
                     emit(f"__m512i {names};")
             return
-        for b in self.blocks:
+        for b in () if self.levels else self.blocks:
             at = plus("s.zero_points + group * s.zero_stride", b * self.isa.lanes)
             address = f"reinterpret_cast<const uint8_t*>({at})"
             emit(f"const {self.forms.integers} zero_point{b} = {self.forms.load_integers.format(address)};")
@@ -85,7 +94,7 @@ class GroupMatMulEmitter:
                 self._products(emit, row, vectors)
 
     def _weights(self, emit: SourceWriter, block: int, vectors: list[int]) -> None:
-        """w<block>_<vector>: the numbers, less the zero point and as float32 where x is float32."""
+        """w<block>_<vector>: levels, or the numbers, less the zero point and as float32 where x is float32."""
         lanes = BLOCK if self.bytes else self.isa.lanes
         within = block * lanes // BLOCK * unit_bytes(self.case.bits) + block * lanes % BLOCK * 4
         for unit in sorted({vector // self.vectors for vector in vectors}):
@@ -94,6 +103,9 @@ class GroupMatMulEmitter:
             offset = unit * TILE_BLOCKS * unit_bytes(self.case.bits) + within
             self.unpacking.load(emit, name, "unit", offset, [vector % self.vectors for vector in here])
             for vector in here:
+                if self.levels:
+                    self.levels.entries(emit, f"w{block}_{vector}", 0, name, vector % self.vectors)
+                    continue
                 numbers = self.unpacking.numbers(name, vector % self.vectors)
                 if self.bytes:
                     emit(f"const __m512i w{block}_{vector} = {numbers};")

@@ -8,7 +8,7 @@ from typing import Protocol
 from intaglio.plugins.micro_kernels.group_matmul import GroupMatMulEmitter
 from intaglio.plugins.micro_kernels.instruction_sets import INSTRUCTION_SETS, InstructionSet
 from intaglio.plugins.micro_kernels.lut_matmul import LutMatMulEmitter
-from intaglio.plugins.micro_kernels.micro_kernel import ROWS, MicroKernel, cases, variants
+from intaglio.plugins.micro_kernels.micro_kernel import GROUP_LEVELS, ROWS, MicroKernel, cases, variants
 from intaglio.plugins.micro_kernels.source import SourceWriter
 
 
@@ -21,9 +21,10 @@ class Emitter(Protocol):
         """The whole function."""
 
 
-# Operator, which is a folder of plugins/ -> what writes a micro-kernel of it, and the C++ type of its argument.
+# Operator of `Case` -> what writes a micro-kernel of it, and the C++ type of its argument.
 EMITTERS: dict[str, tuple[type[Emitter], str]] = {
     "group_matmul": (GroupMatMulEmitter, "GroupStretch"),
+    GROUP_LEVELS: (GroupMatMulEmitter, "GroupStretch"),
     "lut_matmul": (LutMatMulEmitter, "LutStretch"),
 }
 
@@ -49,7 +50,7 @@ def _header(operator: str, isa: InstructionSet) -> str:
         emitter(kernel, isa).emit(emit)
     emit("")
     most = [max(ROWS[operator].get(planes, [0])) for planes in range(4)]
-    emit(f"constexpr int MOST_ROWS[] = {{{', '.join(map(str, most))}}};  // of x at once, by its planes")
+    emit(f"constexpr int {operator.upper()}_MOST_ROWS[] = {{{', '.join(map(str, most))}}};  // of x, by its planes")
     emit("")
     _table(emit, operator, argument, kernels)
     emit("")
@@ -63,6 +64,6 @@ def _table(emit: SourceWriter, operator: str, argument: str, kernels: list[Micro
     emit(f"const MicroKernel<{argument}> {operator.upper()}_MICRO_KERNELS[] = {{")
     for kernel in kernels:
         case = kernel.case
-        numbers = f"{case.bits}, {case.planes}, {case.rows}, {kernel.m_u}, {kernel.t_u}"
+        numbers = ", ".join(map(str, (*case[1:], kernel.m_u, kernel.t_u, int(operator == GROUP_LEVELS))))
         emit(f"    {{{{{numbers}}}, {kernel.name}}},")
     emit("};")

@@ -36,6 +36,7 @@ class Forms(NamedTuple):
     load_table: str  # from an address
     look_up: str  # the entries of table {0} that the lowest bits of {1} name
     choose: str  # {0}, or {1} where bit 3 of {2} is set
+    gather: str  # the float32 at address {0} + each of {1}
 
 
 class ByteForms(NamedTuple):
@@ -82,6 +83,7 @@ PORTABLE = Forms(
     load_table="{0}",
     look_up="look_up({0}, {1})",
     choose="",
+    gather="look_up({0}, {1})",
 )
 
 AVX2 = Forms(
@@ -105,6 +107,7 @@ AVX2 = Forms(
     load_table="_mm256_loadu_ps({0})",
     look_up="_mm256_permutevar8x32_ps({0}, {1})",
     choose="_mm256_blendv_ps({0}, {1}, _mm256_castsi256_ps(_mm256_slli_epi32({2}, 28)))",
+    gather="_mm256_i32gather_ps({0}, {1}, 4)",
 )
 
 AVX512 = Forms(
@@ -128,6 +131,7 @@ AVX512 = Forms(
     load_table="_mm512_loadu_ps({0})",
     look_up="_mm512_permutexvar_ps({1}, {0})",
     choose="",
+    gather="_mm512_i32gather_ps({1}, {0}, 4)",
 )
 
 VNNI = ByteForms(

@@ -10,7 +10,7 @@ Sums of bytes are kept for each plane of x and are exact.
 from __future__ import annotations
 
 from intaglio.plugins.micro_kernels.instruction_sets import ByteForms, InstructionSet
-from intaglio.plugins.micro_kernels.micro_kernel import Case, MicroKernel, lane_bits, looks_up_pairs
+from intaglio.plugins.micro_kernels.micro_kernel import Case, MicroKernel, gathers, lane_bits, looks_up_pairs
 from intaglio.plugins.micro_kernels.source import RowPointers, SourceWriter, plus
 from intaglio.plugins.micro_kernels.units import LOAD, unit_bytes, unit_vectors
 from intaglio.plugins.micro_kernels.unpacking import Unpacking
@@ -22,13 +22,14 @@ BLOCK = 16  # rows of the weight that share y's rows of sums
 class LookupTables:
     """The look-ups of one case: t<row> is the table of a row of the weight, or t<row>_0 and t<row>_1 its halves.
 
-    Of bytes there may be u<row>, too: the same table, for the index above the one that t<row> looks at.
+    Of bytes there may be u<row>, too: the same table, for the index above the one that t<row> looks at. Tables of more
+    than 16 entries stay in memory, where t<row> points. GroupMatMul's levels are the table of row 0.
     """
 
     def __init__(self, case: Case, isa: InstructionSet) -> None:
         self.isa, self.forms, self.bits = isa, isa.forms, case.bits
         self.bytes = isa.bytes if case.planes else None
-        self.pairs = looks_up_pairs(case, isa)
+        self.pairs, self.gathers = looks_up_pairs(case, isa), gathers(case)
         self.halves = 1 if self.bytes else -(-(2**case.bits) // isa.table_lanes)
         self.unpacking = Unpacking(case, isa)
 
@@ -41,6 +42,9 @@ class LookupTables:
                 emit(f"const __m512i u{row} = {self.bytes.look_up.format(f't{row}', f'lane_numbers({self.bits})')};")
             return
         floats = f"reinterpret_cast<const float*>({address})"
+        if self.gathers:
+            emit(f"const float* const t{row} = {floats};")
+            return
         for half in range(self.halves):
             name = f"t{row}" if self.halves == 1 else f"t{row}_{half}"
             entries = self.forms.load_table.format(plus(floats, half * self.isa.table_lanes))
@@ -49,17 +53,21 @@ class LookupTables:
     def constants(self, emit: SourceWriter) -> None:
         """What every look-up uses."""
         index_bits = self.bytes.index_bits if self.bytes else self.bits
-        self.unpacking.constants(emit, mask=(1 << index_bits) - 1 if self.isa.index_needs_mask else None)
+        masks = self.isa.index_needs_mask or self.gathers
+        self.unpacking.constants(emit, mask=(1 << index_bits) - 1 if masks else None)
 
     def entries(self, emit: SourceWriter, name: str, row: int, loaded: str, vector: int) -> None:
         """Define `name`, the weights of a vector of the unit that was loaded as `loaded`."""
-        take = self.unpacking.masked if self.isa.index_needs_mask else self.unpacking.shifted
+        masks = self.isa.index_needs_mask or self.gathers
+        take = self.unpacking.masked if masks else self.unpacking.shifted
         table, at = f"t{row}", self.unpacking.place(vector)
         if self.pairs and at.shift // self.bits % 2:
             table, at = f"u{row}", at._replace(shift=at.shift - self.bits)
         index = take(loaded, at)
         if self.bytes:
             emit(f"const __m512i {name} = {self.bytes.look_up.format(table, index)};")
+        elif self.gathers:
+            emit(f"const {self.forms.floats} {name} = {self.forms.gather.format(table, index)};")
         elif self.halves == 1:
             emit(f"const {self.forms.floats} {name} = {self.forms.look_up.format(table, index)};")
         else:

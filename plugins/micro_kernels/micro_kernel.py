@@ -25,8 +25,10 @@ from intaglio.plugins.micro_kernels.units import unit_vectors
 
 # Rows of x at once, by operator and planes; a batch is cut into these. In fixed point more are no faster: the products
 # alone fill the processor's pipes then.
+GROUP_LEVELS = "group_levels"
 ROWS = {
     "group_matmul": {0: (1, 2, 4), 2: (1, 2), 3: (1, 2)},
+    GROUP_LEVELS: {0: (1, 2, 4), 2: (1, 2), 3: (1, 2)},
     "lut_matmul": {0: (1, 2, 4), 2: (1, 2), 3: (1,)},
 }
 M_U = (1, 2, 4, 8)
@@ -34,17 +36,23 @@ T_U = (1, 2, 4)
 VARIANTS = 3  # of a case that are emitted
 
 SIGNATURES = {"group_matmul": group_matmul.SIGNATURE, "lut_matmul": lut_matmul.SIGNATURE}
-# Of a weight's numbers, by operator.
+# Of a weight's numbers, by operator; GroupMatMul with levels has micro-kernels of its own.
 BITS = {operator: tuple(map(int, each.attribute("bits").choices)) for operator, each in SIGNATURES.items()}
+BITS[GROUP_LEVELS] = group_matmul.LEVEL_BITS
 
 
 class Case(NamedTuple):
     """The case that a micro-kernel is chosen for."""
 
-    operator: str  # "group_matmul" or "lut_matmul"
+    operator: str  # "group_matmul", "group_levels" or "lut_matmul"
     bits: int  # of a number of the weight
     planes: int  # bytes of x in fixed point; 0: float32
     rows: int  # of x at once
+
+    @property
+    def folder(self) -> str:
+        """The folder of the operator."""
+        return "group_matmul" if self.operator == GROUP_LEVELS else self.operator
 
 
 class MicroKernel(NamedTuple):
@@ -78,6 +86,9 @@ def _constants(case: Case, t_u: int, isa: InstructionSet) -> int:
     if case.operator == "group_matmul":
         zero_points = 0 if case.planes else t_u
         return zero_points + 1 + loaded  # and the mask
+    if case.operator == GROUP_LEVELS:
+        tables = 0 if gathers(case) else 1 if case.planes else -(-(2**case.bits) // isa.table_lanes)
+        return tables + 1 + loaded  # and the mask
     tables = 1 + looks_up_pairs(case, isa) if case.planes else -(-(2**case.bits) // isa.table_lanes)
     return tables * t_u + isa.index_needs_mask + loaded
 
@@ -90,9 +101,14 @@ def looks_up_pairs(case: Case, isa: InstructionSet) -> bool:
     return bool(case.planes) and case.rows == 1 and isa.bytes is not None and isa.bytes.index_bits >= 2 * case.bits
 
 
-def planes_of(operator: str, isa: InstructionSet) -> tuple[int, ...]:
-    """How an operator takes x. GroupMatMul's weights are integers, LutMatMul's only where the tables allow it."""
-    if isa.bytes is None:
+def gathers(case: Case) -> bool:
+    """Whether a table has more entries than registers hold, so that it is read from memory."""
+    return case.bits > 4
+
+
+def planes_of(operator: str, bits: int, isa: InstructionSet) -> tuple[int, ...]:
+    """How an operator takes x. GroupMatMul's weights are integers, others only where tables of bytes allow it."""
+    if isa.bytes is None or (operator == GROUP_LEVELS and bits > 4):
         return (0,)
     return (2, 3) if operator == "group_matmul" else (0, 2, 3)
 
@@ -100,7 +116,7 @@ def planes_of(operator: str, isa: InstructionSet) -> tuple[int, ...]:
 def cases(operator: str, isa: InstructionSet) -> Iterator[Case]:
     """What micro-kernels of an operator are chosen for, on an instruction set."""
     for bits in BITS[operator]:
-        for planes in planes_of(operator, isa):
+        for planes in planes_of(operator, bits, isa):
             for rows in ROWS[operator][planes]:
                 yield Case(operator, bits, planes, rows)
 

@@ -21,7 +21,7 @@ from intaglio.display.progress import track
 from intaglio.errors import UsageError
 from intaglio.plugins import ort
 from intaglio.plugins.micro_kernels import tables
-from intaglio.plugins.micro_kernels.micro_kernel import Case, MicroKernel
+from intaglio.plugins.micro_kernels.micro_kernel import GROUP_LEVELS, Case, MicroKernel
 from intaglio.plugins.registry import DOMAIN, OPS
 
 SHAPES = ((4096, 1024), (2048, 256), (11008, 512))  # K, N: from L3 and L2, and a long K
@@ -120,13 +120,16 @@ def _session(case: Case, depth: int, rows: int) -> tuple[Any, npt.NDArray[np.flo
     random = np.random.default_rng(0)
     weights: Arrays = {"packed": random.integers(-(2**31), 2**31, (rows, depth * case.bits // 32), dtype=np.int32)}
     attributes: dict[str, Any] = {"bits": case.bits, "K": depth, "activation_bits": 16 if case.planes == 2 else 32}
-    if case.operator == "group_matmul":
+    if case.folder == "group_matmul":
         weights["scales"] = random.uniform(0.5, 1.5, (rows, depth // GROUP_SIZE)).astype(np.float32)
         attributes["group_size"] = GROUP_SIZE
+        if case.operator == GROUP_LEVELS:
+            weights["levels"] = _tables(random, 1, 2**case.bits, integers=case.planes > 0)[0]
     else:
         weights["lut"] = _tables(random, rows, 2**case.bits, integers=case.planes > 0)
-    operator = next(each.name for each in OPS.values() if each.folder == case.operator)
-    node = helper.make_node(operator, ["x", *weights], ["y"], domain=DOMAIN, **attributes)
+    operator = next(each.name for each in OPS.values() if each.folder == case.folder)
+    inputs = [each.name if each.name in {"x", *weights} else "" for each in OPS[operator].inputs]
+    node = helper.make_node(operator, inputs, ["y"], domain=DOMAIN, **attributes)
     graph = helper.make_graph(
         [node], "layer",
         [helper.make_tensor_value_info("x", TensorProto.FLOAT, [case.rows, depth])],

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 
 from intaglio.errors import UsageError
 from intaglio.plugins.micro_kernels import tables
-from intaglio.plugins.micro_kernels.micro_kernel import MicroKernel
+from intaglio.plugins.micro_kernels.micro_kernel import GROUP_LEVELS, MicroKernel
 
 if TYPE_CHECKING:
     import onnxruntime
@@ -79,9 +79,9 @@ def select_kernels() -> None:
 
 def select_kernel(kernel: MicroKernel) -> None:
     """Use `kernel` for its case from now on, also in open sessions. Raises ValueError."""
-    numbers = (*kernel.case[1:], kernel.m_u, kernel.t_u)
+    numbers = (*kernel.case[1:], kernel.m_u, kernel.t_u, kernel.case.operator == GROUP_LEVELS)
     call = ctypes.CDLL(str(library())).intaglio_select_kernel
-    if not call(kernel.case.operator.encode(), (ctypes.c_int32 * len(numbers))(*numbers)):
+    if not call(kernel.case.folder.encode(), (ctypes.c_int32 * len(numbers))(*numbers)):
         raise ValueError(f"{library()}: no micro-kernel {kernel.name}")
 
 

@@ -67,7 +67,8 @@ def forms(operator: Operator) -> list[tuple[int, ...]]:
     for count in range(len(operator.groups) + 1):
         for chosen in combinations(operator.groups, count):
             given = [name for group in chosen for name in group.names]
-            if all(group.after is None or group.after in given for group in chosen):
+            fits = all(group.after is None or group.after in given for group in chosen)
+            if fits and not any(group.instead_of in given for group in chosen):
                 positions = [names.index(name) for name in given]
                 found.append(tuple(sorted(required + positions)))
     return found

@@ -22,7 +22,9 @@ def value(name: str, array: np.ndarray) -> ir.Value:
     return made
 
 
-@pytest.mark.parametrize("completed", [(), ("zero_points",), ("minimums",), ("zero_points", "minimums")], ids=str)
+@pytest.mark.parametrize(
+    "completed", [(), ("zero_points",), ("minimums",), ("zero_points", "minimums"), ("levels",)], ids=str
+)
 @pytest.mark.parametrize("shape", [(3,), (2, 3), (2, 1, 4)], ids=str)
 @pytest.mark.parametrize("bits", [2, 3, 4, 5, 6, 8])
 def test_rows_are_those_of_the_decoded_table(bits: int, shape: tuple[int, ...], completed: tuple[str, ...]) -> None:
@@ -31,7 +33,14 @@ def test_rows_are_those_of_the_decoded_table(bits: int, shape: tuple[int, ...], 
     scales = random.standard_normal((ROWS, WIDTH // GROUP)).astype(np.float32)
     zeros = random.integers(0, 2**bits, scales.shape).astype(np.uint8)
     minimums = random.standard_normal(scales.shape[::-1]).astype(np.float32)
-    parts = {"packed": pack(codes, bits), "scales": scales, "zero_points": zeros, "minimums": minimums}
+    levels = random.standard_normal(2**bits).astype(np.float32)
+    parts = {
+        "packed": pack(codes, bits),
+        "scales": scales,
+        "zero_points": zeros,
+        "minimums": minimums,
+        "levels": levels,
+    }
     values = {
         name: value(f"table.{name}", array) for name, array in parts.items() if name in ("packed", "scales", *completed)
     }
@@ -50,6 +59,8 @@ def test_rows_are_those_of_the_decoded_table(bits: int, shape: tuple[int, ...], 
     (found,) = session.run(None, {"indices": chosen})
     middle = zeros if "zero_points" in completed else np.full(scales.shape, 2 ** (bits - 1))
     table = (codes.reshape(ROWS, -1, GROUP) - middle[:, :, None].astype(np.float32)).astype(np.float32)
+    if "levels" in completed:
+        table = levels[codes.reshape(ROWS, -1, GROUP)]
     table *= scales[:, :, None]
     if "minimums" in completed:
         table -= minimums.T[:, :, None]

@@ -21,6 +21,7 @@ from intaglio.plugins.micro_kernels.header import headers
 from intaglio.plugins.micro_kernels.instruction_sets import INSTRUCTION_SETS
 from intaglio.plugins.micro_kernels.micro_kernel import (
     BITS,
+    GROUP_LEVELS,
     M_U,
     T_U,
     Case,
@@ -100,7 +101,10 @@ def test_search_finds_exactly_the_variants_that_fit_the_registers(found, count):
     for m_u in M_U:
         for t_u in T_U:
             held = planes * m_u + m_u * t_u + case.rows * planes * t_u  # x, weights, sums
-            if case.operator == "group_matmul":
+            if case.operator == GROUP_LEVELS:
+                held += 1 + (0 if case.bits > 4 else 1 if case.planes else -(-(2**case.bits) // isa.table_lanes))
+                steps = vectors % m_u == 0 or (m_u % vectors == 0 and 16 % (m_u * lanes) == 0)
+            elif case.operator == "group_matmul":
                 held += 1 + (0 if case.planes else t_u)  # the mask, zero points
                 steps = vectors % m_u == 0 or (m_u % vectors == 0 and 16 % (m_u * lanes) == 0)
             else:
@@ -196,11 +200,16 @@ def operator_case(case: Case, random: np.random.Generator) -> OperatorCase:
     x = random.normal(size=(case.rows, depth)).astype(np.float32)
     packed = pack(random.integers(0, 2**case.bits, (rows, depth)), case.bits)
     attributes = {"bits": case.bits, "K": depth, "activation_bits": 16 if case.planes == 2 else 32}
-    if case.operator == "group_matmul":
+    if case.folder == "group_matmul":
         size = smallest_group(case.bits)
         scales = random.normal(size=(rows, depth // size)).astype(np.float32)
+        attributes["group_size"] = size
+        if case.operator == GROUP_LEVELS:
+            steps = random.integers(-127, 128, 2**case.bits) * 0.375
+            levels = steps if case.planes else random.normal(size=steps.shape)
+            return OperatorCase("GroupMatMul", (x, packed, scales, None, levels.astype(np.float32)), attributes)
         zero_points = random.integers(0, 2**case.bits, scales.shape).astype(np.uint8)
-        return OperatorCase("GroupMatMul", (x, packed, scales, zero_points), {**attributes, "group_size": size})
+        return OperatorCase("GroupMatMul", (x, packed, scales, zero_points), attributes)
     lut = random.normal(size=(rows, 2**case.bits)).astype(np.float32)
     if case.planes:
         steps = random.integers(-127, 128, lut.shape)

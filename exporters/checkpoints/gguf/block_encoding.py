@@ -14,7 +14,7 @@ import numpy.typing as npt
 from intaglio.errors import SourceError
 from intaglio.exporters.checkpoints.gguf.blocks import TYPES, Bytes, Floats
 from intaglio.exporters.checkpoints.gguf.super_blocks import super_blocks
-from intaglio.exporters.checkpoints.quantized.grouped_weight import GroupedWeight
+from intaglio.exporters.checkpoints.quantized.grouped_weight import GroupedWeight, levels_refused
 from intaglio.plugins.bit_packing import unpack
 
 ELEMENTS = 32  # of the blocks below
@@ -123,6 +123,8 @@ class _Blocks(NamedTuple):
 
 
 def _blocks(name: str, weight: GroupedWeight) -> _Blocks:
+    if weight.levels is not None:
+        raise SourceError(f"{name}: {levels_refused('GGUF')}")
     if weight.order is not None:
         raise SourceError(
             f"{name}: its inputs are in the order of their groups (desc_act), and GGUF has them in their own. Write "

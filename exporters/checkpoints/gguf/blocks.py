@@ -2,8 +2,8 @@
 
     w = scale·(number - zero point) - minimum
 
-The names and orders are those of ggml's quantisation code (ggml-quants.c). A type whose numbers come from a table has
-the table's values, which are whole, as its numbers.
+The names and orders are those of ggml's quantisation code (ggml-quants.c). The numbers of some types stand for levels
+instead: w = scale·levels[number].
 """
 
 from __future__ import annotations
@@ -13,6 +13,8 @@ from typing import Any, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
+
+from intaglio.exporters.checkpoints.quantized.float4 import BIAS, E2M1
 
 Bytes = npt.NDArray[Any]  # uint8 [blocks, bytes of a block]
 Floats = npt.NDArray[np.float32]
@@ -41,6 +43,7 @@ class BlockType(NamedTuple):
     groups: int = 1  # in a block
     has_minimums: bool = False
     dtype: str = ""
+    levels: Floats | None = None  # [2^bits]
 
 
 def _half(blocks: Bytes, at: int) -> Floats:
@@ -130,17 +133,12 @@ def _q6_k(blocks: Bytes) -> Codes:
     return Codes(numbers, _half(blocks, 208) * scales, 32)
 
 
-LEVELS = np.array([-127, -104, -83, -65, -49, -35, -22, -10, 1, 13, 25, 38, 53, 69, 89, 113])  # of IQ4
-TWICE_E2M1 = np.array([0, 1, 2, 3, 4, 6, 8, 12, 0, -1, -2, -3, -4, -6, -8, -12])  # of MXFP4, the values times 2
-CENTRE = 128  # what is added to a table's values
-
-
-def _from(table: npt.NDArray[Any], indices: Bytes) -> Bytes:
-    return (table + CENTRE).astype(np.uint8)[indices]
+IQ4 = np.array([-127, -104, -83, -65, -49, -35, -22, -10, 1, 13, 25, 38, 53, 69, 89, 113], np.float32)
+MIDDLE = 8  # the zero point of numbers that have none
 
 
 def _iq4_nl(blocks: Bytes) -> Codes:
-    return Codes(_from(LEVELS, _nibbles(blocks[:, 2:])), _half(blocks, 0), CENTRE)
+    return Codes(_nibbles(blocks[:, 2:]), _half(blocks, 0), MIDDLE)
 
 
 def _iq4_xs(blocks: Bytes) -> Codes:
@@ -148,12 +146,11 @@ def _iq4_xs(blocks: Bytes) -> Codes:
     high = np.ascontiguousarray(blocks[:, 2:4]).view("<u2") >> np.arange(0, 16, 2, dtype=np.uint16) & 3
     scales = (low | high.astype(np.uint8) << 4).astype(np.float32) - 32
     numbers = _nibbles(blocks[:, 8:].reshape(-1, 8, 16)).reshape(-1, 256)
-    return Codes(_from(LEVELS, numbers), _half(blocks, 0) * scales, CENTRE)
+    return Codes(numbers, _half(blocks, 0) * scales, MIDDLE)
 
 
 def _mxfp4(blocks: Bytes) -> Codes:
-    scales = np.ldexp(np.float32(1), blocks[:, :1].astype(np.int32) - 128)  # half of the scale: the values are doubled
-    return Codes(_from(TWICE_E2M1, _nibbles(blocks[:, 1:])), scales, CENTRE)
+    return Codes(_nibbles(blocks[:, 1:]), np.ldexp(np.float32(1), blocks[:, :1].astype(np.int32) - BIAS), MIDDLE)
 
 
 # By the number in the file, that of `enum ggml_type`.
@@ -170,8 +167,8 @@ TYPES = {
     12: BlockType("Q4_K", 256, 144, 4, _q4_k, groups=8, has_minimums=True),
     13: BlockType("Q5_K", 256, 176, 5, _q5_k, groups=8, has_minimums=True),
     14: BlockType("Q6_K", 256, 210, 6, _q6_k, groups=16),
-    20: BlockType("IQ4_NL", 32, 18, 8, _iq4_nl),
-    23: BlockType("IQ4_XS", 256, 136, 8, _iq4_xs, groups=8),
+    20: BlockType("IQ4_NL", 32, 18, 4, _iq4_nl, levels=IQ4),
+    23: BlockType("IQ4_XS", 256, 136, 4, _iq4_xs, groups=8, levels=IQ4),
     30: BlockType("BF16", 1, 2, dtype="bfloat16"),
-    39: BlockType("MXFP4", 32, 17, 8, _mxfp4),
+    39: BlockType("MXFP4", 32, 17, 4, _mxfp4, levels=E2M1),
 }

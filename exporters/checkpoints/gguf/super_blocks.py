@@ -84,8 +84,9 @@ SUPER_BLOCKS = (
 
 def super_blocks(weights: list[GroupedWeight]) -> tuple[int, Bytes] | None:
     """The type, and the blocks [rows, bytes] of `weights` below each other; None if no type here holds them exactly."""
-    form = [(each.bits, each.group_size, each.has_minimums) for each in weights]
-    kind = next((each for each in SUPER_BLOCKS if {(each.bits, each.group_size, each.has_minimums)} == set(form)), None)
+    forms = {each.kind for each in weights}
+    kinds = (each for each in SUPER_BLOCKS if {(each.bits, each.group_size, each.has_minimums, None)} == forms)
+    kind = next(kinds, None)
     if kind is None:
         return None
     parts = [_written(weight, kind) for weight in weights]

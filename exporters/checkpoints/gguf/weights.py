@@ -84,7 +84,7 @@ def _stack(path: Path, found: dict[str, Stored]) -> None:
 def _in_turns(gate: Stored, up: Stored) -> Stored:
     """The rows of both in turns, with their numbers if they are grouped alike."""
     grouped = isinstance(gate, GroupedWeight) and isinstance(up, GroupedWeight)
-    if grouped and (gate.bits, gate.group_size, gate.has_minimums) == (up.bits, up.group_size, up.has_minimums):  # type: ignore[union-attr]
+    if grouped and gate.kind == up.kind:  # type: ignore[union-attr]
         return alternating(gate, up)  # type: ignore[arg-type]
     shape = (2 * gate.shape[0], gate.shape[1])
     form = gate.form if isinstance(gate, ComputedTensor) else ""
@@ -155,7 +155,8 @@ def _stored(blocks: StoredBlocks, order: npt.NDArray[np.int64] | None, offset: f
         zeros = np.full(scales.shape, codes.zero_point, np.uint8)
         return Groups(pack(codes.numbers.reshape(rows, -1), kind.bits), scales, zeros, minimums)
 
-    return GroupedWeight((blocks.shape[0], blocks.shape[1]), kind.bits, size, read, has_minimums=kind.has_minimums)
+    shape = blocks.shape[0], blocks.shape[1]
+    return GroupedWeight(shape, kind.bits, size, read, has_minimums=kind.has_minimums, levels=kind.levels)
 
 
 def _mapped(blocks: StoredBlocks) -> MappedTensor:
@@ -187,7 +188,8 @@ def _floats(blocks: StoredBlocks, order: npt.NDArray[np.int64] | None, offset: f
     step = max(AT_ONCE // max(width, 1), 1)
     for begin in range(0, rows, step):
         codes = _codes(blocks, order, begin, begin + step)
-        numbers = codes.numbers.reshape(len(codes.numbers), kind.groups, -1).astype(np.float32) - codes.zero_point
+        steps = kind.levels[codes.numbers] if kind.levels is not None else codes.numbers - np.float32(codes.zero_point)
+        numbers = steps.reshape(len(steps), kind.groups, -1)
         numbers *= codes.scales[:, :, None]
         if codes.minimums is not None:
             numbers -= codes.minimums[:, :, None]

@@ -8,6 +8,9 @@ weight.quant_state.bitsandbytes__nf4 (or fp4)   JSON: shape, block sizes, the of
 
 weight                  int8 [N, K]
 SCB                     float32 [N], the largest magnitude of each row, that of 127
+
+Blocks follow each other through all rows. Where each lies in one row, they are the groups of GroupMatMul, and the table
+is its levels; other weights are decoded.
 """
 
 from __future__ import annotations
@@ -17,9 +20,15 @@ from typing import TYPE_CHECKING, Any
 
 import msgspec
 import numpy as np
+import numpy.typing as npt
 
 from intaglio.errors import SourceError
-from intaglio.exporters.checkpoints.quantized.grouped_weight import GroupedWeight, Groups, usable_group
+from intaglio.exporters.checkpoints.quantized.grouped_weight import (
+    GroupedWeight,
+    Groups,
+    is_usable_group,
+    usable_group,
+)
 from intaglio.exporters.checkpoints.quantized.parts import Parts, array, described
 from intaglio.exporters.files.computed_tensor import ComputedTensor
 from intaglio.plugins.bit_packing import pack
@@ -28,7 +37,7 @@ if TYPE_CHECKING:
     import torch
 
 STATES = ("weight.quant_state.bitsandbytes__nf4", "weight.quant_state.bitsandbytes__fp4")
-TABLE = 16  # entries
+TABLE, TABLE_BITS, MIDDLE = 16, 4, 8  # entries
 BITS, CENTRE, LARGEST = 8, 128, 127
 
 
@@ -42,7 +51,7 @@ class _State(msgspec.Struct):
     nested_offset: float = 0.0
 
 
-def of_4_bits(name: str, parts: Parts, settings: Mapping[str, Any]) -> ComputedTensor:
+def of_4_bits(name: str, parts: Parts, settings: Mapping[str, Any]) -> GroupedWeight | ComputedTensor:
     """The weight `name` from its parts. Raises `SourceError` where they disagree."""
     state = _read_state(name, parts)
     table, scales, codes = parts.get("weight.quant_map"), parts["weight.absmax"], parts["weight"]
@@ -58,17 +67,27 @@ def of_4_bits(name: str, parts: Parts, settings: Mapping[str, Any]) -> ComputedT
     if not fits:
         raise SourceError(f"{name}: {described(parts)} do not form a weight of {state}. Download it again.")
 
-    def read() -> torch.Tensor:
-        import torch
+    assert table is not None
 
-        assert table is not None
-        factors = array(scales)
+    def factors_of_blocks() -> npt.NDArray[np.float32]:
+        factors: npt.NDArray[np.float32] = array(scales)
         if nested:
             assert outer is not None and outer_table is not None
             of_blocks = array(outer_table)[factors]
             of_blocks *= np.repeat(array(outer), state.nested_blocksize)[:blocks]
             factors = of_blocks + np.float32(state.nested_offset)
-        bytes_ = array(codes).reshape(-1)
+        return factors
+
+    def read() -> Groups:
+        bytes_ = array(codes)  # here the first index of a byte is in its lower half
+        factors = factors_of_blocks().astype(np.float32).reshape(rows, -1)
+        packed = (bytes_ >> 4 | bytes_ << 4).reshape(rows, -1).view("<i4")
+        return Groups(packed, factors, np.full(factors.shape, MIDDLE, np.uint8))
+
+    def decode() -> torch.Tensor:
+        import torch
+
+        factors, bytes_ = factors_of_blocks(), array(codes).reshape(-1)
         numbers = array(table)[np.stack([bytes_ >> 4, bytes_ & np.uint8(15)], -1)].reshape(-1)
         whole, rest = divmod(len(numbers), state.blocksize)
         numbers[: whole * state.blocksize].reshape(whole, state.blocksize)[:] *= factors[:whole, None]
@@ -76,7 +95,10 @@ def of_4_bits(name: str, parts: Parts, settings: Mapping[str, Any]) -> ComputedT
             numbers[-rest:] *= factors[-1]
         return torch.from_numpy(numbers.reshape(rows, columns))
 
-    return ComputedTensor((rows, columns), read, state.quant_type.upper())
+    if is_usable_group(columns, state.blocksize, TABLE_BITS):
+        levels = array(table).astype(np.float32)
+        return GroupedWeight((rows, columns), TABLE_BITS, state.blocksize, read, levels=levels)
+    return ComputedTensor((rows, columns), decode, state.quant_type.upper())
 
 
 def _read_state(name: str, parts: Parts) -> _State:

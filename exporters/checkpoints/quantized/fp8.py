@@ -5,7 +5,9 @@ weight_scale_inv   [N/rows, K/columns], rounded up: what the numbers of a block 
 weight_scale       [N], [N, 1] or one number: the same of a channel, or of all; or, of compressed-tensors, of a block
 
 Scales are float32, bfloat16 or powers of two (E8M0). A number times its scale is rounded to float32, and then as any
-weight of the model. Scales of activations are left out: the graph computes with activations that are not rounded.
+weight of the model. GroupMatMul's codes are the bytes, and each row has the scales of its blocks; blocks whose columns
+are no groups of it are decoded. Scales of activations are left out: the graph computes with activations that are not
+rounded.
 """
 
 from __future__ import annotations
@@ -13,7 +15,10 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
+import numpy as np
+
 from intaglio.errors import SourceError
+from intaglio.exporters.checkpoints.quantized.grouped_weight import GroupedWeight, Groups, is_usable_group
 from intaglio.exporters.checkpoints.quantized.parts import Parts, described, layer_groups
 from intaglio.exporters.files.computed_tensor import ComputedTensor
 
@@ -21,7 +26,10 @@ if TYPE_CHECKING:
     import torch
 
 
-def weight(name: str, parts: Parts, settings: Mapping[str, Any]) -> ComputedTensor:
+BITS, MIDDLE = 8, 128
+
+
+def weight(name: str, parts: Parts, settings: Mapping[str, Any]) -> GroupedWeight | ComputedTensor:
     """The weight `name` from its parts. Raises `SourceError` where they disagree."""
     import torch
 
@@ -34,12 +42,23 @@ def weight(name: str, parts: Parts, settings: Mapping[str, Any]) -> ComputedTens
         )
     block = _block(name, parts, scale.shape, settings)
 
-    def read() -> torch.Tensor:
-        scales = scale.tensor.to(torch.float32).reshape(-(-rows // block[0]), -(-columns // block[1]))
-        scales = scales.repeat_interleave(block[0], 0)[:rows].repeat_interleave(block[1], 1)[:, :columns]
-        return numbers.tensor.to(torch.float32).mul_(scales)
+    def scales() -> torch.Tensor:  # of each row
+        of_blocks = scale.tensor.to(torch.float32).reshape(-(-rows // block[0]), -(-columns // block[1]))
+        return of_blocks.repeat_interleave(block[0], 0)[:rows]
 
-    return ComputedTensor((rows, columns), read, "8-bit floating point")
+    def read() -> Groups:
+        codes = numbers.tensor.view(torch.uint8).contiguous().numpy()
+        factors = scales().contiguous().numpy()
+        return Groups(codes.view("<i4"), factors, np.full(factors.shape, MIDDLE, np.uint8))
+
+    def decode() -> torch.Tensor:
+        by_column = scales().repeat_interleave(block[1], 1)[:, :columns]
+        return numbers.tensor.to(torch.float32).mul_(by_column)
+
+    if is_usable_group(columns, block[1], BITS):
+        levels = torch.arange(1 << BITS).to(torch.uint8).view(torch.float8_e4m3fn).to(torch.float32).numpy()
+        return GroupedWeight((rows, columns), BITS, block[1], read, levels=levels)
+    return ComputedTensor((rows, columns), decode, "8-bit floating point")
 
 
 def _block(name: str, parts: Parts, scales: tuple[int, ...], settings: Mapping[str, Any]) -> tuple[int, int]:

@@ -12,7 +12,7 @@ import numpy.typing as npt
 
 from intaglio.errors import SourceError
 from intaglio.plugins.bit_packing import WORD, unpack
-from intaglio.plugins.group_matmul.signature import smallest_group
+from intaglio.plugins.group_matmul.signature import LARGEST_GROUP, smallest_group
 
 if TYPE_CHECKING:
     import torch
@@ -23,7 +23,8 @@ BITS = (2, 3, 4, 8)
 class Groups(NamedTuple):
     """What GroupMatMul gets: w[n, order[k]] = scales[n, g]·(codes[n, k] - zero_points[n, g]), g = k // group_size.
 
-    With `minimums`, each weight is less by the one of its group.
+    With `minimums`, each weight is less by the one of its group. Codes of a weight with levels stand for these; their
+    zero points are the middle, which says nothing.
     """
 
     packed: npt.NDArray[np.int32]  # [N, K·bits/32], the codes as `bit_packing` packs them
@@ -42,6 +43,13 @@ class GroupedWeight:
     read: Callable[[], Groups]
     order: npt.NDArray[np.int64] | None = None  # [K], the input that each column is for; None if they are in order
     has_minimums: bool = False
+    levels: npt.NDArray[np.float32] | None = None  # [2^bits], what codes stand for; None: themselves, less a zero point
+
+    @property
+    def kind(self) -> tuple[Any, ...]:
+        """What weights have in common that can be one: the bits, the groups, the levels."""
+        levels = None if self.levels is None else self.levels.tobytes()
+        return self.bits, self.group_size, self.has_minimums, levels
 
     @property
     def dtype(self) -> torch.dtype:
@@ -57,8 +65,12 @@ class GroupedWeight:
 
         groups = self.read()
         # In float32: a product is rounded once, and where a minimum follows, it is exact before.
-        weight = unpack(groups.packed, self.bits).reshape(self.shape[0], -1, self.group_size).astype(np.float32)
-        weight -= groups.zero_points[:, :, None]
+        codes = unpack(groups.packed, self.bits).reshape(self.shape[0], -1, self.group_size)
+        if self.levels is None:
+            weight = codes.astype(np.float32)
+            weight -= groups.zero_points[:, :, None]
+        else:
+            weight = self.levels[codes]
         weight *= groups.scales[:, :, None]
         if groups.minimums is not None:
             weight -= groups.minimums[:, :, None]
@@ -93,8 +105,10 @@ def group_index(weight: GroupedWeight) -> npt.NDArray[np.int32]:
 def to_write(name: str, weight: GroupedWeight, form: str, bits: Sequence[int]) -> Groups:
     """What `weight.read` returns, for the format `form` of codes in `bits` with zero points.
 
-    Raises `SourceError` for other bits, minimums, and zero points that are no codes.
+    Raises `SourceError` for levels, other bits, minimums, and zero points that are no codes.
     """
+    if weight.levels is not None:
+        raise SourceError(f"{name}: {levels_refused(form)}")
     if weight.bits not in bits:
         known = ", ".join(map(str, bits))
         raise SourceError(f"{name}: {weight.bits} bits, and {form} has {known}. Compress to these, or skip this layer.")
@@ -110,6 +124,14 @@ def to_write(name: str, weight: GroupedWeight, form: str, bits: Sequence[int]) -
             "checkpoint in floating point, or skip this layer."
         )
     return groups
+
+
+def levels_refused(form: str) -> str:
+    """Why a weight with levels is not written in `form`, and what to do."""
+    return (
+        f"its codes stand for levels, such as those of FP8, NF4 or MXFP4, and {form} is written with equal steps. Keep "
+        "the checkpoint that it came from, or compress its model in floating point."
+    )
 
 
 def common_group_size(weights: Mapping[str, GroupedWeight], form: str) -> tuple[int, int]:
@@ -166,7 +188,7 @@ def below_each_other(weights: Sequence[GroupedWeight]) -> GroupedWeight | None:
 
     def grouping(each: GroupedWeight) -> tuple[Any, ...]:
         order = None if each.order is None else each.order.tobytes()
-        return each.bits, each.group_size, each.has_minimums, each.shape[1], order
+        return *each.kind, each.shape[1], order
 
     if len(set(map(grouping, weights))) > 1:
         return None
@@ -229,6 +251,12 @@ def usable_group(name: str, inputs: int, groups: int, group_size: int, bits: int
             f"and inputs of {WORD}. Export the checkpoint that it was made from."
         )
     return usable
+
+
+def is_usable_group(inputs: int, group_size: int, bits: int) -> bool:
+    """Whether GroupMatMul has groups of `group_size` in a row of `inputs` weights."""
+    whole = inputs % WORD == 0 and inputs % group_size == 0
+    return whole and group_size % smallest_group(bits) == 0 and group_size <= LARGEST_GROUP
 
 
 def spread(per_group: npt.NDArray[Any], group_size: int, usable: int, inputs: int) -> npt.NDArray[Any]:

@@ -26,8 +26,8 @@ def keep_codes(model: ir.Model, weights: Mapping[ir.Value, GroupedWeight]) -> li
     """Replace each MatMul by a weight of `weights`, stored [K, N], by GroupMatMul, and let a Gather look up codes.
 
     Returns the names of weights that stay in floating point: in a graph of float16, which is for GPUs, those of groups
-    below 32, and those that are looked up, as TensorRT looks up no bytes. Raises `SourceError` for a weight that the
-    graph also uses otherwise.
+    below 32, and those that are looked up, as TensorRT looks up no bytes; and those of levels that the graph also uses
+    otherwise. Raises `SourceError` for another weight that it also uses otherwise.
     """
     graph, left = model.graph, list[str]()
     names: dict[int, str] = {}  # of weights: a head may be tied to the embedding
@@ -48,6 +48,9 @@ def keep_codes(model: ir.Model, weights: Mapping[ir.Value, GroupedWeight]) -> li
             _look_up(graph, users, constants_of(value, weight), weight)
             del graph.initializers[str(value.name)]
             continue
+        if weight.levels is not None and not _only_multiplied(value, weight.shape):
+            left.append(str(value.name))
+            continue
         for node in products_by(value, weight.shape):
             _replace(graph, node, weight, constants_of(value, weight))
         del graph.initializers[str(value.name)]
@@ -65,14 +68,18 @@ def import_operators(graph: ir.Graph) -> None:
 
 def products_by(value: ir.Value, shape: tuple[int, int]) -> list[ir.Node]:
     """The MatMuls by a weight [N, K] = `shape`, stored transposed. Raises `SourceError` where it is used otherwise."""
-    users = [node for node, _ in value.uses()]
-    products = [node for node in users if node.op_type == "MatMul" and node.inputs[1] is value]
-    if len(products) < len(users) or list(value.shape or ()) != list(shape[::-1]):
+    if not _only_multiplied(value, shape):
         raise SourceError(
             f"{value.name}: the graph does not only multiply by this quantised weight, so it cannot be kept. "
             "Export the checkpoint that it was made from."
         )
-    return products
+    return [node for node, _ in value.uses()]
+
+
+def _only_multiplied(value: ir.Value, shape: tuple[int, int]) -> bool:
+    """Whether all uses of a weight [N, K] = `shape` are MatMuls by its transpose."""
+    uses = [node.op_type == "MatMul" and index == 1 for node, index in value.uses()]
+    return all(uses) and list(value.shape or ()) == list(shape[::-1])
 
 
 def _look_up(
@@ -84,7 +91,7 @@ def _look_up(
         assert indices is not None
         body = FunctionBody()
         codes, zero_points = Codes(weight.bits, weight.shape[1]), constants.get("zero_points")
-        stored = constants["packed"], constants["scales"], zero_points, constants.get(MINIMUMS)
+        stored = constants["packed"], constants["scales"], zero_points, constants.get(MINIMUMS), constants.get("levels")
         found = look_up(body, indices, *stored, codes)
         found.type, found.shape = result.type, result.shape
         for each in body.nodes:
@@ -105,7 +112,10 @@ def _replace(graph: ir.Graph, node: ir.Node, weight: GroupedWeight, constants: M
         sorted_.metadata_props.update(node.metadata_props)
         graph.insert_before(node, sorted_)
         x = sorted_.outputs[0]
-    inputs = [x, constants["packed"], constants["scales"], *filter(None, [constants.get("zero_points")])]
+    optional = [constants.get("zero_points"), constants.get("levels")]
+    while optional and optional[-1] is None:
+        optional.pop()
+    inputs = [x, constants["packed"], constants["scales"], *optional]
     attributes = {
         "bits": weight.bits,
         "K": weight.shape[1],
@@ -161,7 +171,7 @@ def _constants(graph: ir.Graph, name: str, weight: GroupedWeight) -> dict[str, i
     channels, inputs = weight.shape
     groups = inputs // weight.group_size
     kinds = {"packed": (WORDS, [channels, inputs * weight.bits // WORD]), "scales": (FLOATS, [channels, groups])}
-    if (weight.read().zero_points != 2 ** (weight.bits - 1)).any():
+    if weight.levels is None and (weight.read().zero_points != 2 ** (weight.bits - 1)).any():
         kinds["zero_points"] = (BYTES, [channels, groups])
     if weight.has_minimums:
         kinds[MINIMUMS] = (FLOATS, [groups, channels])
@@ -173,6 +183,8 @@ def _constants(graph: ir.Graph, name: str, weight: GroupedWeight) -> dict[str, i
             return ir.Tensor(np.ascontiguousarray(found.T if kind == MINIMUMS else found), name=f"{name}.{kind}")
 
         made[kind] = initializer(graph, ir.LazyTensor(tensor, dtype, ir.Shape(shape), name=f"{name}.{kind}"))
+    if weight.levels is not None:
+        made["levels"] = initializer(graph, ir.Tensor(weight.levels, name=f"{name}.levels"))
     if weight.order is not None:
         made["order"] = initializer(graph, ir.Tensor(weight.order, name=f"{name}.order"))
     return made

@@ -105,7 +105,7 @@ __device__ __forceinline__ void multiply_few(Sums<GROUPS>& sums, const Source& s
             if (!Ahead::HAS_X && eight + 1 == EIGHTS && more) read_eight(0, 0);
             uint32_t w[2][4];
 #pragma unroll
-            for (int j = 0; j < 2; ++j) Source::decode(w[j], packed_numbers::eight<BITS>(now.packed[j], eight), weights, j, ready);
+            for (int j = 0; j < 2; ++j) source.decode(w[j], packed_numbers::eight<BITS>(now.packed[j], eight), weights, j, ready);
 #pragma unroll
             for (int i = 0; i < GROUPS; ++i)
                 if (exists(i)) multiply_eight(sums[i], w, Ahead::HAS_X ? now.x[Ahead::HAS_X ? eight : 0] : eights[eight % 2][i]);

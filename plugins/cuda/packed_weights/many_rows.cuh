@@ -68,8 +68,8 @@ __device__ __forceinline__ int warp_channel() { return threadIdx.x / 32 * TILE; 
 // Adds the products of a part of a stage, of whose chunks from `first` on `left` exist, to the sums; `ready` is used up.
 template <class Source>
 __device__ __forceinline__ void multiply_part(
-    Sums<MANY_ROWS / 8>& sums, const typename Source::Lane& weights, typename Source::Ready (&ready)[Stage<Source::bits>::PART],
-    const int8_t* stage, int32_t first, int32_t left) {
+    Sums<MANY_ROWS / 8>& sums, const Source& source, const typename Source::Lane& weights,
+    typename Source::Ready (&ready)[Stage<Source::bits>::PART], const int8_t* stage, int32_t first, int32_t left) {
     constexpr int BITS = Source::bits, CHUNK_BYTES = CHUNK * BITS / 8;
     using Shape = Stage<BITS>;
     const int lane = threadIdx.x % 32, g = lane / 4, t = lane % 4;
@@ -82,7 +82,7 @@ __device__ __forceinline__ void multiply_part(
 #pragma unroll
         for (int j = 0; j < 2; ++j) {
             const uint2 numbers = packed_numbers::load_eight<BITS>(packed + 8 * j * Shape::PITCH + chunk * CHUNK_BYTES, t);
-            Source::decode(w[j], numbers, weights, j, ready[0]);
+            source.decode(w[j], numbers, weights, j, ready[0]);
         }
 #pragma unroll
         for (int i = 1; i < Shape::PART; ++i) ready[i - 1] = ready[i];  // registers have no index
@@ -131,7 +131,7 @@ __device__ __forceinline__ void multiply_many(Sums<MANY_ROWS / 8>& sums, const S
 #pragma unroll
             for (int i = 0; i < Shape::PART; ++i) ready[i] = source.arrive(ahead[i]);
             fetch(chunk + Shape::PART);
-            multiply_part<Source>(sums, weights, ready, shared + tile % Shape::COUNT * Shape::BYTES, part, chunks - chunk);
+            multiply_part(sums, source, weights, ready, shared + tile % Shape::COUNT * Shape::BYTES, part, chunks - chunk);
         }
         if (next < tiles) copies.finish();
         async_copy::commit();

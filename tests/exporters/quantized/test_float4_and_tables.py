@@ -74,12 +74,17 @@ def nf4(rows: int, columns: int, block: int, nested: bool, random: np.random.Gen
 
 @settings(max_examples=examples(40))
 @given(st.data())
-def test_tables_of_bitsandbytes_are_decoded_to_the_bit(data: st.DataObject) -> None:
-    rows, columns = data.draw(st.integers(1, 40)), 2 * data.draw(st.integers(1, 40))
+def test_tables_of_bitsandbytes_are_kept_or_decoded_to_the_bit(data: st.DataObject) -> None:
+    rows = data.draw(st.integers(1, 40))
+    columns = data.draw(st.sampled_from([32, 64, 128, 192]) | st.integers(1, 40).map(lambda half: 2 * half))
     block, nested = data.draw(st.sampled_from([32, 64, 128])), data.draw(st.booleans())
     parts, numbers = nf4(rows, columns, block, nested, np.random.default_rng(data.draw(st.integers(0, 9))))
     found = read(FOUR_BITS, parts)
-    assert (found.shape, found.form) == ((rows, columns), "NF4")
+    assert found.shape == (rows, columns)
+    if columns % block:
+        assert found.form == "NF4"
+    else:
+        assert (found.bits, found.group_size, len(found.levels)) == (4, block, 16)
     np.testing.assert_array_equal(found.tensor.numpy(), numbers)
 
 
@@ -259,13 +264,13 @@ def stored(make: Callable[..., tuple[Parts, Array]], *options: Any) -> Callable[
 
 EXPORTED = [
     ("llama", HQQ, stored(hqq, 4, 32, 1), "4 bits, groups of 32"),
-    ("qwen3", FOUR_BITS, stored(nf4, 64, False), "weights in NF4 (bitsandbytes)"),
+    ("qwen3", FOUR_BITS, stored(nf4, 64, False), "kept as bitsandbytes has them: 4 bits, groups of 64"),
     ("phi3", EIGHT_BITS, stored(int8), "8 bits, groups of 64"),
-    ("gemma2", MX, stored(fp4, "mx"), "8 bits, groups of 32"),
-    ("mistral", NV, stored(fp4, "nv"), "8 bits, groups of 16"),
-    ("llama", MODELOPT, stored(fp4, "modelopt"), "8 bits, groups of 16"),
+    ("gemma2", MX, stored(fp4, "mx"), "4 bits, groups of 32"),
+    ("mistral", NV, stored(fp4, "nv"), "4 bits, groups of 16"),
+    ("llama", MODELOPT, stored(fp4, "modelopt"), "4 bits, groups of 16"),
     ("qwen2", GEMV | {"group_size": 32}, stored(gemv, 32), "4 bits, groups of 32"),
-    ("gpt_oss", GPT_OSS, lambda weight, seed: _gpt_oss(weight, seed), "16 weights are kept as mxfp4 has them: 8 bits"),
+    ("gpt_oss", GPT_OSS, lambda weight, seed: _gpt_oss(weight, seed), "16 weights are kept as mxfp4 has them: 4 bits"),
 ]
 
 
@@ -283,11 +288,16 @@ def test_bundle_writes_the_text_of_the_numbers(
     model_type: str, section: dict[str, Any], store: Any, note: str, tmp_path: Path
 ) -> None:
     endings = ("gate_up_proj", "down_proj") if model_type == "gpt_oss" else ("_proj.weight",)
-    sizes = {"intermediate_size": 96} if model_type == "gpt_oss" else {}
-    checkpoint = save_stored(tmp_path, model_type, section, store, endings, **sizes)
+    changed = {"intermediate_size": 96} if model_type == "gpt_oss" else {}
+    checkpoint = save_stored(tmp_path, model_type, section, store, endings, **changed)
     result = export(str(checkpoint), tmp_path / "bundle")
     assert result.passed
     assert any(note in line for line in result.notes), result.notes
+    sizes = [
+        sum(path.stat().st_size for path in folder.rglob("*") if path.suffix in (".safetensors", ".data"))
+        for folder in (tmp_path / "bundle", checkpoint)
+    ]
+    assert sizes[0] < 1.4 * sizes[1]  # scales in float32
     products = sum(node.op_type == "GroupMatMul" for node in load(Bundle.open(tmp_path / "bundle").model_path).graph)
     assert products == sum(int(line.split()[0]) for line in result.notes if "are kept" in line)
     prompts = ["Hello wo", "The", "A cat sat on"]

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from intaglio.plugins import OPS
 from intaglio.plugins.bit_packing import pack
-from intaglio.plugins.group_matmul.signature import smallest_group
+from intaglio.plugins.group_matmul.signature import LEVEL_BITS, smallest_group
 from intaglio.plugins.kernel_check.case import Case
 from intaglio.plugins.quantize_cache.slots import quantize
 from intaglio.plugins.trt.explicit import OF_CACHES
@@ -249,15 +249,24 @@ def csr_matmul(random: Random) -> Case:
 
 
 def group_matmul(random: Random) -> Case:
-    """Groups from the smallest to the full row, with and without zero points."""
+    """Groups from the smallest to the full row; with zero points or levels, any or of a grid, or without."""
     bits, rows = int(random.choice([2, 3, 4, 5, 6, 8])), width(random)
     size = smallest_group(bits) * int(random.choice([1, 2, 3, 4, 8]))
     depth = size * int(random.integers(1, 6)) * (2 if size % 32 else 1)
     scales = floats(random, rows, depth // size)
     zero_points = random.integers(0, 2**bits, scales.shape).astype(np.uint8) if random.random() < 0.5 else None
     attributes = {"bits": bits, "K": depth, "group_size": size, "activation_bits": int(random.choice([16, 32]))}
-    x = floats(random, *leading(random), depth)
-    return Case("GroupMatMul", (x, indices(random, rows, depth, bits), scales, zero_points), attributes)
+    x, packed = floats(random, *leading(random), depth), indices(random, rows, depth, bits)
+    if bits in LEVEL_BITS and random.random() < 0.5:
+        return Case("GroupMatMul", (x, packed, scales, None, levels(random, bits)), attributes)
+    return Case("GroupMatMul", (x, packed, scales, zero_points), attributes)
+
+
+def levels(random: Random, bits: int) -> Array:
+    """Any numbers, or small integers times one number, as MXFP4 and IQ4 have them."""
+    if random.random() < 0.5:
+        return floats(random, 2**bits)
+    return (random.integers(-127, 128, 2**bits) * random.uniform(2.0**-9, 2)).astype(np.float32)
 
 
 def quantize_cache(random: Random) -> Case:
@@ -298,7 +307,7 @@ def cached_attention(random: Random) -> Case:
 FLOAT_LIMITS: dict[str, dict[str, float]] = {
     "LutMatMul": {"x": 8, "lut": 1},
     "CsrMatMul": {"x": 8, "values": 1, "y": 8},
-    "GroupMatMul": {"x": 8, "scales": 2.0**-8},
+    "GroupMatMul": {"x": 8, "scales": 2.0**-8, "levels": 128},
 }
 
 
@@ -309,14 +318,15 @@ def in_float16(case: Case, mixed: bool = False) -> Case:
     """
     limits = FLOAT_LIMITS[case.operator]
     if case.attributes.get("group_size", 32) % 32:
-        x, packed, *per_group = case.inputs
-        fewer = (array if array is None else array[:, ::2] for array in per_group)
+        x, packed, *constants = case.inputs
+        fewer = (array if array is None or array.ndim == 1 else array[:, ::2] for array in constants)
         attributes = {**case.attributes, "group_size": 2 * case.attributes["group_size"]}
         case = Case(case.operator, (x, packed, *fewer), attributes, case.outputs)
     inputs = []
     for spec, array in zip(OPS[case.operator].inputs, case.inputs, strict=False):
         if array is not None and spec.name in limits:
-            dtype = np.float32 if mixed and spec.name not in ("x", "y") else np.float16
+            wide = "float16" not in spec.dtypes or (mixed and spec.name not in ("x", "y"))
+            dtype = np.float32 if wide else np.float16
             array = (array / max(np.abs(array).max(initial=0), 1e-30) * limits[spec.name]).astype(dtype)
         inputs.append(array)
     return Case(case.operator, tuple(inputs), case.attributes, case.outputs)
