@@ -98,7 +98,8 @@ def level_layer(
     """One GroupMatMul with groups of `size` whose codes stand for the numbers of `kind`."""
     levels = LEVELS[kind]
     bits = len(levels).bit_length() - 1
-    packed = pack(random.integers(0, len(levels) - 2, (rows, depth)), bits)  # no NaN of FP8, which is the last
+    numbers = random.integers(0, len(levels), (rows, depth), np.uint8)
+    packed = pack(np.where(np.isnan(levels)[numbers], np.uint8(0), numbers), bits)
     scales = random.uniform(0.5, 1.5, (rows, depth // size)).astype(np.float32) / 2000
     arrays = {f"packed{name}": packed, f"scales{name}": scales, f"levels{name}": levels}
     weights = [numpy_helper.from_array(array, key) for key, array in arrays.items()]

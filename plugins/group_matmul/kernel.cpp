@@ -6,6 +6,7 @@
 //     [tiles][groups][4 blocks][16] float32    scales
 //     [tiles][groups][4 blocks][16] int32      zero points; [4 blocks][16] where all groups have the same
 //     [2^bits] float32                         levels; or 16 bytes, steps of which the scales have the size
+//     [32], [32], [16] float32                 slopes and starts of levels of 8 bits that lie on lines; 0 to 7, twice
 //
 // In a unit, vector v and lane n hold row n of the block: in words the number at k = v, in bytes, of which a row has
 // four side by side, those at k = 4·v .. 4·v + 3.
@@ -33,6 +34,7 @@ struct GroupStretch {
     const float* scales;
     const int32_t* zero_points;
     const uint8_t* tables;  // the levels
+    bool has_lines;
     int64_t zero_stride;   // from a group's zero points to the next one's: TILE, or 0 where they are all the same
     const float* x;        // where x is float32
     const int8_t* digits;  // where it is in fixed point, planes `plane_stride` apart
@@ -42,6 +44,8 @@ struct GroupStretch {
 };
 
 constexpr int unit_depth(int bits) { return unit_indices(bits) / ROWS; }  // values of K: 4 to 32
+
+constexpr int64_t LINE_BYTES = 80 * sizeof(float);
 
 struct Layout {
     explicit Layout(const GroupFormat& f)
@@ -53,7 +57,7 @@ struct Layout {
           zero_points(scales + tiles * groups * TILE * int64_t(sizeof(float))),
           zero_stride(f.zero_point == NO_ZERO_POINT ? TILE : 0),
           levels(zero_points + (zero_stride ? tiles * groups : 1) * TILE * int64_t(sizeof(int32_t))),
-          bytes(levels + (f.has_levels ? int64_t(sizeof(float)) << f.bits : 0)) {}
+          bytes(levels + (f.has_levels ? int64_t(sizeof(float)) << f.bits : 0) + (f.has_lines ? LINE_BYTES : 0)) {}
 
     int64_t units;   // of a row's K
     int64_t groups;  // of a row
@@ -119,10 +123,34 @@ static void pack_row(const uint32_t* words, int bits, int64_t units, int lane, u
     }
 }
 
+static float slope_of(const float* eight) { return eight[1] - eight[0]; }
+
+static bool lines(const uint8_t* numbers, int64_t bytes, const float* levels) {
+#if defined(__AVX512F__)
+    bool lies[256];
+    for (int i = 0; i < 256; ++i) {
+        const float* const eight = levels + i / 8 * 8;
+        lies[i] = double(slope_of(eight)) * (i % 8) + double(eight[0]) == double(levels[i]);
+    }
+    bool all = true;
+    for (int64_t i = 0; i < bytes; ++i) all &= lies[numbers[i]];
+    return all;
+#else
+    (void)numbers, (void)bytes, (void)levels;
+    return false;
+#endif
+}
+
 // Writes the levels as the format has them, and returns what all scales are multiplied by.
 static double pack_levels(const GroupFormat& format, const float* levels, uint8_t* target) {
     if (format.planes == 0) {
         __builtin_memcpy(target, levels, sizeof(float) << format.bits);
+        float* const slopes = reinterpret_cast<float*>(target) + 256;
+        for (int i = 0; i < (format.has_lines ? 32 : 0); ++i) {
+            slopes[i] = slope_of(levels + 8 * i);
+            slopes[32 + i] = levels[8 * i];
+            slopes[64 + i % 16] = float(i % 8);
+        }
         return 1;
     }
     const double step = step_of(levels);
@@ -237,6 +265,7 @@ static GroupStretch stretch_at(const GroupFormat& f, const Layout& layout, const
     s.zero_points = reinterpret_cast<const int32_t*>(packed + layout.zero_points) + (layout.zero_stride ? first : 0);
     s.zero_stride = layout.zero_stride;
     s.tables = packed + layout.levels;
+    s.has_lines = f.has_lines;
     return s;
 }
 
@@ -325,6 +354,6 @@ static bool select(const MicroKernelName& name) {
 
 }  // namespace
 
-const GroupMatMulKernel group_matmul_kernel = {planes_for, weight_bytes, pack_weight, x_bytes, pack_x, run, select};
+const GroupMatMulKernel group_matmul_kernel = {planes_for, lines, weight_bytes, pack_weight, x_bytes, pack_x, run, select};
 
 }  // namespace intaglio::INTAGLIO_ISA

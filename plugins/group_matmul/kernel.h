@@ -17,6 +17,7 @@ struct GroupFormat {
     int64_t rows;        // N
     int32_t zero_point;  // of all groups; NO_ZERO_POINT: each has its own
     bool has_levels;     // of 2^bits float32, 4 or 8 bits; the zero point is then MIDDLE
+    bool has_lines;      // `lines` said so
 };
 
 constexpr int32_t NO_ZERO_POINT = -1;
@@ -28,6 +29,9 @@ struct GroupMatMulKernel {
 
     // Of x, in the format to use; levels: [2^bits] or nullptr
     int32_t (*planes)(int32_t activation_bits, int32_t bits, const float* levels);
+    // Whether the levels of all numbers, of 8 bits, are levels[first] + slope·(number - first), with a slope for each first of
+    // eight; false where no kernel computes them. bytes: of all numbers
+    bool (*lines)(const uint8_t* numbers, int64_t bytes, const float* levels);
     int64_t (*weight_bytes)(const GroupFormat& format);
     // Tiles begin..end-1; numbers: [rows, depth·bits/32] int32 as bit_packing packs them; scales: [rows, groups];
     // zero_points: the same, read where the format has none for all; levels: [2^bits], read where the format has them;

@@ -82,7 +82,8 @@ private:
         const float* const table = levels ? levels.as<float>() : nullptr;
         const int32_t bits = int32_t(kind_.bits), planes = kernel_.planes(int32_t(kind_.activation_bits), bits, table);
         const int32_t zero_point = levels ? MIDDLE : zero_point_of_all(zero_points);
-        const GroupFormat format = {bits, planes, kind_.depth, group_size_, rows, zero_point, bool(levels)};
+        const bool has_lines = levels && bits == 8 && kernel_.lines(static_cast<const uint8_t*>(packed.data), rows * kind_.depth, table);
+        const GroupFormat format = {bits, planes, kind_.depth, group_size_, rows, zero_point, bool(levels), has_lines};
         Weight weight = {format, Buffer(size_t(std::max<int64_t>(kernel_.weight_bytes(format), 64)))};
         if (kind_.depth == 0) return weight;  // rows without elements may be any number
         const RealInput factors(scales);

@@ -37,6 +37,7 @@ class Forms(NamedTuple):
     look_up: str  # the entries of table {0} that the lowest bits of {1} name
     choose: str  # {0}, or {1} where bit 3 of {2} is set
     gather: str  # the float32 at address {0} + each of {1}
+    look_up_two: str = ""  # the entries of tables {0} and {1}, one after the other, that the lowest bits of {2} name
 
 
 class ByteForms(NamedTuple):
@@ -132,6 +133,7 @@ AVX512 = Forms(
     look_up="_mm512_permutexvar_ps({1}, {0})",
     choose="",
     gather="_mm512_i32gather_ps({1}, {0}, 4)",
+    look_up_two="_mm512_permutex2var_ps({0}, {2}, {1})",
 )
 
 VNNI = ByteForms(

@@ -87,7 +87,9 @@ def _constants(case: Case, t_u: int, isa: InstructionSet) -> int:
         zero_points = 0 if case.planes else t_u
         return zero_points + 1 + loaded  # and the mask
     if case.operator == GROUP_LEVELS:
-        tables = 0 if gathers(case) else 1 if case.planes else -(-(2**case.bits) // isa.table_lanes)
+        tables = (
+            5 * has_lines(case, isa) if gathers(case) else 1 if case.planes else -(-(2**case.bits) // isa.table_lanes)
+        )
         return tables + 1 + loaded  # and the mask
     tables = 1 + looks_up_pairs(case, isa) if case.planes else -(-(2**case.bits) // isa.table_lanes)
     return tables * t_u + isa.index_needs_mask + loaded
@@ -104,6 +106,11 @@ def looks_up_pairs(case: Case, isa: InstructionSet) -> bool:
 def gathers(case: Case) -> bool:
     """Whether a table has more entries than registers hold, so that it is read from memory."""
     return case.bits > 4
+
+
+def has_lines(case: Case, isa: InstructionSet) -> bool:
+    """Whether entries that lie on lines, eight on each, are computed: 32 slopes and starts are in registers."""
+    return gathers(case) and case.operator == GROUP_LEVELS and bool(isa.forms.look_up_two)
 
 
 def planes_of(operator: str, bits: int, isa: InstructionSet) -> tuple[int, ...]:

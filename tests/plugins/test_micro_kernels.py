@@ -102,7 +102,13 @@ def test_search_finds_exactly_the_variants_that_fit_the_registers(found, count):
         for t_u in T_U:
             held = planes * m_u + m_u * t_u + case.rows * planes * t_u  # x, weights, sums
             if case.operator == GROUP_LEVELS:
-                held += 1 + (0 if case.bits > 4 else 1 if case.planes else -(-(2**case.bits) // isa.table_lanes))
+                held += 1 + (
+                    5 * bool(isa.forms.look_up_two)
+                    if case.bits > 4
+                    else 1
+                    if case.planes
+                    else -(-(2**case.bits) // isa.table_lanes)
+                )
                 steps = vectors % m_u == 0 or (m_u % vectors == 0 and 16 % (m_u * lanes) == 0)
             elif case.operator == "group_matmul":
                 held += 1 + (0 if case.planes else t_u)  # the mask, zero points

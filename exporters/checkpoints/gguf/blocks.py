@@ -14,7 +14,7 @@ from typing import Any, NamedTuple
 import numpy as np
 import numpy.typing as npt
 
-from intaglio.exporters.checkpoints.quantized.float4 import BIAS, E2M1
+from intaglio.exporters.checkpoints.quantized.float4 import BIAS, TWICE_E2M1
 
 Bytes = npt.NDArray[Any]  # uint8 [blocks, bytes of a block]
 Floats = npt.NDArray[np.float32]
@@ -150,7 +150,8 @@ def _iq4_xs(blocks: Bytes) -> Codes:
 
 
 def _mxfp4(blocks: Bytes) -> Codes:
-    return Codes(_nibbles(blocks[:, 1:]), np.ldexp(np.float32(1), blocks[:, :1].astype(np.int32) - BIAS), MIDDLE)
+    scales = np.ldexp(np.float32(1), blocks[:, :1].astype(np.int32) - BIAS - 1)  # half of the scale
+    return Codes(_nibbles(blocks[:, 1:]), scales, MIDDLE)
 
 
 # By the number in the file, that of `enum ggml_type`.
@@ -170,5 +171,5 @@ TYPES = {
     20: BlockType("IQ4_NL", 32, 18, 4, _iq4_nl, levels=IQ4),
     23: BlockType("IQ4_XS", 256, 136, 4, _iq4_xs, groups=8, levels=IQ4),
     30: BlockType("BF16", 1, 2, dtype="bfloat16"),
-    39: BlockType("MXFP4", 32, 17, 4, _mxfp4, levels=E2M1),
+    39: BlockType("MXFP4", 32, 17, 4, _mxfp4, levels=TWICE_E2M1),
 }

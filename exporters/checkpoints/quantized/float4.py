@@ -29,14 +29,15 @@ from intaglio.plugins.bit_packing import WORD
 if TYPE_CHECKING:
     import torch
 
-E2M1 = np.array([0, 0.5, 1, 1.5, 2, 3, 4, 6, -0.0, -0.5, -1, -1.5, -2, -3, -4, -6], np.float32)
+# E2M1 times 2, for half of a scale: so the largest of E8M0, 2^128, is a float32, too.
+TWICE_E2M1 = np.array([0, 1, 2, 3, 4, 6, 8, 12, -0.0, -1, -2, -3, -4, -6, -8, -12], np.float32)
 BITS, MIDDLE = 4, 8
 MX_BLOCK, NV_BLOCK = 32, 16
 BIAS = 127  # of E8M0's exponents
 
 
 def indices(packed: npt.NDArray[np.uint8]) -> npt.NDArray[np.uint8]:
-    """[..., K/2] bytes to [..., K] indices of `E2M1`."""
+    """[..., K/2] bytes to [..., K] indices of `TWICE_E2M1`."""
     return np.stack([packed & np.uint8(15), packed >> 4], -1).reshape(*packed.shape[:-1], -1)
 
 
@@ -47,7 +48,7 @@ def mx_weight(name: str, parts: Parts, settings: Mapping[str, Any]) -> GroupedWe
     if packed.dtype.itemsize != 1 or scale.dtype.itemsize != 1 or scale.shape != (channels, inputs / MX_BLOCK):
         raise SourceError(f"{name}: {described(parts)} do not form a weight of MXFP4. Download it again.")
     shape = channels, inputs
-    return GroupedWeight(shape, BITS, MX_BLOCK, lambda: _mx_groups(array(packed), _bytes(scale)), levels=E2M1)
+    return GroupedWeight(shape, BITS, MX_BLOCK, lambda: _mx_groups(array(packed), _bytes(scale)), levels=TWICE_E2M1)
 
 
 def experts(name: str, parts: Parts, settings: Mapping[str, Any]) -> StackedWeight:
@@ -65,7 +66,7 @@ def experts(name: str, parts: Parts, settings: Mapping[str, Any]) -> StackedWeig
         return _mx_groups(packed.tensor[expert].numpy().reshape(channels, -1), exponents)
 
     shape = channels, blocks * MX_BLOCK
-    weights = (GroupedWeight(shape, BITS, MX_BLOCK, partial(read, each), levels=E2M1) for each in range(number))
+    weights = (GroupedWeight(shape, BITS, MX_BLOCK, partial(read, each), levels=TWICE_E2M1) for each in range(number))
     return StackedWeight(tuple(weights))
 
 
@@ -78,11 +79,11 @@ def _bytes(scale: Any) -> npt.NDArray[np.uint8]:
 
 def _mx_groups(packed: npt.NDArray[np.uint8], exponents: npt.NDArray[np.uint8]) -> Groups:
     """What GroupMatMul gets for [N, K/2] bytes and [N, K/32] exponents."""
-    return _groups(packed, np.ldexp(np.float32(1), exponents.astype(np.int32) - BIAS))
+    return _groups(packed, np.ldexp(np.float32(0.5), exponents.astype(np.int32) - BIAS))
 
 
 def _groups(packed: npt.NDArray[np.uint8], scales: npt.NDArray[np.float32]) -> Groups:
-    """What GroupMatMul gets for [N, K/2] bytes and each block's scale; its words have the same bytes."""
+    """What GroupMatMul gets for [N, K/2] bytes and half of each block's scale; its words have the same bytes."""
     return Groups(np.ascontiguousarray(packed).view("<i4"), scales, np.full(scales.shape, MIDDLE, np.uint8))
 
 
@@ -100,21 +101,21 @@ def nv_weight(name: str, parts: Parts, settings: Mapping[str, Any]) -> GroupedWe
         if each.shape not in ((), (1,)) or not each.dtype.is_floating_point:
             raise SourceError(f"{name}: {described(parts)}: expected one scale of all. Download it again.")
 
-    def read_scales() -> npt.NDArray[np.float32]:
+    def half_scales() -> npt.NDArray[np.float32]:
         scales = scale.tensor.to(torch.float32)
         if divisor is not None:
             scales = scales / divisor.tensor.to(torch.float32)
         if factor is not None:
             scales = scales * factor.tensor.to(torch.float32)
-        return scales.numpy()
+        return (scales / 2).numpy()
 
     def decode() -> torch.Tensor:
         import torch
 
-        numbers = E2M1[indices(array(packed))].reshape(channels, -1, NV_BLOCK) * read_scales()[:, :, None]
+        numbers = TWICE_E2M1[indices(array(packed))].reshape(channels, -1, NV_BLOCK) * half_scales()[:, :, None]
         return torch.from_numpy(numbers.reshape(channels, inputs))
 
     if inputs % WORD:
         return ComputedTensor((channels, inputs), decode, "NVFP4")
     shape = channels, inputs
-    return GroupedWeight(shape, BITS, NV_BLOCK, lambda: _groups(array(packed), read_scales()), levels=E2M1)
+    return GroupedWeight(shape, BITS, NV_BLOCK, lambda: _groups(array(packed), half_scales()), levels=TWICE_E2M1)

@@ -30,8 +30,8 @@ def test_any_bytes_are_decoded_as_by_the_library(data: st.DataObject) -> None:
     with np.errstate(all="ignore"):  # random float16 numbers may be infinite, or NaN
         expected = gguf.quants.dequantize(raw, gguf.GGMLQuantizationType(number))
         codes = kind.decode(raw)
-        numbers = codes.numbers.reshape(len(raw), kind.groups, -1).astype(np.float32) - codes.zero_point
-        found = numbers * codes.scales[:, :, None]
+        levels = np.arange(256, dtype=np.float32) - codes.zero_point if kind.levels is None else kind.levels
+        found = levels[codes.numbers].reshape(len(raw), kind.groups, -1) * codes.scales[:, :, None]
         if codes.minimums is not None:
             found = found - codes.minimums[:, :, None]
     np.testing.assert_array_equal(found.reshape(expected.shape), expected)

@@ -88,6 +88,13 @@ def group() -> Case:
     return Case("GroupMatMul", (floats(2, 64), indices(random(), 5, 64, 4), floats(5, 2)), attributes)
 
 
+def levels(bits: int, count: int, zero_points: np.ndarray | None = None) -> Case:
+    """A weight whose codes stand for `count` levels."""
+    attributes = {"bits": bits, "K": 64, "group_size": 32}
+    packed = indices(random(), 5, 64, bits)
+    return Case("GroupMatMul", (floats(2, 64), packed, floats(5, 2), zero_points, floats(count)), attributes)
+
+
 def csr(values: int, columns: np.ndarray, offsets: np.ndarray, depth: int = 4) -> Case:
     rows = len(offsets) - 1
     return Case("CsrMatMul", (floats(2, depth), floats(values), columns, offsets, floats(2, max(rows, 0))), {})
@@ -125,6 +132,11 @@ HOSTILE = {
     "a group's K wraps": Hostile(group(), "K: 4611686018427387968, expected", {"K": 2**62 + 64}),
     "a huge group": Hostile(group(), "group_size: 4611686018427387904, expected", {"group_size": 2**62}),
     "a negative group": Hostile(group(), "group_size: -32, expected", {"group_size": -32}),
+    "too few levels": Hostile(levels(8, 255), r"levels: shape .255., expected .256."),
+    "levels of 5 bits": Hostile(levels(5, 32), "levels: with bits=5, expected 4 or 8"),
+    "levels beside zero points": Hostile(
+        levels(4, 16, np.ones((5, 2), np.uint8)), "zero_points: given beside levels", constants=False
+    ),
     "no bits": Hostile(group(), "bits: 0, expected 2, 3, 4, 5, 6 or 8", {"bits": 0}),
     "bits beyond a shift": Hostile(lut(), "bits: 64, expected 2, 3 or 4", {"bits": 64}),
     "three times the heads wraps to 2": Hostile(

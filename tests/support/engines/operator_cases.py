@@ -263,7 +263,10 @@ def group_matmul(random: Random) -> Case:
 
 
 def levels(random: Random, bits: int) -> Array:
-    """Any numbers, or small integers times one number, as MXFP4 and IQ4 have them."""
+    """Any numbers; small integers times one number, as of MXFP4 and IQ4; or numbers on lines, as of FP8."""
+    if bits == 8 and random.random() < 0.5:
+        starts, slopes = (random.integers(-99, 99, (32, 1)) * 2.0 ** random.integers(-9, 9, (32, 1)) for _ in range(2))
+        return (starts + slopes * np.arange(8)).reshape(-1).astype(np.float32)
     if random.random() < 0.5:
         return floats(random, 2**bits)
     return (random.integers(-127, 128, 2**bits) * random.uniform(2.0**-9, 2)).astype(np.float32)
