@@ -1,6 +1,6 @@
 """Write weights in groups as blocks of GGUF, as `blocks` decodes them: the smallest type that has the same numbers.
 
-Those of Q4_K, Q5_K and Q6_K are in `super_blocks`. Levels are those of IQ4_NL and MXFP4.
+Those of Q4_K, Q5_K and Q6_K are in `super_blocks`. Of levels, IQ4_NL and MXFP4 are written.
 """
 
 from __future__ import annotations
