@@ -40,10 +40,10 @@ def cases(sizes: Sizes, random: Random) -> Iterator[Case]:
     scales = floats(random, sizes.vocabulary, sizes.hidden // GROUP, scale=2.0**-8)
     yield Case("GroupMatMul", (x, packed, scales), {"bits": 4, "K": sizes.hidden, "group_size": GROUP})
     for bits, dtype in ((4, "float16"), (8, "float16"), (4, "float32")):
-        attributes = {"bits": bits, "K": sizes.depth, "group_size": GROUP}
-        packed = codes(random, sizes.channels, sizes.depth, bits)
-        scales = floats(random, sizes.channels, sizes.depth // GROUP, dtype=dtype, scale=2.0**-4)
         levels = np.sort(random.uniform(-1, 1, 2**bits)).astype(np.float32)
-        for rows in sizes.rows if (bits, dtype) == (4, "float16") else sizes.few_rows:
-            x = floats(random, 1, rows, sizes.depth, dtype=dtype)
+        shapes = [(rows, sizes.depth, sizes.channels) for rows in sizes.few_rows] + [(65, sizes.hidden, sizes.wide)]
+        for rows, depth, channels in shapes:
+            attributes = {"bits": bits, "K": depth, "group_size": GROUP}
+            packed, x = codes(random, channels, depth, bits), floats(random, rows, depth, dtype=dtype)
+            scales = floats(random, channels, depth // GROUP, dtype=dtype, scale=2.0**-4)
             yield Case("GroupMatMul", (x, packed, scales, None, levels), attributes)

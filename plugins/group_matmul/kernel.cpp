@@ -5,8 +5,7 @@
 //     [tiles][K / unit][4 blocks][unit]        numbers: of 16 rows, unit·/16 values of K
 //     [tiles][groups][4 blocks][16] float32    scales
 //     [tiles][groups][4 blocks][16] int32      zero points; [4 blocks][16] where all groups have the same
-//     [2^bits] float32                         levels; or 16 bytes, steps of which the scales have the size
-//     [32], [32], [16] float32                 slopes and starts of levels of 8 bits that lie on lines; 0 to 7, twice
+//     levels                                   as levels.h packs them
 //
 // In a unit, vector v and lane n hold row n of the block: in words the number at k = v, in bytes, of which a row has
 // four side by side, those at k = 4·v .. 4·v + 3.
@@ -18,6 +17,7 @@
 #include "plugins/cpu/fixed_point.h"
 #include "plugins/cpu/index_units.h"
 #include "plugins/cpu/micro_kernel_choice.h"
+#include "plugins/group_matmul/levels.h"
 
 namespace intaglio::INTAGLIO_ISA {
 namespace {
@@ -45,8 +45,6 @@ struct GroupStretch {
 
 constexpr int unit_depth(int bits) { return unit_indices(bits) / ROWS; }  // values of K: 4 to 32
 
-constexpr int64_t LINE_BYTES = 80 * sizeof(float);
-
 struct Layout {
     explicit Layout(const GroupFormat& f)
         : units(f.depth / unit_depth(f.bits)),
@@ -57,7 +55,7 @@ struct Layout {
           zero_points(scales + tiles * groups * TILE * int64_t(sizeof(float))),
           zero_stride(f.zero_point == NO_ZERO_POINT ? TILE : 0),
           levels(zero_points + (zero_stride ? tiles * groups : 1) * TILE * int64_t(sizeof(int32_t))),
-          bytes(levels + (f.has_levels ? int64_t(sizeof(float)) << f.bits : 0) + (f.has_lines ? LINE_BYTES : 0)) {}
+          bytes(levels + level_bytes(f)) {}
 
     int64_t units;   // of a row's K
     int64_t groups;  // of a row
@@ -65,22 +63,6 @@ struct Layout {
     int64_t tile_bytes;
     int64_t scales, zero_points, zero_stride, levels, bytes;
 };
-
-// The number of which all 16 levels are -127 to 127 times, but for float32's rounding; 0 where there is none.
-static double step_of(const float* levels) {
-    double largest = 0;
-    for (int i = 0; i < 16; ++i) largest = __builtin_fabs(levels[i]) > largest ? __builtin_fabs(levels[i]) : largest;
-    for (int most = 1; most <= 127; ++most) {
-        const double step = largest / most;
-        bool fits = step > 0;
-        for (int i = 0; i < 16 && fits; ++i) {
-            const double level = levels[i];
-            fits = __builtin_fabs(level - step * __builtin_rint(level / step)) <= 1.2e-7 * __builtin_fabs(level);
-        }
-        if (fits) return step;
-    }
-    return 0;
-}
 
 static int32_t planes_for(int32_t activation_bits, int32_t bits, const float* levels) {
 #if defined(__AVX512VNNI__)
@@ -121,41 +103,6 @@ static void pack_row(const uint32_t* words, int bits, int64_t units, int lane, u
         case 6: return pack_row_of<Lane, 6>(words, units, lane, target);
         default: return pack_row_of<Lane, 8>(words, units, lane, target);
     }
-}
-
-static float slope_of(const float* eight) { return eight[1] - eight[0]; }
-
-static bool lines(const uint8_t* numbers, int64_t bytes, const float* levels) {
-#if defined(__AVX512F__)
-    bool lies[256];
-    for (int i = 0; i < 256; ++i) {
-        const float* const eight = levels + i / 8 * 8;
-        lies[i] = double(slope_of(eight)) * (i % 8) + double(eight[0]) == double(levels[i]);
-    }
-    bool all = true;
-    for (int64_t i = 0; i < bytes; ++i) all &= lies[numbers[i]];
-    return all;
-#else
-    (void)numbers, (void)bytes, (void)levels;
-    return false;
-#endif
-}
-
-// Writes the levels as the format has them, and returns what all scales are multiplied by.
-static double pack_levels(const GroupFormat& format, const float* levels, uint8_t* target) {
-    if (format.planes == 0) {
-        __builtin_memcpy(target, levels, sizeof(float) << format.bits);
-        float* const slopes = reinterpret_cast<float*>(target) + 256;
-        for (int i = 0; i < (format.has_lines ? 32 : 0); ++i) {
-            slopes[i] = slope_of(levels + 8 * i);
-            slopes[32 + i] = levels[8 * i];
-            slopes[64 + i % 16] = float(i % 8);
-        }
-        return 1;
-    }
-    const double step = step_of(levels);
-    for (int i = 0; i < 16; ++i) target[i] = uint8_t(int(__builtin_rint(levels[i] / step)) + MIDDLE);
-    return step;
 }
 
 static void pack_weight(const GroupFormat& format, const int32_t* numbers, const float* scales,

@@ -17,7 +17,7 @@ struct GroupFormat {
     int64_t rows;        // N
     int32_t zero_point;  // of all groups; NO_ZERO_POINT: each has its own
     bool has_levels;     // of 2^bits float32, 4 or 8 bits; the zero point is then MIDDLE
-    bool has_lines;      // `lines` said so
+    bool has_lines;      // what `lines` returned
 };
 
 constexpr int32_t NO_ZERO_POINT = -1;

@@ -23,9 +23,6 @@ public:
             throw Error("group_size: " + std::to_string(group_size_) + ", expected a multiple of " + std::to_string(least) + ", at most " +
                         std::to_string(LARGEST_GROUP) + ", that divides K=" + std::to_string(kind_.depth));
         }
-        if (has_levels_ && kind_.bits != 4 && kind_.bits != 8) {
-            throw Error("levels: with bits=" + std::to_string(kind_.bits) + ", expected 4 or 8");
-        }
         const Tensor packed = node.constant(1), scales = node.constant(2);
         const Tensor zero_points = has_zero_points_ ? node.constant(3) : Tensor{};
         const Tensor levels = has_levels_ ? node.constant(4) : Tensor{};
@@ -38,7 +35,7 @@ public:
     // the same shape or, instead of these, levels [2^bits] float32 -> y [..., N] as x
     void compute(const Context& context) const override {
         const Tensor x = context.input(0);
-        if (has_levels_ && context.input(3)) throw Error("zero_points: given beside levels, expected one of both");
+        if (context.input(3) && context.input(4)) throw Error("zero_points: given beside levels, expected one of both");
         const bool ready = bool(weight_.buffer);
         const Weight here = ready ? Weight{} : pack(context.input(1), context.input(2), context.input(3), context.input(4));
         const Weight& weight = ready ? weight_ : here;
@@ -75,6 +72,9 @@ private:
         }
         if (zero_points && zero_points.shape != expected) {
             throw Error("zero_points: shape " + zero_points.shape.text() + ", expected " + expected.text());
+        }
+        if (levels && kind_.bits != 4 && kind_.bits != 8) {
+            throw Error("levels: with bits=" + std::to_string(kind_.bits) + ", expected 4 or 8");
         }
         if (levels && levels.shape != Shape{int64_t(1) << kind_.bits}) {
             throw Error("levels: shape " + levels.shape.text() + ", expected " + Shape{int64_t(1) << kind_.bits}.text());

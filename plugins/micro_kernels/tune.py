@@ -129,6 +129,8 @@ def _session(case: Case, depth: int, rows: int) -> tuple[Any, npt.NDArray[np.flo
         weights["lut"] = _tables(random, rows, 2**case.bits, integers=case.planes > 0)
     operator = next(each.name for each in OPS.values() if each.folder == case.folder)
     inputs = [each.name if each.name in {"x", *weights} else "" for each in OPS[operator].inputs]
+    while not inputs[-1]:  # those left out at the end are not named
+        inputs.pop()
     node = helper.make_node(operator, inputs, ["y"], domain=DOMAIN, **attributes)
     graph = helper.make_graph(
         [node], "layer",

@@ -101,17 +101,10 @@ def test_search_finds_exactly_the_variants_that_fit_the_registers(found, count):
     for m_u in M_U:
         for t_u in T_U:
             held = planes * m_u + m_u * t_u + case.rows * planes * t_u  # x, weights, sums
-            if case.operator == GROUP_LEVELS:
-                held += 1 + (
-                    5 * bool(isa.forms.look_up_two)
-                    if case.bits > 4
-                    else 1
-                    if case.planes
-                    else -(-(2**case.bits) // isa.table_lanes)
-                )
-                steps = vectors % m_u == 0 or (m_u % vectors == 0 and 16 % (m_u * lanes) == 0)
-            elif case.operator == "group_matmul":
-                held += 1 + (0 if case.planes else t_u)  # the mask, zero points
+            if case.folder == "group_matmul":
+                table = 1 if case.planes else 16 // isa.table_lanes
+                levels = 5 * bool(isa.forms.look_up_two) if case.bits == 8 else table
+                held += 1 + (levels if case.operator == GROUP_LEVELS else 0 if case.planes else t_u)  # and the mask
                 steps = vectors % m_u == 0 or (m_u % vectors == 0 and 16 % (m_u * lanes) == 0)
             else:
                 if case.planes:
@@ -211,9 +204,8 @@ def operator_case(case: Case, random: np.random.Generator) -> OperatorCase:
         scales = random.normal(size=(rows, depth // size)).astype(np.float32)
         attributes["group_size"] = size
         if case.operator == GROUP_LEVELS:
-            steps = random.integers(-127, 128, 2**case.bits) * 0.375
-            levels = steps if case.planes else random.normal(size=steps.shape)
-            return OperatorCase("GroupMatMul", (x, packed, scales, None, levels.astype(np.float32)), attributes)
+            steps = random.integers(-127, 128, 2**case.bits) if case.planes else random.normal(size=2**case.bits)
+            return OperatorCase("GroupMatMul", (x, packed, scales, None, steps.astype(np.float32)), attributes)
         zero_points = random.integers(0, 2**case.bits, scales.shape).astype(np.uint8)
         return OperatorCase("GroupMatMul", (x, packed, scales, zero_points), attributes)
     lut = random.normal(size=(rows, 2**case.bits)).astype(np.float32)

@@ -1,6 +1,6 @@
 """Write weights in groups as blocks of GGUF, as `blocks` decodes them: the smallest type that has the same numbers.
 
-Those of Q4_K, Q5_K and Q6_K are in `super_blocks`.
+Those of Q4_K, Q5_K and Q6_K are in `super_blocks`. Of levels, IQ4_NL and MXFP4 are written.
 """
 
 from __future__ import annotations
@@ -14,6 +14,7 @@ import numpy.typing as npt
 from intaglio.errors import SourceError
 from intaglio.exporters.checkpoints.gguf.blocks import TYPES, Bytes, Floats
 from intaglio.exporters.checkpoints.gguf.super_blocks import super_blocks
+from intaglio.exporters.checkpoints.quantized.float4 import BIAS
 from intaglio.exporters.checkpoints.quantized.grouped_weight import GroupedWeight, levels_refused
 from intaglio.plugins.bit_packing import unpack
 
@@ -78,12 +79,38 @@ ENCODERS = (
 )
 
 
+def _of_levels(weights: list[GroupedWeight]) -> tuple[int, Bytes] | None:
+    """The type and the blocks of weights whose codes stand for the levels of a type; None if none has them exactly."""
+    for type_, write in ((20, _iq4_nl), (39, _mxfp4)):
+        levels = TYPES[type_].levels
+        assert levels is not None
+        kinds = {(each.kind, each.order is None) for each in weights}
+        if kinds != {((4, ELEMENTS, False, levels.tobytes()), True)}:
+            continue
+        groups = [each.read() for each in weights]
+        codes = np.concatenate([unpack(each.packed, 4) for each in groups])
+        blocks = write(codes.reshape(-1, ELEMENTS), np.concatenate([each.scales for each in groups]).reshape(-1, 1))
+        return None if blocks is None else (type_, blocks.reshape(len(codes), -1))
+    return None
+
+
+def _iq4_nl(numbers: Bytes, scales: Floats) -> Bytes | None:
+    return np.concatenate([_half(scales), _nibbles(numbers)], 1) if _is_half(scales) else None
+
+
+def _mxfp4(numbers: Bytes, scales: Floats) -> Bytes | None:
+    halves, exponents = np.frexp(scales)  # half of a scale 2^(e - 127) is 1/2 times 2^(e - 127)
+    exponents = exponents + BIAS
+    fits = bool((halves == 0.5).all() and (exponents >= 0).all() and (exponents < 256).all())
+    return np.concatenate([exponents.astype(np.uint8), _nibbles(numbers)], 1) if fits else None
+
+
 def encoded(name: str, weights: list[GroupedWeight]) -> tuple[int, Bytes]:
     """The type of GGUF, and the blocks [rows, bytes] of `weights` below each other, which share it.
 
     Raises `SourceError` for weights that no type holds exactly.
     """
-    if (found := super_blocks(weights)) is not None:
+    if (found := super_blocks(weights) or _of_levels(weights)) is not None:
         return found
     blocks = [_blocks(name, weight) for weight in weights]
     for encoder in ENCODERS:
@@ -124,7 +151,7 @@ class _Blocks(NamedTuple):
 
 def _blocks(name: str, weight: GroupedWeight) -> _Blocks:
     if weight.levels is not None:
-        raise SourceError(f"{name}: {levels_refused('GGUF')}")
+        raise SourceError(f"{name}: {levels_refused('GGUF, but for IQ4_NL and MXFP4,')}")
     if weight.order is not None:
         raise SourceError(
             f"{name}: its inputs are in the order of their groups (desc_act), and GGUF has them in their own. Write "

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -101,6 +102,26 @@ def test_blocks_of_a_k_type_are_written_again(name: str, type_: int) -> None:
     assert TYPES[number].name == name
     np.testing.assert_array_equal(written.reshape(6, -1), blocks)
     np.testing.assert_array_equal(gguf.quants.dequantize(written, gguf.GGMLQuantizationType(number)), weight.tensor)
+
+
+@pytest.mark.parametrize("name", ["IQ4_NL", "MXFP4"])
+def test_levels_are_written_as_the_blocks_that_have_them(name: str) -> None:
+    number, kind = next(item for item in TYPES.items() if item[1].name == name)
+    random = np.random.default_rng(0)
+    blocks = random.integers(0, 256, (6, kind.bytes), np.uint8)
+    blocks[:, 1 if name == "IQ4_NL" else 0] = [20, 40, 60, 100, 110, 120]  # scales that are finite
+    assert kind.decode is not None
+    codes = kind.decode(blocks)
+    scales = codes.scales.reshape(2, 3)
+    groups = Groups(pack(codes.numbers.reshape(2, 96), 4), scales, np.full(scales.shape, 8, np.uint8))
+    weight = GroupedWeight((2, 96), 4, 32, lambda: groups, levels=kind.levels)
+    found, written = encoded("layer", [weight])
+    assert found == number
+    np.testing.assert_array_equal(written.reshape(6, -1), blocks)
+    with pytest.raises(SourceError, match=r"^layer: its codes stand for levels.* but for IQ4_NL and MXFP4"):
+        encoded("layer", [replace(weight, levels=kind.levels * np.float32(1.5))])
+    with pytest.raises(SourceError, match=r"^layer: its codes stand for levels"):
+        encoded("layer", [replace(weight, read=lambda: groups._replace(scales=scales / 3))])
 
 
 def test_asymmetric_weights_whose_minimums_are_no_halves_take_five_bits() -> None:

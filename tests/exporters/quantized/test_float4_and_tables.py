@@ -75,16 +75,12 @@ def nf4(rows: int, columns: int, block: int, nested: bool, random: np.random.Gen
 @settings(max_examples=examples(40))
 @given(st.data())
 def test_tables_of_bitsandbytes_are_kept_or_decoded_to_the_bit(data: st.DataObject) -> None:
-    rows = data.draw(st.integers(1, 40))
-    columns = data.draw(st.sampled_from([32, 64, 128, 192]) | st.integers(1, 40).map(lambda half: 2 * half))
+    rows, columns = data.draw(st.integers(1, 40)), 2 * data.draw(st.sampled_from([16, 32, 64]) | st.integers(1, 40))
     block, nested = data.draw(st.sampled_from([32, 64, 128])), data.draw(st.booleans())
     parts, numbers = nf4(rows, columns, block, nested, np.random.default_rng(data.draw(st.integers(0, 9))))
     found = read(FOUR_BITS, parts)
     assert found.shape == (rows, columns)
-    if columns % block:
-        assert found.form == "NF4"
-    else:
-        assert (found.bits, found.group_size, len(found.levels)) == (4, block, 16)
+    assert (found.bits, found.group_size) == (4, block) if columns % block == 0 else found.form == "NF4"
     np.testing.assert_array_equal(found.tensor.numpy(), numbers)
 
 
@@ -293,12 +289,10 @@ def test_bundle_writes_the_text_of_the_numbers(
     result = export(str(checkpoint), tmp_path / "bundle")
     assert result.passed
     assert any(note in line for line in result.notes), result.notes
-    sizes = [
-        sum(path.stat().st_size for path in folder.rglob("*") if path.suffix in (".safetensors", ".data"))
-        for folder in (tmp_path / "bundle", checkpoint)
-    ]
-    assert sizes[0] < 1.4 * sizes[1]  # scales in float32
-    products = sum(node.op_type == "GroupMatMul" for node in load(Bundle.open(tmp_path / "bundle").model_path).graph)
+    graph = load(Bundle.open(tmp_path / "bundle").model_path).graph
+    weights = sum(each.const_value.nbytes for each in graph.initializers.values() if each.const_value is not None)
+    assert weights < 1.4 * (checkpoint / "model.safetensors").stat().st_size  # scales in float32
+    products = sum(node.op_type == "GroupMatMul" for node in graph)
     assert products == sum(int(line.split()[0]) for line in result.notes if "are kept" in line)
     prompts = ["Hello wo", "The", "A cat sat on"]
     texts = [each.tokens for each in generate(tmp_path / "bundle", prompts, max_new_tokens=30, batch=3)]

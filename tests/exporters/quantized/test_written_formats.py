@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -98,6 +99,9 @@ def test_what_a_format_lacks_is_refused_by_name(form: str) -> None:
     for given_, reason in refused:
         with pytest.raises(SourceError, match=rf"^layer: .*{reason}"):
             WRITERS[form].stored("layer", weight_of(**given_))
+    levels = np.arange(16, dtype=np.float32) ** 2
+    with pytest.raises(SourceError, match=r"^layer: its codes stand for levels, such as those of FP8.* equal steps"):
+        WRITERS[form].stored("layer", replace(weight_of(), levels=levels))
 
 
 @pytest.mark.parametrize("form", ["gptq", "gptq_v2", "awq"])

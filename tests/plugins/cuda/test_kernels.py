@@ -12,11 +12,12 @@ from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
 from kernel_cases import around_the_limits, kernel_case
 from operator_bounds import check_outputs
-from operator_cases import FLOAT_LIMITS, MAKERS, Case, floats, in_float16, indices, int8, longest
+from operator_cases import FLOAT_LIMITS, MAKERS, Case, floats, in_float16, indices, int8, levels, longest
 
 from intaglio.errors import EngineError
 from intaglio.plugins import OPS
 from intaglio.plugins.cuda import launcher
+from intaglio.plugins.group_matmul.signature import LEVEL_BITS
 from intaglio.plugins.int_linear import launch as int_linear
 from intaglio.plugins.kernel_check.case import folder_of, launch_of, outputs_of
 
@@ -104,7 +105,8 @@ def test_packed_weights_in_partial_blocks_equal_the_reference(run, bits, rows, c
         attributes["group_size"] = 32 * int(random.choice([size for size in (1, 2, 5, 7) if depth % (32 * size) == 0]))
         scales = floats(random, channels, depth // attributes["group_size"])
         zero_points = random.integers(0, 2**bits, scales.shape).astype(np.uint8) if random.random() < 0.5 else None
-        check(run, in_float16(Case("GroupMatMul", (x, packed, scales, zero_points), attributes)), seed)
+        constants = zero_points, levels(random, bits) if bits in LEVEL_BITS and zero_points is None else None
+        check(run, in_float16(Case("GroupMatMul", (x, packed, scales, *constants), attributes)), seed)
     else:
         check(run, in_float16(Case("LutMatMul", (x, packed, floats(random, channels, 2**bits)), attributes)), seed)
 

@@ -1,0 +1,33 @@
+"""Levels of GroupMatMul that are no numbers, on every instruction set."""
+
+import numpy as np
+import pytest
+from operator_cases import Case
+from operator_session import operator_session
+
+from intaglio.plugins import ort
+from intaglio.plugins.bit_packing import pack
+from intaglio.plugins.kernel_check.node_model import feeds
+from intaglio.plugins.ort.build import INSTRUCTION_SETS
+
+pytest.importorskip("onnxruntime")
+
+
+@pytest.mark.parametrize("used", [False, True])
+@pytest.mark.parametrize("name", INSTRUCTION_SETS)
+def test_a_level_that_is_no_number_reaches_the_rows_that_use_it(name, used, monkeypatch):
+    """As of FP8, whose other levels lie on lines."""
+    if name not in ort.supported_instruction_sets():
+        pytest.skip(f"this CPU has no {name}")
+    monkeypatch.setenv("INTAGLIO_ISA", name)
+    levels = (np.arange(256) % 128 / 8 * np.where(np.arange(256) < 128, 1, -1)).astype(np.float32)
+    levels[[127, 255]] = np.nan
+    codes = np.random.default_rng(0).integers(0, 127, (70, 64))
+    if used:
+        codes[3, 5], codes[69, 63] = 127, 255
+    inputs = (np.ones((2, 64), np.float32), pack(codes, 8), np.full((70, 2), 0.5, np.float32), None, levels)
+    case = Case("GroupMatMul", inputs, {"bits": 8, "K": 64, "group_size": 32})
+    (y,) = operator_session(case).run(None, feeds(case))
+    expected = levels[codes].sum(1) / 2  # exact: halves of eighths
+    np.testing.assert_array_equal(y, np.broadcast_to(expected, y.shape))
+    assert np.flatnonzero(np.isnan(expected)).tolist() == ([3, 69] if used else [])
