@@ -40,7 +40,8 @@ ELEMENT = re.compile(
 THOUGHTS = re.compile(rf"[\W_]*thoughts?\s*\d*[\s*_`]*{_COLON}", re.IGNORECASE)
 IN_A_THOUGHT = re.compile(r"(?<=[.!?])[ \t*_]+(?P<label>Answer|Final Answer|Replan)[*_]*:", re.IGNORECASE)
 THE_ANSWER = re.compile(r"^(?:so|thus|therefore)?,?[ ]?the (?:final )?answer is\b", re.MULTILINE | re.IGNORECASE)
-WISH = re.compile(r"[\W_]*re-?plan\b(?!ning)", re.IGNORECASE)
+_WE = r"(?:i|we)(?:['’]ll| will| need to| have to| must| should| want to) |let(?:['’]s| us| me) |need to "
+WISH = re.compile(rf"[\W_]*(?:{_WE})?re-?plan\b(?!ning)", re.IGNORECASE)
 PLACEHOLDER = re.compile(r"\s*(?:\.{3}|…)[\s.…]*|<[\w ]+>|\[[\w ]*answer[\w ]*\]", re.IGNORECASE)
 KEYS = {"answer", "final_answer", "response", "replan", "feedback", "reason", "thought", "thoughts", "action"}
 UNREAD = "the joiner wrote no answer"  # begins the reason for another plan

@@ -90,9 +90,11 @@ class PlanParser:
                 break
             yield from self._line()
         self._check_mentioned()
+        if not self._has_calls:
+            error = self._prose.lost or (self._doubt if self.join is None else None)
+            if error is not None:
+                raise error
         if not self._has_calls and self.join is None:
-            if self._doubt is not None:
-                raise self._doubt
             self._text.fail("the plan has no call. Write calls such as 1. tool(arguments), and join() at the end")
 
     def _line(self) -> Generator[None, None, None]:
@@ -154,25 +156,27 @@ class PlanParser:
             self._text.fail(f"no tool is named {word[:64]!r}, expected one of {known}")
         elif SEPARATES.search(separation) and digits:
             number = self._numbered(digits)
-            shown = yield from self._text.shown(word + blanks)
-            yield from self._doubted(
-                f"got {shown} after the number {number}, expected the name of a tool and a parenthesis", line
-            )
+            yield from self._doubted(word + blanks, number, line)
         elif len(digits) == SHOWN:
             self._text.fail(f"got {(yield from self._text.shown(digits))}, expected a call such as 1. tool(arguments)")
         else:
             yield from self._other(before + dollar + digits + separation + word + blanks, line)
 
-    def _doubted(self, message: str, line: int) -> Generator[None, None, None]:
-        """Leave out a numbered line without a call: an outline before the plan, which otherwise ends the plan."""
-        try:
-            self._text.fail(message, line)
-        except PlanError as error:
-            if self._has_calls or self._follows:
-                raise
-            self._doubt = self._doubt or error
-            self._outline = self._outline or error
-        yield from self._text.take(LINE)
+    def _doubted(self, before: str, number: int, line: int) -> Generator[None, None, None]:
+        """Leave out a numbered line without a call: an outline before the plan, which otherwise ends the plan.
+
+        `before`: what was read of it, after its number.
+        """
+        text = before + (yield from self._text.take(LINE))
+        shown = f"{text.strip()[:SHOWN]!r}" if text.strip() else "the end of the line"
+        error = PlanError(
+            f"line {line}: got {shown} after the number {number}, expected the name of a tool and a parenthesis."
+        )
+        if self._has_calls or self._follows:
+            raise error
+        self._doubt = self._doubt or error
+        self._outline = self._outline or error
+        self._prose.note_step(text, error)
 
     def _other(self, before: str, line: int) -> Generator[None, None, None]:
         """Read a line that is no call, such as a thought; `before` of it has been read."""

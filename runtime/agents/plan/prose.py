@@ -30,6 +30,8 @@ class ProseReader:
         arguments = r"(?:[\"'`“„«‘$\[{\d)-]|\w+\s*=)"  # how they begin
         self._numbered = re.compile(rf"(?:\b(\d+)\s*[.):]|\$(\d+)\s*[=:])[\s*_`]*(?:{names})[\s*_`]*\(")
         self._called = re.compile(rf"(?<![\w.])(?:{names})[*_`]*\(\s*{arguments}", re.IGNORECASE)
+        self._named = re.compile(rf"(?<![\w.])(?:{names})(?![\w.])", re.IGNORECASE)
+        self._used = re.compile(rf"(?<![\w.])(?:{names})[*_`\"']*\s*[(\[{{=:]|[\"'](?:{names})[\"']", re.IGNORECASE)
         self._alone = re.compile(
             rf".{{0,{SHORT}}}(?:[=:][\s*_`]*(?:{names})[\s*_`]*[(\[{{]|[\W_](?:{names})[\s*_`]*\(\s*{arguments})"
             r".*[)\]}][\s*_`.;,]*",
@@ -37,6 +39,7 @@ class ProseReader:
         )
         self._thoughts: list[str] = []
         self.mentioned: dict[int, PlanError] = {}  # numbers of calls within thoughts
+        self.lost: PlanError | None = None  # of the first line left out that asks for a tool, so that no plan is empty
         self.ended = False  # whether a mark of the plan's end was read
 
     def thought(self) -> str | None:
@@ -106,7 +109,15 @@ class ProseReader:
             self._text.fail(f"got {shown}, {expected}", line)
         if not any(map(str.isalnum, line_text)):
             return None
-        return PlanError(f"line {line}: got {shown}, {expected}.")
+        error = PlanError(f"line {line}: got {shown}, {expected}.")
+        if self._used.search(line_text):
+            self.lost = self.lost or error
+        return error
+
+    def note_step(self, text: str, error: PlanError) -> None:
+        """Keep the `error` of a numbered line without a call, if it names a tool."""
+        if self._named.search(text):
+            self.lost = self.lost or error
 
 
 def _ends_with(pattern: re.Pattern[str], text: str) -> bool:
