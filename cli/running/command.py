@@ -9,7 +9,7 @@ from typing import Any
 
 import click
 
-from intaglio.display.nearest import did_you_mean, nearest
+from intaglio.display.nearest import nearest
 from intaglio.display.verbosity import Verbosity, set_verbosity, timed
 
 Decorator = Callable[[Any], Any]
@@ -197,11 +197,10 @@ def _meant(name: str, ctx: click.Context) -> str:
     if having := [f"`{path}`" for path, command in others.items() if name in _names(command)]:
         more = f" and {len(having) - NAMED} more" if len(having) > NAMED else ""
         return f" It is an option of {', '.join(having[:NAMED])}{more}."
-    if hint := did_you_mean(name, _names(ctx.command)):
-        return hint
-    known = {option: path for path, command in others.items() for option in _names(command)}
+    known = {option: f" of `{path}`" for path, command in others.items() for option in _names(command)}
+    known |= dict.fromkeys(_names(ctx.command), "")
     found = nearest(name, known)
-    return "" if found is None else f" Did you mean {found!r} of `{known[found]}`?"
+    return "" if found is None else f" Did you mean {found!r}{known[found]}?"
 
 
 def _names(command: click.Command) -> list[str]:

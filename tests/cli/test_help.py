@@ -52,6 +52,7 @@ def help_of(name: str, width: int) -> str:
         (["inspect", "b", "--threads", "1"], " more."),
         (["compress", "b", "-o", "c", "--reciep", "x"], "Did you mean '--recipe'?"),
         (["inspect", "b", "--reciep", "x"], "Did you mean '--recipe' of `compress`?"),
+        (["serve", "b", "--recepie", "x"], "Did you mean '--recipe' of `compress`?"),
         (["run", "b", "--batchsize", "3"], "Did you mean '--batch-size'?"),
         (["run", "b", "--target", "ort_cpu"], "'ort_cpu': expected one of ort-cpu, "),
         (["run", "b", "--target", "ort-cup"], "Did you mean 'ort-cpu'?"),
