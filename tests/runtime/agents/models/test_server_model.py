@@ -293,7 +293,7 @@ GONE = r"the connection failed \(.+\)\. Check the address"
 )
 def test_server_failure_is_one_line(answer: Sequence[bytes | float], expected_error: str) -> None:
     with pytest.raises(ModelError, match=rf"^model server http://127\.0\.0\.1:\d+/v1: {expected_error}") as raised:
-        answered(answer, timeout=0.3, api_key=KEY)
+        answered(answer, timeout=0.3 if SILENCE in answer else SECONDS, api_key=KEY)  # a busy machine is slow
     assert KEY not in str(raised.value)
     assert "\n" not in str(raised.value)
 
