@@ -36,7 +36,7 @@ def convert_command(source: str, output: Path, base: Path | None, force: bool, a
 
     SOURCE is a folder or a hub id whose weights are in pytorch_model.bin, a .nemo archive of NVIDIA NeMo
     (Squeezeformer, Conformer or Fast Conformer with a CTC head), the .hama container of the Python package hama 1.7,
-    or a .pt file of SqueezeLLM, whose tables and sparse numbers are kept as they are.
+    or a .pt file of SqueezeLLM, whose tables and sparse numbers are kept unchanged.
     The checkpoint is a folder with config.json, model.safetensors, and the tokenizer's files or vocabulary.json.
     Pickles are read without running code from them.
     """

@@ -158,11 +158,11 @@ def _build(pickled: Pickled, tensors: Mapping[str, Tensor]) -> tuple[Any, list[s
     if missing:
         raise SourceError(
             f"{where}: {len(missing)} weights of {architecture} are missing or have another shape "
-            f"({_some(missing)}). Give the checkpoint of a trained {architecture}."
+            f"({some_of(missing)}). Give the checkpoint of a trained {architecture}."
         )
     if unexpected and not pickled.config.get("architectures"):
         raise SourceError(
-            f"{where}: {len(unexpected)} weights are not part of a {architecture} ({_some(unexpected)}), and "
+            f"{where}: {len(unexpected)} weights are not part of a {architecture} ({some_of(unexpected)}), and "
             'config.json lists no "architectures". Add the name of the class that the checkpoint was saved from.'
         )
     return model, unexpected
@@ -191,5 +191,6 @@ def _digest(tensor: Tensor) -> tuple[tuple[int, ...], str]:
     return tuple(tensor.shape), hashlib.sha256(flat.numpy().data).hexdigest()
 
 
-def _some(names: list[str]) -> str:
+def some_of(names: list[str]) -> str:
+    """The first of `names`, as a message shows them."""
     return ", ".join(names[:NAMED]) + ("…" if names[NAMED:] else "")

@@ -19,7 +19,7 @@ from intaglio.exporters.checkpoints.quantized.formats import METHOD, SECTION, WE
 from intaglio.exporters.kinds import find_kind
 from intaglio.exporters.pickled import INDEX as PICKLED_INDEX
 from intaglio.exporters.pickled import WEIGHTS as PICKLED_WEIGHTS
-from intaglio.exporters.pickled import dense_tensors, read_pickle
+from intaglio.exporters.pickled import dense_tensors, read_pickle, some_of
 from intaglio.exporters.reference.source_model import load_state
 from intaglio.exporters.writing.safetensors_parts import write_parts
 from intaglio.extras import load
@@ -35,7 +35,6 @@ PICKLED = (PICKLED_WEIGHTS, PICKLED_INDEX)
 COUNTS = "sparse_threshold."  # and a layer's name: how many sparse numbers it has
 TABLE, CODES = ".lookup_table", ".qweight"
 BASE = "the folder of the model that it was made from: intaglio convert {path} --base FOLDER -o CHECKPOINT"
-NAMED = 3  # weights in a message
 
 
 @dataclass(frozen=True)
@@ -66,21 +65,21 @@ def open_squeezed(path: Path, base: Path | None) -> Squeezed | None:
     folder = path.parent if base is None else base
     if not (folder / CONFIG).is_file():
         raise SourceError(f"{path}: weights of SqueezeLLM, and no {CONFIG} in {folder}. Give {BASE.format(path=path)}")
-    folder, config = read_config(folder, str(folder), find_kind)
+    folder, config = read_config(folder, str(folder))
+    _, family = find_kind(config, str(folder))
     if SECTION in read_json(folder / CONFIG):  # not in the quant_config.json that the library's tools write
         raise SourceError(f"{folder}: its weights are quantised already. Give {BASE.format(path=path)}")
-    _, family = find_kind(config, str(folder), False)
     return Squeezed(path, tensors, folder, config, family)
 
 
 def convert_squeezed(squeezed: Squeezed, folder: Path) -> Converted:
-    """Write the weights to `folder` as they are, and from the base what the file lacks, and all files beside weights.
+    """Write the weights unchanged to `folder`, and from the base what the file lacks, and all files beside weights.
 
     Raises `SourceError` for parts that form no weight, and for weights that are missing.
     """
     with step("writing"):
         for path in configurations(squeezed.base):
-            if path.name != INDEX:
+            if path.name not in (INDEX, PICKLED_INDEX):
                 copy_file(path, folder / path.name)
         config = {**squeezed.config, SECTION: {METHOD: squeezellm.METHOD}}
         (folder / CONFIG).write_text(json.dumps(config, indent=2, ensure_ascii=False), encoding="utf-8")
@@ -115,11 +114,10 @@ def _check(squeezed: Squeezed, written: Checkpoint) -> list[str]:
     _, report = load_state(written.folder, architecture, weights, load("torch").float32)
     missing = sorted({*report["missing_keys"], *(str(entry[0]) for entry in report["mismatched_keys"])})
     if missing:
-        named = ", ".join(missing[:NAMED]) + ("…" if missing[NAMED:] else "")
         pickled = not has_weights(squeezed.base) and any((squeezed.base / name).is_file() for name in PICKLED)
         fix = f"its weights as safetensors: intaglio convert {squeezed.base} -o BASE, and give BASE as --base."
         raise SourceError(
-            f"{squeezed.path}: {len(missing)} weights of {architecture} are missing or have another shape ({named}). "
-            f"Give {fix if pickled else BASE.format(path=squeezed.path)}"
+            f"{squeezed.path}: {len(missing)} weights of {architecture} are missing or have another shape "
+            f"({some_of(missing)}). Give {fix if pickled else BASE.format(path=squeezed.path)}"
         )
     return sorted(map(str, report["unexpected_keys"]))

@@ -15,6 +15,7 @@ if TYPE_CHECKING:
 DOMAIN = "intaglio"
 CUDA_DOMAIN = f"{DOMAIN}.cuda"  # of nodes with CUDA kernels for ONNX Runtime, see plugins/ort/cuda_nodes.py
 VERSION = 1
+PACKED = frozenset(["GroupMatMul", "LutMatMul"])  # products by weights of few bits, `packed` [outputs, words]
 
 # The folder of each operator, whose spec.py has the object `OPERATOR`.
 FOLDERS = (

@@ -24,6 +24,7 @@ import numpy.typing as npt
 from intaglio.bundle.manifest import PassRecord, TensorSpec
 from intaglio.errors import BundleError, SourceError
 from intaglio.plugins import CUDA_DOMAIN
+from intaglio.plugins.registry import PACKED
 from intaglio.runtime.adapters.adapter import MERGE
 from intaglio.runtime.adapters.adapters import ADAPTER, Adapters, Stacked
 
@@ -39,7 +40,6 @@ KEPT = frozenset({
 })  # fmt: skip
 # A product's, by its module: codes of a checkpoint are called <module>.weight.packed, those of a pass <module>.packed.
 WEIGHT = re.compile(r"(?P<module>.+?)\.((weight\.)?packed|weight(_transposed)?(_int8)?)")
-OURS = ("GroupMatMul", "LutMatMul")  # products of our own domain, with `packed` weights [outputs, words]
 NOWHERE = "adapters"  # the file that does not exist
 FEW = 64  # rank of all adapters together up to which copying those of the rows takes longer
 WRAPPERS = ("model", "transformer", "language_model")  # at the beginning of a path, which some classes leave out
@@ -109,7 +109,7 @@ class _Products:
 
     def _weight(self, node: onnx.NodeProto) -> str:
         """The name of the weight that a node multiplies by; empty if it is no product."""
-        if node.op_type not in (*(("MatMul",) if node.domain == "" else ()), *OURS):
+        if node.op_type not in (*(("MatMul",) if node.domain == "" else ()), *PACKED):
             return ""
         weight: str = _inputs(node)[1]
         maker = self._makers.get(weight)
@@ -149,7 +149,7 @@ class _Products:
     def _sizes(self, node: onnx.NodeProto) -> tuple[int, int]:
         """Inputs and outputs of a product."""
         inputs, outputs = (*self._weights[self._weight(node)], 0, 0)[:2]
-        if node.op_type in OURS:
+        if node.op_type in PACKED:
             return next(each.i for each in node.attribute if each.name == "K"), inputs
         return inputs, outputs
 

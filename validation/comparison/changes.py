@@ -11,6 +11,7 @@ from intaglio.bundle.bundle import Manifest, PassRecord
 from intaglio.bundle.effect import Effect
 from intaglio.errors import GraphError
 from intaglio.graph_passes.pass_table import PASSES
+from intaglio.plugins.registry import PACKED
 
 ORDER = list(Effect)  # from none to largest
 HALF = ("float16", "bfloat16")
@@ -117,7 +118,7 @@ def _arithmetic(
 
 def _keeps_codes(side: Manifest) -> bool:
     """Whether products with codes came with the checkpoint, which are exported with 16 bits of the activations."""
-    return bool({"GroupMatMul", "LutMatMul"} & set(side.custom_operators)) and not any(
+    return not PACKED.isdisjoint(side.custom_operators) and not any(
         "activation_bits" in record.options for record in side.passes
     )
 

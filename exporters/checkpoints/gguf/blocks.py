@@ -2,7 +2,7 @@
 
     w = scale·(number - zero point) - minimum
 
-The names and orders are those of ggml's quantisation code (ggml-quants.c). The numbers of some types stand for levels
+Names and orders follow ggml's quantisation code (ggml-quants.c). The numbers of some types stand for levels
 instead: w = scale·levels[number].
 """
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections import Counter
 from collections.abc import Callable, Collection, Mapping, Sequence
 from functools import partial
@@ -219,8 +220,9 @@ def kept(parameters: Mapping[str, StoredTensor], config: Mapping[str, Any]) -> l
         f"{number} weights are kept as {method} has them: {bits} bits, a table for each output"
         for bits, number in sorted(Counter(each.bits for each in tabled).items())
     ]
-    if sparse := sum(each.sparse for each in tabled):
-        lines.append(f"{sparse} sparse numbers are kept, {100 * sparse / _size(tabled):.2g} % of the weights")
+    if sparse := sum(len(each.sparse.values) for each in tabled if each.sparse is not None):
+        share = sparse / sum(math.prod(each.shape) for each in tabled)
+        lines.append(f"{sparse} sparse numbers are kept, {100 * share:.2g} % of the weights")
     lines += [
         f"{number} weights in {form} ({method}) are stored in the model's floating point; compress the bundle"
         for form, number in sorted(decoded.items())
@@ -229,7 +231,3 @@ def kept(parameters: Mapping[str, StoredTensor], config: Mapping[str, Any]) -> l
     if (known and known.rounds_inputs) or any(group.get("input_activations") for group in layer_groups(settings)):
         lines.append(f"activations, which {method} rounds to 8 bits, are not rounded")
     return lines
-
-
-def _size(weights: Sequence[TabledWeight]) -> int:
-    return sum(rows * columns for rows, columns in (each.shape for each in weights))

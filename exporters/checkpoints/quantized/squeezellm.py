@@ -41,14 +41,12 @@ def weight(name: str, parts: Parts, settings: Mapping[str, Any]) -> TabledWeight
     fits = parts["lookup_table"].shape[0] == channels > 0 and bits and words % bits == 0 and inputs % WORD == 0
     if not known or not fits:
         raise _not_a_weight(name, parts)
-    sparse = _sparse(name, parts, channels, inputs)
 
     def read() -> Tables:
         codes = np.ascontiguousarray(array(parts["qweight"]).T)
-        lut = array(parts["lookup_table"]).astype(np.float32)
-        return Tables(codes, lut, _sparse(name, parts, channels, inputs))
+        return Tables(codes, array(parts["lookup_table"]).astype(np.float32))
 
-    return TabledWeight((channels, inputs), bits, 0 if sparse is None else len(sparse.values), read)
+    return TabledWeight((channels, inputs), bits, read, _sparse(name, parts, channels, inputs))
 
 
 def is_beside_a_pickle(found: Mapping[str, Any]) -> bool:

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, NamedTuple
 import numpy as np
 import numpy.typing as npt
 
-from intaglio.plugins.bit_packing import unpack
+from intaglio.plugins.lut_matmul.spec import table_weight
 
 if TYPE_CHECKING:
     import torch
@@ -33,21 +33,23 @@ class SparseRows(NamedTuple):
 
 
 class Tables(NamedTuple):
-    """w[n, k] = lut[n, code[n, k]], and the number of `sparse` at that place added to it."""
+    """w[n, k] = lut[n, code[n, k]]."""
 
     packed: npt.NDArray[np.int32]  # [N, K·bits/32], the codes as `bit_packing` packs them
     lut: npt.NDArray[np.float32]  # [N, 2^bits]
-    sparse: SparseRows | None
 
 
 @dataclass(frozen=True)
 class TabledWeight:
-    """A weight [N, K] whose codes stay in their files until `read` reads them; it takes the place of a float one."""
+    """A weight [N, K] whose codes stay in their files until `read` reads them; it takes the place of a float one.
+
+    The few numbers of `sparse` are in memory, and added to those of the tables.
+    """
 
     shape: tuple[int, int]
     bits: int
-    sparse: int  # numbers of its sparse matrix; 0 if it has none
     read: Callable[[], Tables]
+    sparse: SparseRows | None
 
     @property
     def dtype(self) -> torch.dtype:
@@ -61,9 +63,8 @@ class TabledWeight:
         """The numbers that the codes stand for, float32 [N, K], computed now."""
         import torch
 
-        tables = self.read()
-        weight = np.take_along_axis(tables.lut, unpack(tables.packed, self.bits).astype(np.int64), 1)
-        if (found := tables.sparse) is not None:
+        weight = table_weight(*self.read(), self.bits).astype(np.float32, copy=False)
+        if (found := self.sparse) is not None:
             rows = np.repeat(np.arange(self.shape[0]), np.diff(found.row_offsets))
             weight[rows, found.columns] += found.values
         return torch.from_numpy(weight)
@@ -75,20 +76,20 @@ def below_each_other(weights: Sequence[TabledWeight]) -> TabledWeight | None:
         return None
 
     def read() -> Tables:
-        packed, lut, sparse = zip(*(each.read() for each in weights), strict=True)
-        return Tables(np.concatenate(packed), np.concatenate(lut), _joined(sparse, [each.shape[0] for each in weights]))
+        packed, lut = zip(*(each.read() for each in weights), strict=True)
+        return Tables(np.concatenate(packed), np.concatenate(lut))
 
     shape = sum(each.shape[0] for each in weights), weights[0].shape[1]
-    return replace(weights[0], shape=shape, sparse=sum(each.sparse for each in weights), read=read)
+    return replace(weights[0], shape=shape, read=read, sparse=_sparse_of(weights))
 
 
-def _joined(parts: Sequence[SparseRows | None], rows: Sequence[int]) -> SparseRows | None:
-    """Sparse matrices below each other, those without numbers being None."""
-    if not (found := [each for each in parts if each is not None]):
+def _sparse_of(weights: Sequence[TabledWeight]) -> SparseRows | None:
+    """The sparse matrices of `weights` below each other; None if none has one."""
+    if not (found := [each.sparse for each in weights if each.sparse is not None]):
         return None
     counts = [
-        np.zeros(count, np.int32) if each is None else np.diff(each.row_offsets)
-        for each, count in zip(parts, rows, strict=True)
+        np.zeros(each.shape[0], np.int32) if each.sparse is None else np.diff(each.sparse.row_offsets)
+        for each in weights
     ]
     offsets = np.concatenate([[0], np.cumsum(np.concatenate(counts))]).astype(np.int32)
     return SparseRows(

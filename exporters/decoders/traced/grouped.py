@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -178,16 +178,27 @@ def _constants(graph: ir.Graph, name: str, weight: GroupedWeight) -> dict[str, i
     made = {}
     for kind, (dtype, shape) in kinds.items():
 
-        def tensor(kind: str = kind) -> ir.TensorProtocol:
-            found = getattr(weight.read(), kind)
-            return ir.Tensor(np.ascontiguousarray(found.T if kind == MINIMUMS else found), name=f"{name}.{kind}")
+        def read(kind: str = kind) -> npt.NDArray[Any]:
+            found: npt.NDArray[Any] = getattr(weight.read(), kind)
+            return found.T if kind == MINIMUMS else found
 
-        made[kind] = initializer(graph, ir.LazyTensor(tensor, dtype, ir.Shape(shape), name=f"{name}.{kind}"))
+        made[kind] = read_later(graph, f"{name}.{kind}", dtype, shape, read)
     if weight.levels is not None:
         made["levels"] = initializer(graph, ir.Tensor(weight.levels, name=f"{name}.levels"))
     if weight.order is not None:
         made["order"] = initializer(graph, ir.Tensor(weight.order, name=f"{name}.order"))
     return made
+
+
+def read_later(
+    graph: ir.Graph, name: str, dtype: ir.DataType, shape: Sequence[int], read: Callable[[], npt.NDArray[Any]]
+) -> ir.Value:
+    """The initializer `name` with what `read` returns when the graph is written."""
+
+    def tensor() -> ir.TensorProtocol:
+        return ir.Tensor(np.ascontiguousarray(read()), name=name)
+
+    return initializer(graph, ir.LazyTensor(tensor, dtype, ir.Shape(shape), name=name))
 
 
 def initializer(graph: ir.Graph, tensor: ir.TensorProtocol) -> ir.Value:

@@ -3,13 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any
 
-import numpy as np
-import numpy.typing as npt
 import onnx_ir as ir
 
-from intaglio.exporters.checkpoints.quantized.tabled_weight import TabledWeight, Tables
+from intaglio.exporters.checkpoints.quantized.tabled_weight import SparseRows, TabledWeight, Tables
 from intaglio.exporters.decoders.traced.grouped import (
     ACTIVATION_BITS,
     FLOATS,
@@ -17,12 +14,11 @@ from intaglio.exporters.decoders.traced.grouped import (
     import_operators,
     initializer,
     products_by,
+    read_later,
     replace_product,
 )
 from intaglio.plugins.bit_packing import WORD
 from intaglio.plugins.registry import DOMAIN
-
-SPARSE = ("values", "columns", "row_offsets")  # as CsrMatMul gets them
 
 
 def keep_tables(model: ir.Model, weights: Mapping[ir.Value, TabledWeight]) -> None:
@@ -40,38 +36,24 @@ def keep_tables(model: ir.Model, weights: Mapping[ir.Value, TabledWeight]) -> No
 
 def _replace(graph: ir.Graph, node: ir.Node, weight: TabledWeight, constants: Mapping[str, ir.Value]) -> None:
     attributes = {"bits": weight.bits, "K": weight.shape[1], "activation_bits": ACTIVATION_BITS}
-    product = ir.node("LutMatMul", [node.inputs[0], constants["packed"], constants["lut"]], attributes, domain=DOMAIN)
+    tables = [constants[part] for part in Tables._fields]
+    product = ir.node("LutMatMul", [node.inputs[0], *tables], attributes, domain=DOMAIN)
     made = [product]
-    if weight.sparse:
-        sparse = [constants[part] for part in SPARSE]
+    if weight.sparse is not None:
+        sparse = [constants[part] for part in SparseRows._fields]
         made.append(ir.node("CsrMatMul", [node.inputs[0], *sparse, product.outputs[0]], domain=DOMAIN))
     replace_product(graph, node, product, made)
 
 
 def _constants(graph: ir.Graph, name: str, weight: TabledWeight) -> dict[str, ir.Value]:
-    """The inputs of the operators by their names, read from the checkpoint when the graph is written."""
+    """The inputs of the operators by their names; tables are read from the checkpoint when the graph is written."""
     channels, inputs = weight.shape
-    kinds = {
-        "packed": (WORDS, [channels, inputs * weight.bits // WORD]),
-        "lut": (FLOATS, [channels, 1 << weight.bits]),
+    packed, lut = [channels, inputs * weight.bits // WORD], [channels, 1 << weight.bits]
+    made = {
+        "packed": read_later(graph, f"{name}.packed", WORDS, packed, lambda: weight.read().packed),
+        "lut": read_later(graph, f"{name}.lut", FLOATS, lut, lambda: weight.read().lut),
     }
-    if weight.sparse:
-        kinds |= {
-            "values": (FLOATS, [weight.sparse]),
-            "columns": (WORDS, [weight.sparse]),
-            "row_offsets": (WORDS, [channels + 1]),
-        }
-    made = {}
-    for kind, (dtype, shape) in kinds.items():
-        full = f"{name}.{'sparse.' if kind in SPARSE else ''}{kind}"
-
-        def tensor(kind: str = kind, full: str = full) -> ir.TensorProtocol:
-            return ir.Tensor(np.ascontiguousarray(_part(weight.read(), kind)), name=full)
-
-        made[kind] = initializer(graph, ir.LazyTensor(tensor, dtype, ir.Shape(shape), name=full))
+    if weight.sparse is not None:
+        for part, array in weight.sparse._asdict().items():
+            made[part] = initializer(graph, ir.Tensor(array, name=f"{name}.sparse.{part}"))
     return made
-
-
-def _part(tables: Tables, kind: str) -> npt.NDArray[Any]:
-    found: npt.NDArray[Any] = getattr(tables.sparse if kind in SPARSE else tables, kind)
-    return found

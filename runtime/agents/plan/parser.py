@@ -9,7 +9,7 @@ from intaglio.runtime.agents.plan.argument_reader import DIGITS, SPACES, Argumen
 from intaglio.runtime.agents.plan.check import by_name, check_call, check_names
 from intaglio.runtime.agents.plan.plan import ENDINGS, Call, Join, PlanError, Reference, Value
 from intaglio.runtime.agents.plan.prose import ProseReader
-from intaglio.runtime.agents.plan.reader import LINE, SHOWN, PlanText
+from intaglio.runtime.agents.plan.reader import LINE, SHOWN, PlanText, quoted
 from intaglio.runtime.agents.plan.surrounding_text import BLANK
 from intaglio.runtime.agents.plan.text import MAX_NUMBER
 from intaglio.runtime.agents.tools.tool import Tool
@@ -90,11 +90,11 @@ class PlanParser:
                 break
             yield from self._line()
         self._check_mentioned()
-        if not self._has_calls:
-            error = self._prose.lost or (self._doubt if self.join is None else None)
-            if error is not None:
-                raise error
-        if not self._has_calls and self.join is None:
+        if self._has_calls:
+            return
+        if error := self._prose.lost or (self._doubt if self.join is None else None):
+            raise error
+        if self.join is None:
             self._text.fail("the plan has no call. Write calls such as 1. tool(arguments), and join() at the end")
 
     def _line(self) -> Generator[None, None, None]:
@@ -168,9 +168,8 @@ class PlanParser:
         `before`: what was read of it, after its number.
         """
         text = before + (yield from self._text.take(LINE))
-        shown = f"{text.strip()[:SHOWN]!r}" if text.strip() else "the end of the line"
         error = PlanError(
-            f"line {line}: got {shown} after the number {number}, expected the name of a tool and a parenthesis."
+            f"line {line}: got {quoted(text)} after the number {number}, expected the name of a tool and a parenthesis."
         )
         if self._has_calls or self._follows:
             raise error

@@ -14,6 +14,12 @@ SHOWN = 40  # characters of a plan in a message
 Reading = Generator[None, None, str]  # stops where the text does, until there is more
 
 
+def quoted(text: str) -> str:
+    """The rest of a line as a message shows it."""
+    text = text.strip()
+    return f"{text[:SHOWN]!r}" if text else "the end of the line"
+
+
 class PlanText:
     """Text in pieces. Reading from it is a generator that stops where a piece ends, until there is another one."""
 
@@ -29,8 +35,7 @@ class PlanText:
     def shown(self, before: str = "") -> Reading:
         """Return `before` and the rest of the line as a message shows them."""
         rest = yield from self.take(LINE, SHOWN)
-        text = f"{before}{rest}".strip()
-        return f"{text[:SHOWN]!r}" if text else "the end of the line"
+        return quoted(f"{before}{rest}")
 
     def take(self, pattern: re.Pattern[str], limit: int | None = None) -> Reading:
         """Read the characters of `pattern`, which matches any number of them; at most `limit`."""

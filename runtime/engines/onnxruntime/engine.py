@@ -11,6 +11,7 @@ import numpy as np
 from intaglio.bundle.bundle import MODEL, Axis, Bundle, TensorSpec
 from intaglio.errors import EngineError, one_line
 from intaglio.extras import load
+from intaglio.plugins.registry import PACKED
 from intaglio.processes.threads import check_threads, usable_threads
 from intaglio.runtime.adapters.adapters import Adapters
 from intaglio.runtime.adapters.side_path import add_side_paths
@@ -29,9 +30,6 @@ from intaglio.runtime.engines.open_options import Opening
 from intaglio.targets import TARGETS, Target
 
 EXTERNAL_DATA_FOLDER = "session.model_external_initializers_file_folder_path"  # for a model that is not a file
-
-# Operators whose kernels keep a copy of their weights: those of a bundle are mapped into memory, and so are there once.
-PACKING = {"GroupMatMul", "LutMatMul"}
 
 # Element type in ONNX Runtime -> in NumPy.
 DTYPES = {
@@ -90,7 +88,8 @@ class OnnxRuntimeEngine(Engine):
         attends = isinstance(source, Bundle) and source.manifest.decoder is not None and can_attend(TARGETS[target])
         if operators is not None and attends:
             operators = [*operators, OPERATOR, QUANTIZE]
-        packs = isinstance(source, Bundle) and not PACKING.isdisjoint(source.manifest.custom_operators)
+        # Kernels keep a copy of packed weights: those of a bundle are mapped into memory, and so are there once.
+        packs = isinstance(source, Bundle) and not PACKED.isdisjoint(source.manifest.custom_operators)
         if TARGETS[target].needs_gpu:
             self.memory = self._device = memory or DeviceMemory()
             self._owns_device = memory is None
