@@ -68,7 +68,7 @@ def packed_launch(
 
 
 def few_rows(depth: int, channels: Length) -> Length:
-    """The most rows of x for which the blocks are those of few rows."""
+    """The most rows of x that the blocks for few rows take."""
     if depth % STEP:
         return 0
     if not isinstance(channels, int):
