@@ -98,6 +98,7 @@ def measure(name: str, bundle: Path, file: Path, threads: int, rounds: int) -> R
 
 def decoding(session: DecoderSession, prompt: list[int]) -> float:
     """Our tokens a second after a prompt."""
+    session.rollback(0)
     token = int(session.prefill([prompt])[0].argmax())
     began = time.perf_counter()
     for _ in range(TOKENS):
@@ -107,6 +108,7 @@ def decoding(session: DecoderSession, prompt: list[int]) -> float:
 
 def prompted(session: DecoderSession, prompt: list[int]) -> float:
     """Our tokens of a prompt a second."""
+    session.rollback(0)
     began = time.perf_counter()
     session.prefill([prompt])
     return len(prompt) / (time.perf_counter() - began)
