@@ -52,7 +52,7 @@ def read_marian(folder: Path) -> Any:
     for piece in special:
         pieces[numbers[piece]] = (piece, lowest)
     tokenizer = tokenizers.Tokenizer(tokenizers.models.Unigram(pieces, numbers[UNKNOWN], False))
-    normalizers = [tokenizers.normalizers.Replace(HIDDEN, UNHIDDEN)]
+    normalizers: list[Any] = [tokenizers.normalizers.Replace(HIDDEN, UNHIDDEN)]
     if table := model.normalizer_spec.precompiled_charsmap:
         normalizers.insert(0, tokenizers.normalizers.Precompiled(table))
     if model.normalizer_spec.remove_extra_whitespaces:

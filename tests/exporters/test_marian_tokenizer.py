@@ -123,9 +123,9 @@ DAMAGE: dict[str, tuple[Callable[[Path], object], str]] = {
 
 @pytest.mark.parametrize("name", DAMAGE)
 def test_damaged_files_get_one_line(name: str, files: Path, tmp_path: Path) -> None:
-    damage, said = DAMAGE[name]
+    damage, message = DAMAGE[name]
     folder = Path(shutil.copytree(files, tmp_path / "files"))
     damage(folder)
-    with pytest.raises(SourceError, match=said) as raised:
+    with pytest.raises(SourceError, match=message) as raised:
         read_marian(folder)
     assert "\n" not in str(raised.value)

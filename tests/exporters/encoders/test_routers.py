@@ -83,7 +83,7 @@ def test_route_is_chosen_where_there_are_several(routed: Path, tmp_path: Path) -
 
 
 @pytest.mark.parametrize(
-    ("edit", "said"),
+    ("edit", "message"),
     [
         (lambda config: config["types"].clear(), "route query has a module 'query_0_Transformer' without a type"),
         (lambda config: config["structure"].update(query=[]), "route query has no modules"),
@@ -98,9 +98,9 @@ def test_route_is_chosen_where_there_are_several(routed: Path, tmp_path: Path) -
     ],
 )
 def test_damaged_routes_get_one_line(
-    edit: Callable[[dict[str, Any]], object], said: str, routed: Path, tmp_path: Path
+    edit: Callable[[dict[str, Any]], object], message: str, routed: Path, tmp_path: Path
 ) -> None:
-    with pytest.raises(SourceError, match=said):
+    with pytest.raises(SourceError, match=message):
         export(changed(routed, tmp_path, edit), tmp_path / "bundle", route="query")
     assert not (tmp_path / "bundle").exists()
 
