@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from intaglio.exporters.decoders.written import gpt2, llama, mistral, opt, qwen2, qwen3
 from intaglio.exporters.encoder_decoders.written import mt5, t5, umt5
-from intaglio.exporters.encoders import bert, camembert, causal, distilbert, roberta, xlm_roberta
+from intaglio.exporters.encoders import bert, camembert, distilbert, roberta, xlm_roberta
 from intaglio.exporters.speech import conformer, squeezeformer
 
 ENCODERS = (
@@ -13,10 +13,6 @@ ENCODERS = (
     roberta.FAMILY,
     xlm_roberta.FAMILY,
     camembert.FAMILY,
-)
-SENTENCE_ENCODERS = (
-    *ENCODERS,
-    *causal.FAMILIES,
 )
 DECODERS = (
     gpt2.FAMILY,

@@ -21,7 +21,7 @@ from intaglio.exporters.encoder_decoders.written.export import export_encoder_de
 from intaglio.exporters.encoders.export import export_encoder
 from intaglio.exporters.encoders.reference import load_encoder
 from intaglio.exporters.encoders.traced import find_backbone, find_decoder, find_decoder_head, find_traced_encoder
-from intaglio.exporters.families import DECODERS, ENCODER_DECODERS, ENCODERS, SENTENCE_ENCODERS, SPEECH
+from intaglio.exporters.families import DECODERS, ENCODER_DECODERS, ENCODERS, SPEECH
 from intaglio.exporters.image_text.export import export_image_text
 from intaglio.exporters.image_text.family import find_image_text
 from intaglio.exporters.image_text.reference import load_image_text
@@ -37,7 +37,7 @@ from intaglio.exporters.vision.reference import load_vision
 
 KINDS = (
     Kind(ENCODERS, export_encoder, load_encoder),
-    Kind(SENTENCE_ENCODERS, export_encoder, load_encoder, any_architecture=True, in_sentence_folders=True),
+    Kind(ENCODERS, export_encoder, load_encoder, any_architecture=True, in_sentence_folders=True),
     Kind(DECODERS, export_decoder, load_decoder),
     Kind(ENCODER_DECODERS, export_encoder_decoder, load=None),
     Kind((WHISPER,), export_transcriber, load=None),

@@ -25,8 +25,7 @@ class EncoderDescription:
     family: EncoderFamily
     architecture: str
     head: SentenceHead | None
-    positions: int  # the maximum tokens of a sequence, within the window
-    window: int | None  # tokens that a token attends to, if they are fewer; it is not in the graph
+    positions: int  # the maximum tokens of a sequence
 
     @property
     def task(self) -> str:
@@ -74,11 +73,7 @@ def describe_encoder(checkpoint: Checkpoint, family: EncoderFamily) -> EncoderDe
     if head and not head.embeds:
         _check_head(checkpoint, family, head, architecture)
     positions = family.max_length(checkpoint.config)
-    window = family.window(checkpoint.config) or positions
-    within = min(positions, window)
-    described = EncoderDescription(
-        family, architecture or family.architecture, head, within, window if window < positions else None
-    )
+    described = EncoderDescription(family, architecture or family.architecture, head, positions)
     if described.task == "classify":
         described.activation(checkpoint.config)  # which is refused before the long work begins
     return described

@@ -29,7 +29,6 @@ class EncoderFamily(Family):
     counts_padding: bool = False  # positions count from the first column, padding or not
     returns_pooled: bool = False  # without a head, what a pooler computes is an output, too
     causal: bool = False  # a token attends only to those before it
-    window: Callable[[Mapping[str, Any]], int | None] = lambda _: None  # and only to this number of them, with itself
 
     @property
     def architectures(self) -> Collection[str]:
@@ -39,15 +38,10 @@ class EncoderFamily(Family):
     @property
     def learned_positions(self) -> bool:
         """See `Family`."""
-        return not self.causal
+        return True
 
     def check(self, config: Mapping[str, Any], where: str) -> None:
-        """See `Family`: other positions and masks, and impossible numbers of layers, are not supported."""
-        for key, accepted in (("is_causal", True), ("use_bidirectional_attention", False)):
-            if self.causal and config.get(key, accepted) is not accepted:
-                raise SourceError(
-                    f"{where}: config.json: {key} is not supported for {self.architecture}. Choose another model."
-                )
+        """See `Family`: other positions, and impossible numbers of layers, are not supported."""
         if (positions := config.get("position_embedding_type", "absolute")) != "absolute":
             raise SourceError(f"{where}: position embeddings of type {positions!r} are not supported, only 'absolute'.")
         for key in ("num_hidden_layers", "n_layers"):

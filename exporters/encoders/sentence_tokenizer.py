@@ -120,7 +120,7 @@ def _refuse(where: Path, key: str, value: object, fix: str) -> NoReturn:
 def sentence_tokenizer(checkpoint: Checkpoint, described: EncoderDescription) -> SentenceTokenizer | None:
     """The tokenizer of `checkpoint` as the library makes it; None if it is not from sentence-transformers.
 
-    Raises `SourceError` for settings that are not supported, and for texts longer than a sliding window.
+    Raises `SourceError` for settings that are not supported.
     """
     head = described.head
     if head is None:
@@ -137,12 +137,6 @@ def sentence_tokenizer(checkpoint: Checkpoint, described: EncoderDescription) ->
             checkpoint.folder / "tokenizer_config.json", "padding_side", "left", "an embedding would depend on others"
         )
     limit = _limit(tokenizer, "model_max_length" in options, checkpoint, settings, where)
-    if described.window is not None and limit > described.window:
-        raise SourceError(
-            f"{checkpoint.folder}: texts of up to {limit} tokens, and a sliding window of {described.window}, which is "
-            f"not supported for embeddings. If your texts are shorter, set max_seq_length to {described.window} in "
-            f"{where.name}."
-        )
     limit = min(limit, described.positions)
     backend = tokenizer.backend_tokenizer
     if settings.get("do_lower_case"):

@@ -44,7 +44,7 @@ def source(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="module")
 def bundle(source: Path) -> Path:
-    export(str(source), source.parent / "bundle", check=False)
+    export(str(source), source.parent / "bundle")
     return source.parent / "bundle"
 
 
