@@ -44,6 +44,6 @@ class Kind:
         """The family of a config.json, or None if it is of another kind."""
         family = next((each for each in self.families if each.model_type == config.get("model_type")), None)
         listed = "" if self.any_architecture else listed_architecture(config)
-        if family is None or not family.takes(config):
+        if family is None:
             return self.other(config)
         return family if not listed or listed in family.architectures else None

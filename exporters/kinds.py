@@ -12,7 +12,6 @@ from intaglio.exporters.checkpoints.quantized.methods import not_read
 from intaglio.exporters.decoders.reference import load_decoder
 from intaglio.exporters.decoders.traced.export import export_traced_decoder
 from intaglio.exporters.decoders.traced.family import find_traced
-from intaglio.exporters.decoders.written.export import export_decoder
 from intaglio.exporters.encoder_decoders.speech.export import export_transcriber
 from intaglio.exporters.encoder_decoders.speech.family import WHISPER
 from intaglio.exporters.encoder_decoders.traced.export import export_traced_encoder_decoder
@@ -38,7 +37,7 @@ from intaglio.exporters.vision.reference import load_vision
 KINDS = (
     Kind(ENCODERS, export_encoder, load_encoder),
     Kind(ENCODERS, export_encoder, load_encoder, any_architecture=True, in_sentence_folders=True),
-    Kind(DECODERS, export_decoder, load_decoder),
+    Kind(DECODERS, export_traced_decoder, load_decoder, ("context",)),
     Kind(ENCODER_DECODERS, export_encoder_decoder, load=None),
     Kind((WHISPER,), export_transcriber, load=None),
     Kind(SPEECH, export_speech, load_speech, ("features",), checked_as, any_architecture=True),

@@ -19,7 +19,7 @@ class KnownModel(msgspec.Struct, frozen=True):
 
     model_type: str  # as in config.json
     task: str
-    graph: str  # "written" by hand, or "traced"
+    graph: str  # how its graph is made: "traced"
     tested: list[str]  # what was compared with the source model
     recipes: list[str]  # of `compress`
     strategies: list[str]  # of `generate`

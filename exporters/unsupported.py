@@ -9,7 +9,6 @@ from typing import Any
 from intaglio.display.nearest import nearest
 from intaglio.errors import SourceError
 from intaglio.exporters.checkpoints.family import Family, listed_architecture
-from intaglio.exporters.decoders.written import llama
 from intaglio.exporters.encoder_decoders.speech.family import WHISPER
 from intaglio.exporters.families import SPEECH
 
@@ -23,6 +22,7 @@ OTHER_TOOLS = {  # a key of config.json -> the tool that writes it
     "n_kv_heads": "Mistral or Meta",
 }
 IMAGE_KEYS = {"image_size", "vision_config", "num_channels", "image_token_id", "image_token_index"}
+LLAMA = "LlamaForCausalLM"
 LLAMA_KEYS = {"rms_norm_eps", "num_key_value_heads", "rope_theta"}  # of most later decoders
 SPEECH_KEYS = {"num_mel_bins", "feat_extract_norm", "conv_kernel", "audio_config", "num_feat_extract_layers"}
 
@@ -58,8 +58,8 @@ def _nearest(architecture: str, model_type: str, config: Mapping[str, Any], supp
         names = [family.architecture for family in (*SPEECH, WHISPER)]
     if not names and head:
         names = [name for name in supported if name.endswith(head[0])]
-    if llama.FAMILY.architecture in names and LLAMA_KEYS & config.keys():
-        names = [llama.FAMILY.architecture]
+    if LLAMA in names and LLAMA_KEYS & config.keys():
+        names = [LLAMA]
     if not names:
         like = nearest(model_type, supported.values(), cutoff=0)
         names = [name for name, family in supported.items() if family == like]

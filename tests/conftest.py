@@ -5,6 +5,7 @@ from __future__ import annotations
 import fcntl
 import functools
 import gc
+import hashlib
 import importlib.util
 import io
 import json
@@ -13,7 +14,7 @@ import shutil
 import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import pytest
 from chat_bundles import chat_bundle
@@ -22,7 +23,7 @@ from early_exits import save_early_exit
 from hypothesis import settings
 from speech_bundles import export_recogniser
 from threadpoolctl import threadpool_limits
-from tiny_decoders import CHAT, save_decoder, write_byte_tokenizer
+from tiny_decoders import CHAT, MadeDecoder
 from tiny_encoder_decoders import save_encoder_decoder
 from tiny_encoders import write_letter_tokenizer
 from tiny_image_text import save_image_text
@@ -205,6 +206,13 @@ def traced_once(once: Once) -> None:
     trace_once(once)
 
 
+@pytest.fixture(autouse=True)
+def _traced_once(request: pytest.FixtureRequest) -> None:
+    """The same in every test of a process that has torch, which takes seconds to import."""
+    if "torch" in sys.modules:
+        request.getfixturevalue("traced_once")
+
+
 @pytest.fixture(scope="session")
 def make_checkpoint(tmp_path_factory: pytest.TempPathFactory, traced_once: None) -> Callable[..., Path]:
     """A function that saves a small random checkpoint of an architecture with a tokenizer, as transformers does."""
@@ -284,15 +292,15 @@ def recogniser(once: Once) -> Path:
 
 
 @pytest.fixture(scope="session")
-def make_decoder(tmp_path_factory: pytest.TempPathFactory) -> Callable[..., tuple[Path, Path]]:
-    """A function that creates a small random decoder of a family: its checkpoint and its bundle, read-only."""
+def make_decoder(once: Once, traced_once: None) -> Callable[..., tuple[Path, Path]]:
+    """A function that creates a small random decoder of a family: its checkpoint and its bundle, read-only.
+
+    Equal requests return the same, also in other workers; a bundle that is not looked at is not exported.
+    """
 
     def make(family: str, chat: str | None = None, **options: Any) -> tuple[Path, Path]:
-        folder = tmp_path_factory.mktemp(family)
-        checkpoint = save_decoder(folder / "checkpoint", family, **options)
-        write_byte_tokenizer(checkpoint, chat)
-        export(str(checkpoint), folder / "bundle", check=False)
-        return checkpoint, folder / "bundle"
+        digest = hashlib.sha256(repr((chat, sorted(options.items()))).encode()).hexdigest()[:16]
+        return cast(tuple[Path, Path], MadeDecoder(once, f"decoders/{family}-{digest}", family, chat, options))
 
     return make
 

@@ -29,10 +29,6 @@ class Family:
         """Lengths of config.json that no model of the family has; their values do not matter."""
         return ()
 
-    def takes(self, config: Mapping[str, Any]) -> bool:
-        """Whether it can export a config.json of its `model_type`; another kind may where this does not."""
-        return True
-
     def check(self, config: Mapping[str, Any], where: str) -> None:
         """Raise `SourceError` for settings of config.json that the export does not support; `where` names it."""
 

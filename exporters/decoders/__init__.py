@@ -1,1 +1,1 @@
-"""Decoders: one file per family, and the classes that write their graph."""
+"""Decoders: their modules, caches and operators, the tracer, and graphs that other tools wrote."""

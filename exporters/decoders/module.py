@@ -1,6 +1,6 @@
 """A causal language model of `transformers` with the inputs and outputs of our decoders. Imports torch.
 
-Run, it is the reference of a bundle; traced, it becomes the graph of the families that are not written.
+Run, it is the reference of a bundle; traced, it becomes the graph.
 """
 
 from __future__ import annotations
@@ -154,6 +154,10 @@ class TransferModule(DraftedModule):
 
     inputs = (DRAFT_INDICES, DRAFT_POSITIONS, DRAFT_MASK)
 
+    def __init__(self, model: Any, drafts: Drafts, matrices: Mapping[str, Tensor]):
+        super().__init__(model, drafts, matrices)
+        self._last = model.config.get_text_config().max_position_embeddings - 1 - self._first
+
     def compute(
         self, input_ids: Tensor, step: Step, logit_indices: Tensor, cache: Any, *further: Tensor
     ) -> tuple[Tensor, ...]:
@@ -166,7 +170,8 @@ class TransferModule(DraftedModule):
             return torch.cat([rows_at(states, logit_indices), by_step.transpose(1, 2).flatten(1, 2)], 1)
 
         every = with_pseudo_rows(input_ids, draft_indices, steps)
-        longer = step.with_rows(draft_positions, draft_mask)
+        # Drafts beyond the end never become text, but a table of positions has no rows for them.
+        longer = step.with_rows(draft_positions.clamp(max=self._last), draft_mask)
         layers = self._record.layers
         with transferring(
             self._network, list(self.drafts), layers, draft_indices, tokens, cached=True, rows_at=rows_at
@@ -227,7 +232,7 @@ class SaturationModule(DecoderModule):
         saturation = Saturation(thresholds[:, None, None])
         with saturation.watching(self._network, branch):
             logits = self._logits(input_ids, step, cache, lambda states: rows_at(states, logit_indices))
-        assert saturation.blocks_run is not None
+        assert saturation.blocks_run is not None, "early exits need at least two blocks"
         return logits, rows_at(saturation.blocks_run, logit_indices)[..., 0]
 
 

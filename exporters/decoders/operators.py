@@ -131,9 +131,11 @@ def attention(
     softcap  the scores become softcap · tanh(score / softcap)
     sinks    [heads], one more score in each softmax, which is no slot's
 
-    Returns [batch, heads, tokens, value_dim]. The queries are scaled, not the scores: see `GraphWriter.attend`. What
-    the operator lacks, in ONNX or in TensorRT (caps, sinks, keys and values of different widths or computed from those
-    of the cache, with which TensorRT crashes), is computed from products, which do not copy the cache either.
+    Returns [batch, heads, tokens, value_dim]. The queries are scaled, and not the scores: ONNX Runtime (1.31) has a
+    kernel for the scores of one token that takes no factor. With another one it packs the keys first, which takes two
+    to three times as long. What the operator lacks, in ONNX or in TensorRT (caps, sinks, keys and values of different
+    widths or computed from those of the cache, with which TensorRT crashes), is computed from products, which do not
+    copy the cache either.
     """
 
     def compute() -> Tensor:

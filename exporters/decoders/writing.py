@@ -1,4 +1,4 @@
-"""What both ways to export a decoder write: its entry in the manifest, and the bundle."""
+"""What an exported decoder consists of: its entry in the manifest, and the bundle."""
 
 from __future__ import annotations
 

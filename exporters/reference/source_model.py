@@ -178,7 +178,10 @@ def tracing_errors(checkpoint: Checkpoint, architecture: str, step: str = "trace
 def _check_complete(checkpoint: Checkpoint, architecture: str, blocks: str, report: dict[str, Any]) -> None:
     """Reject a checkpoint with missing weights, which the library would fill randomly, or with too many blocks."""
     missing = sorted(str(key) for key in report.get("missing_keys") or [] if not str(key).endswith(IN_TRAINING))
-    mismatched = sorted(str(entry[0]) for entry in report.get("mismatched_keys") or [])  # name, shape, shape
+    mismatched = sorted(
+        f"{name}: got {list(found)}, expected {list(expected)}"
+        for name, found, expected in report.get("mismatched_keys") or []
+    )
     unused = sorted(str(key) for key in report.get("unexpected_keys") or [] if f"{blocks}." in str(key))
     if missing or mismatched:
         named = ", ".join((missing + mismatched)[:3])

@@ -48,10 +48,6 @@ class CheckpointWeights:
         self.tied = tie and self._one(f"{HEAD}.weight", self.table)
         self._copies = {path for path in copies if self._one(f"{path}.weight", self.table)}
 
-    def add(self, tensors: Mapping[str, FloatTensor]) -> None:
-        """Add tensors that are not part of the checkpoint, under their own names."""
-        self._tensors.update(tensors)
-
     def table_of(self, path: str) -> str:
         """The name of the weight that the embedding at `path` reads."""
         return self.table if path in self._copies else f"{path}.weight"
@@ -107,20 +103,6 @@ class CheckpointWeights:
                     f"{self._folder}: {len(unused)} weights belong to layers beyond those in config.json "
                     f"({unused[0]}…). Fix its number of layers."
                 )
-
-
-class DecoderWeights(CheckpointWeights):
-    """The weights of a decoder. A checkpoint saved without the head has shorter names; here they are complete."""
-
-    def __init__(
-        self, folder: Path, tensors: Mapping[str, FloatTensor], base: str, blocks: str, embedding: str, tie: bool
-    ):
-        """`base`: the path of the model below its head; the others as in `CheckpointWeights`."""
-        whole = any(name.startswith(f"{base}.") for name in tensors)
-        named = {
-            name if whole or name == f"{HEAD}.weight" else f"{base}.{name}": mapped for name, mapped in tensors.items()
-        }
-        super().__init__(folder, named, [blocks], embedding, tie)
 
 
 def _never() -> ir.TensorProtocol:

@@ -1,8 +1,7 @@
-"""Write a graph node by node: the operators that all families use.
+"""Write a graph node by node: the operators of families whose graphs are not traced.
 
-Models that generate text are not traced: their graph is written from config.json, in standard operators of opset 24.
-So the export saves the tracer's time and memory, a norm is one node, and names are meaningful. The weights stay unread
-in their files, under the names of the checkpoint's modules.
+They are written from config.json, in standard operators of opset 24. The weights stay unread in their files, under the
+names of the checkpoint's modules.
 """
 
 from __future__ import annotations
@@ -46,24 +45,19 @@ class GraphWriter:
         self._scopes: list[str] = []
         self._counts: dict[str, int] = {}
         self._graph = ir.Graph(inputs, [], nodes=[], opset_imports={"": OPSET}, name=name)
-        self._written = self._graph  # where nodes are appended: the graph, or a branch of it
         self.model = ir.Model(
             self._graph, ir_version=IR_VERSION, producer_name="intaglio", producer_version=__version__
         )
 
     @contextmanager
     def module(self, path: str) -> Iterator[None]:
-        """Write the module at `path` inside this block; the last value written is the module's output.
-
-        If that value is inside a branch, the module is not recorded: values of a branch are not visible from outside.
-        """
+        """Write the module at `path` inside this block; the last value written is the module's output."""
         self._scopes.append(path)
         yield
         self._scopes.pop()
-        last = self._written[-1].outputs[0].name
+        last = self._graph[-1].outputs[0].name
         assert last is not None
-        if self._written is self._graph:
-            self.layers[path] = last
+        self.layers[path] = last
 
     def op(self, op_type: str, inputs: Sequence[ir.Value | None], outputs: int = 1, **attributes: Any) -> ir.Value:
         """Append a node and return its first output."""
@@ -80,7 +74,7 @@ class GraphWriter:
         )
         for index, value in enumerate(node.outputs):
             value.name = name if outputs == 1 else f"{name}_output_{index}"
-        self._written.append(node)
+        self._graph.append(node)
         return list(node.outputs)
 
     def constant(self, name: str, numbers: Any, dtype: ir.DataType = ir.DataType.INT64) -> ir.Value:
@@ -111,32 +105,17 @@ class GraphWriter:
         with self.module(path):
             return self.op("Gather", [self.weight(self.weights.table_of(path), [rows, width]), ids], axis=0)
 
-    def linear(
-        self,
-        path: str,
-        x: ir.Value,
-        inputs: int,
-        outputs: int,
-        bias: bool = True,
-        conv1d: bool = False,
-    ) -> ir.Value:
-        """x·W (+ b). `conv1d`: the checkpoint stores W as [inputs, outputs] (transformers' Conv1D), not as Linear."""
+    def linear(self, path: str, x: ir.Value, inputs: int, outputs: int, bias: bool = True) -> ir.Value:
+        """x·W (+ b)."""
         with self.module(path):
-            shape = [inputs, outputs] if conv1d else [outputs, inputs]
-            product = self.op("MatMul", [x, self.weight(f"{path}.weight", shape, not conv1d)])
+            product = self.op("MatMul", [x, self.weight(f"{path}.weight", [outputs, inputs], transposed=True)])
             return self.op("Add", [product, self.weight(f"{path}.bias", [outputs])]) if bias else product
 
-    def layer_norm(self, path: str, x: ir.Value, width: int, epsilon: float, affine: bool = True) -> ir.Value:
-        """LayerNorm over the last axis; without `affine` it has scale 1 and no bias."""
+    def layer_norm(self, path: str, x: ir.Value, width: int, epsilon: float) -> ir.Value:
+        """LayerNorm over the last axis."""
         with self.module(path):
-            scale = self.weight(f"{path}.weight", [width]) if affine else self.constant("ones", [1] * width, self.dtype)
-            bias = [self.weight(f"{path}.bias", [width])] if affine else []
-            return self.op("LayerNormalization", [x, scale, *bias], axis=-1, epsilon=epsilon)
-
-    def rms_norm(self, path: str, x: ir.Value, width: int, epsilon: float) -> ir.Value:
-        """RMSNorm over the last axis."""
-        with self.module(path):
-            return self.op("RMSNormalization", [x, self.weight(f"{path}.weight", [width])], axis=-1, epsilon=epsilon)
+            parameters = [self.weight(f"{path}.{name}", [width]) for name in ("weight", "bias")]
+            return self.op("LayerNormalization", [x, *parameters], axis=-1, epsilon=epsilon)
 
     def activation(self, name: str, x: ir.Value) -> ir.Value:
         """The activation that `transformers` calls `name`. Raises `SourceError` for an unknown one."""

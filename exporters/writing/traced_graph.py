@@ -47,6 +47,7 @@ def quiet() -> Iterator[None]:
     """Keep the tracer's progress and warnings off the terminal; errors are raised."""
     levels = {
         "onnxscript.optimizer._constant_folding": logging.ERROR,
+        "onnx_ir.passes.common.initializer_deduplication": logging.ERROR,
         "torch.onnx": logging.ERROR,
         "torch._subclasses.fake_tensor": logging.CRITICAL,
         "torch.fx.experimental.symbolic_shapes": logging.CRITICAL,
@@ -123,7 +124,7 @@ def name_nodes(model: ir.Model, graph: str) -> None:
     """
     model.graph.name = graph
     counts: Counter[str] = Counter()
-    for node in model.graph:
+    for node in (each for outer in model.graph for each in (*inside(outer), outer)):
         name = f"{(scopes(node) or [graph])[-1]}/{node.op_type}"
         counts[name] += 1
         node.name = name if counts[name] == 1 else f"{name}_{counts[name]}"
@@ -132,11 +133,22 @@ def name_nodes(model: ir.Model, graph: str) -> None:
                 value.name = node.name if len(node.outputs) == 1 else f"{node.name}_output_{index}"
 
 
+def inside(node: ir.Node) -> list[ir.Node]:
+    """The nodes in the branches of `node`."""
+    branches = [each.as_graph() for each in node.attributes.values() if each.type == ir.AttributeType.GRAPH]
+    return [each for branch in branches for each in branch]
+
+
 def module_outputs(model: ir.Model, module: torch.nn.Module) -> dict[str, str]:
-    """Module path -> the value computed last in it, for every module of the graph, in execution order."""
+    """Module path -> the value computed last in it, for every module of the graph, in execution order.
+
+    A module that computes it in a branch is left out: values of a branch are not visible from outside.
+    """
     paths = {name for name, _ in module.named_modules()}
     last: dict[str, str] = {}
     for node in model.graph:
+        for path in (path for each in inside(node) for path in scopes(each)):
+            last.pop(path, None)
         for path in scopes(node):
             if path in paths and node.outputs[0].name:
                 last.pop(path, None)

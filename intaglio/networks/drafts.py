@@ -38,20 +38,6 @@ class Drafts(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     layers: tuple[int, ...] = ()  # hidden transfer: the block, from 0, before which each step is inserted
 
 
-HEAD_ROWS = "head_rows"  # the axis of the head's input: the tokens whose logits are needed, and the drafts
-
-
-def rows_after(steps: int) -> str:
-    """The axis of a graph's states after `steps` steps of hidden transfer were appended to the tokens."""
-    return f"rows_after_{steps}"
-
-
-def draft_axes(drafts: int, tokens: int, wanted: int, drafting: int) -> dict[str, int]:
-    """The lengths of the axes of drafts in a graph that drafts after `drafting` of the tokens."""
-    after = {rows_after(steps): tokens + steps * drafting for steps in range(1, drafts + 1)}
-    return after | {HEAD_ROWS: wanted + drafts * drafting, "drafting": drafting, "drafted": drafts * drafting}
-
-
 def matrix_path(step: int) -> str:
     """The path of the linear layer of a step, from 0; its weight [outputs, inputs] is `<path>.weight`."""
     return f"drafts.{step}"

@@ -49,8 +49,9 @@ class Saturation:
     def __init__(self, thresholds: Tensor):
         """`thresholds`: float32 [batch, 1, 1]."""
         self._thresholds = thresholds
-        self._staying: Tensor | None = None  # bool [batch, tokens, 1]: runs through the next block; None: all do
-        self.blocks_run: Tensor | None = None  # int64 [batch, tokens, 1]
+        self._entered: Tensor | None = None  # the states before the current block
+        self._staying: Tensor | None = None  # bool [batch, tokens, 1]: runs through the current block; None: all do
+        self.blocks_run: Tensor | None = None  # int64 [batch, tokens, 1], with the current block
 
     @contextmanager
     def watching(self, model: Any, select: Any = torch.where) -> Iterator[None]:
@@ -59,17 +60,21 @@ class Saturation:
         `select(staying, new, old)` returns the states after a block.
         """
 
-        def change(old: Tensor, new: Tensor) -> Tensor:
-            states: Tensor = new if self._staying is None else select(self._staying, new, old)
-            ran = torch.ones_like(states[..., :1], dtype=torch.int64) if self._staying is None else self._staying.long()
-            self.blocks_run = ran if self.blocks_run is None else self.blocks_run + ran
-            staying = ~(_cosine(old, states) > self._thresholds)
-            self._staying = staying if self._staying is None else self._staying & staying
+        def enter(states: Tensor) -> Tensor:
+            if self._entered is not None:
+                staying = ~(_cosine(self._entered, states) > self._thresholds)
+                self._staying = staying if self._staying is None else self._staying & staying
+                self.blocks_run = self._staying.long() + (1 if self.blocks_run is None else self.blocks_run)
+            self._entered = states
             return states
+
+        def leave(old: Tensor, new: Tensor) -> Tensor:
+            return new if self._staying is None else select(self._staying, new, old)
 
         with ExitStack() as hooks:
             for block in blocks(model):
-                hooks.enter_context(after(block, change))
+                hooks.enter_context(before(block, enter))
+                hooks.enter_context(after(block, leave))
             yield
 
 

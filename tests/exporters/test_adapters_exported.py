@@ -45,7 +45,7 @@ def assert_as_merged(model: Any, bundle: Path) -> None:
     assert list(found.tokens) == expected
 
 
-def test_written_decoder(tmp_path: Path, intaglio: Program) -> None:
+def test_llama(tmp_path: Path, intaglio: Program) -> None:
     checkpoint = save_decoder(tmp_path / "llama", "llama", tie_word_embeddings=True)
     adapter = save_adapter(
         checkpoint, tmp_path / "tuned", target_modules=LAYERS, modules_to_save=["lm_head"], use_dora=True

@@ -67,8 +67,8 @@ def shift_positions(model: ir.Model, module: str) -> None:
 
 
 def shift_slots(model: ir.Model, module: str) -> None:
-    """Keys and values are written to the slot after their own."""
-    rewire(model, "write_start", lambda op, each: op("Add", each, constant(op, 1)))
+    """Keys and values are written to the slot before their own."""
+    rewire(model, "write_start", lambda op, each: op("Max", op("Sub", each, constant(op, 1)), constant(op, 0)))
 
 
 def widen(op: Any, mask: ir.Value, axis: int) -> ir.Value:

@@ -11,6 +11,7 @@ from typing import Any
 import numpy as np
 import onnx_ir as ir
 import pytest
+from covering import few
 from tiny_decoders import FAMILIES, save_decoder
 from tiny_encoder_decoders import save_encoder_decoder
 from tiny_speech import save_recogniser
@@ -50,7 +51,7 @@ def check_finite(bundle: Path) -> None:
     assert largest == 65504
 
 
-@pytest.mark.parametrize("family", SAVED)
+@pytest.mark.parametrize("family", few(SAVED, ["llama", "t5"]))
 def test_weights_beyond_float16_are_clamped_in_every_family(family: str, tmp_path: Path) -> None:
     checkpoint = SAVED[family](tmp_path / "checkpoint")
     overflow(checkpoint)

@@ -16,7 +16,6 @@ from intaglio.bundle.bundle import Bundle
 from intaglio.exporters.checkpoints.checkpoint import Checkpoint
 from intaglio.exporters.decoders.check import stepwise_outputs
 from intaglio.exporters.decoders.reference import source_model
-from intaglio.exporters.decoders.written.family import DecoderFamily
 from intaglio.exporters.encoder_decoders.check import Pair, outputs_of
 from intaglio.exporters.files.computed_tensor import ComputedTensor
 from intaglio.exporters.kinds import find_kind
@@ -44,7 +43,6 @@ def test_streamed_weights_give_the_same_outputs(
         in_bfloat16(folder)
     checkpoint = Checkpoint.open(str(folder))
     _, found = find_kind(checkpoint.config, str(folder))
-    assert isinstance(found, DecoderFamily)
     monkeypatch.setattr(streamed_weights, "READ_ABOVE", 1000)
     monkeypatch.setattr(streamed_weights, "CHUNK", 1000)
     with torch.inference_mode():

@@ -11,7 +11,6 @@ import msgspec
 
 from intaglio.bundle.bundle import Bundle
 from intaglio.bundle.model_file import load
-from intaglio.networks.drafts import draft_axes
 from intaglio.runtime.generation.scheduling.generated import Generated
 from intaglio.runtime.sessions.step import exit_outputs, whole_outputs
 from intaglio.runtime.strategies.contract import Author, Calls, Tokens
@@ -78,8 +77,16 @@ def _decoder(bundle: Bundle, author: Author, outputs: Collection[str] | None) ->
     drafts = bundle.manifest.decoder.drafts if bundle.manifest.decoder else 0
 
     def at_lengths(tokens: int, capacity: int, source: int, drafting: int) -> Work:
-        axes = {"batch": 1, "tokens": tokens, "positions_wanted": tokens, "capacity": capacity, "source": source}
-        return work(model, axes | draft_axes(drafts, tokens, tokens, drafting), outputs)
+        axes = {
+            "batch": 1,
+            "tokens": tokens,
+            "positions_wanted": tokens,
+            "capacity": capacity,
+            "source": source,
+            "drafting": drafting,
+            "drafted": drafts * drafting,
+        }
+        return work(model, axes, outputs)
 
     corners = {corner: at_lengths(*corner) for corner in itertools.product((1, 2), repeat=4)}
 

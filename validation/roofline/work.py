@@ -15,7 +15,7 @@ from dataclasses import dataclass
 import onnx_ir as ir
 
 from intaglio.plugins import DOMAIN, operation_counts
-from intaglio.plugins.nodes import attributes, lengths, operator_of
+from intaglio.plugins.nodes import attributes, operator_of
 from intaglio.runtime.sessions.step import CROSS, PAST
 
 Shape = tuple[int, ...]
@@ -76,12 +76,12 @@ def _needed(graph: ir.Graph, outputs: Collection[str]) -> Iterable[ir.Node]:
 
 
 def _shape(value: ir.Value | None, axes: Mapping[str, int]) -> Shape | None:
-    """The lengths of a value's axes; None if one of them is unknown."""
-    known = None if value is None else lengths(value)
-    if known is None:
+    """The lengths of a value's axes, which may follow from those of `axes`; None if one of them is unknown."""
+    if value is None or value.shape is None:
         return None
-    found = [axes.get(length) if isinstance(length, str) else length for length in known]
-    return None if None in found else tuple(length for length in found if length is not None)
+    shape = ir.Shape([axes.get(str(length), length) for length in value.shape]).evaluate(axes)
+    found = tuple(length for length in shape if isinstance(length, int))
+    return found if len(found) == len(shape) else None
 
 
 def _operations(node: ir.Node, inputs: list[Shape | None], made: list[Shape | None]) -> int:

@@ -23,7 +23,7 @@ from intaglio.exporters.files.config import integer
 from intaglio.exporters.reference.check import Checked, block_outputs, check_needed
 from intaglio.exporters.reference.source_model import deferred_model, tracing_errors
 from intaglio.extras import load
-from intaglio.networks.drafts import MATRICES, RECORD, unsuited
+from intaglio.networks.drafts import HIDDEN_TRANSFER, MATRICES, RECORD, matrix_path, unsuited
 from intaglio.networks.layer_kinds import CHUNKED, SLIDING, layer_kinds
 from intaglio.networks.positions import first_position
 
@@ -78,9 +78,9 @@ def export_traced_decoder(
         model = deferred_model(checkpoint, family.architecture, blocks_path)
         config, blocks = model.config, blocks_path(model)
         check_context(config.get_text_config(), context, str(checkpoint.folder))
-        _check_drafts(checkpoint, config.get_text_config())
-        _check_windows(checkpoint, config.get_text_config())
-        if bounds is None:
+        _check_drafts(checkpoint, model)
+        _check_settings(checkpoint, model)
+        if bounds is None and not family.proven:
             raise check_needed(f"the graph of a {family.architecture} is traced", by_layer=True)
         fix_frequencies(model, context)
         vocabulary = int(model.get_output_embeddings().weight.shape[0])
@@ -99,40 +99,64 @@ def export_traced_decoder(
     decoder = with_trained(decoder, drafts, exits)
     decoder = structs.replace(decoder, image_width=images.width if images else 0)
     write_decoder_tokenizer(checkpoint, draft.path, decoder.vocab_size)
+    if bounds is None:
+        _write(graph, checkpoint, family, decoder, dtype, draft)
+        return {}
     batch = token_batch(draft.path, decoder)
     with step("running the source model"):
         past = _past(config.get_text_config(), decoder, draft.notes)
         cached = sorted(graph.caches)
         expected = source_outputs(checkpoint, family.architecture, decoder, batch, cached, past, context)
     _write(graph, checkpoint, family, decoder, dtype, draft)
-    draft.notes += kept(checkpoint.parameters(), checkpoint.config)
-    if graph.decoded:
-        names = ", ".join(graph.decoded[:3]) + (f" and {len(graph.decoded) - 3} more" if len(graph.decoded) > 3 else "")
-        draft.notes.append(f"of these, stored in {dtype}, as looked up or in groups below 32: {names}")
     with step("checking against the source model"):
         cuts = block_outputs(graph.layers, [blocks])
         checked = check_decoder(draft.model_path, decoder, bounds, batch, expected, cuts, past)
     return checked | (images.add(family.architecture, draft, bounds, cuts, context) if images else {})
 
 
-def _check_drafts(checkpoint: Checkpoint, config: Any) -> None:
-    """Raise `SourceError` for drafts that a model's layers cannot compute."""
+def _check_drafts(checkpoint: Checkpoint, model: Any) -> None:
+    """Raise `SourceError` for drafts that a model's layers cannot compute, or whose matrices have another shape."""
+    config = model.config.get_text_config()
     drafts = checkpoint.drafts(config.num_hidden_layers)
-    if drafts and (reason := unsuited(drafts.kind, config)):
+    if drafts is None:
+        return
+    if reason := unsuited(drafts.kind, config):
         raise SourceError(
             f"{checkpoint.folder}: has {drafts.kind} drafts, but {reason} Or remove {RECORD} and {MATRICES}."
         )
+    width = config.hidden_size if drafts.kind == HIDDEN_TRANSFER else int(model.get_output_embeddings().weight.shape[1])
+    matrices = checkpoint.draft_tensors()
+    for name in (f"{matrix_path(index)}.weight" for index in range(drafts.steps)):
+        shape = list(matrices[name].shape) if name in matrices else None
+        if shape != [width, width]:
+            raise SourceError(
+                f"{checkpoint.folder}: {MATRICES}: {name} ({f'got {shape}' if shape else 'missing'}, expected "
+                f"{[width, width]}). Copy the whole folder again, or train the drafts again."
+            )
 
 
-def _check_windows(checkpoint: Checkpoint, config: Any) -> None:
-    """Raise `SourceError` for windows in which no token is, not even the one that attends."""
-    kinds = layer_kinds(config) or (SLIDING,)
+def _check_settings(checkpoint: Checkpoint, model: Any) -> None:
+    """Raise `SourceError` for settings of config.json with which a trace, or its numbers, would be wrong."""
+    config = model.config.get_text_config()
+    if getattr(config, "add_cross_attention", False):
+        raise SourceError(
+            f"{checkpoint.folder}: add_cross_attention is true in config.json, expected false (no encoder). Export a "
+            "decoder of its own."
+        )
+    kinds = layer_kinds(config)
     for name, kind in (("sliding_window", SLIDING), ("attention_chunk_size", CHUNKED)):
         length = getattr(config, name, None)
-        if isinstance(length, int) and length < 1 and kind in kinds:
+        empty = isinstance(length, int) and length < 1
+        if (empty and kind in (kinds or (SLIDING,))) or (length is None and kind in kinds):
             raise SourceError(
                 f"{checkpoint.folder}: {name} is {length} in config.json, expected 1 or more tokens, or null for "
                 "layers without a window. Fix it."
+            )
+    for name, buffer in model.named_buffers():
+        if name.endswith("inv_freq") and not (buffer.isfinite() & (buffer >= 0)).all():
+            raise SourceError(
+                f"{checkpoint.folder}: the rotary embeddings of config.json have frequencies below 0 or that are no "
+                "numbers: expected a rope_theta and factors above 0. Fix rope_parameters."
             )
 
 
@@ -179,10 +203,14 @@ def _past(config: Any, decoder: Decoder, notes: list[str]) -> int:
 def _write(
     graph: TracedGraph, checkpoint: Checkpoint, family: TracedFamily, decoder: Decoder, dtype: str, draft: Draft
 ) -> None:
-    """Write the graph and the manifest into the draft, and note the weights that the graph leaves out."""
+    """Write the graph and the manifest into the draft; note the weights that the graph leaves out, or has as codes."""
     write_decoder(
         graph.model, graph.layers, graph.rounding, checkpoint, family, decoder, dtype, draft, graph.parameters
     )
     if graph.unused:
         parts = sorted({".".join(path.split(".")[:2]) for path in graph.unused})
         draft.notes.append(f"text does not use {len(graph.unused)} weights, which are left out: of {', '.join(parts)}")
+    draft.notes += kept(checkpoint.parameters(), checkpoint.config)
+    if graph.decoded:
+        names = ", ".join(graph.decoded[:3]) + (f" and {len(graph.decoded) - 3} more" if len(graph.decoded) > 3 else "")
+        draft.notes.append(f"of these, stored in {dtype}, as looked up or in groups below 32: {names}")

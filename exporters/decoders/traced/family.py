@@ -19,6 +19,8 @@ from intaglio.networks.layer_kinds import CONVOLUTION, FULL, SLIDING
 class TracedFamily(Family):
     """A family that is not described here: `transformers` has its configuration and code."""
 
+    proven: bool = False  # in the tests of each release, by graphs of all its forms: the check may be left out
+
     def check(self, config: Mapping[str, Any], where: str) -> None:
         """Raise `SourceError` for an architecture whose attention or state is of a kind of its own."""
         model = getattr(load("transformers"), self.architecture)

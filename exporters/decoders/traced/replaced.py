@@ -1,4 +1,4 @@
-"""Replace parts of a decoder by operators of ONNX before it is traced: norms and activations.
+"""Replace parts of a decoder by operators of ONNX before it is traced: norms, activations, the products of GPT-2.
 
 Every family writes them in its own way, and most of these would be traced to some ten nodes. What a part computes is
 found by trying: it is compared with the operators on random numbers, and replaced where the results agree.
@@ -15,6 +15,7 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
+from transformers.pytorch_utils import Conv1D
 
 from intaglio.exporters.decoders.operators import rms_norm
 
@@ -23,14 +24,22 @@ TOLERANCE = 1e-5  # of numbers around 1: those of two orders of summation in flo
 
 
 def replace_modules(model: nn.Module) -> None:
-    """Replace the norms and activations of `model`, whose weights need not have values."""
+    """Replace the norms, activations and `Conv1D`s of `model`, whose weights need not have values."""
     for module in model.modules():
-        if "Norm" in type(module).__name__ and not isinstance(module, nn.LayerNorm):
+        if isinstance(module, Conv1D):
+            module.forward = partial(_product, module)
+        elif "Norm" in type(module).__name__ and not isinstance(module, nn.LayerNorm):
             norm = _norm_of(module)
             if norm is not None:
                 module.forward = partial(norm, module)
         elif not any(module.children()) and not any(True for _ in module.parameters()) and (found := _gelu_of(module)):
             module.forward = partial(nn.functional.gelu, approximate=found)
+
+
+def _product(module: Conv1D, x: Tensor) -> Tensor:
+    """What a `Conv1D` computes, without its reshapes to rows [batch · tokens, width] and back."""
+    result: Tensor = x @ module.weight + module.bias
+    return result
 
 
 @dataclass(frozen=True)

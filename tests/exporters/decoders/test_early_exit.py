@@ -8,6 +8,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from covering import few
 from drafts import save_drafts
 from early_exits import exit_logits, save_early_exit
 from tiny_decoders import FAMILIES, VOCABULARY
@@ -36,7 +37,7 @@ VARIANTS: dict[str, tuple[str, dict[str, Any], int]] = {
 }
 
 
-@pytest.mark.parametrize("variant", VARIANTS)
+@pytest.mark.parametrize("variant", few(VARIANTS, ["qwen3", "a narrow head, no last norm"]))
 def test_both_exits_equal_the_source(make_decoder: MakeDecoder, tmp_path: Path, variant: str) -> None:
     family, options, layer = VARIANTS[variant]
     checkpoint, plain = make_decoder(family, **options)
@@ -54,12 +55,12 @@ def test_both_exits_equal_the_source(make_decoder: MakeDecoder, tmp_path: Path, 
         np.testing.assert_array_equal(found, expected)
 
 
-def test_exit_stores_no_weight_twice(make_decoder: MakeDecoder, tmp_path: Path) -> None:
-    for family in FAMILIES:
-        checkpoint, plain = make_decoder(family)
-        export(str(save_early_exit(checkpoint, tmp_path / family)), tmp_path / f"{family}-bundle", check=False)
-        ours, theirs = (load(Bundle.open(path).model_path) for path in (tmp_path / f"{family}-bundle", plain))
-        assert list(ours.graph.initializers) == list(theirs.graph.initializers)
+@pytest.mark.parametrize("family", few(FAMILIES, ["llama"]))
+def test_exit_stores_no_weight_twice(make_decoder: MakeDecoder, tmp_path: Path, family: str) -> None:
+    checkpoint, plain = make_decoder(family)
+    export(str(save_early_exit(checkpoint, tmp_path / "exiting")), tmp_path / "bundle", check=False)
+    ours, theirs = (load(Bundle.open(path).model_path) for path in (tmp_path / "bundle", plain))
+    assert list(ours.graph.initializers) == list(theirs.graph.initializers)
 
 
 @pytest.mark.parametrize(("family", "dtype"), [("gpt2", "float32"), ("qwen2", "float16")])

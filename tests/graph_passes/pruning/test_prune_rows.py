@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 import onnx_ir as ir
 import pytest
-from covering import examples
+from covering import examples, few
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
@@ -105,7 +105,7 @@ def test_two_matrices_after_one_activation_are_skipped(parse: Callable[..., ir.M
     assert any("h is used by MatMul too" in each for each in counts.reasons)
 
 
-@pytest.mark.parametrize("family", ["gpt2", "llama", "opt"])
+@pytest.mark.parametrize("family", few(["gpt2", "llama", "opt"], ["llama"]))
 def test_pruned_decoders_are_smaller_and_run(
     family: str, make_decoder: Callable[..., tuple[Path, Path]], tmp_path: Path
 ) -> None:

@@ -22,8 +22,11 @@ if TYPE_CHECKING:
     import onnx_ir as ir
 
 # Of a configuration; none changes the graph beyond the shapes and dtypes of its parameters. Encoders give `use_cache`.
-NAMES = ("_name_or_path", "architectures", "dtype", "id2label", "label2id", "problem_type", "transformers_version",
+# What depends on the longest text has attributes or parameters of its own.
+NAMES = ("_name_or_path", "architectures", "bos_token_id", "dtype", "eos_token_id", "id2label", "initializer_range",
+         "label2id", "max_position_embeddings", "n_positions", "problem_type", "transformers_version",
          "use_cache")  # fmt: skip
+UNUSED = ("max_seq_len_cached", "original_max_seq_len")  # attributes of rotary embeddings, of their frequencies alone
 PLAIN = (bool, int, float, str, bytes, type(None), tuple, list, set, frozenset)
 
 
@@ -38,6 +41,8 @@ def identity(module: Any, arguments: Any, options: dict[str, Any]) -> str:
     for name, part in module.named_modules():
         parts.append(f"{name}: {type(part).__module__}.{type(part).__qualname__} {part.training}")
         for key, value in sorted(vars(part).items()):
+            if key in UNUSED:
+                continue
             if isinstance(value, (*PLAIN, torch.dtype)):
                 # The order of a set differs between processes.
                 parts.append(f"{key}={sorted(value, key=repr) if isinstance(value, (set, frozenset)) else value!r}")

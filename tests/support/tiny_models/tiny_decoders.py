@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import json
 import shutil
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 from intaglio.exporters import export
 
+Once = Callable[[str, Callable[[Path], object]], Path]  # `once` of conftest.py
 Change = Callable[[dict[str, Any]], None]  # changes weights by name, in place
 
 END = 256  # the token <|end|>, after one for every byte
@@ -78,6 +80,29 @@ def write_byte_tokenizer(folder: Path, template: str | None = None) -> None:
     tokenizer.save(str(folder / "tokenizer.json"))
     configuration = {"eos_token": "<|end|>"} | ({"chat_template": template} if template else {})
     (folder / "tokenizer_config.json").write_text(json.dumps(configuration))
+
+
+class MadeDecoder(Sequence[Path]):
+    """A checkpoint and its bundle, each made when it is looked at first."""
+
+    def __init__(self, once: Once, name: str, family: str, chat: str | None, options: dict[str, Any]):
+        self._once, self._name, self._family, self._chat, self._options = once, name, family, chat, options
+
+    def __len__(self) -> int:
+        return 2
+
+    def __getitem__(self, index: Any) -> Any:
+        checkpoint = self._once(f"{self._name}/checkpoint", self._save)
+        made = [lambda: checkpoint, lambda: self._once(f"{self._name}/bundle", partial(self._export, checkpoint))]
+        return made[index]()
+
+    def _save(self, path: Path) -> None:
+        unfinished = save_decoder(path.with_suffix(".unfinished"), self._family, **self._options)
+        write_byte_tokenizer(unfinished, self._chat)
+        unfinished.rename(path)
+
+    def _export(self, checkpoint: Path, path: Path) -> None:
+        export(str(checkpoint), path, check=False)
 
 
 def altered(checkpoint: Path, change: Change, folder: Path) -> Path:

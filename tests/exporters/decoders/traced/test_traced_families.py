@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import subprocess
 import sys
 from collections import defaultdict
@@ -18,8 +17,6 @@ from tiny_families import save_family
 from intaglio.bundle.bundle import Bundle
 from intaglio.bundle.model_file import load
 from intaglio.exporters import export
-from intaglio.exporters.decoders.written.family import DecoderFamily
-from intaglio.exporters.kinds import find_kind
 from intaglio.graph_passes import compress
 from intaglio.networks.positions import first_position
 from intaglio.runtime import generate, open_engine
@@ -62,7 +59,7 @@ ALIKE: dict[str, dict[str, Any]] = {
     "llama4_text": {"no_rope_layers": [1], "interleave_moe_layer_step": 1},
 }
 
-# All others that are known to export, for `make families`. Written families are traced where a setting needs it.
+# All others that are known to export, for `make families`.
 OTHERS = (  # noqa: SIM905
     "afmoe apertus arcee aria_text axk1 beam bert bert-generation biogpt bitnet camembert cohere cohere2_moe ctrl cwm "
     "data2vec-text diffllama dots1 electra ernie ernie4_5 ernie4_5_moe exaone4 exaone_moe flex_olmo flint gemma "
@@ -101,7 +98,7 @@ def test_traced_family_equals_transformers(
     written = [text.tokens for text in generate(tmp_path / "bundle", PROMPTS, max_new_tokens=TOKENS, batch=3)]
     assert written == [continued(checkpoint, tmp_path / "bundle", prompt) for prompt in PROMPTS]
     tested = ["logits", "rollback", "sensitivities", "text"]
-    proved(model_type, "generate", graph_of(checkpoint), tested=tested, strategies=["greedy"])
+    proved(model_type, "generate", "traced", tested=tested, strategies=["greedy"])
 
 
 @pytest.mark.proof
@@ -112,7 +109,7 @@ def test_traced_family_is_compressed_drafted_for_and_built(
     checkpoint = save_family(tmp_path / "checkpoint", model_type)
     bundle = tmp_path / "bundle"
     assert export(str(checkpoint), bundle).passed
-    facts = {"model_type": model_type, "task": "generate", "graph": graph_of(checkpoint)}
+    facts = {"model_type": model_type, "task": "generate", "graph": "traced"}
     text = tmp_path / "text.txt"
     text.write_text("\n".join(sentences()))
     (tmp_path / "eight-bits.yaml").write_text("passes: [{rtn: {bits: 8}}]")
@@ -147,12 +144,6 @@ def cosine(*bundles: Path | str) -> float:
         with open_engine(bundle) as engine:
             logits.append(engine.run(chunk_feeds(Bundle.open(bundle), ids))["logits"].ravel())
     return float(logits[0] @ logits[1] / np.prod([np.linalg.norm(each) for each in logits]))
-
-
-def graph_of(checkpoint: Path) -> str:
-    """How the graph of a checkpoint is made: "traced" or "written"."""
-    _, family = find_kind(json.loads((checkpoint / "config.json").read_text()), str(checkpoint))
-    return "written" if isinstance(family, DecoderFamily) else "traced"
 
 
 def assert_rollback_leaves_no_trace(bundle: Path) -> None:
