@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 
 import click
 
+from intaglio.cli.options.choices import PATH
 from intaglio.cli.options.runtime import threads_option
 from intaglio.cli.printing.results import force_option, json_option, number_of, print_json, print_table, say, size
 from intaglio.cli.running.command import OUTPUT, section, verb
@@ -22,26 +23,16 @@ Examples:
 
 
 @verb("roofline", epilog=EPILOG)
-@click.argument("bundle", type=click.Path(path_type=Path))
+@click.argument("bundle", type=PATH)
 @click.option(
-    "--tokens",
-    multiple=True,
-    type=int,
-    default=(1, 8, 64),
-    show_default=True,
-    help="New tokens per run of a decoder. Can be repeated.",
+    "--tokens", multiple=True, type=int, default=(1, 8, 64), help="New tokens per run of a decoder. Can be repeated."
 )
 @click.option(
-    "--length",
-    multiple=True,
-    type=int,
-    default=(128, 1024),
-    show_default=True,
-    help="Sequence length after the run. Can be repeated.",
+    "--length", multiple=True, type=int, default=(128, 1024), help="Sequence length after the run. Can be repeated."
 )
 @threads_option()
 @section(OUTPUT)
-@click.option("--picture", type=click.Path(path_type=Path), help="Write the roofline plot to this SVG file.")
+@click.option("--picture", type=PATH, help="Write the roofline plot to this SVG file.")
 @force_option
 @json_option
 def roofline_command(

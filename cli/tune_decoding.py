@@ -9,7 +9,7 @@ from typing import Any
 
 import click
 
-from intaglio.cli.options.choices import OneOf
+from intaglio.cli.options.choices import PATH, OneOf
 from intaglio.cli.options.runtime import target_option, threads_option
 from intaglio.cli.printing.results import force_option, json_option, number_of, print_json, print_table, say, size
 from intaglio.cli.running.command import OUTPUT, section, verb
@@ -42,63 +42,42 @@ def _threshold(name: str, tried: str) -> Callable[[Any], Any]:
 
 
 @verb("tune-decoding", epilog=EPILOG)
-@click.argument("bundle", type=click.Path(path_type=Path))
-@click.option("--draft", type=click.Path(path_type=Path), help="Bundle of the small (draft) model.")
+@click.argument("bundle", type=PATH)
+@click.option("--draft", type=PATH, help="Bundle of the small (draft) model.")
 @click.option("--early-exit", is_flag=True, help="Draft with the model's own first blocks (see train early-exit).")
 @click.option(
     "--data",
     required=True,
-    type=click.Path(path_type=Path),
+    type=PATH,
     help='JSON lines {"prompt": ..., "reference": ...}; without references, the large model\'s own texts are used.',
 )
-@click.option(
-    "--max-quality-drop",
-    default=0.0,
-    show_default=True,
-    help="Maximum drop of the quality metric, in points (0 to 100).",
-)
-@click.option(
-    "--metric",
-    type=OneOf(["bleu", "rouge_1", "rouge_2", "rouge_l"]),
-    default="bleu",
-    show_default=True,
-    help="Quality metric.",
-)
+@click.option("--max-quality-drop", default=0.0, help="Maximum drop of the quality metric, in points (0 to 100).")
+@click.option("--metric", type=OneOf(["bleu", "rouge_1", "rouge_2", "rouge_l"]), default="bleu", help="Quality metric.")
 @section("Thresholds to try")
 @_threshold("fallback", "0.3, 0.5, 0.7, 0.8, 0.9")
 @_threshold("rollback", "1, 2, 3, 5, 10")
-@click.option(
-    "--max-draft",
-    default=_BILD["max_draft"].default,
-    show_default=True,
-    help=_BILD["max_draft"].meaning.capitalize() + ".",
-)
+@click.option("--max-draft", default=_BILD["max_draft"].default, help=_BILD["max_draft"].meaning.capitalize() + ".")
 @section("Texts")
-@click.option("-n", "--max-new-tokens", default=128, show_default=True, help="Maximum number of new tokens per text.")
+@click.option("-n", "--max-new-tokens", default=128, help="Maximum number of new tokens per text.")
 @click.option("--max-samples", type=click.IntRange(min=1), help="Use only the first lines of --data.  [default: all]")
 @target_option("Runtime for the models")
 @threads_option()
 @section(OUTPUT)
-@click.option("--picture", type=click.Path(path_type=Path), help="Plot quality over speed to this SVG file.")
+@click.option("--picture", type=PATH, help="Plot quality over speed to this SVG file.")
 @force_option
 @json_option
 def tune_decoding_command(
     bundle: Path,
     draft: Path | None,
     early_exit: bool,
-    data: Path,
     max_quality_drop: float,
     metric: str,
     fallback: tuple[float, ...],
     rollback: tuple[float, ...],
-    max_draft: int,
-    max_new_tokens: int,
-    max_samples: int | None,
-    target: str,
-    threads: int | None,
     picture: Path | None,
     force: bool,
     as_json: bool,
+    **options: Any,
 ) -> None:
     """Find the fastest BiLD thresholds on prompts like those of --data, within --max-quality-drop.
 
@@ -113,8 +92,8 @@ def tune_decoding_command(
     if picture is not None:
         check_output_file(picture, force, "--picture")
     result = tune_decoding(
-        bundle, draft, data, max_quality_drop, metric, fallback or FALLBACKS, rollback or ROLLBACKS, max_draft,
-        max_new_tokens, max_samples, target, threads,
+        bundle, draft, max_quality_drop=max_quality_drop, metric=metric, fallbacks=fallback or FALLBACKS,
+        rollbacks=rollback or ROLLBACKS, **options,
     )  # fmt: skip
     if picture is not None:
         from intaglio.files.atomic import atomic_write

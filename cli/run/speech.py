@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from intaglio.cli.options.choices import PATH
 from intaglio.cli.printing.printable import printable
 from intaglio.cli.printing.results import notice, print_json
 from intaglio.cli.running.command import group, section
@@ -68,7 +69,7 @@ beam_options = group(
     click.option("--beam", type=int, help="Width of the beam search; without it, decoding is greedy."),
     click.option(
         "--language-model",
-        type=click.Path(path_type=Path),
+        type=PATH,
         help="ARPA file of word n-grams for the beam search (width 100, unless --beam is given).",
     ),
     click.option(
@@ -95,6 +96,7 @@ def speech_flags(command: Callable[..., Any]) -> Callable[..., Any]:
     @click.option("--word-timestamps", is_flag=True, help="Whisper: show the time of each word.")
     @click.option(
         "--fallback/--no-fallback",
+        show_default=False,
         default=True,
         help="Whisper: write a window again where its text repeats itself or is a guess, at other temperatures.",
     )
