@@ -89,8 +89,7 @@ def _places(graph: FunctionBody, *axes: ir.Value) -> ir.Value:
 
     column = graph.constant(np.array([-1, 1]))
     wide = [graph.op("Reshape", graph.cast(axis, ir.DataType.INT64), column) for axis in axes]
-    output: ir.Value = graph.op("Concat", *wide, axis=1)
-    return output
+    return graph.op("Concat", *wide, axis=1)
 
 
 def _row_numbers(graph: FunctionBody, row_offsets: ir.Value, values: ir.Value) -> ir.Value:
@@ -109,8 +108,7 @@ def _row_numbers(graph: FunctionBody, row_offsets: ir.Value, values: ir.Value) -
     count = graph.op("Squeeze", graph.op("Shape", values))
     numbers = graph.op("Range", graph.constant(0), count, graph.constant(1))
     ended = graph.op("GreaterOrEqual", graph.op("Unsqueeze", numbers, one), ends)
-    output: ir.Value = graph.op("ReduceSum", graph.cast(ended, ir.DataType.INT64), one, keepdims=1)
-    return output
+    return graph.op("ReduceSum", graph.cast(ended, ir.DataType.INT64), one, keepdims=1)
 
 
 def _rows(row_offsets: Array) -> npt.NDArray[np.int64]:

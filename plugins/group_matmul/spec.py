@@ -136,8 +136,7 @@ def _dequantized(graph: FunctionBody, inputs: Sequence[ir.Value | None], bits: i
     if middles.max() >= 2**bits:
         return None  # no number of as many bits
     blocks = graph.constant(factors.T, factors.dtype.type), graph.constant(middles.T, graph.small_integer(bits))
-    weight: ir.Value = graph.op("DequantizeLinear", numbers, *blocks, axis=0, block_size=group_size)
-    return weight
+    return graph.op("DequantizeLinear", numbers, *blocks, axis=0, block_size=group_size)
 
 
 def group_weight(constants: Sequence[Array | None], bits: int, group_size: int) -> Array:

@@ -67,7 +67,7 @@ class IntRotary(Operator):
         assert multiplier is not None and shift is not None
         heads = graph.split_heads(x, attributes["num_heads"], (0, 1, 2, 3))
         limited = graph.clip(graph.wide(heads), integer_math.INT16)
-        first, second = graph.op("Split", limited, outputs=2, axis=3, num_outputs=2)
+        first, second = graph.split(limited, 2, axis=3)
         c, s = (
             graph.op("Unsqueeze", graph.clip(graph.wide(table), integer_math.UNIT), graph.constant(np.array([1])))
             for table in (cosine, sine)
