@@ -77,8 +77,7 @@ class BodyArithmetic:
     def _node(
         self, op_type: str, inputs: Sequence[ir.Value | None], attributes: Mapping[str, Any], outputs: int = 1
     ) -> ir.Node:
-        made = [ir.convenience.convert_attribute(name, value) for name, value in attributes.items()]
-        node = ir.Node("", op_type, inputs, made, num_outputs=outputs)
+        node = ir.node(op_type, inputs, attributes, num_outputs=outputs)
         self.nodes.append(node)
         self._describe(node)
         return node

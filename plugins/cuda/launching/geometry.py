@@ -10,7 +10,7 @@ carries scalars as the lengths of dimensions, which are never negative: so they 
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, fields
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -33,6 +33,10 @@ class Tensor(NamedTuple):
 
     shape: Sequence[Length]
     dtype: str
+
+
+Tensors = Sequence[Tensor | None]  # one for each input of the operator, None for one left out
+Attributes = Mapping[str, Any]  # complete
 
 
 @dataclass(frozen=True)
