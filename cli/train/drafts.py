@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 import click
 
 from intaglio.cli.options.choices import PATH, OneOf
 from intaglio.cli.printing.results import force_option, json_option, print_json, print_table, say
-from intaglio.cli.running.command import section, verb
+from intaglio.cli.running.command import group, section, verb
 from intaglio.errors import UsageError
 
 if TYPE_CHECKING:
@@ -30,19 +29,20 @@ Examples:
 """
 
 
-def draft_options(command: Callable[..., None]) -> Callable[..., None]:
-    """Add the arguments and options that both kinds of drafts share."""
-    options = [
-        click.argument("source", type=PATH),
-        click.option("-o", "--output", required=True, type=PATH, help="Output directory."),
-        click.option(
-            "--data",
-            required=True,
-            type=PATH,
-            help="UTF-8 text or the output of generate --json, best the model's own texts. A tenth is held out.",
-        ),
-        click.option("--steps-ahead", default=3, help="Tokens to draft after the next one."),
-        section("Training"),
+# The arguments and options that both kinds of drafts share.
+draft_options = group(
+    "Options",
+    click.argument("source", type=PATH),
+    click.option("-o", "--output", required=True, type=PATH, help="Output directory."),
+    click.option(
+        "--data",
+        required=True,
+        type=PATH,
+        help="UTF-8 text or the output of generate --json, best the model's own texts. A tenth is held out.",
+    ),
+    click.option("--steps-ahead", default=3, help="Tokens to draft after the next one."),
+    group(
+        "Training",
         click.option("--steps", default=300, help="Steps of the optimiser for each step ahead."),
         click.option("--batch-size", default=8, help="Windows of text per step."),
         click.option("--max-tokens", default=128, help="Tokens per window."),
@@ -54,12 +54,10 @@ def draft_options(command: Callable[..., None]) -> Callable[..., None]:
             default="float32",
             help="Precision of matrix products; bfloat16 is twice as fast with AMX or AVX512-BF16, else far slower.",
         ),
-        force_option,
-        json_option,
-    ]
-    for option in reversed(options):
-        command = option(command)
-    return command
+    ),
+    force_option,
+    json_option,
+)
 
 
 @verb(
@@ -68,6 +66,7 @@ def draft_options(command: Callable[..., None]) -> Callable[..., None]:
     short_help="Train drafts from pseudo hidden states in middle layers.",
 )
 @draft_options
+@section("Training")
 @click.option("--layers", help="Block (from 0) before which each step ahead is computed, e.g. 6,7,9.")
 def hidden_transfer_command(layers: str | None, as_json: bool, **options: Any) -> None:
     """Train projections with which the causal language model in the directory SOURCE drafts tokens itself.
