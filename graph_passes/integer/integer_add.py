@@ -30,9 +30,7 @@ class IntegerAdd(Pass):
     name: ClassVar[str] = "integer_add"
     effect: ClassVar[Effect] = Effect.INT8
 
-    def rewrite(self, model: ir.Model, inputs: PassInputs) -> tuple[ir.Model, Counts]:
-        """Rewrite `model`."""
-        counts = Counts()
+    def _rewrite(self, model: ir.Model, inputs: PassInputs, counts: Counts) -> None:
         writer = Writer(model)
         for node in model_region(model):
             if node.op_type != "Add" or node.domain != "" or node.graph is None:
@@ -49,7 +47,6 @@ class IntegerAdd(Pass):
             else:
                 _replace(writer, node, terms[0], terms[1], consumers)
                 counts.add("add")
-        return model, counts
 
 
 def _replace(writer: Writer, node: ir.Node, x: Quantized, y: Quantized, consumers: list[Quantizer]) -> None:
