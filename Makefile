@@ -119,8 +119,9 @@ sanitize: $(VENV)/dev
 
 # Without those that ask for checkpoints (docs/decoding.md describes how to make them), one that takes hours, and those that
 # need the environments of triton-test and ray-test.
+ASKING := decoding.strategies decoding.early_exit exporting.large_decoder serving.triton_throughput serving.ray_throughput serving.ray_prefixes
 benchmarks: $(VENV)/dev kernels
-	for file in $(filter-out %/decoding_speed.py %/early_exit.py %/large_decoder.py %/triton_throughput.py %/ray_throughput.py %/ray_prefixes.py,$(wildcard benchmarks/*.py)); do echo "== $$file"; $(BIN)/python $$file || exit 1; done
+	for name in $(filter-out $(addprefix benchmarks.,$(ASKING)) benchmarks.shared.%,$(subst /,.,$(basename $(wildcard benchmarks/*/*.py)))); do echo "== $$name"; $(BIN)/python -m $$name || exit 1; done
 
 # Without a compiler this fails and make continues: the operators' function bodies replace the kernels.
 kernels: $(VENV)/base

@@ -20,6 +20,7 @@ Examples:
   intaglio export model.onnx -o bundle          (a graph from another tool)
   intaglio export ./gpt2 -o gpt2 --max-abs 1e-3
   intaglio export ./llama -o tuned --adapter ./llama-lora
+  intaglio export ./search -o search-documents --route document    (a Router of sentence-transformers)
   intaglio export HuggingFaceTB/SmolVLM-256M-Instruct -o smolvlm          (writes about images)
 \b
 And out again: the weights of a decoder's bundle, as other tools read them
@@ -34,6 +35,7 @@ And out again: the weights of a decoder's bundle, as other tools read them
 @click.option("--dtype", type=DTYPE, default="float32", help="Dtype of the weights; float16 is for GPUs.")
 @click.option("--revision", help="Branch, tag or commit, for a hub id.")
 @click.option("--check/--no-check", default=True, help="Compare the outputs with the source model's.")
+@section("Some models")
 @click.option(
     "--features",
     is_flag=True,
@@ -45,6 +47,7 @@ And out again: the weights of a decoder's bundle, as other tools read them
     help="Texts that a rotary embedding of type longrope or dynamic is exported for.",
 )
 @click.option("--adapter", type=PATH, help="Folder of a LoRA adapter that is merged into the weights.")
+@click.option("--route", help="Which route of a Router of sentence-transformers, such as query or document.")
 @section("Other tools")
 @click.option(
     "--format",

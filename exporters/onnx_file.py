@@ -30,8 +30,8 @@ TASK_OF_OUTPUT = {"sentence_embedding": "embed", "last_hidden_state": "encode"}
 def adopt(path: Path, draft: Draft, given: Mapping[str, float], check: bool) -> dict[str, Checked]:
     """Fill `draft` with the graph at `path`, its external data, and the tokenizer files next to it.
 
-    A decoder is rewritten to take a step as ours do, and compared with the graph as it was, by bounds with the ones
-    `given` in place. What has caches but cannot be rewritten stays as it is, and a note says why. Returns the
+    A decoder is rewritten to take a step as ours do, and compared with the original graph, by bounds with the ones
+    `given` in place. What has caches but cannot be rewritten is left unchanged, and a note says why. Returns the
     differences; of other graphs there are none.
 
     Raises `SourceError` if the file is not a valid ONNX graph, or its external data is outside its folder, and

@@ -54,9 +54,9 @@ def run(
     A speech recogniser takes the paths of recordings instead, and its results are `Transcribed`
     (`intaglio.runtime.speech.recordings.run_recordings`). `beam`: the width of its beam search; None: greedy
     decoding, or the default width with `language_model`, an ARPA file of word n-grams, whose logarithms are multiplied
-    by `language_model_weight`; every word adds `word_bonus` (`BeamOptions`). Recordings longer than `max_seconds` are
-    rejected. The results of an encoder-decoder such as Whisper are `TranscribedSegments`: it writes `language` (a code;
-    None: the bundle's default, or else detected), or English with the `task` "translate", with `timestamps` also for
+    by `language_model_weight`; every word adds `word_bonus` (`CtcBeamOptions`). Recordings longer than `max_seconds`
+    are rejected. The results of an encoder-decoder such as Whisper are `TranscribedSegments`: it writes `language` (a
+    code; None: the bundle's, or else detected), or English with the `task` "translate", with `timestamps` also for
     recordings of one window; without `fallback`, a window whose text fails is not written again at other temperatures.
     `prompt`: a text before the recording, whose spellings it follows; with `condition_on_prev_tokens` (None: the
     bundle's default) each window also follows the text of earlier ones. With `word_timestamps` segments have `words`.

@@ -18,8 +18,8 @@ LONGER = {
     "tests/conftest.py": "the fixtures that the stages share",
     **dict.fromkeys(
         [
-            "benchmarks/agent_speed.py",
-            "benchmarks/contestants.py",
+            "benchmarks/agents/speed.py",
+            "benchmarks/shared/contestants.py",
             "examples/planner/patterns.py",
             "examples/train_language_models.py",
             "examples/train_text_to_text.py",

@@ -103,7 +103,7 @@ _running: list[tuple[Pass, Any]] = []
 
 @contextmanager
 def running(step: Pass, cache: Any) -> Iterator[None]:
-    """Inside this block the masks are those of `step`, and the layers write their keys and values into `cache`."""
+    """Inside this block `step` gives the masks, and the layers write their keys and values into `cache`."""
     _running.append((step, cache))
     try:
         yield

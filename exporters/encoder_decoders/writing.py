@@ -56,7 +56,7 @@ class SpecialTokens(NamedTuple):
     notes: list[str]  # on settings of text generation that are not applied
 
 
-class Parts(NamedTuple):
+class EncoderDecoderParts(NamedTuple):
     """Both graphs of an encoder-decoder."""
 
     encoder: Part
@@ -70,7 +70,7 @@ class Parts(NamedTuple):
 
 
 def write_encoder_decoder(
-    parts: Parts,
+    parts: EncoderDecoderParts,
     checkpoint: Checkpoint,
     family: Family,
     config: dict[str, Any],
@@ -118,7 +118,7 @@ def special_tokens(checkpoint: Checkpoint, config: Mapping[str, Any], vocabulary
     return SpecialTokens(named, tuple(sorted(set(never))), _not_applied(settings))
 
 
-def _record(parts: Parts, tokenizer: Tokenizer) -> Encoder:
+def _record(parts: EncoderDecoderParts, tokenizer: Tokenizer) -> Encoder:
     """The manifest's entry for the encoder."""
     model, layers = parts.encoder
     return Encoder(
@@ -188,7 +188,9 @@ def _source_outputs(
     return expected
 
 
-def _write(parts: Parts, encoder: Encoder, checkpoint: Checkpoint, family: Family, dtype: str, draft: Draft) -> None:
+def _write(
+    parts: EncoderDecoderParts, encoder: Encoder, checkpoint: Checkpoint, family: Family, dtype: str, draft: Draft
+) -> None:
     """Write the graphs and the manifest into the draft."""
     reading, writing = parts.encoder.model, parts.decoder.model
     with step("writing"):

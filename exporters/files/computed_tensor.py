@@ -1,4 +1,4 @@
-"""A tensor that no file has as it is: it is computed from what the files have when it is read."""
+"""A tensor that no file stores in its form: it is computed from what the files have when it is read."""
 
 from __future__ import annotations
 

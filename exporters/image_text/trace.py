@@ -21,14 +21,14 @@ GRAPH = "image_encoder"  # the name of its graph
 FRAMES = 2  # traced; a size of 1 would be taken as a constant
 
 
-class TracedGraphs(NamedTuple):
+class TracedImageText(NamedTuple):
     """The two graphs."""
 
     encoder: TracedGraph
     decoder: TracedGraph
 
 
-def trace(decoder: ImageTextModule, processor: FrameProcessor, dtype: torch.dtype) -> TracedGraphs:
+def trace(decoder: ImageTextModule, processor: FrameProcessor, dtype: torch.dtype) -> TracedImageText:
     """Trace both parts of `decoder`, whose parameters are `DeferredTensor`s and are consumed."""
     parameters = dict(decoder.named_parameters(remove_duplicate=False))
     text = decoders.trace(decoder, dtype)
@@ -50,4 +50,4 @@ def trace(decoder: ImageTextModule, processor: FrameProcessor, dtype: torch.dtyp
                 variadic=len(encoder.inputs),
             )
     weights = TracedWeights(model, parameters, from_torch_dtype(dtype))
-    return TracedGraphs(decoders.finish(model, GRAPH, encoder, {}, weights, returned), text)
+    return TracedImageText(decoders.finish(model, GRAPH, encoder, {}, weights, returned), text)

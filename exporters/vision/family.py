@@ -90,7 +90,7 @@ def _reads_images(architecture: str) -> bool:
 
 
 def _needed(architecture: str) -> set[str]:
-    """The inputs that a model cannot do without."""
+    """The inputs that a model needs."""
     parameters = inspect.signature(_class(architecture).forward).parameters.values()
     named = (each for each in parameters if each.kind not in (each.VAR_KEYWORD, each.VAR_POSITIONAL))
     return {each.name for each in named if each.name != "self" and each.default is each.empty}

@@ -1,4 +1,4 @@
-"""The image processor in a graph: from pixels as they are in a file to the input of the model.
+"""The image processor in a graph: from the pixels of a file to the input of the model.
 
 Resizing is ONNX's `Resize` of 8-bit pixels with `antialias`, whose filter is Pillow's. ONNX Runtime rounds to 8 bits
 between the two axes, as Pillow does: nearly all numbers are equal, the others differ by 1 of 255, hardly any by 2.

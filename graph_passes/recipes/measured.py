@@ -1,7 +1,7 @@
 """What recipes measured: size and quality on named models, the source of docs/validation.md and of advice.
 
-`python benchmarks/verdicts.py` prints these rows; those of hama are of docs/integer-only.md, those of SmolLM2 of
-docs/chat-model.md, by `intaglio validate` with the sentences that ship with intaglio. Other models differ, mostly
+`python -m benchmarks.weights.verdicts` prints these rows; those of hama are of docs/integer-only.md, those of SmolLM2
+of docs/chat-model.md, by `intaglio validate` with the sentences that ship with intaglio. Other models differ, mostly
 larger ones for the better, so this suggests recipes to try, and `validate` decides.
 """
 

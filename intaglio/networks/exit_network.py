@@ -43,7 +43,7 @@ class Saturation:
     """The states of tokens that exit once they hardly change (CALM, Schuster et al. 2022).
 
     A token exits after a block if the cosine similarity of its states before and after it exceeds its threshold; then
-    they stay as they are. Each block still computes keys and values from them.
+    they stay unchanged. Each block still computes keys and values from them.
     """
 
     def __init__(self, thresholds: Tensor):

@@ -40,7 +40,7 @@ struct Groups {
             : start{uint32_t(channel[0] * of.given.groups), uint32_t(channel[1] * of.given.groups)} {}
     };
     struct Ahead {
-        uint32_t scale[2], zero_point[2];  // as they are read
+        uint32_t scale[2], zero_point[2];  // as read
     };
     struct Ready {
         uint32_t scale[2];  // in float16, and in the high half 1024 + zero point

@@ -21,7 +21,7 @@ class Emitter(Protocol):
         """The whole function."""
 
 
-# Operator of `Case` -> what writes a micro-kernel of it, and the C++ type of its argument.
+# Operator of `MicroKernelCase` -> what writes a micro-kernel of it, and the C++ type of its argument.
 EMITTERS: dict[str, tuple[type[Emitter], str]] = {
     "group_matmul": (GroupMatMulEmitter, "GroupStretch"),
     GROUP_LEVELS: (GroupMatMulEmitter, "GroupStretch"),

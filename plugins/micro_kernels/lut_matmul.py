@@ -10,7 +10,7 @@ Sums of bytes are kept for each plane of x and are exact.
 from __future__ import annotations
 
 from intaglio.plugins.micro_kernels.instruction_sets import ByteForms, InstructionSet
-from intaglio.plugins.micro_kernels.micro_kernel import Case, MicroKernel, gathers, lane_bits, looks_up_pairs
+from intaglio.plugins.micro_kernels.micro_kernel import MicroKernel, MicroKernelCase, gathers, lane_bits, looks_up_pairs
 from intaglio.plugins.micro_kernels.source import RowPointers, SourceWriter, plus
 from intaglio.plugins.micro_kernels.units import LOAD, unit_bytes, unit_vectors
 from intaglio.plugins.micro_kernels.unpacking import Unpacking
@@ -26,7 +26,7 @@ class LookupTables:
     than 16 entries stay in memory, where t<row> points. GroupMatMul's levels are the table of row 0.
     """
 
-    def __init__(self, case: Case, isa: InstructionSet) -> None:
+    def __init__(self, case: MicroKernelCase, isa: InstructionSet) -> None:
         self.isa, self.forms, self.bits = isa, isa.forms, case.bits
         self.bytes = isa.bytes if case.planes else None
         self.pairs, self.gathers = looks_up_pairs(case, isa), gathers(case)

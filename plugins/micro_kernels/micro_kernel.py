@@ -41,7 +41,7 @@ BITS = {operator: tuple(map(int, each.attribute("bits").choices)) for operator, 
 BITS[GROUP_LEVELS] = group_matmul.LEVEL_BITS
 
 
-class Case(NamedTuple):
+class MicroKernelCase(NamedTuple):
     """The case that a micro-kernel is chosen for."""
 
     operator: str  # "group_matmul", "group_levels" or "lut_matmul"
@@ -58,7 +58,7 @@ class Case(NamedTuple):
 class MicroKernel(NamedTuple):
     """A case's variant: its steps along K, and its vectors of rows (GroupMatMul) or rows (LutMatMul) of the weight."""
 
-    case: Case
+    case: MicroKernelCase
     m_u: int
     t_u: int
 
@@ -81,7 +81,7 @@ def registers(kernel: MicroKernel, isa: InstructionSet) -> int:
     return planes * m_u + m_u * t_u + case.rows * planes * t_u + _constants(case, t_u, isa)
 
 
-def _constants(case: Case, t_u: int, isa: InstructionSet) -> int:
+def _constants(case: MicroKernelCase, t_u: int, isa: InstructionSet) -> int:
     loaded = 1 if 8 % case.bits == 0 else 3  # words that are being unpacked, and the masks that join several of them
     if case.operator == "group_matmul":
         zero_points = 0 if case.planes else t_u
@@ -95,7 +95,7 @@ def _constants(case: Case, t_u: int, isa: InstructionSet) -> int:
     return tables * t_u + isa.index_needs_mask + loaded
 
 
-def looks_up_pairs(case: Case, isa: InstructionSet) -> bool:
+def looks_up_pairs(case: MicroKernelCase, isa: InstructionSet) -> bool:
     """Whether LutMatMul keeps a second table, for the upper of two indices in the bits that a look-up reads.
 
     It spares half of the shifts. With more rows of x, their sums need the registers.
@@ -103,12 +103,12 @@ def looks_up_pairs(case: Case, isa: InstructionSet) -> bool:
     return bool(case.planes) and case.rows == 1 and isa.bytes is not None and isa.bytes.index_bits >= 2 * case.bits
 
 
-def gathers(case: Case) -> bool:
+def gathers(case: MicroKernelCase) -> bool:
     """Whether a table has more entries than registers hold, so that it is read from memory."""
     return case.bits > 4
 
 
-def has_lines(case: Case, isa: InstructionSet) -> bool:
+def has_lines(case: MicroKernelCase, isa: InstructionSet) -> bool:
     """Whether entries that lie on lines, eight on each, are computed: 32 slopes and starts are in registers."""
     return gathers(case) and case.operator == GROUP_LEVELS and bool(isa.forms.look_up_two)
 
@@ -120,21 +120,21 @@ def planes_of(operator: str, bits: int, isa: InstructionSet) -> tuple[int, ...]:
     return (2, 3) if operator == "group_matmul" else (0, 2, 3)
 
 
-def cases(operator: str, isa: InstructionSet) -> Iterator[Case]:
+def cases(operator: str, isa: InstructionSet) -> Iterator[MicroKernelCase]:
     """What micro-kernels of an operator are chosen for, on an instruction set."""
     for bits in BITS[operator]:
         for planes in planes_of(operator, bits, isa):
             for rows in ROWS[operator][planes]:
-                yield Case(operator, bits, planes, rows)
+                yield MicroKernelCase(operator, bits, planes, rows)
 
 
-def search(case: Case, isa: InstructionSet) -> list[MicroKernel]:
+def search(case: MicroKernelCase, isa: InstructionSet) -> list[MicroKernel]:
     """Every micro-kernel of a case whose values fit into the registers."""
     found = [MicroKernel(case, m_u, t_u) for t_u in T_U for m_u in M_U if _steps_fit(case, m_u)]
     return [kernel for kernel in found if registers(kernel, isa) <= isa.registers]
 
 
-def _steps_fit(case: Case, m_u: int) -> bool:
+def _steps_fit(case: MicroKernelCase, m_u: int) -> bool:
     """Whether steps of m_u vectors make up what the loops count in: units, and of several units whole groups."""
     vectors = unit_vectors(case.bits, lane_bits(case.planes))
     if case.operator == "lut_matmul" or m_u <= vectors:
@@ -143,6 +143,6 @@ def _steps_fit(case: Case, m_u: int) -> bool:
     return m_u % vectors == 0 and group_matmul.SMALLEST_GROUP % depth == 0
 
 
-def variants(case: Case, isa: InstructionSet) -> list[MicroKernel]:
+def variants(case: MicroKernelCase, isa: InstructionSet) -> list[MicroKernel]:
     """The few that are emitted, the default first: those that hold most sums, which need fewest loads of x for each."""
     return sorted(search(case, isa), key=lambda kernel: (kernel.t_u, kernel.m_u), reverse=True)[:VARIANTS]

@@ -24,9 +24,9 @@ from intaglio.errors import storage_errors
 from intaglio.files.atomic import atomic_write
 from intaglio.files.hashes import cache_directory
 from intaglio.plugins.micro_kernels.instruction_sets import INSTRUCTION_SETS
-from intaglio.plugins.micro_kernels.micro_kernel import BITS, Case, MicroKernel, cases, variants
+from intaglio.plugins.micro_kernels.micro_kernel import BITS, MicroKernel, MicroKernelCase, cases, variants
 
-Selection = dict[Case, MicroKernel]
+Selection = dict[MicroKernelCase, MicroKernel]
 Row = tuple[str, int, int, int, int, int]
 
 
@@ -39,7 +39,7 @@ class KernelTable(msgspec.Struct, forbid_unknown_fields=True):
 
 
 @functools.cache
-def emitted(instruction_set: str) -> Mapping[Case, list[MicroKernel]]:
+def emitted(instruction_set: str) -> Mapping[MicroKernelCase, list[MicroKernel]]:
     """The micro-kernels of every case of an instruction set, the default first."""
     isa = INSTRUCTION_SETS[instruction_set]
     return {case: variants(case, isa) for operator in BITS for case in cases(operator, isa)}
@@ -95,7 +95,7 @@ def _kernels(path: Path, cpu: str, instruction_set: str) -> Selection:
         return {}
     found = {}
     for operator, bits, planes, rows, m_u, t_u in _read(path, cpu).kernels.get(instruction_set, []):
-        kernel = MicroKernel(Case(operator, bits, planes, rows), m_u, t_u)
+        kernel = MicroKernel(MicroKernelCase(operator, bits, planes, rows), m_u, t_u)
         if kernel not in emitted(instruction_set).get(kernel.case, ()):
             raise ValueError(f"this version has no {kernel.name} for {instruction_set}")
         found[kernel.case] = kernel

@@ -21,7 +21,7 @@ from intaglio.display.progress import track
 from intaglio.errors import UsageError
 from intaglio.plugins import ort
 from intaglio.plugins.micro_kernels import tables
-from intaglio.plugins.micro_kernels.micro_kernel import GROUP_LEVELS, Case, MicroKernel
+from intaglio.plugins.micro_kernels.micro_kernel import GROUP_LEVELS, MicroKernel, MicroKernelCase
 from intaglio.plugins.registry import DOMAIN, OPS
 
 SHAPES = ((4096, 1024), (2048, 256), (11008, 512))  # K, N: from L3 and L2, and a long K
@@ -81,7 +81,7 @@ def tune(quick: bool = False) -> Tuning:
 
 
 def _tuned(
-    case: Case, default: MicroKernel, best: MicroKernel, times: dict[MicroKernel, float], quick: bool
+    case: MicroKernelCase, default: MicroKernel, best: MicroKernel, times: dict[MicroKernel, float], quick: bool
 ) -> TunedCase:
     products = case.rows * sum(depth * rows for depth, rows in _shapes(quick)) / 1e9
     speeds = (products / times[default], products / times[best])
@@ -92,7 +92,7 @@ def _shapes(quick: bool) -> tuple[tuple[int, int], ...]:
     return QUICK_SHAPES if quick else SHAPES
 
 
-def _measure(case: Case, instruction_set: str, quick: bool) -> dict[MicroKernel, float]:
+def _measure(case: MicroKernelCase, instruction_set: str, quick: bool) -> dict[MicroKernel, float]:
     """Seconds of each variant for all shapes together."""
     kernels = tables.emitted(instruction_set)[case]
     total = dict.fromkeys(kernels, 0.0)
@@ -115,7 +115,7 @@ def _times(session: Any, x: npt.NDArray[np.float32]) -> Iterator[float]:
         yield time.thread_time() - start
 
 
-def _session(case: Case, depth: int, rows: int) -> tuple[Any, npt.NDArray[np.float32]]:
+def _session(case: MicroKernelCase, depth: int, rows: int) -> tuple[Any, npt.NDArray[np.float32]]:
     """A model of one layer [rows, depth] that takes the case's micro-kernels, and its x."""
     random = np.random.default_rng(0)
     weights: Arrays = {"packed": random.integers(-(2**31), 2**31, (rows, depth * case.bits // 32), dtype=np.int32)}

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from intaglio.plugins.micro_kernels.instruction_sets import InstructionSet
-from intaglio.plugins.micro_kernels.micro_kernel import Case, lane_bits
+from intaglio.plugins.micro_kernels.micro_kernel import MicroKernelCase, lane_bits
 from intaglio.plugins.micro_kernels.source import SourceWriter, plus
 from intaglio.plugins.micro_kernels.units import LOAD, NIBBLE, REST, Place, is_split, place, upper_place, used_bits
 
@@ -11,7 +11,7 @@ from intaglio.plugins.micro_kernels.units import LOAD, NIBBLE, REST, Place, is_s
 class Unpacking:
     """The numbers of one case, as vectors of words or bytes."""
 
-    def __init__(self, case: Case, isa: InstructionSet) -> None:
+    def __init__(self, case: MicroKernelCase, isa: InstructionSet) -> None:
         self.bits = case.bits
         self.lane_bits = lane_bits(case.planes)
         self.forms = isa.forms

@@ -88,7 +88,7 @@ def plugin_dtype(dtype: str) -> str:
 def _rewrite(node: ir.Node, int8_of: dict[ir.Value, ir.Value]) -> None:
     operator = operator_of(node)
     if operator.name in OF_CACHES:
-        raise GraphError(f"{operator.name} is no plugin of TensorRT. Build from the bundle as it was exported.")
+        raise GraphError(f"{operator.name} is no plugin of TensorRT. Build from the bundle that `export` wrote.")
     complete = operator.complete(attributes(node))
     inputs = used_inputs(operator, node, complete)
     launch(operator.folder, tensors(operator, inputs, lambda *_: ANY_LENGTH), complete, min(SMS))  # or an error

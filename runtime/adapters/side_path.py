@@ -1,4 +1,4 @@
-"""Add the changes of adapters to a decoder's graph, beside its products: its weights stay as they are, also quantised.
+"""Add the changes of adapters to a decoder's graph, beside its products: its weights stay unchanged, also quantised.
 
 For each product y = x·W of a changed module, with the matrices of all adapters stacked:
 

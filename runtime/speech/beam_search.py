@@ -23,7 +23,7 @@ _FIRST = itemgetter(0)
 
 
 @dataclass(frozen=True)
-class BeamOptions:
+class CtcBeamOptions:
     """Pruning of the beam, and the weight of the language model.
 
     The score of a text is ln p(text | audio) + alpha * ln p(text) + beta * words; without a language model only the
@@ -56,7 +56,7 @@ class Hypothesis(NamedTuple):
     """A hypothesis of the spoken text."""
 
     tokens: list[Token]
-    score: float  # see `BeamOptions`
+    score: float  # see `CtcBeamOptions`
     log_prob: float  # ln p(tokens | audio), summed over all alignments that were kept
 
 
@@ -71,8 +71,8 @@ class BeamDecoder:
     undecided). At the border between final and later tokens the times of two alignments meet.
     """
 
-    def __init__(self, vocabulary: Vocabulary, options: BeamOptions | None = None, model: NgramModel | None = None):
-        self._options = options or BeamOptions()
+    def __init__(self, vocabulary: Vocabulary, options: CtcBeamOptions | None = None, model: NgramModel | None = None):
+        self._options = options or CtcBeamOptions()
         self._vocabulary = vocabulary
         self._tree = PrefixTree(vocabulary, model, self._options.alpha, self._options.beta, self._options.unknown_word)
         self._beam: dict[Prefix, Paths] = {self._tree.root: Paths(1.0, 0.0)}
@@ -203,7 +203,7 @@ class BeamDecoder:
 
 
 def beam_search(
-    log_probs: LogProbs, vocabulary: Vocabulary, options: BeamOptions | None = None, model: NgramModel | None = None
+    log_probs: LogProbs, vocabulary: Vocabulary, options: CtcBeamOptions | None = None, model: NgramModel | None = None
 ) -> list[Hypothesis]:
     """Decode a whole recording: log_probs [frames, vocabulary] -> hypotheses, best first."""
     decoder = BeamDecoder(vocabulary, options, model)

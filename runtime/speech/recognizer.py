@@ -15,7 +15,7 @@ from intaglio.closing import Closing
 from intaglio.errors import BundleError, EngineError, UsageError
 from intaglio.runtime.engines.opening import open_engine
 from intaglio.runtime.speech.audio_file import AudioFile, Samples
-from intaglio.runtime.speech.beam_search import BeamDecoder, BeamOptions
+from intaglio.runtime.speech.beam_search import BeamDecoder, CtcBeamOptions
 from intaglio.runtime.speech.ctc import Decoder, GreedyDecoder, LogProbs
 from intaglio.runtime.speech.ngram_model import NgramModel
 from intaglio.runtime.speech.streaming import StreamingTranscriber, StreamOptions
@@ -34,7 +34,7 @@ LOG_PROBS, OUTPUT_LENGTHS = "log_probs", "output_lengths"
 class SpeechOptions:
     """How recordings are cut and decoded."""
 
-    beam: BeamOptions | None = None  # None: greedy decoding
+    beam: CtcBeamOptions | None = None  # None: greedy decoding
     language_model: str | Path | None = None  # an ARPA file of words, for a beam search
     windows: WindowOptions = field(default_factory=WindowOptions)
     max_seconds: float | None = None  # of a recording; longer ones are rejected
@@ -65,7 +65,7 @@ def speech_options(
                 )
         if beam is None:
             return SpeechOptions(max_seconds=max_seconds)
-    return SpeechOptions(BeamOptions(**changed), language_model, max_seconds=max_seconds)
+    return SpeechOptions(CtcBeamOptions(**changed), language_model, max_seconds=max_seconds)
 
 
 def with_whisper(options: SpeechOptions, whisper: WhisperOptions) -> SpeechOptions:

@@ -11,7 +11,7 @@ from intaglio.runtime.speech.audio_file import Samples
 from intaglio.runtime.speech.ctc import Decoder
 from intaglio.runtime.speech.transcript import Word, WordReader
 from intaglio.runtime.speech.vocabulary import Vocabulary
-from intaglio.runtime.speech.windows import Model, Window, WindowCutter, computed
+from intaglio.runtime.speech.windows import AudioWindow, Model, WindowCutter, computed
 
 
 @dataclass(frozen=True)
@@ -84,7 +84,7 @@ class StreamingTranscriber:
         words = [word for window in self._cutter.finish() for word in self._final(window)]
         return StreamUpdate(words + self._words.add(self._decoder.finish()) + self._words.close(), "")
 
-    def _final(self, window: Window) -> list[Word]:
+    def _final(self, window: AudioWindow) -> list[Word]:
         """The words that this window made final."""
         words: list[Word] = []
         for log_probs in computed(self._model, [window]):

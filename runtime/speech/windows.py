@@ -24,7 +24,7 @@ ALIGNMENT = 2  # frames; windows begin at multiples, as a network that halves th
 Model = Callable[[Samples, npt.NDArray[np.int64]], tuple[npt.NDArray[Any], npt.NDArray[Any]]]
 
 
-class Window(NamedTuple):
+class AudioWindow(NamedTuple):
     """A part of a recording, and which of its frames count; the others are context."""
 
     samples: Samples
@@ -56,7 +56,7 @@ class WindowCutter:
         """Samples after which a sample's frame has been in a window, of any but a full first one."""
         return (self._chunk + self._right) * self._frame_samples
 
-    def push(self, samples: Samples) -> list[Window]:
+    def push(self, samples: Samples) -> list[AudioWindow]:
         """Take the next samples; return the windows that are complete, and not the last."""
         self._blocks.append(samples)
         self._end += len(samples)
@@ -64,19 +64,19 @@ class WindowCutter:
         while self._end > (stop := self._next + self._step + self._right) * self._frame_samples:
             begin = max(0, self._next - self._left)
             first = self._next - begin
-            windows.append(Window(self._cut(begin, stop * self._frame_samples), first, first + self._step))
+            windows.append(AudioWindow(self._cut(begin, stop * self._frame_samples), first, first + self._step))
             self._next += self._step
             self._step = self._chunk
             self._drop(max(0, self._next - self._left - self._chunk))
         return windows
 
-    def finish(self) -> list[Window]:
+    def finish(self) -> list[AudioWindow]:
         """Return the last window, at the end of the recording; none if there are no samples left."""
         length = (self._left + self._chunk + self._right) * self._frame_samples
         frames = math.ceil(max(0, self._end - length) / self._frame_samples / ALIGNMENT) * ALIGNMENT
         if frames * self._frame_samples >= self._end:
             return []
-        return [Window(self._cut(frames, self._end), self._next - frames, None)]
+        return [AudioWindow(self._cut(frames, self._end), self._next - frames, None)]
 
     def _cut(self, frame: int, end: int) -> Samples:
         """The samples from a frame up to the sample `end`."""
@@ -130,7 +130,7 @@ def recording_log_probs(
     frame depends on no more than half an overlap of samples around it, the result equals that of the whole recording.
     Raises `EngineError` if the model gives fewer frames than its windows have.
     """
-    waiting: list[Window] = []
+    waiting: list[AudioWindow] = []
     with progress.fraction("transcribing") if samples else nullcontext(_show_nothing) as show:
         arrived = 0
         for block in blocks:
@@ -151,7 +151,7 @@ def _show_nothing(part: float) -> None:
     pass
 
 
-def computed(model: Model, windows: Sequence[Window]) -> Iterator[LogProbs]:
+def computed(model: Model, windows: Sequence[AudioWindow]) -> Iterator[LogProbs]:
     """Compute windows as one batch, padded with zeros; yield the log-probabilities of those frames that count."""
     lengths = np.array([len(window.samples) for window in windows], np.int64)
     audio = np.zeros((len(windows), int(lengths.max())), np.float32)

@@ -12,7 +12,7 @@ import numpy as np
 import numpy.typing as npt
 
 from intaglio.runtime.engines.engine import Array
-from intaglio.runtime.text.tasks import Answer, Numbers, softmax
+from intaglio.runtime.text.tasks import AnswerSpan, Numbers, softmax
 from intaglio.runtime.text.tokenizer import Tokenizer
 from intaglio.runtime.text.windows import Window
 
@@ -30,9 +30,9 @@ def answers_of(
     top: int,
     longest: int,
     no_answer: bool,
-) -> list[Answer]:
+) -> list[AnswerSpan]:
     """The best `top` answers, of at most `longest` tokens, from the start and end logits [tokens] of each window."""
-    found: dict[str, Answer] = {}  # by its lower-case characters
+    found: dict[str, AnswerSpan] = {}  # by its lower-case characters
     empty = 1.0
     for window, pair in zip(windows, logits, strict=True):
         possible = _possible(tokenizer, window)
@@ -45,8 +45,8 @@ def answers_of(
             if (known := found.get(answer.lower())) is not None:
                 known.score += score
             else:
-                found[answer.lower()] = Answer(answer, score, begin, stop)
-    answers = [*found.values(), *([Answer("", empty, 0, 0)] if no_answer else [])]
+                found[answer.lower()] = AnswerSpan(answer, score, begin, stop)
+    answers = [*found.values(), *([AnswerSpan("", empty, 0, 0)] if no_answer else [])]
     return sorted(answers, key=lambda answer: -answer.score)[:top]
 
 

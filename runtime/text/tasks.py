@@ -29,7 +29,7 @@ class Span(msgspec.Struct, omit_defaults=True):
     index: int | None = None  # of the token, for one alone; None for tokens that were joined
 
 
-class Answer(msgspec.Struct):
+class AnswerSpan(msgspec.Struct):
     """A part of a text that answers a question; an empty one says that the text has no answer."""
 
     answer: str
@@ -50,7 +50,7 @@ class Ran(msgspec.Struct, omit_defaults=True, eq=False):
     query: str | None = None  # that the text was read with
     spans: list[Span] | None = None  # "token-classification": the parts of the text that have a class
     token_embeddings: npt.NDArray[np.float32] | None = None  # "embed-tokens": [vectors, width], of the text's tokens
-    answers: list[Answer] | None = None  # "question-answering": parts of the text that answer the query, best first
+    answers: list[AnswerSpan] | None = None  # "question-answering": parts of the text that answer the query, best first
 
     @property
     def relevance(self) -> float | None:

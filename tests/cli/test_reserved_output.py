@@ -10,7 +10,7 @@ PROGRAM = """
 import sys
 import click
 from intaglio import cli
-from intaglio.cli.running.reserved_output import reserved_output
+from intaglio.cli.agent.reserved_output import reserved_output
 
 @click.command()
 def prints():

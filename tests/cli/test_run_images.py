@@ -173,7 +173,7 @@ def text_embedding(text: str) -> np.ndarray[Any, Any]:
 
 
 @pytest.mark.parametrize("activation", ["softmax", "sigmoid"])
-def test_scores_are_those_of_the_texts(activation: str, towers: Path, photos: Path, tmp_path: Path) -> None:
+def test_scores_match_the_texts(activation: str, towers: Path, photos: Path, tmp_path: Path) -> None:
     bundle = write_bundle(tmp_path / "bundle", "embed", MEANS, text=TEXT, activation=activation)
     logits = np.array([text_embedding(text) @ [1, 0, 0.2] * 2 + 0.5 for text in ("a", "bcd")], np.float64)
     wanted = 1 / (1 + np.exp(-logits)) if activation == "sigmoid" else np.exp(logits) / np.exp(logits).sum()

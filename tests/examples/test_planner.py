@@ -10,7 +10,6 @@ from dataclasses import replace
 from pathlib import Path
 from random import Random
 
-import agent_parallel_qa as benchmark
 import pytest
 import torch
 from agent_models import network, training
@@ -29,6 +28,7 @@ from safetensors.torch import load_file
 from train_agent_models import RECIPES
 from transformers import AutoTokenizer
 
+from benchmarks.agents import parallel_qa as benchmark
 from intaglio.exporters import export
 from intaglio.runtime.agents.loops.agent import AgentLimits
 from intaglio.runtime.agents.loops.call_scheduler import CallScheduler

@@ -81,7 +81,7 @@ def test_merged_weights_equal_those_of_peft(
 
 
 @pytest.mark.parametrize("bias", ["all", "lora_only"])
-def test_biases_are_those_of_the_adapter(bias: str, tmp_path: Path) -> None:
+def test_biases_come_from_the_adapter(bias: str, tmp_path: Path) -> None:
     checkpoint = save_decoder(tmp_path / "qwen2", "qwen2")
     assert_as_peft(
         checkpoint,

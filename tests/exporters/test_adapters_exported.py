@@ -1,4 +1,4 @@
-"""`export --adapter` of each kind of models: outputs and texts are those of peft's merged model."""
+"""`export --adapter` of each kind of models: outputs and texts equal those of peft's merged model."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ LAYERS = ["q_proj", "k_proj", "o_proj", "down_proj"]
 
 
 def assert_as_merged(model: Any, bundle: Path) -> None:
-    """Assert that logits and greedy texts are those of the model."""
+    """Assert that logits and greedy texts equal the model's."""
     import torch
     from tokenizers import Tokenizer
 

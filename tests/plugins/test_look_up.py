@@ -27,7 +27,7 @@ def value(name: str, array: np.ndarray) -> ir.Value:
 )
 @pytest.mark.parametrize("shape", [(3,), (2, 3), (2, 1, 4)], ids=str)
 @pytest.mark.parametrize("bits", [2, 3, 4, 5, 6, 8])
-def test_rows_are_those_of_the_decoded_table(bits: int, shape: tuple[int, ...], completed: tuple[str, ...]) -> None:
+def test_rows_equal_the_decoded_table(bits: int, shape: tuple[int, ...], completed: tuple[str, ...]) -> None:
     random = np.random.default_rng(bits)
     codes = random.integers(0, 2**bits, (ROWS, WIDTH))
     scales = random.standard_normal((ROWS, WIDTH // GROUP)).astype(np.float32)

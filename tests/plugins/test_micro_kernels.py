@@ -24,8 +24,8 @@ from intaglio.plugins.micro_kernels.micro_kernel import (
     GROUP_LEVELS,
     M_U,
     T_U,
-    Case,
     MicroKernel,
+    MicroKernelCase,
     cases,
     registers,
     search,
@@ -132,7 +132,7 @@ def test_every_case_has_variants_within_the_registers(name, operator):
 
 def test_one_row_in_one_plane_equals_the_qigen_model():
     """Equation 4, m_u + m_u·t_u + t_u, plus zero points, the mask and the unpacked words."""
-    kernel = MicroKernel(Case("group_matmul", 4, 0, 1), 3, 2)
+    kernel = MicroKernel(MicroKernelCase("group_matmul", 4, 0, 1), 3, 2)
     assert registers(kernel, INSTRUCTION_SETS["avx2"]) == (3 + 3 * 2 + 2) + (2 + 1 + 1)
 
 
@@ -193,7 +193,7 @@ def test_block_sizes_maximise_cache_use(block, bits, depth_step, depth_steps, ro
 # --- results ----------------------------------------------------------------------------------------------------------
 
 
-def operator_case(case: Case, random: np.random.Generator) -> OperatorCase:
+def operator_case(case: MicroKernelCase, random: np.random.Generator) -> OperatorCase:
     """Inputs that use the micro-kernel of a case, with a remainder in every direction."""
     rows, depth = 75, 32 * 5 * 3  # no full tile of rows, no full unit of K
     x = random.normal(size=(case.rows, depth)).astype(np.float32)
@@ -240,9 +240,9 @@ def test_every_variant_equals_the_reference(name, operator, monkeypatch, cache):
 
 def test_unknown_kernel_is_refused():
     with pytest.raises(ValueError, match="no micro-kernel group_matmul_bits7"):
-        ort.select_kernel(MicroKernel(Case("group_matmul", 7, 2, 1), 2, 4))
+        ort.select_kernel(MicroKernel(MicroKernelCase("group_matmul", 7, 2, 1), 2, 4))
     with pytest.raises(ValueError, match="no micro-kernel"):
-        ort.select_kernel(MicroKernel(Case("int_linear", 4, 2, 1), 2, 4))
+        ort.select_kernel(MicroKernel(MicroKernelCase("int_linear", 4, 2, 1), 2, 4))
 
 
 # --- the choice for a machine -----------------------------------------------------------------------------------------

@@ -56,7 +56,7 @@ def test_texts_equal_the_library_full_streamed_and_several(t5: Served, bundle: P
         assert "".join(chunk.choices[0].text for chunk in stream) == expected
 
 
-def test_languages_are_those_of_the_request(t5: Served, bundle: Path) -> None:
+def test_languages_come_from_the_request(t5: Served, bundle: Path) -> None:
     languages = {"source_language": "fr", "target_language": "en"}
     with TextGenerator(bundle, max_new_tokens=30, **languages) as generator:
         expected = generator.write(PROMPT).whole().text

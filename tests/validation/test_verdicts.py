@@ -1,4 +1,4 @@
-"""Verdicts separate good compressed models from damaged ones; benchmarks/verdicts.py has every recipe.
+"""Verdicts separate good compressed models from damaged ones; benchmarks/weights/verdicts.py has every recipe.
 
 Each model gets one kind of damage, and each kind is applied to some; the proofs apply every kind to every model.
 """
@@ -10,8 +10,8 @@ from pathlib import Path
 
 import pytest
 from covering import few
-from damage import KINDS, damaged
 
+from benchmarks.weights.damage import KINDS, damaged
 from intaglio.exporters import export
 from intaglio.graph_passes import compress
 from intaglio.validation import validate

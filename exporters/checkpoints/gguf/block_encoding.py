@@ -21,7 +21,7 @@ from intaglio.plugins.bit_packing import unpack
 ELEMENTS = 32  # of the blocks below
 
 
-class Encoder(NamedTuple):
+class BlockEncoder(NamedTuple):
     """How codes become blocks of the type `TYPES[type]`: `write(numbers, scales, minimums)` returns their bytes.
 
     Numbers are 0 to `span`; of a type without minimums `zero_point` stands for 0.
@@ -71,11 +71,11 @@ def _q8_0(numbers: Bytes, scales: Floats, minimums: Floats | None) -> Bytes:
 
 # From the smallest blocks to the largest; the first three hold every asymmetric weight of 4 bits and fewer.
 ENCODERS = (
-    Encoder(2, 15, 8, _q4_0),
-    Encoder(3, 15, 0, _q4_1),
-    Encoder(6, 31, 16, _q5_0),
-    Encoder(7, 31, 0, _q5_1),
-    Encoder(8, 255, 128, _q8_0),
+    BlockEncoder(2, 15, 8, _q4_0),
+    BlockEncoder(3, 15, 0, _q4_1),
+    BlockEncoder(6, 31, 16, _q5_0),
+    BlockEncoder(7, 31, 0, _q5_1),
+    BlockEncoder(8, 255, 128, _q8_0),
 )
 
 
@@ -172,7 +172,7 @@ def _blocks(name: str, weight: GroupedWeight) -> _Blocks:
     return _Blocks(codes, zeros.astype(np.int16), per_block(groups.scales), minimums)
 
 
-def _fitted(blocks: _Blocks, encoder: Encoder) -> tuple[Bytes, Floats, Floats | None] | None:
+def _fitted(blocks: _Blocks, encoder: BlockEncoder) -> tuple[Bytes, Floats, Floats | None] | None:
     """What `encoder` writes for `blocks`; None if it cannot hold them."""
     if not _is_half(blocks.scales):
         return None

@@ -66,7 +66,7 @@ def configuration(path: Path, file: Container) -> dict[str, Any]:
     config |= known.complete(config, file.tensors)
     config |= _rotary(path, name, values, config, file)
     config["vocab_size"] = _vocabulary(path, file)
-    # The rows of a quantised head are multiplied as they are, those of the embedding are looked up: two weights.
+    # The rows of a quantised head are multiplied by their codes, those of the embedding are looked up: two weights.
     config["tie_word_embeddings"] = False
     config |= _special_tokens(file.values, config["vocab_size"])
     return config | {SECTION: {METHOD: GGUF}}

@@ -30,7 +30,7 @@ FIRST, SECOND, MAGNITUDE = "A", "B", "magnitude"
 
 
 @dataclass
-class Parts:
+class AdapterParts:
     """The tensors of an adapter, by the paths in the model of what they change."""
 
     values: dict[str, MappedTensor]  # path of a parameter -> its numbers
@@ -69,9 +69,9 @@ class Adapter:
         """The files that affect the computation, by their names."""
         return {name: self.folder / name for name in (CONFIG, WEIGHTS)}
 
-    def parts(self) -> Parts:
+    def parts(self) -> AdapterParts:
         """Its tensors, mapped and not read. Raises `SourceError` if it has none, or a part of a change alone."""
-        parts = Parts({}, {}, {}, {})
+        parts = AdapterParts({}, {}, {}, {})
         for name, tensor in map_tensors(self.path).items():
             path = name.removeprefix(PREFIX)
             if not tensor.dtype.is_floating_point:

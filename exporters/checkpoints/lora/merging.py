@@ -38,7 +38,7 @@ class Merging(Generic[Stored]):
         """`config`: config.json of the checkpoint. Raises `SourceError` for an adapter of another model."""
         self.tensors: dict[str, Stored | FloatTensor] = dict(tensors)
         self._before, self._names, self._adapter, self._config = tensors, names, adapter, config
-        self._own: dict[str, str] = {}  # bare paths of parameters that are not tied any more -> their tensors' names
+        self._own: dict[str, str] = {}  # bare paths of parameters that are no longer tied -> their tensors' names
         parts = adapter.parts()
         for path, value in parts.values.items():
             self._replace(path, value)

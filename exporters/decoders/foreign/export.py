@@ -1,4 +1,4 @@
-"""Take a decoder that another tool exported: rewritten to our step, and compared with the graph as it was."""
+"""Take a decoder that another tool exported: rewritten to our step, and compared with the original graph."""
 
 from __future__ import annotations
 

@@ -21,7 +21,7 @@ BITS = (2, 4, 8)
 
 
 def keep_nbits(model: ir.Model, nodes: Nodes, dtype: ir.DataType) -> list[str]:
-    """Replace each MatMulNBits by GroupMatMul; `dtype`: of their inputs. Returns why some stay as they are."""
+    """Replace each MatMulNBits by GroupMatMul; `dtype`: of their inputs. Returns why some are left."""
     graph = model.graph
     weights: dict[ir.Value, GroupedWeight] = {}
     placed: dict[str, ir.Value] = {}

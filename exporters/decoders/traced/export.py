@@ -35,7 +35,7 @@ NUMBERS = ("num_hidden_layers", "num_attention_heads", "max_position_embeddings"
 BORDERS = ("sliding_window", "attention_chunk_size", "floor_scale")  # numbers of tokens after which a layer may change
 
 
-class ImagePart(Protocol):
+class PartBeside(Protocol):
     """The part of a model that reads images, beside its decoder: see `exporters.image_text`."""
 
     width: int  # of an embedding
@@ -58,7 +58,7 @@ def export_traced_decoder(
     draft: Draft,
     bounds: Bounds | None,
     context: str | None = None,
-    beside: Callable[[Checkpoint, Any], ImagePart] | None = None,
+    beside: Callable[[Checkpoint, Any], PartBeside] | None = None,
 ) -> dict[str, Checked]:
     """Fill `draft` with the decoder of `checkpoint`; with `bounds`, compare its logits with the source model's.
 

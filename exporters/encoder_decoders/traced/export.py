@@ -10,7 +10,7 @@ from intaglio.display.progress import step
 from intaglio.errors import SourceError
 from intaglio.exporters.checkpoints.checkpoint import Checkpoint
 from intaglio.exporters.encoder_decoders.traced.family import TracedEncoderDecoder
-from intaglio.exporters.encoder_decoders.writing import Part, Parts, special_tokens, write_encoder_decoder
+from intaglio.exporters.encoder_decoders.writing import EncoderDecoderParts, Part, special_tokens, write_encoder_decoder
 from intaglio.exporters.files.config import integer
 from intaglio.exporters.reference.check import Checked, check_needed
 from intaglio.exporters.reference.source_model import deferred_model, tracing_errors
@@ -48,7 +48,7 @@ def export_traced_encoder_decoder(
         with tracing_errors(checkpoint, family.architecture):
             encoder, decoder = trace(CrossAttentionModule(model), getattr(torch, dtype), longest)
         del model
-    parts = Parts(
+    parts = EncoderDecoderParts(
         Part(encoder.model, encoder.layers),
         Part(decoder.model, decoder.layers),
         _describe(config, decoder.caches, vocabulary, longest),

@@ -10,7 +10,7 @@ from intaglio.bundle.bundle import Draft
 from intaglio.display.progress import step
 from intaglio.exporters.checkpoints.checkpoint import Checkpoint
 from intaglio.exporters.decoders.written.export import full_config
-from intaglio.exporters.encoder_decoders.writing import Part, Parts, special_tokens, write_encoder_decoder
+from intaglio.exporters.encoder_decoders.writing import EncoderDecoderParts, Part, special_tokens, write_encoder_decoder
 from intaglio.exporters.encoder_decoders.written.family import EncoderDecoderFamily
 from intaglio.exporters.encoder_decoders.written.graph import CrossAttentionDecoderGraph, EncoderGraph
 from intaglio.exporters.reference.check import Checked
@@ -42,7 +42,7 @@ def export_encoder_decoder(
     encoder, decoder = EncoderGraph(described, weights, of), CrossAttentionDecoderGraph(described, weights, of)
     family.encode(encoder, config)
     family.decode(decoder, config)
-    parts = Parts(
+    parts = EncoderDecoderParts(
         Part(encoder.model, encoder.layers),
         Part(decoder.model, decoder.layers),
         described,

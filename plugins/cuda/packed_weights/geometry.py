@@ -13,7 +13,7 @@ kernel has both shapes, and the scalar `few` says up to how many rows it takes t
   multiprocessor can share.
 
 Where the second begins to pay depends on the blocks that it makes: `few_rows`. There is more in benchmarks/results/;
-benchmarks/cuda_products.py measures it.
+benchmarks/weights/cuda_products.py measures it.
 
 float32 x, for which there is no matrix unit, is multiplied in blocks of 4 channels and 8 rows: offered so that a graph
 in float32 runs, not for speed.
@@ -68,7 +68,7 @@ def packed_launch(
 
 
 def few_rows(depth: int, channels: Length) -> Length:
-    """The most rows of x for which the blocks are those of few rows."""
+    """The most rows of x that the blocks for few rows take."""
     if depth % STEP:
         return 0
     if not isinstance(channels, int):

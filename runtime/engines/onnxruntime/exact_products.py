@@ -19,7 +19,7 @@ ATTRIBUTE, EXACT = "activation_bits", 32  # 24 bits of the largest activation, w
 
 
 def keep_activations(model: onnx.ModelProto) -> None:
-    """Let every product with compressed weights compute with its activations as they are."""
+    """Let every product with compressed weights compute with unrounded activations."""
     for node in all_nodes(model.graph.node):
         for attribute in node.attribute:
             if node.domain == DOMAIN and attribute.name == ATTRIBUTE:

@@ -98,7 +98,7 @@ def _value(text: CallText) -> Json:
 
 
 def _string(text: CallText, quote: str) -> Characters:
-    """Read the rest of a string, and return its value; unknown escapes stay as they are."""
+    """Read the rest of a string, and return its value; unknown escapes are kept."""
     read = ""
     while (character := (yield from text.next())) != quote:
         read += character

@@ -18,7 +18,7 @@ from typing import Any, NamedTuple
 # Characters that must be escaped in a JSON string.
 ESCAPED = [chr(code) for code in range(32)] + ['"', "\\"]
 CHARACTER = r'([^"\\\x00-\x1f]|\\["\\bfnrt]|\\u00(0[0-7bef]|1[0-9a-f]))'
-UNESCAPED = r'[^"\\\x00-\x1f]'  # characters that a JSON string has as they are
+UNESCAPED = r'[^"\\\x00-\x1f]'  # characters that a JSON string has unescaped
 DIGIT, WORD, SPACE = "0-9", "a-zA-Z0-9_", r" \t\n\r\f\x0b"
 WIDE = {"digit": r"\p{Nd}", "word": r"\p{L}\p{M}\p{N}\p{Pc}", "space": r"\s\x1c-\x1f\x{feff}\x{180e}"}
 NARROW = {"digit": DIGIT, "word": WORD, "space": SPACE}

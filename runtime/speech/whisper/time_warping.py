@@ -14,7 +14,7 @@ BOTH, ROW, COLUMN = 0, 1, 2  # what a step of a path advances
 def median_filtered(values: Floats, width: int) -> Floats:
     """The medians of `values` [..., positions] over `width` positions, an odd number; the edges are mirrored.
 
-    Values of at most width // 2 positions stay as they are.
+    Values of at most width // 2 positions are returned unchanged.
     """
     half = width // 2
     if values.shape[-1] <= half:

@@ -126,7 +126,7 @@ def test_language_and_forbidden_tokens_of_the_checkpoint_hold(translator: Path) 
     assert manifest.encoder.start == (END, 258)
 
 
-def test_languages_are_those_of_the_options(translator: Path) -> None:
+def test_languages_come_from_the_options(translator: Path) -> None:
     expected = library_texts(translator / "checkpoint", first=258, num_beams=1, forced_bos_token_id=259)
     assert greedy_texts(translator / "bundle", source_language="fr", target_language="zh") == expected
     assert expected != library_texts(translator / "checkpoint", num_beams=1)

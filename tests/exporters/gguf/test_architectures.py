@@ -59,12 +59,12 @@ def assert_is_the_model(path: Path, checkpoint: Path, architecture: str) -> None
 @pytest.mark.parametrize(
     "architecture", few(list(ARCHITECTURES), ["llama", "gemma3", "phi3", "qwen3moe", "nemotron", "gpt-oss"])
 )
-def test_model_of_a_file_is_that_of_its_checkpoint(architecture: str, tmp_path: Path) -> None:
+def test_model_of_a_file_equals_its_checkpoint(architecture: str, tmp_path: Path) -> None:
     checkpoint = save(tmp_path, architecture)
     assert_is_the_model(write_gguf(checkpoint, tmp_path / "model.gguf", architecture), checkpoint, architecture)
 
 
-def test_experts_of_a_llama_are_those_of_mixtral(tmp_path: Path) -> None:
+def test_experts_of_a_llama_are_read_as_mixtral(tmp_path: Path) -> None:
     checkpoint = save_family(tmp_path / "float", "mixtral", **options("llama"))
     assert_is_the_model(write_gguf(checkpoint, tmp_path / "model.gguf", "llama"), checkpoint, "llama")
 
@@ -262,7 +262,7 @@ def test_parts_of_a_model_are_joined(tmp_path: Path) -> None:
         Checkpoint.open(str(second))
 
 
-def test_tokenizer_and_template_are_those_of_the_file(tmp_path: Path) -> None:
+def test_tokenizer_and_template_come_from_the_file(tmp_path: Path) -> None:
     from tokenizers import Tokenizer
 
     checkpoint = save(tmp_path, "qwen2")

@@ -49,7 +49,7 @@ def library_text(
     return found[0, before:].tolist(), before
 
 
-def test_text_after_images_is_that_of_transformers(image_text: tuple[Path, Path], tmp_path: Path) -> None:
+def test_text_after_images_equals_transformers(image_text: tuple[Path, Path], tmp_path: Path) -> None:
     checkpoint, bundle = image_text
     files = picture_files(tmp_path)
     expected, before = library_text(checkpoint, TEXT, files)
@@ -59,7 +59,7 @@ def test_text_after_images_is_that_of_transformers(image_text: tuple[Path, Path]
     assert other.tokens != expected
 
 
-def test_text_without_images_is_that_of_transformers(image_text: tuple[Path, Path]) -> None:
+def test_text_without_images_equals_transformers(image_text: tuple[Path, Path]) -> None:
     checkpoint, bundle = image_text
     (found,) = generate(bundle, "Once upon", max_new_tokens=NEW)
     assert found.tokens == library_text(checkpoint, "Once upon", [])[0]

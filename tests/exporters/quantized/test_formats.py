@@ -54,7 +54,7 @@ def test_every_weight_is_read_to_the_bit(data: st.DataObject) -> None:
 
 @pytest.mark.parametrize("stored_as", ["gptq", "gptq_v2"])
 @pytest.mark.parametrize("stated", ["gptq", "gptq_v2", None])
-def test_version_of_symmetric_weights_is_that_of_the_numbers(stored_as: str, stated: str | None) -> None:
+def test_version_of_symmetric_weights_follows_the_numbers(stored_as: str, stated: str | None) -> None:
     each = quantized(random_weight(32, 64), 4, 32)
     found = read(PACKED["gptq"](each, version=stored_as), "gptq", checkpoint_format=stated)
     np.testing.assert_array_equal(found.tensor.numpy(), each.weight)
@@ -267,6 +267,6 @@ def test_quantised_encoder_is_refused_by_name(tiny_checkpoint: Path, tmp_path: P
         export(str(copy), tmp_path / "bundle")
 
 
-def test_weights_are_as_they_are_described() -> None:
+def test_weights_match_their_description() -> None:
     each: Quantized = quantized(random_weight(32, 64), 4, 32)
     assert np.abs(each.weight - random_weight(32, 64)).max() <= each.scales.max() * 0.51

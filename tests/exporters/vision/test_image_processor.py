@@ -146,7 +146,7 @@ def test_settings_inside_a_processor_of_images_and_texts_are_read(tmp_path: Path
     assert read_image_processor(tmp_path).size == (24, 24)
 
 
-def test_class_that_is_not_named_is_that_of_the_model(tmp_path: Path) -> None:
+def test_class_that_is_not_named_follows_the_model(tmp_path: Path) -> None:
     (tmp_path / "preprocessor_config.json").write_text(json.dumps({"size": {"height": 24, "width": 24}}))
     (tmp_path / "config.json").write_text(json.dumps({"model_type": "siglip"}))
     assert read_image_processor(tmp_path).resample == "bicubic"

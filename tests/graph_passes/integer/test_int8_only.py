@@ -36,7 +36,7 @@ from intaglio.validation.comparison.runners import ReferenceRunner
 Array = npt.NDArray[Any]
 Run = Callable[..., tuple[int, str, str]]
 
-SHORT = Path(__file__).parents[3] / "benchmarks" / "short_sentences.txt"
+SHORT = Path(__file__).parents[3] / "benchmarks" / "shared" / "short_sentences.txt"
 TEXTS = ["a cat", "one rather longer sentence, with a tail", "x", "12 words; or fewer (it depends)", "dogs and cats"]
 
 

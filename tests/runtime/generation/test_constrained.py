@@ -26,7 +26,7 @@ from intaglio.runtime.strategies import STRATEGIES, Emitted
 from intaglio.runtime.strategies.ngram_drafts import NgramDrafter
 from intaglio.runtime.strategies.tree_growth import grow
 
-SCHEMAS = Path(__file__).parents[3] / "benchmarks" / "schemas.jsonl"
+SCHEMAS = Path(__file__).parents[3] / "benchmarks" / "decoding" / "schemas.jsonl"
 DOZEN = [json.loads(line) for line in SCHEMAS.read_text("utf-8").splitlines()][1::4]
 PROMPT = list(b"yes no [1, 2] yes no ")
 WORDS = "((yes|no|nay) ){6}"
@@ -159,7 +159,7 @@ def test_document_completed_by_the_last_token_stops_with_eos(models: dict[str, M
 
 @pytest.mark.parametrize("case", few(DOZEN, DOZEN[::8]), ids=lambda each: each["name"].replace(" ", "-"))
 def test_trained_model_generates_valid_documents(case: dict[str, Any], trained_pair: tuple[Path, Path]) -> None:
-    """Greedy and sampled; the rest of the schemas, and more documents, are in benchmarks/constrained.py."""
+    """Greedy and sampled; the rest of the schemas, and more documents, are in benchmarks/decoding/constrained.py."""
     small, large = trained_pair
     ways: list[dict[str, Any]] = [
         {},

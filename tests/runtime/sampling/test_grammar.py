@@ -32,7 +32,9 @@ from intaglio.runtime.sampling.grammar import MASKS, MAX_CHARACTERS, Grammar, Gr
 ROOT = Path(__file__).parents[3]
 TOKENIZER = Tokenizer.from_file(str(ROOT / "examples" / "language_models" / "large" / "tokenizer.json"))
 END = 0  # <|endoftext|>
-SCHEMAS = [json.loads(line) for line in (ROOT / "benchmarks" / "schemas.jsonl").read_text("utf-8").splitlines()]
+SCHEMAS = [
+    json.loads(line) for line in (ROOT / "benchmarks" / "decoding" / "schemas.jsonl").read_text("utf-8").splitlines()
+]
 DOZEN = [each["schema"] for each in SCHEMAS[::4]]
 GRAMMARS = [
     *(Grammar.from_json_schema(schema, TOKENIZER) for schema in DOZEN),

@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 
 from intaglio.errors import EngineError, UsageError
 from intaglio.runtime.speech import beam_search as module
-from intaglio.runtime.speech.beam_search import BeamDecoder, BeamOptions, beam_search
+from intaglio.runtime.speech.beam_search import BeamDecoder, CtcBeamOptions, beam_search
 from intaglio.runtime.speech.ctc import LogProbs, greedy
 from intaglio.runtime.speech.ngram_model import NgramModel
 from intaglio.runtime.speech.vocabulary import Vocabulary
@@ -77,7 +77,7 @@ def spans(path: tuple[int, ...]) -> list[tuple[int, int]]:
 @given(log_probabilities())
 def test_wide_beam_sums_the_alignments_of_every_text(log_probs: LogProbs) -> None:
     expected = {tokens: sum(each for each, _ in paths) for tokens, paths in alignments(log_probs).items()}
-    found = beam_search(log_probs, LETTERS, BeamOptions(**EXACT))
+    found = beam_search(log_probs, LETTERS, CtcBeamOptions(**EXACT))
     assert {tuple(token.token_id for token in each.tokens) for each in found} == expected.keys()
     for each in found:
         tokens = tuple(token.token_id for token in each.tokens)
@@ -89,7 +89,7 @@ def test_wide_beam_sums_the_alignments_of_every_text(log_probs: LogProbs) -> Non
 @given(log_probabilities())
 def test_times_equal_the_most_probable_alignment(log_probs: LogProbs) -> None:
     every = alignments(log_probs)
-    for each in beam_search(log_probs, LETTERS, BeamOptions(**EXACT)):
+    for each in beam_search(log_probs, LETTERS, CtcBeamOptions(**EXACT)):
         paths = every[tuple(token.token_id for token in each.tokens)]
         best = max(probability for probability, _ in paths)
         equal = [spans(path) for probability, path in paths if probability >= best * (1 - 1e-9)]
@@ -102,7 +102,7 @@ def test_times_equal_the_most_probable_alignment(log_probs: LogProbs) -> None:
 @given(log_probabilities())
 def test_best_text_is_at_least_as_probable_as_greedy(log_probs: LogProbs) -> None:
     texts = {tokens: sum(each for each, _ in paths) for tokens, paths in alignments(log_probs).items()}
-    best = beam_search(log_probs, LETTERS, BeamOptions(**EXACT))[0]
+    best = beam_search(log_probs, LETTERS, CtcBeamOptions(**EXACT))[0]
     assert best.log_prob >= math.log(texts[tuple(token.token_id for token in greedy(log_probs, 0))]) - 1e-9
 
 
@@ -111,14 +111,14 @@ def test_best_text_is_at_least_as_probable_as_greedy(log_probs: LogProbs) -> Non
 def test_beam_of_one_is_greedy_for_certain_frames(path: list[int], probability: float) -> None:
     """At 0.75 and above it always is; below, the sum of several alignments can exceed the best path."""
     sure = np.where(np.arange(4) == np.array(path)[:, None], probability, (1 - probability) / 3)
-    one = beam_search(np.log(sure), LETTERS, BeamOptions(width=1, min_log_prob=-math.inf))[0]
+    one = beam_search(np.log(sure), LETTERS, CtcBeamOptions(width=1, min_log_prob=-math.inf))[0]
     assert [token.token_id for token in one.tokens] == [token.token_id for token in greedy(np.log(sure), 0)]
 
 
 def test_beam_of_one_is_not_greedy_for_uncertain_frames() -> None:
     unsure = np.log(np.array([[0.4, 0.5, 0.05, 0.05], [0.35, 0.2, 0.4, 0.05]]))
     assert [token.token_id for token in greedy(unsure, 0)] == [1, 2]
-    assert [token.token_id for token in beam_search(unsure, LETTERS, BeamOptions(width=1))[0].tokens] == [1]
+    assert [token.token_id for token in beam_search(unsure, LETTERS, CtcBeamOptions(width=1))[0].tokens] == [1]
 
 
 @pytest.fixture(scope="module")
@@ -128,7 +128,7 @@ def model(tmp_path_factory: pytest.TempPathFactory) -> NgramModel:
     return NgramModel.open(path)
 
 
-def language(model: NgramModel, text: str, options: BeamOptions) -> float:
+def language(model: NgramModel, text: str, options: CtcBeamOptions) -> float:
     """Weighted score of a text, word by word."""
     total, state = 0.0, model.begin
     for word in text.split():
@@ -143,7 +143,7 @@ def language(model: NgramModel, text: str, options: BeamOptions) -> float:
 def test_language_score_equals_the_score_of_the_words(
     model: NgramModel, log_probs: LogProbs, alpha: float, beta: float, unknown: float
 ) -> None:
-    options = BeamOptions(**EXACT, alpha=alpha, beta=beta, unknown_word=unknown)
+    options = CtcBeamOptions(**EXACT, alpha=alpha, beta=beta, unknown_word=unknown)
     expected = {
         tokens: math.log(sum(each for each, _ in paths)) + language(model, LETTERS.text(tokens), options)
         for tokens, paths in alignments(log_probs).items()
@@ -164,7 +164,7 @@ def test_language_model_decides_between_similar_words(model: NgramModel) -> None
 def test_pruning_uses_the_language_model_score(model: NgramModel) -> None:
     """Without it, both slots of the beam would hold texts that begin with the more audible, rarer word."""
     probabilities = [[0.01, 0.46, 0.52, 0.01], [0.01, 0.01, 0.01, 0.97], [0.02, 0.49, 0.48, 0.01]]
-    options = BeamOptions(alpha=2.0)
+    options = CtcBeamOptions(alpha=2.0)
     best = beam_search(np.log(np.array(probabilities)), LETTERS, options, model)[0]
     narrow = beam_search(np.log(np.array(probabilities)), LETTERS, replace(options, width=2), model)[0]
     assert LETTERS.text(token.token_id for token in best.tokens) == "a b"
@@ -173,8 +173,8 @@ def test_pruning_uses_the_language_model_score(model: NgramModel) -> None:
 
 def test_prefixes_far_below_the_best_are_pruned() -> None:
     log_probs = speech_like(30, 3)
-    every = [each.score for each in beam_search(log_probs, LETTERS, BeamOptions(max_gap=math.inf))]
-    near = [each.score for each in beam_search(log_probs, LETTERS, BeamOptions(max_gap=2.0))]
+    every = [each.score for each in beam_search(log_probs, LETTERS, CtcBeamOptions(max_gap=math.inf))]
+    near = [each.score for each in beam_search(log_probs, LETTERS, CtcBeamOptions(max_gap=2.0))]
     assert every[-1] < every[0] - 3
     assert near[-1] >= near[0] - 2 - 1e-9
 
@@ -183,7 +183,7 @@ def test_prefixes_far_below_the_best_are_pruned() -> None:
 @given(st.integers(0, 2**32 - 1), st.lists(st.integers(0, 150), max_size=4))
 def test_pieces_and_settled_tokens_do_not_change_the_result(model: NgramModel, seed: int, cuts: list[int]) -> None:
     log_probs = speech_like(150, seed)
-    options = BeamOptions(width=20)
+    options = CtcBeamOptions(width=20)
     decoder, final = BeamDecoder(LETTERS, options, model), []
     for start, end in itertools.pairwise([0, *sorted(cuts), 150]):
         final += decoder.advance(log_probs[start:end])
@@ -197,9 +197,9 @@ def test_pieces_and_settled_tokens_do_not_change_the_result(model: NgramModel, s
 def test_settling_does_not_change_texts_or_scores(model: NgramModel, monkeypatch: pytest.MonkeyPatch) -> None:
     for seed in range(10):
         log_probs = speech_like(150, seed)
-        settled = beam_search(log_probs, LETTERS, BeamOptions(width=30, max_open_frames=250), model)
+        settled = beam_search(log_probs, LETTERS, CtcBeamOptions(width=30, max_open_frames=250), model)
         monkeypatch.setattr(module, "SETTLE", 10**9)
-        never = beam_search(log_probs, LETTERS, BeamOptions(width=30, max_open_frames=250), model)
+        never = beam_search(log_probs, LETTERS, CtcBeamOptions(width=30, max_open_frames=250), model)
         monkeypatch.undo()
         assert [each.score for each in settled] == pytest.approx([each.score for each in never], abs=1e-9)
         assert [[token.token_id for token in each.tokens] for each in settled[:5]] == [
@@ -208,7 +208,7 @@ def test_settling_does_not_change_texts_or_scores(model: NgramModel, monkeypatch
 
 
 def test_memory_is_bounded_by_open_frames() -> None:
-    decoder = BeamDecoder(LETTERS, BeamOptions(width=20))
+    decoder = BeamDecoder(LETTERS, CtcBeamOptions(width=20))
     final = decoder.advance(speech_like(5000, 1))
     assert len(final) > 500
     assert len(decoder.pending()) < 100
@@ -224,7 +224,9 @@ def test_tokens_do_not_overlap_between_alignments(monkeypatch: pytest.MonkeyPatc
     for seed in range(40):
         logits = np.random.default_rng(seed).normal(size=(40, 4)) * 1.5
         log_probs = logits - np.log(np.exp(logits).sum(axis=1, keepdims=True))
-        tokens = beam_search(log_probs, LETTERS, BeamOptions(width=8, max_open_frames=3 if seed % 2 else 250))[0].tokens
+        tokens = beam_search(log_probs, LETTERS, CtcBeamOptions(width=8, max_open_frames=3 if seed % 2 else 250))[
+            0
+        ].tokens
         assert all(token.first <= token.last for token in tokens)
         assert all(one.last < other.first for one, other in itertools.pairwise(tokens))
 
@@ -241,7 +243,7 @@ def test_ties_are_decided_after_max_open_frames() -> None:
     equal, sure, pause = [0.0, 0.5, 0.5, 0.0], [0.0, 1.0, 0.0, 0.0], [1.0, 0.0, 0.0, 0.0]
     with np.errstate(divide="ignore"):
         log_probs = np.log(np.array([equal, pause, sure, pause] + [pause] * 400))
-    decoder = BeamDecoder(LETTERS, BeamOptions(max_open_frames=100))
+    decoder = BeamDecoder(LETTERS, CtcBeamOptions(max_open_frames=100))
     assert decoder.advance(log_probs[:64]) == []
     assert decoder.advance(log_probs[64:100]) == []
     assert [token.first for token in decoder.advance(log_probs[100:])] == [0, 2]
@@ -253,14 +255,14 @@ def test_token_longer_than_max_open_frames_stays_one_token() -> None:
     lasts = np.log(np.tile([0.001, 0.997, 0.001, 0.001], (300, 1)))
     then = np.log(np.array([[0.001, 0.001, 0.997, 0.001], [0.997, 0.001, 0.001, 0.001]]))
     log_probs = np.concatenate([lasts, then, *[then[1:]] * 300, lasts])
-    best = beam_search(log_probs, LETTERS, BeamOptions(max_open_frames=10, min_log_prob=-math.inf))[0]
+    best = beam_search(log_probs, LETTERS, CtcBeamOptions(max_open_frames=10, min_log_prob=-math.inf))[0]
     assert [token[:3] for token in best.tokens] == [(1, 0, 299), (2, 300, 300), (1, 602, 901)]
 
 
 def test_probabilities_do_not_underflow() -> None:
     frame = np.log(np.array([0.25, 0.25, 0.25, 0.25]))
     log_probs = np.tile(frame, (3000, 1))
-    best = beam_search(log_probs, LETTERS, BeamOptions(width=5))[0]
+    best = beam_search(log_probs, LETTERS, CtcBeamOptions(width=5))[0]
     assert -3000 * math.log(4) < best.log_prob < 0
 
 
@@ -277,7 +279,7 @@ def test_probabilities_do_not_underflow() -> None:
 )
 def test_invalid_options_raise_usage_error(wrong: dict[str, float]) -> None:
     with pytest.raises(UsageError, match=f"beam {next(iter(wrong))}.*expected"):
-        BeamOptions(**wrong)
+        CtcBeamOptions(**wrong)
 
 
 def test_log_probs_of_another_vocabulary_are_rejected() -> None:

@@ -17,7 +17,7 @@ from intaglio.bundle.bundle import Bundle
 from intaglio.cli import cli
 from intaglio.errors import BundleError, UsageError
 from intaglio.networks.speech.configuration import FrontEnd
-from intaglio.runtime.speech.beam_search import BeamOptions
+from intaglio.runtime.speech.beam_search import CtcBeamOptions
 from intaglio.runtime.speech.recognizer import SpeechOptions, SpeechRecognizer, speech_options
 from intaglio.runtime.speech.windows import WindowOptions
 from intaglio.samples.speech_samples import recordings
@@ -67,7 +67,7 @@ def test_windows_cover_a_long_recording(bundle: Path) -> None:
 
 def test_beam_scores_at_least_like_greedy(bundle: Path) -> None:
     samples = recordings()[1].samples
-    with SpeechRecognizer(Bundle.open(bundle), options=SpeechOptions(beam=BeamOptions(20))) as recognizer:
+    with SpeechRecognizer(Bundle.open(bundle), options=SpeechOptions(beam=CtcBeamOptions(20))) as recognizer:
         assert recognizer.transcribe_samples([samples]).text
 
 
@@ -96,10 +96,10 @@ def test_maximum_that_is_no_number_of_seconds_is_refused(seconds: float) -> None
 
 def test_language_model_weights_affect_the_result() -> None:
     assert speech_options() == SpeechOptions()
-    assert speech_options(8) == SpeechOptions(BeamOptions(8))
-    assert speech_options(None, "words.arpa") == SpeechOptions(BeamOptions(), "words.arpa")
+    assert speech_options(8) == SpeechOptions(CtcBeamOptions(8))
+    assert speech_options(None, "words.arpa") == SpeechOptions(CtcBeamOptions(), "words.arpa")
     assert speech_options(None, "words.arpa", 0.25, 2.0, 9.0) == SpeechOptions(
-        BeamOptions(alpha=0.25, beta=2.0), "words.arpa", max_seconds=9.0
+        CtcBeamOptions(alpha=0.25, beta=2.0), "words.arpa", max_seconds=9.0
     )
     for given in ({"language_model_weight": 0.5}, {"word_bonus": 0.5, "beam": 5}):
         with pytest.raises(UsageError, match=r"is for a language model\. Add --language-model FILE"):
@@ -108,7 +108,7 @@ def test_language_model_weights_affect_the_result() -> None:
 
 def test_help_lists_the_default_weights() -> None:
     out = CliRunner().invoke(cli, ["run", "--help"]).output
-    defaults = [f"[default: {value}]" for value in (BeamOptions.alpha, BeamOptions.beta)]
+    defaults = [f"[default: {value}]" for value in (CtcBeamOptions.alpha, CtcBeamOptions.beta)]
     assert all(default in " ".join(out.split()) for default in defaults)
 
 

@@ -14,7 +14,7 @@ from local_models import FRAME, RATE, LocalModel, recording
 
 from intaglio.errors import UsageError
 from intaglio.runtime.speech.audio_file import Samples
-from intaglio.runtime.speech.beam_search import BeamDecoder, BeamOptions
+from intaglio.runtime.speech.beam_search import BeamDecoder, CtcBeamOptions
 from intaglio.runtime.speech.ctc import Decoder, GreedyDecoder, greedy
 from intaglio.runtime.speech.streaming import StreamingTranscriber, StreamOptions
 from intaglio.runtime.speech.transcript import Word, transcript
@@ -25,7 +25,7 @@ OPTIONS = StreamOptions(chunk=0.6, left=0.8, right=0.4)
 MODEL = LocalModel(reach=4 * FRAME)
 DECODERS: dict[str, Callable[[], Decoder]] = {
     "greedy": lambda: GreedyDecoder(0, 4),
-    "beam": lambda: BeamDecoder(LETTERS, BeamOptions(width=5)),
+    "beam": lambda: BeamDecoder(LETTERS, CtcBeamOptions(width=5)),
 }
 
 
@@ -96,7 +96,7 @@ def test_words_become_final_within_the_latency() -> None:
 PIECES = Vocabulary(["<blank>", "▁a", "b", "▁"], 0, "▁")  # no token says that a word has ended
 
 
-@pytest.mark.parametrize("decoder", [GreedyDecoder(0, 4), BeamDecoder(PIECES, BeamOptions(max_open_frames=20))])
+@pytest.mark.parametrize("decoder", [GreedyDecoder(0, 4), BeamDecoder(PIECES, CtcBeamOptions(max_open_frames=20))])
 def test_word_before_a_pause_becomes_final(decoder: Decoder) -> None:
     transcriber = StreamingTranscriber(letters_model, decoder, PIECES, RATE, FRAME, OPTIONS)
     speech, pause = spoken("a-b--"), spoken("-" * 150)

@@ -106,7 +106,7 @@ def test_unknown_activation_is_refused(name: str) -> None:
 
 
 def queries(folder: Path, *lines: object) -> Path:
-    """A file with one JSON object a line; a text is written as it is."""
+    """A file with one JSON object a line; a text is written unchanged."""
     file = folder / "queries.jsonl"
     file.write_text("".join(f"{line if isinstance(line, str) else json.dumps(line)}\n" for line in lines))
     return file

@@ -21,7 +21,7 @@ from intaglio.bundle.bundle import Bundle
 from intaglio.errors import BundleError, UsageError
 from intaglio.exporters import export
 from intaglio.runtime import run
-from intaglio.runtime.text.tasks import Answer, Span
+from intaglio.runtime.text.tasks import AnswerSpan, Span
 from intaglio.serve.opening import open_models
 from intaglio.serve.options import ServerOptions
 
@@ -189,7 +189,7 @@ def test_answers_equal_the_spans_of_every_window(answers: Model) -> None:
 
 def test_no_answer_is_one_of_them(answers: Model) -> None:
     (found,) = run(answers.bundle, ["a b"], query=QUESTION, no_answer=True, top=20)
-    assert found.answers is not None and Answer("", 0.0, 0, 0).answer in [each.answer for each in found.answers]
+    assert found.answers is not None and AnswerSpan("", 0.0, 0, 0).answer in [each.answer for each in found.answers]
 
 
 REFUSED: dict[str, tuple[str, dict[str, Any], str]] = {

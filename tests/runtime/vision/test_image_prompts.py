@@ -44,7 +44,7 @@ def described(side: int, longest: int, resample: str, splits: bool) -> ImageEnco
 
 @pytest.mark.parametrize("resample", FILTERS)
 @pytest.mark.parametrize("splits", [True, False])
-def test_frames_are_those_of_transformers_on_pillow(resample: str, splits: bool) -> None:
+def test_frames_equal_transformers_on_pillow(resample: str, splits: bool) -> None:
     """All of their pixels, for images of many shapes."""
     import transformers
 
@@ -68,7 +68,7 @@ def test_frames_are_those_of_transformers_on_pillow(resample: str, splits: bool)
         assert grid_of(height, width, encoder) == (expected["rows"][0][0], expected["cols"][0][0])
 
 
-def test_text_of_an_image_is_that_of_transformers() -> None:
+def test_text_of_an_image_equals_transformers() -> None:
     from transformers.models.smolvlm.processing_smolvlm import get_image_prompt_string
 
     for size in ((20, 20), (20, 60), (60, 20), (90, 50)):
@@ -132,7 +132,7 @@ def test_prefix_is_shared_up_to_an_image_that_differs(generator: TextGenerator, 
     assert [each.reused_tokens for each in results] == [0, whole, image]
 
 
-def test_images_in_a_batch_are_those_of_their_prompts(generator: TextGenerator, files: list[ImageFile]) -> None:
+def test_images_in_a_batch_belong_to_their_prompts(generator: TextGenerator, files: list[ImageFile]) -> None:
     prompts = [ImageText("x <image>", [files[0]]), ImageText("much longer <image> and <image>", files[1:])]
     alone = [generator.write(prompt).whole().tokens for prompt in prompts]
     assert [each.result().tokens for each in generator.generate_many([*prompts, "text alone"])][:2] == alone

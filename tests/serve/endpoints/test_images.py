@@ -123,7 +123,7 @@ def chat(server: Served, *content: dict[str, Any], model: str = "vlm", **fields:
 
 
 @pytest.mark.proof
-def test_answers_about_images_are_those_of_the_model_alone(server: Served, image_text: tuple[Path, Path]) -> None:
+def test_answers_about_images_equal_the_model_alone(server: Served, image_text: tuple[Path, Path]) -> None:
     other = encoded(picture(40, 90, 2))
     files = {data_url(data): ImageFile(data, "x") for data in (PNG, other)}
     questions = [(URL,), (data_url(other),), (URL, data_url(other)), (URL,)]

@@ -1,4 +1,4 @@
-"""Tool calls as a model of each format writes them, and as they are read."""
+"""Tool calls as a model of each format writes them, and what is read from them."""
 
 from __future__ import annotations
 

@@ -86,7 +86,7 @@ def refused_files() -> dict[str, tuple[bytes, str]]:
 
 
 def odd_files() -> dict[str, tuple[bytes, Any]]:
-    """Images that are read, though not as they are stored: name -> content, and the same in red, green and blue."""
+    """Images that are read, though not as stored: name -> content, and the same in red, green and blue."""
     from PIL import Image
 
     one, other = picture(40, 60), picture(40, 60, 2)

@@ -1,4 +1,4 @@
-"""The compared models of benchmarks/speech_accuracy.py have equal size, and its plot shows the similarities."""
+"""The compared models of benchmarks/speech/accuracy.py have equal size, and its plot shows the similarities."""
 
 from __future__ import annotations
 
@@ -9,10 +9,10 @@ import numpy as np
 import pytest
 import torch
 from covering import few
-from frame_similarity import DISTANCES, frame_similarity, picture
-from speech_accuracy import conformer_like, parameters
-from word_error_difference import difference
 
+from benchmarks.speech.accuracy import conformer_like, parameters
+from benchmarks.speech.frame_similarity import DISTANCES, frame_similarity, picture
+from benchmarks.speech.word_error_difference import difference
 from intaglio.networks.speech.checkpoint import write_checkpoint
 from intaglio.networks.speech.network import SpeechNetwork
 from intaglio.training.speech.tokens import characters

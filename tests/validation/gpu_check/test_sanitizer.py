@@ -1,4 +1,4 @@
-"""What a run of compute-sanitizer says about an operator."""
+"""The report of compute-sanitizer about an operator."""
 
 from __future__ import annotations
 

@@ -15,7 +15,7 @@ from speech_bundles import RECORDINGS, export_recogniser
 
 from intaglio.bundle.bundle import Bundle
 from intaglio.errors import MissingExtraError, UsageError
-from intaglio.runtime.speech.beam_search import BeamOptions
+from intaglio.runtime.speech.beam_search import CtcBeamOptions
 from intaglio.runtime.speech.recognizer import SpeechOptions, SpeechRecognizer
 from intaglio.validation import validate
 from intaglio.validation.scores.word_errors import normalised, word_errors
@@ -108,7 +108,7 @@ def test_silence_may_have_an_empty_reference(
 def test_both_models_decode_with_the_given_options(
     recogniser: Path, transcripts: list[str], listed: Callable[..., Path], tmp_path: Path
 ) -> None:
-    options = SpeechOptions(beam=BeamOptions(width=8))
+    options = SpeechOptions(beam=CtcBeamOptions(width=8))
     with SpeechRecognizer(Bundle.open(recogniser), options=options) as opened:
         searched = [opened.transcribe(RECORDINGS / name).text for name in NAMES]
     assert searched != transcripts

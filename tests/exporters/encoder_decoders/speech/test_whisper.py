@@ -84,7 +84,7 @@ def test_failed_windows_are_written_again(whisper: Path) -> None:
     assert (nothing.segments, nothing.text, nothing.finished) == ([], "", True)
 
 
-def test_thresholds_are_those_of_the_options() -> None:
+def test_thresholds_come_from_the_options() -> None:
     text = Written([1], log_prob=-2.0, compression_ratio=1.0, no_speech=0.7, temperature=0.0)
     assert text.is_silence(Fallback()) and not text.failed(Fallback())
     assert text.failed(Fallback(no_speech=None)) and text.failed(Fallback(no_speech=0.8))

@@ -1,4 +1,4 @@
-"""The times of words are those of transformers, which reads them from the attention while it writes."""
+"""The times of words equal those of transformers, which reads them from the attention while it writes."""
 
 from __future__ import annotations
 

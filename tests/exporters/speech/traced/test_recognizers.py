@@ -56,7 +56,7 @@ def logits_alone(checkpoint: Path, samples: Samples) -> Any:
 
 
 def assert_equals_library(checkpoint: Path, found: dict[str, Any]) -> None:
-    """The log-probabilities of `rows` in one batch are those of each row alone."""
+    """The log-probabilities of `rows` in one batch equal those of each row alone."""
     for index, samples in enumerate(rows()):
         wanted = logits_alone(checkpoint, samples).log_softmax(-1).numpy()
         assert found["output_lengths"][index] == len(wanted)
@@ -137,7 +137,7 @@ def test_recogniser_equals_transformers(
 
 
 def assert_transcripts_equal(checkpoint: Path, bundle: Bundle) -> None:
-    """The text of recordings is that of the tokenizer of transformers, with one space for several."""
+    """The text of recordings equals that of the tokenizer of transformers, with one space for several."""
     paths = sorted((Path(intaglio.__file__).parent / "samples" / "recordings").glob("*.flac"))[:2]
     found = [each.transcript for each in run_recordings(bundle, paths)]
     tokenizer = library(checkpoint)[2]
@@ -204,7 +204,7 @@ def test_tracing_needs_the_check(recogniser: Path, tmp_path: Path) -> None:
         intaglio.export(str(recogniser), tmp_path / "bundle", check=False)
 
 
-def test_vocabulary_is_that_of_the_tokenizer(recogniser: Path, tmp_path: Path) -> None:
+def test_vocabulary_comes_from_the_tokenizer(recogniser: Path, tmp_path: Path) -> None:
     from intaglio.exporters.speech.traced.vocabulary import write_vocabulary
 
     write_vocabulary(recogniser, len(TOKENS), tmp_path)

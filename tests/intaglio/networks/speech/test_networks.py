@@ -9,8 +9,8 @@ from covering import examples
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from speech_networks import NETWORKS, random_network
-from speech_sizes import CONFORMERS, SQUEEZEFORMERS, conformer_of, squeezeformer_of
 
+from benchmarks.speech.sizes import CONFORMERS, SQUEEZEFORMERS, conformer_of, squeezeformer_of
 from intaglio.networks.speech.modules import relative_positions, shifted
 from intaglio.networks.speech.network import SpeechNetwork
 

@@ -1,4 +1,4 @@
-"""Decoders on a CPU attend by our kernel; graphs that it does not fit stay as they are."""
+"""Decoders on a CPU attend by our kernel; graphs that it does not fit stay unchanged."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The features of a recording are those of transformers' feature extractor."""
+"""The features of a recording equal those of transformers' feature extractor."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The segments of a window, and where the next one begins, are those of transformers."""
+"""The segments of a window, and where the next one begins, equal those of transformers."""
 
 from __future__ import annotations
 

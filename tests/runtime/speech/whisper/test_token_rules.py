@@ -1,4 +1,4 @@
-"""The rules of tokens are those of transformers' logits processors."""
+"""The rules of tokens equal transformers' logits processors."""
 
 from __future__ import annotations
 

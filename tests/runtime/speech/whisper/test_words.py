@@ -1,4 +1,4 @@
-"""Words, medians and paths are those of transformers."""
+"""Words, medians and paths equal those of transformers."""
 
 from __future__ import annotations
 
