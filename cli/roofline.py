@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import click
 
@@ -35,27 +35,18 @@ Examples:
 @click.option("--picture", type=PATH, help="Write the roofline plot to this SVG file.")
 @force_option
 @json_option
-def roofline_command(
-    bundle: Path,
-    tokens: tuple[int, ...],
-    length: tuple[int, ...],
-    threads: int | None,
-    picture: Path | None,
-    force: bool,
-    as_json: bool,
-) -> None:
+def roofline_command(length: tuple[int, ...], picture: Path | None, force: bool, as_json: bool, **options: Any) -> None:
     """Compare the speed of BUNDLE with the limits of this machine's memory and processors.
 
     Bytes and operations of a run are counted from the graph; bandwidth, peak and the run itself are measured.
     """
-    from intaglio.files.atomic import check_output_file
+    from intaglio.files.atomic import atomic_write, check_output_file
     from intaglio.validation.roofline.roofline import roofline
 
     if picture is not None:
         check_output_file(picture, force, "--picture")
-    result = roofline(bundle, tokens, length, threads)
+    result = roofline(lengths=length, **options)
     if picture is not None:
-        from intaglio.files.atomic import atomic_write
         from intaglio.validation.roofline.picture import picture as draw
 
         atomic_write(picture, draw(result).encode())

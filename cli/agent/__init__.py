@@ -87,8 +87,6 @@ NO_QUESTION = "no question. Give it as an argument, or pipe it in."
 @json_option
 def agent_command(
     question: str,
-    tools: tuple[str, ...],
-    model: str,
     latency: bool,
     timeline: Path | None,
     trace: Path | None,
@@ -116,7 +114,7 @@ def agent_command(
     if not asked.isascii() and any("\ud800" <= sign <= "\udfff" for sign in asked):
         raise UsageError("the question is not Unicode text. Write it in UTF-8.")
     with reserved_output() as output:
-        result, events = run(_answer(asked, tools, model, as_json, options))
+        result, events = run(_answer(asked, as_json, options))
         output.release()
         _write(events, asked, trace, timeline)
         if as_json:
@@ -140,9 +138,7 @@ def _write(events: Sequence[AnyEvent], asked: str, trace: Path | None, timeline:
         atomic_write(timeline, draw(events, asked).encode("utf-8", "replace"))
 
 
-async def _answer(
-    question: str, tools: tuple[str, ...], model: str, as_json: bool, options: dict[str, Any]
-) -> tuple[AgentRun, list[AnyEvent]]:
+async def _answer(question: str, as_json: bool, options: dict[str, Any]) -> tuple[AgentRun, list[AnyEvent]]:
     """Run the agent, with its progress on standard error: with --json, on a terminal only."""
     from intaglio.cli.agent.progress import AgentProgress
     from intaglio.display.progress import spinner
@@ -152,7 +148,7 @@ async def _answer(
     events: list[AnyEvent] = []
     async with AsyncExitStack() as stack:
         with spinner("opening the tools and the model"):
-            agent = await stack.enter_async_context(open_agent(tools, model, **options))
+            agent = await stack.enter_async_context(open_agent(**options))
         quiet = is_quiet() or (as_json and not sys.stderr.isatty())
         with nullcontext() if quiet else AgentProgress() as progress:
 
