@@ -40,10 +40,7 @@ class IntegerAdd(Pass):
             if terms[0] is None or terms[1] is None:
                 counts.leave(f"{node.outputs[0].name}: not both of its inputs are integers")
             elif isinstance(consumers, str):
-                if _add_exactly(writer, node, terms[0], terms[1]):
-                    counts.add("exact add")
-                else:
-                    counts.leave(consumers)
+                counts.note("exact add", None if _add_exactly(writer, node, terms[0], terms[1]) else consumers)
             else:
                 _replace(writer, node, terms[0], terms[1], consumers)
                 counts.add("add")
