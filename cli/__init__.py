@@ -118,7 +118,7 @@ def _version(context: click.Context, parameter: click.Parameter, given: bool) ->
     context.exit(examine())
 
 
-@click.group(cls=Verbs, epilog=EPILOG, context_settings={"help_option_names": ["-h", "--help"]})
+@click.group(cls=Verbs, epilog=EPILOG, context_settings={"help_option_names": ["-h", "--help"], "show_default": True})
 @click.option("--version", is_flag=True, expose_value=False, callback=_version, help="Show the version; -v: as doctor.")
 @click.option("-v", "verbose", is_flag=True, is_eager=True, hidden=True)
 def cli(verbose: bool) -> None:

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from intaglio.cli.options.choices import OneOf
+from intaglio.cli.options.choices import PATH, OneOf
 from intaglio.cli.options.generation import generation_options
 from intaglio.cli.printing.results import force_option, json_option, number_of, print_json, print_table, say, size
 from intaglio.cli.running.command import OUTPUT, section, verb
@@ -30,7 +30,7 @@ Examples:
 @click.argument("bundle", metavar="BUNDLE|URL")
 @click.option("--baseline", help="Bundle, URL, or the output of an earlier --json, to compare with.")
 @section("Load")
-@click.option("--data", type=click.Path(path_type=Path), help="File of prompts: JSON lines, or one per line.")
+@click.option("--data", type=PATH, help="File of prompts: JSON lines, or one per line.")
 @click.option(
     "--prompt-tokens",
     multiple=True,
@@ -45,7 +45,6 @@ Examples:
     multiple=True,
     type=click.IntRange(1),
     default=(1,),
-    show_default=True,
     help="Concurrent requests: clients of a server, rows of a decoder, texts of an encoder's batch. Can be repeated.",
 )
 @click.option(
@@ -53,21 +52,20 @@ Examples:
 )
 @click.option("--seconds", type=float, help="Length of a round in seconds, instead of --requests.")
 @click.option("--rate", type=float, help="Requests per second, as Poisson arrivals; for servers.")
-@click.option("--rounds", type=click.IntRange(1), default=3, show_default=True, help="Rounds after the warm-up.")
+@click.option("--rounds", type=click.IntRange(1), default=3, help="Rounds after the warm-up.")
 @section("Servers")
 @click.option(
     "--api",
     type=OneOf(["completions", "chat", "embeddings"]),
     default="completions",
-    show_default=True,
     help="API of the server to measure.",
 )
 @click.option("--model", help="Name of the model on the server.  [default: its first model]")
 @click.option("--api-key-env", metavar="NAME", help="Environment variable that holds the server's API key.")
-@click.option("--timeout", default=600.0, show_default=True, help="Response timeout of a server, in seconds.")
+@click.option("--timeout", default=600.0, help="Response timeout of a server, in seconds.")
 @generation_options
 @section(OUTPUT)
-@click.option("--plot", type=click.Path(path_type=Path), help="Plot throughput and latency to this .svg or .html file.")
+@click.option("--plot", type=PATH, help="Plot throughput and latency to this .svg or .html file.")
 @force_option
 @json_option
 def bench_command(bundle: str, plot: Path | None, force: bool, as_json: bool, **options: Any) -> int:

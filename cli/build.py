@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 import click
 
-from intaglio.cli.options.choices import TARGET, OneOf
+from intaglio.cli.options.choices import PATH, TARGET, OneOf
 from intaglio.cli.printing.results import json_option, number_of, print_json, print_table, say, size
 from intaglio.cli.running.command import OUTPUT, section, verb
 from intaglio.errors import UsageError
@@ -22,7 +23,7 @@ Examples:
 
 
 @verb("build", epilog=EPILOG)
-@click.argument("bundle", type=click.Path(path_type=Path))
+@click.argument("bundle", type=PATH)
 @click.option("--target", required=True, type=TARGET, help=f"Runtime to build the engine for: {summary()}.")
 @click.option(
     "--gpu",
@@ -38,16 +39,7 @@ Examples:
 @section(OUTPUT)
 @click.option("--force", is_flag=True, help="Replace existing engines.")
 @json_option
-def build_command(
-    bundle: Path,
-    target: str,
-    gpus: tuple[str, ...],
-    batch: str | None,
-    sequence: str | None,
-    axes: tuple[str, ...],
-    force: bool,
-    as_json: bool,
-) -> int:
+def build_command(bundle: Path, axes: tuple[str, ...], as_json: bool, **options: Any) -> int:
     """Compile engines for BUNDLE and store them in it.
 
     tensorrt-rtx compiles for GPUs that need not be present; tensorrt compiles for this machine's GPU; ort-cpu stores
@@ -62,7 +54,7 @@ def build_command(
         if not separator:
             raise UsageError(f"--axis {text!r}: expected NAME=MIN:OPT:MAX, such as --axis frames=1:100:3000.")
         named[name] = lengths
-    result = build(bundle, target, gpus, batch, sequence, named, force)
+    result = build(bundle, axes=named, **options)
     if as_json:
         print_json(result)
     else:

@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import click
 
-from intaglio.cli.options.choices import RecipeName
+from intaglio.cli.options.choices import PATH, RecipeName
 from intaglio.cli.options.executor import executor_option
 from intaglio.cli.printing.results import (
     counted,
@@ -83,19 +82,19 @@ class ListsRecipes(Verb):
 
 
 @verb("compress", cls=ListsRecipes, epilog=EPILOG)
-@click.argument("bundle", type=click.Path(path_type=Path))
-@click.option("-o", "--output", required=True, type=click.Path(path_type=Path), help="The bundle to make.")
+@click.argument("bundle", type=PATH)
+@click.option("-o", "--output", required=True, type=PATH, help="The bundle to make.")
 @click.option("--recipe", required=True, type=RecipeName(), help="A recipe below, or a YAML file with one.")
 @section("Data of the passes")
 @click.option(
     "--calibration",
-    type=click.Path(path_type=Path),
+    type=PATH,
     help="Real inputs to observe activations on: a UTF-8 file with one text per line, a folder or list of recordings, "
     "or .npz arrays by input name.",
 )
 @click.option(
     "--sensitivity",
-    type=click.Path(path_type=Path),
+    type=PATH,
     help="File from `intaglio sensitivity`, for the recipes that need it.  [default: computed from --calibration]",
 )
 @section("Options of the passes")
@@ -116,29 +115,12 @@ class ListsRecipes(Verb):
 @click.option(
     "--graph",
     default="model.onnx",
-    show_default=True,
     help="ONNX file of the bundle to change: of an encoder-decoder the decoder, or encoder.onnx.",
 )
 @click.option("--allow-code", is_flag=True, help="Allow the recipe to run your own functions (surgeon: ...).")
 @force_option
 @json_option
-def compress_command(
-    bundle: Path,
-    output: Path,
-    recipe: str,
-    calibration: Path | None,
-    sensitivity: Path | None,
-    bits: int | None,
-    group_size: int | None,
-    threads: int | None,
-    allow_float: bool,
-    executor: str,
-    resume: bool,
-    graph: str,
-    allow_code: bool,
-    force: bool,
-    as_json: bool,
-) -> None:
+def compress_command(graph: str, as_json: bool, **options: Any) -> None:
     """Run the passes of a recipe on BUNDLE and write a new bundle.
 
     Each pass reports what it rewrote, and why it left the rest. Recipes that compress weights end with the compressed
@@ -146,22 +128,7 @@ def compress_command(
     """
     from intaglio.compression import compress
 
-    result = compress(
-        bundle,
-        output,
-        recipe,
-        force=force,
-        calibration=calibration,
-        allow_float=allow_float,
-        sensitivity=sensitivity,
-        bits=bits,
-        group_size=group_size,
-        threads=threads,
-        allow_code=allow_code,
-        executor=executor,
-        resume=resume,
-        graph=graph,
-    )
+    result = compress(graph=graph, **options)
     _warn_of_what_is_left(result)
     if as_json:
         print_json(result)

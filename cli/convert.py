@@ -6,6 +6,7 @@ from pathlib import Path
 
 import click
 
+from intaglio.cli.options.choices import PATH
 from intaglio.cli.printing.results import force_option, json_option, print_json, say
 from intaglio.cli.running.command import verb
 
@@ -22,10 +23,10 @@ NAMED = 5  # tensors that are listed
 
 @verb("convert", epilog=EPILOG)
 @click.argument("source")
-@click.option("-o", "--output", required=True, type=click.Path(path_type=Path), help="The checkpoint to make.")
+@click.option("-o", "--output", required=True, type=PATH, help="The checkpoint to make.")
 @click.option(
     "--base",
-    type=click.Path(path_type=Path),
+    type=PATH,
     help="Of a .pt file of SqueezeLLM: the checkpoint that it was made from, for its configuration, its tokenizer and "
     "what the file lacks.  [default: the folder that it is in]",
 )

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from pathlib import Path
+from typing import Any
 
 import click
 
 from intaglio.cli.options.bounds import bound_options
-from intaglio.cli.options.choices import DTYPE, OneOf
+from intaglio.cli.options.choices import DTYPE, PATH, OneOf
 from intaglio.cli.printing.results import force_option, json_option, print_json, print_table, say
 from intaglio.cli.printing.rows import summed_up
 from intaglio.cli.running.command import section, verb
@@ -31,20 +31,10 @@ And out again: the weights of a decoder's bundle, as other tools read them
 
 @verb("export", epilog=EPILOG)
 @click.argument("source")
-@click.option(
-    "-o",
-    "--output",
-    required=True,
-    type=click.Path(path_type=Path),
-    help="The bundle to make; with --format, the checkpoint.",
-)
-@click.option(
-    "--dtype", type=DTYPE, default="float32", show_default=True, help="Dtype of the weights; float16 is for GPUs."
-)
+@click.option("-o", "--output", required=True, type=PATH, help="The bundle to make; with --format, the checkpoint.")
+@click.option("--dtype", type=DTYPE, default="float32", help="Dtype of the weights; float16 is for GPUs.")
 @click.option("--revision", help="Branch, tag or commit, for a hub id.")
-@click.option(
-    "--check/--no-check", default=True, show_default=True, help="Compare the outputs with the source model's."
-)
+@click.option("--check/--no-check", default=True, help="Compare the outputs with the source model's.")
 @section("Some models")
 @click.option(
     "--features",
@@ -56,9 +46,7 @@ And out again: the weights of a decoder's bundle, as other tools read them
     type=OneOf(("short", "long")),
     help="Texts that a rotary embedding of type longrope or dynamic is exported for.",
 )
-@click.option(
-    "--adapter", type=click.Path(path_type=Path), help="Folder of a LoRA adapter that is merged into the weights."
-)
+@click.option("--adapter", type=PATH, help="Folder of a LoRA adapter that is merged into the weights.")
 @click.option("--route", help="Which route of a Router of sentence-transformers, such as query or document.")
 @section("Other tools")
 @click.option(
@@ -69,23 +57,7 @@ And out again: the weights of a decoder's bundle, as other tools read them
 @bound_options
 @force_option
 @json_option
-def export_command(
-    source: str,
-    output: Path,
-    dtype: str,
-    revision: str | None,
-    check: bool,
-    features: bool,
-    context: str | None,
-    adapter: Path | None,
-    route: str | None,
-    format: str | None,  # noqa: A002
-    max_abs: float | None,
-    min_cosine: float | None,
-    bound: dict[str, float],
-    force: bool,
-    as_json: bool,
-) -> int:
+def export_command(as_json: bool, **options: Any) -> int:
     """Trace SOURCE to an ONNX bundle and check it against the source model.
 
     SOURCE is a directory saved by transformers or sentence-transformers, a hub id, an .onnx file, or a speech
@@ -98,22 +70,7 @@ def export_command(
     """
     from intaglio.exporters import export
 
-    result = export(
-        source,
-        output,
-        dtype,
-        revision,
-        force,
-        check,
-        max_abs,
-        min_cosine,
-        bound,
-        features,
-        context,
-        adapter,
-        format,
-        route,
-    )
+    result = export(**options)
     if as_json:
         print_json(result)
     else:

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 
 import click
 
+from intaglio.cli.options.choices import PATH
 from intaglio.cli.printing.results import (
     force_option,
     json_option,
@@ -32,8 +33,8 @@ Examples:
 
 @verb("gpu-check", epilog=EPILOG)
 @section(OUTPUT)
-@click.option("-o", "--output", type=click.Path(path_type=Path), help="Write the report to this JSON file.")
-@click.option("--report", type=click.Path(path_type=Path), help="Directory for the JSON and HTML reports.")
+@click.option("-o", "--output", type=PATH, help="Write the report to this JSON file.")
+@click.option("--report", type=PATH, help="Directory for the JSON and HTML reports.")
 @force_option
 @json_option
 def gpu_check_command(output: Path | None, report: Path | None, force: bool, as_json: bool) -> int:

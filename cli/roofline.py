@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import click
 
+from intaglio.cli.options.choices import PATH
 from intaglio.cli.options.runtime import threads_option
 from intaglio.cli.printing.results import force_option, json_option, number_of, print_json, print_table, say, size
 from intaglio.cli.running.command import OUTPUT, section, verb
@@ -22,49 +23,30 @@ Examples:
 
 
 @verb("roofline", epilog=EPILOG)
-@click.argument("bundle", type=click.Path(path_type=Path))
+@click.argument("bundle", type=PATH)
 @click.option(
-    "--tokens",
-    multiple=True,
-    type=int,
-    default=(1, 8, 64),
-    show_default=True,
-    help="New tokens per run of a decoder. Can be repeated.",
+    "--tokens", multiple=True, type=int, default=(1, 8, 64), help="New tokens per run of a decoder. Can be repeated."
 )
 @click.option(
-    "--length",
-    multiple=True,
-    type=int,
-    default=(128, 1024),
-    show_default=True,
-    help="Sequence length after the run. Can be repeated.",
+    "--length", multiple=True, type=int, default=(128, 1024), help="Sequence length after the run. Can be repeated."
 )
 @threads_option()
 @section(OUTPUT)
-@click.option("--picture", type=click.Path(path_type=Path), help="Write the roofline plot to this SVG file.")
+@click.option("--picture", type=PATH, help="Write the roofline plot to this SVG file.")
 @force_option
 @json_option
-def roofline_command(
-    bundle: Path,
-    tokens: tuple[int, ...],
-    length: tuple[int, ...],
-    threads: int | None,
-    picture: Path | None,
-    force: bool,
-    as_json: bool,
-) -> None:
+def roofline_command(length: tuple[int, ...], picture: Path | None, force: bool, as_json: bool, **options: Any) -> None:
     """Compare the speed of BUNDLE with the limits of this machine's memory and processors.
 
     Bytes and operations of a run are counted from the graph; bandwidth, peak and the run itself are measured.
     """
-    from intaglio.files.atomic import check_output_file
+    from intaglio.files.atomic import atomic_write, check_output_file
     from intaglio.validation.roofline.roofline import roofline
 
     if picture is not None:
         check_output_file(picture, force, "--picture")
-    result = roofline(bundle, tokens, length, threads)
+    result = roofline(lengths=length, **options)
     if picture is not None:
-        from intaglio.files.atomic import atomic_write
         from intaglio.validation.roofline.picture import picture as draw
 
         atomic_write(picture, draw(result).encode())

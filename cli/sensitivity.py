@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 import click
 
+from intaglio.cli.options.choices import PATH
 from intaglio.cli.options.executor import executor_option
 from intaglio.cli.printing.results import json_option, print_json, say, size
 from intaglio.cli.running.command import verb
@@ -19,31 +21,16 @@ Examples:
 
 
 @verb("sensitivity", epilog=EPILOG)
-@click.argument("bundle", type=click.Path(path_type=Path))
-@click.option("-o", "--output", required=True, type=click.Path(path_type=Path), help="Output file.")
-@click.option(
-    "--calibration",
-    required=True,
-    type=click.Path(path_type=Path),
-    help="UTF-8 text, like the text the model is used on.",
-)
-@click.option("--samples", default=100, show_default=True, help="Maximum number of text windows.")
-@click.option("--tokens", default=512, show_default=True, help="Tokens per window, up to the model's maximum.")
+@click.argument("bundle", type=PATH)
+@click.option("-o", "--output", required=True, type=PATH, help="Output file.")
+@click.option("--calibration", required=True, type=PATH, help="UTF-8 text, like the text the model is used on.")
+@click.option("--samples", default=100, help="Maximum number of text windows.")
+@click.option("--tokens", default=512, help="Tokens per window, up to the model's maximum.")
 @click.option("--threads", type=int, help="Threads of torch.  [default: torch's own]")
 @executor_option
 @click.option("--force", is_flag=True, help="Replace the output if it exists.")
 @json_option
-def sensitivity_command(
-    bundle: Path,
-    output: Path,
-    calibration: Path,
-    samples: int,
-    tokens: int,
-    threads: int | None,
-    executor: str,
-    force: bool,
-    as_json: bool,
-) -> None:
+def sensitivity_command(output: Path, as_json: bool, **options: Any) -> None:
     """Measure how sensitive the loss of the decoder in BUNDLE is to each of its weights.
 
     The sensitivity is the mean squared gradient over the text, the diagonal of the Fisher information. Recipes use it
@@ -51,7 +38,7 @@ def sensitivity_command(
     """
     from intaglio.training.gradients.sensitivity import sensitivity
 
-    result = sensitivity(bundle, output, calibration, samples, tokens, force, threads, executor)
+    result = sensitivity(output=output, **options)
     if as_json:
         print_json(result)
         return

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any
 
 import click
 
-from intaglio.cli.options.choices import OneOf
+from intaglio.cli.options.choices import PATH, OneOf
 from intaglio.cli.options.generation import drafting_options
 from intaglio.cli.options.runtime import cache_bits_option, target_option, threads_option
 from intaglio.cli.options.serving import limit_options, network_options
@@ -36,7 +36,7 @@ Examples:
     "--agent",
     "agents",
     multiple=True,
-    type=click.Path(path_type=Path),
+    type=PATH,
     metavar="FILE",
     help="YAML, TOML or JSON file that describes an agent, which becomes a model too. Can be repeated.",
 )
@@ -53,10 +53,9 @@ Examples:
 @click.option(
     "--max-audio-seconds",
     default=10_800.0,
-    show_default=True,
     help="Maximum seconds of a recording; longer ones get 400, and more than 96 kB per second gets 413.",
 )
-@click.option("--send-timeout", default=60.0, show_default=True, help="Client write timeout, in seconds.")
+@click.option("--send-timeout", default=60.0, help="Client write timeout, in seconds.")
 @drafting_options
 @beam_options
 @click.option(
@@ -66,24 +65,9 @@ Examples:
 @threads_option("CPU threads per model")
 @cache_bits_option()
 @section(OUTPUT)
-@click.option(
-    "--trace", type=click.Path(path_type=Path), help="Write the decode steps to this file, as a Chrome trace."
-)
-@click.option(
-    "--log-format", type=OneOf(["text", "json"]), default="text", show_default=True, help="Format of the log."
-)
-def serve_command(
-    bundles: tuple[str, ...],
-    agents: tuple[Path, ...],
-    host: str,
-    port: int,
-    api_key_file: Path | None,
-    tls_cert: Path | None,
-    tls_key: Path | None,
-    trace: Path | None,
-    log_format: Literal["json", "text"],
-    **given: Any,
-) -> None:
+@click.option("--trace", type=PATH, help="Write the decode steps to this file, as a Chrome trace.")
+@click.option("--log-format", type=OneOf(["text", "json"]), default="text", help="Format of the log.")
+def serve_command(bundles: tuple[str, ...], api_key_file: Path | None, **given: Any) -> None:
     """Serve bundles behind the OpenAI HTTP API; requests are batched continuously.
 
     Decoders answer /v1/chat/completions, /v1/completions and /v1/responses; encoders /v1/embeddings and /v1/classify;
@@ -99,15 +83,4 @@ def serve_command(
     names = ServerOptions.__dataclass_fields__
     limits = {name: given.pop(name) for name in list(given) if name in names}
     options = ServerOptions(api_keys=read_keys(api_key_file), **limits)
-    serve(
-        bundles,
-        agents=agents,
-        host=host,
-        port=port,
-        tls_cert=tls_cert,
-        tls_key=tls_key,
-        trace=trace,
-        log_format=log_format,
-        options=options,
-        **given,
-    )
+    serve(bundles, options=options, **given)

@@ -22,7 +22,7 @@ Examples:
 @verb("serve-tools", epilog=EPILOG)
 @click.argument("sources", metavar="SOURCE...", nargs=-1, required=True)
 @click.option("--port", type=click.IntRange(0, 65535), help="Serve over HTTP; 0: any free port.  [default: stdio]")
-@click.option("--host", default="127.0.0.1", show_default=True, help="Address to listen on, with --port.")
+@click.option("--host", default="127.0.0.1", help="Address to listen on, with --port.")
 def serve_tools_command(sources: tuple[str, ...], port: int | None, host: str) -> None:
     """Serve the tools of each SOURCE as an MCP server, on standard input and output, or over HTTP with --port.
 

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from intaglio.cli.options.bounds import bound_options
-from intaglio.cli.options.choices import OneOf
+from intaglio.cli.options.choices import PATH, OneOf
 from intaglio.cli.options.runtime import cache_bits_option, target_option, threads_option
 from intaglio.cli.printing.printable import printable
 from intaglio.cli.printing.results import json_option, print_json, print_table, say, shortened, verdict
@@ -49,29 +49,25 @@ every output. For an approximation (8, 4, 3 bits, integers, pruning): the qualit
 
 
 @verb("validate", epilog=EPILOG)
-@click.argument("bundle", type=click.Path(path_type=Path))
+@click.argument("bundle", type=PATH)
 @click.option(
     "--against",
     help="pytorch (the source checkpoint, downloaded if necessary), its folder, reference (ONNX's reference "
     "evaluator), or a bundle.",
 )
-@click.option(
-    "--data",
-    type=click.Path(path_type=Path),
-    help="UTF-8 file with one sentence per line, or .npz arrays by input name.",
-)
+@click.option("--data", type=PATH, help="UTF-8 file with one sentence per line, or .npz arrays by input name.")
 @target_option(kind=OneOf([*TARGETS, "reference"]), also=", or reference")
 @threads_option()
 @click.option("--bisect", is_flag=True, help="Find the first layer beyond its bound.")
-@click.option("--samples", default=64, show_default=True, help="Number of sentences to run.")
-@click.option("--batch-size", default=8, show_default=True, help="Sentences per run.")
+@click.option("--samples", default=64, help="Number of sentences to run.")
+@click.option("--batch-size", default=8, help="Sentences per run.")
 @section("Bounds")
 @bound_options
 @click.option("--max-perplexity-rise", type=float, metavar="PERCENT", help="Maximum rise of the perplexity.")
 @section("Language models")
 @click.option(
     "--perplexity",
-    type=click.Path(path_type=Path),
+    type=PATH,
     help='Score the model on this UTF-8 text; for an encoder-decoder, JSON lines {"prompt": ..., "reference": ...}.',
 )
 @click.option("--context", type=int, help="Tokens per window of the text.  [default: 1024, or the model's maximum]")
@@ -80,14 +76,12 @@ every output. For an approximation (8, 4, 3 bits, integers, pruning): the qualit
 @section(SPEECH)
 @click.option(
     "--wer",
-    type=click.Path(path_type=Path),
+    type=PATH,
     help="Measure word errors on these recordings: .tsv (recording, tab, text) or .jsonl (audio_filepath, text).",
 )
 @beam_options
 @section(OUTPUT)
-@click.option(
-    "--report", type=click.Path(path_type=Path), help="Directory for the reports.  [default: reports/ in the bundle]"
-)
+@click.option("--report", type=PATH, help="Directory for the reports.  [default: reports/ in the bundle]")
 @json_option
 def validate_command(bundle: Path, as_json: bool, **options: Any) -> int:
     """Compare BUNDLE with its source model, another bundle or another runtime, on real sentences.

@@ -4,6 +4,8 @@ The verb is `compress`. It also uses `intaglio.training`, another stage, to comp
 above both, in `intaglio.compression`, and imported from there on first use.
 """
 
+from intaglio.lazy_names import lazy_names
+
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from intaglio.compression import compress
@@ -11,14 +13,7 @@ if TYPE_CHECKING:
 __all__ = ["compress"]
 
 if not TYPE_CHECKING:  # a type checker would accept any name of this module
-
-    def __getattr__(name):
-        """Return the verb; import its module on first use."""
-        if name != "compress":
-            raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-        from importlib import import_module
-
-        return globals().setdefault(name, import_module("intaglio.compression").compress)
+    __getattr__ = lazy_names(__name__, {"compress": "intaglio.compression"})
 
 
 def __dir__() -> list[str]:

@@ -34,14 +34,11 @@ class Canonicalize(Pass):
     name: ClassVar[str] = "canonicalize"
     effect: ClassVar[Effect] = Effect.EXACT
 
-    def rewrite(self, model: ir.Model, inputs: PassInputs) -> tuple[ir.Model, Counts]:
-        """Rewrite `model`."""
-        counts = Counts()
+    def _rewrite(self, model: ir.Model, inputs: PassInputs, counts: Counts) -> None:
         infer_shapes(model)
         names = Names(model)
         for rewrite in REWRITES:
             _apply(rewrite, model, names, counts)
-        return model, counts
 
 
 def _apply(rewrite: Rewrite, model: ir.Model, names: Names, counts: Counts) -> None:

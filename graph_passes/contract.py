@@ -55,6 +55,13 @@ class Counts:
         if reason not in self.reasons:
             self.reasons.append(reason)
 
+    def note(self, kind: str, reason: str | None) -> None:
+        """Count one more rewrite of this kind, or note the `reason` why it was left."""
+        if reason:
+            self.leave(reason)
+        else:
+            self.add(kind)
+
     def skip_requested(self, layer: str, reason: str) -> None:
         """Note that a layer was left because of an option."""
         self.leave(f"{layer}: {reason}")
@@ -149,12 +156,17 @@ class Pass(ABC):
     def __call__(self, model: ir.Model, inputs: PassInputs = PassInputs()) -> tuple[ir.Model, Counts]:
         """Rewrite `model`; return it with the counts. Raises `GraphError` if `inputs` lacks something it needs."""
         inputs.check(self)
+        counts = Counts()
         with nullcontext() if self.shows_progress else step(self.name):
-            return self.rewrite(model, inputs)
+            other = self._rewrite(model, inputs, counts)
+        return model if other is None else other, counts
 
     @abstractmethod
-    def rewrite(self, model: ir.Model, inputs: PassInputs) -> tuple[ir.Model, Counts]:
-        """Rewrite `model` as the class documents; `inputs` has everything that the pass needs."""
+    def _rewrite(self, model: ir.Model, inputs: PassInputs, counts: Counts) -> ir.Model | None:
+        """Rewrite `model` as the class documents, and count it; `inputs` has everything that the pass needs.
+
+        The result is the model that takes its place, or None.
+        """
 
     @property
     def compresses_weights(self) -> bool:

@@ -63,9 +63,7 @@ class Float16(Pass):
     keep: tuple[str, ...] = ()
     keep_io: bool = False
 
-    def rewrite(self, model: ir.Model, inputs: PassInputs) -> tuple[ir.Model, Counts]:
-        """Rewrite `model`."""
-        counts = Counts()
+    def _rewrite(self, model: ir.Model, inputs: PassInputs, counts: Counts) -> None:
         if any(value.name == EXIT_THRESHOLDS.name for value in model.graph.inputs):
             raise GraphError(
                 "float16: the decoder has an exit after every block, where states are compared in float32. "
@@ -79,13 +77,12 @@ class Float16(Pass):
         nodes = all_nodes(model)
         if not any(value.dtype == FLOAT for value in all_values(model)):
             counts.leave("no float32 value in the graph")
-            return model, counts
+            return
         present = {node.op_type for node in nodes} | {node.name for node in nodes}
         for name in self.keep:
             if name not in present:
                 counts.leave(f"keep: no node has the type or the name {name!r}")
         _Conversion(model, nodes, self, counts).run()
-        return model, counts
 
 
 class _Conversion:

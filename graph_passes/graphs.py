@@ -148,8 +148,7 @@ def replace_value(
     """
     producer = old.producer()
     assert producer is not None and producer.graph is not None
-    made = [ir.convenience.convert_attribute(name, value) for name, value in attributes.items()]
-    node = ir.Node("", op_type, inputs, made, num_outputs=1, name=producer.name)
+    node = ir.node(op_type, inputs, attributes, name=producer.name)
     node.metadata_props.update(producer.metadata_props)
     producer.graph.insert_before(producer, node)
     take_over(old, node.outputs[0])

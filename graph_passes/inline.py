@@ -34,9 +34,7 @@ class Inline(Pass):
         """The integer bodies are exact; the float ones compute in float16."""
         return Effect.EXACT if self.arithmetic == "integer" else Effect.FLOAT16
 
-    def rewrite(self, model: ir.Model, inputs: PassInputs) -> tuple[ir.Model, Counts]:
-        """Rewrite `model`."""
-        counts = Counts(dict(inline(model, body=BODIES[self.arithmetic])))
+    def _rewrite(self, model: ir.Model, inputs: PassInputs, counts: Counts) -> None:
+        counts.rewritten |= inline(model, body=BODIES[self.arithmetic])
         if not counts.rewritten:
             counts.leave("the graph has only standard operators already")
-        return model, counts

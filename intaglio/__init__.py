@@ -21,153 +21,89 @@ from intaglio.version import __version__
 
 TYPE_CHECKING = False  # the module `typing` takes longer to import than all of this one
 if TYPE_CHECKING:
-    from intaglio.bundle.bundle import Bundle, Manifest
-    from intaglio.bundle.inspection import Inspected, inspect
-    from intaglio.compression import Compressed, compress
-    from intaglio.errors import (
-        BuildError,
-        BundleError,
-        BusyError,
-        ContextLengthError,
-        EngineError,
-        GraphError,
-        IntaglioError,
-        MissingExtraError,
-        SourceError,
-        StorageError,
-        UsageError,
-        WorkerError,
-    )
-    from intaglio.exporters.checkpoints.converted import Converted
-    from intaglio.exporters.convert_checkpoint import convert
-    from intaglio.exporters.export_model import Exported, export
-    from intaglio.exporters.known_models import KnownModels, models
-    from intaglio.files.atomic import atomic_directory, check_output_directory
-    from intaglio.graph_passes.recipes.listing import ListedRecipes, recipes
-    from intaglio.plugins.micro_kernels.tune import Tuning, tune
-    from intaglio.runtime.agents.answer import agent, answer, open_agent
-    from intaglio.runtime.agents.loops.agent import Agent, AgentLimits, AgentResult
-    from intaglio.runtime.agents.open_tools import open_tools
-    from intaglio.runtime.agents.reports.run_report import AgentRun
-    from intaglio.runtime.agents.tools.from_function import tool
-    from intaglio.runtime.agents.tools.tool import Tool, ToolError
-    from intaglio.runtime.engines.build import build
-    from intaglio.runtime.engines.build_request import Built
-    from intaglio.runtime.engines.engine import Engine
-    from intaglio.runtime.engines.opening import open_engine
-    from intaglio.runtime.generation.beam_search import BeamText, beam_search
-    from intaglio.runtime.generation.generate import TextGenerator, generate
-    from intaglio.runtime.generation.requests.message import FunctionCall, Message, ToolCall
-    from intaglio.runtime.generation.requests.request import GenerationRequest
-    from intaglio.runtime.generation.scheduling.generated import Generated
-    from intaglio.runtime.run_bundle import run
-    from intaglio.runtime.sampling.beams import BeamOptions
-    from intaglio.runtime.sampling.grammar import Grammar
-    from intaglio.runtime.speech.recognizer import SpeechOptions, SpeechRecognizer
-    from intaglio.runtime.speech.recordings.run_recordings import Transcribed, TranscribedSegments
-    from intaglio.runtime.speech.transcript import Transcript
-    from intaglio.runtime.speech.whisper.recognizer import WhisperRecognizer
-    from intaglio.runtime.speech.whisper_options import WhisperOptions
-    from intaglio.runtime.text.similarities import Similarity, similarity
-    from intaglio.runtime.text.tasks import Ran
-    from intaglio.training.gradients.sensitivity import Sensitivity, sensitivity
-    from intaglio.validation.bench.bench import bench
-    from intaglio.validation.bench.results import Bench
-    from intaglio.validation.doctor.doctor import Doctor, doctor
-    from intaglio.validation.gpu_check.gpu_check import gpu_check
-    from intaglio.validation.gpu_check.results import GpuCheck
-    from intaglio.validation.measures.text_quality import TextQuality, text_quality
-    from intaglio.validation.reports.results import Validated
-    from intaglio.validation.roofline.roofline import Roofline, roofline
-    from intaglio.validation.tuning.tune_decoding import TunedDecoding, tune_decoding
-    from intaglio.validation.validate_bundle import validate
-
-__all__ = [
-    "Agent",
-    "AgentLimits",
-    "AgentResult",
-    "AgentRun",
-    "BeamOptions",
-    "BeamText",
-    "Bench",
-    "BuildError",
-    "Built",
-    "Bundle",
-    "BundleError",
-    "BusyError",
-    "Compressed",
-    "ContextLengthError",
-    "Converted",
-    "Doctor",
-    "Engine",
-    "EngineError",
-    "Exported",
-    "FunctionCall",
-    "Generated",
-    "GenerationRequest",
-    "GpuCheck",
-    "Grammar",
-    "GraphError",
-    "Inspected",
-    "IntaglioError",
-    "KnownModels",
-    "ListedRecipes",
-    "Manifest",
-    "Message",
-    "MissingExtraError",
-    "Ran",
-    "Roofline",
-    "Sensitivity",
-    "Similarity",
-    "SourceError",
-    "SpeechOptions",
-    "SpeechRecognizer",
-    "StorageError",
-    "TextGenerator",
-    "TextQuality",
-    "Tool",
-    "ToolCall",
-    "ToolError",
-    "Transcribed",
-    "TranscribedSegments",
-    "Transcript",
-    "TunedDecoding",
-    "Tuning",
-    "UsageError",
-    "Validated",
-    "WhisperOptions",
-    "WhisperRecognizer",
-    "WorkerError",
-    "__version__",
-    "agent",
-    "answer",
-    "atomic_directory",
-    "beam_search",
-    "bench",
-    "build",
-    "check_output_directory",
-    "compress",
-    "convert",
-    "doctor",
-    "export",
-    "generate",
-    "gpu_check",
-    "inspect",
-    "models",
-    "open_agent",
-    "open_engine",
-    "open_tools",
-    "recipes",
-    "roofline",
-    "run",
-    "sensitivity",
-    "similarity",
-    "text_quality",
-    "tool",
-    "tune",
-    "tune_decoding",
-    "validate",
-]
+    from intaglio.bundle.bundle import Bundle as Bundle
+    from intaglio.bundle.bundle import Manifest as Manifest
+    from intaglio.bundle.inspection import Inspected as Inspected
+    from intaglio.bundle.inspection import inspect as inspect
+    from intaglio.compression import Compressed as Compressed
+    from intaglio.compression import compress as compress
+    from intaglio.errors import BuildError as BuildError
+    from intaglio.errors import BundleError as BundleError
+    from intaglio.errors import BusyError as BusyError
+    from intaglio.errors import ContextLengthError as ContextLengthError
+    from intaglio.errors import EngineError as EngineError
+    from intaglio.errors import GraphError as GraphError
+    from intaglio.errors import IntaglioError as IntaglioError
+    from intaglio.errors import MissingExtraError as MissingExtraError
+    from intaglio.errors import SourceError as SourceError
+    from intaglio.errors import StorageError as StorageError
+    from intaglio.errors import UsageError as UsageError
+    from intaglio.errors import WorkerError as WorkerError
+    from intaglio.exporters.checkpoints.converted import Converted as Converted
+    from intaglio.exporters.convert_checkpoint import convert as convert
+    from intaglio.exporters.export_model import Exported as Exported
+    from intaglio.exporters.export_model import export as export
+    from intaglio.exporters.known_models import KnownModels as KnownModels
+    from intaglio.exporters.known_models import models as models
+    from intaglio.files.atomic import atomic_directory as atomic_directory
+    from intaglio.files.atomic import check_output_directory as check_output_directory
+    from intaglio.graph_passes.recipes.listing import ListedRecipes as ListedRecipes
+    from intaglio.graph_passes.recipes.listing import recipes as recipes
+    from intaglio.plugins.micro_kernels.tune import Tuning as Tuning
+    from intaglio.plugins.micro_kernels.tune import tune as tune
+    from intaglio.runtime.agents.answer import agent as agent
+    from intaglio.runtime.agents.answer import answer as answer
+    from intaglio.runtime.agents.answer import open_agent as open_agent
+    from intaglio.runtime.agents.loops.agent import Agent as Agent
+    from intaglio.runtime.agents.loops.agent import AgentLimits as AgentLimits
+    from intaglio.runtime.agents.loops.agent import AgentResult as AgentResult
+    from intaglio.runtime.agents.open_tools import open_tools as open_tools
+    from intaglio.runtime.agents.reports.run_report import AgentRun as AgentRun
+    from intaglio.runtime.agents.tools.from_function import tool as tool
+    from intaglio.runtime.agents.tools.tool import Tool as Tool
+    from intaglio.runtime.agents.tools.tool import ToolError as ToolError
+    from intaglio.runtime.engines.build import build as build
+    from intaglio.runtime.engines.build_request import Built as Built
+    from intaglio.runtime.engines.engine import Engine as Engine
+    from intaglio.runtime.engines.opening import open_engine as open_engine
+    from intaglio.runtime.generation.beam_search import BeamText as BeamText
+    from intaglio.runtime.generation.beam_search import beam_search as beam_search
+    from intaglio.runtime.generation.generate import TextGenerator as TextGenerator
+    from intaglio.runtime.generation.generate import generate as generate
+    from intaglio.runtime.generation.requests.message import FunctionCall as FunctionCall
+    from intaglio.runtime.generation.requests.message import Message as Message
+    from intaglio.runtime.generation.requests.message import ToolCall as ToolCall
+    from intaglio.runtime.generation.requests.request import GenerationRequest as GenerationRequest
+    from intaglio.runtime.generation.scheduling.generated import Generated as Generated
+    from intaglio.runtime.run_bundle import run as run
+    from intaglio.runtime.sampling.beams import BeamOptions as BeamOptions
+    from intaglio.runtime.sampling.grammar import Grammar as Grammar
+    from intaglio.runtime.speech.recognizer import SpeechOptions as SpeechOptions
+    from intaglio.runtime.speech.recognizer import SpeechRecognizer as SpeechRecognizer
+    from intaglio.runtime.speech.recordings.run_recordings import Transcribed as Transcribed
+    from intaglio.runtime.speech.recordings.run_recordings import TranscribedSegments as TranscribedSegments
+    from intaglio.runtime.speech.transcript import Transcript as Transcript
+    from intaglio.runtime.speech.whisper.recognizer import WhisperRecognizer as WhisperRecognizer
+    from intaglio.runtime.speech.whisper_options import WhisperOptions as WhisperOptions
+    from intaglio.runtime.text.similarities import Similarity as Similarity
+    from intaglio.runtime.text.similarities import similarity as similarity
+    from intaglio.runtime.text.tasks import Ran as Ran
+    from intaglio.training.gradients.sensitivity import Sensitivity as Sensitivity
+    from intaglio.training.gradients.sensitivity import sensitivity as sensitivity
+    from intaglio.validation.bench.bench import bench as bench
+    from intaglio.validation.bench.results import Bench as Bench
+    from intaglio.validation.doctor.doctor import Doctor as Doctor
+    from intaglio.validation.doctor.doctor import doctor as doctor
+    from intaglio.validation.gpu_check.gpu_check import gpu_check as gpu_check
+    from intaglio.validation.gpu_check.results import GpuCheck as GpuCheck
+    from intaglio.validation.measures.text_quality import TextQuality as TextQuality
+    from intaglio.validation.measures.text_quality import text_quality as text_quality
+    from intaglio.validation.reports.results import Validated as Validated
+    from intaglio.validation.roofline.roofline import Roofline as Roofline
+    from intaglio.validation.roofline.roofline import roofline as roofline
+    from intaglio.validation.tuning.tune_decoding import TunedDecoding as TunedDecoding
+    from intaglio.validation.tuning.tune_decoding import tune_decoding as tune_decoding
+    from intaglio.validation.validate_bundle import validate as validate
 
 # Name -> the module that has it, as above.
 _MODULES = {
@@ -233,7 +169,8 @@ _checkout = Path(__file__).resolve().parent.parent
 if (_checkout / "setup.py").is_file() and (_checkout / "exporters").is_dir():
     __path__.append(str(_checkout))
 
-if not TYPE_CHECKING:  # a type checker would take any name for one of this module's
+if not TYPE_CHECKING:  # a type checker reads the imports above, and would take any name for one of this module's
+    __all__ = ["__version__", *_MODULES]
     __getattr__ = lazy_names(__name__, _MODULES)
 
 

@@ -84,14 +84,12 @@ def unpack_body(graph: BodyArithmetic, packed: ir.Value, bits: int, length: int,
         rest = graph.op("Gather", groups, graph.constant(after, np.int32), axis=axes + 1)
         rest = graph.op("Mod", rest, graph.constant(2 ** (bits - below), np.int32))
         numbers = graph.op("Add", numbers, graph.op("Mul", rest, graph.constant(2**below, np.int32)))
-    output: ir.Value = graph.op("Reshape", numbers, graph.constant(np.array([*outer, length])))
-    return output
+    return graph.op("Reshape", numbers, graph.constant(np.array([*outer, length])))
 
 
 def _shift_right(graph: BodyArithmetic, words: ir.Value, power: npt.NDArray[Any]) -> ir.Value:
     divisor = graph.constant(power, np.int32)
-    output: ir.Value = graph.op("Div", graph.op("Sub", words, graph.op("Mod", words, divisor)), divisor)
-    return output
+    return graph.op("Div", graph.op("Sub", words, graph.op("Mod", words, divisor)), divisor)
 
 
 def check_length(length: int, bits: int) -> None:

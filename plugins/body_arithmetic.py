@@ -11,7 +11,7 @@ are wrong for some pairs that differ by 2^31 or more.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -63,16 +63,24 @@ class BodyArithmetic:
         self._constants: dict[ir.Value | None, npt.NDArray[Any]] = {}
         self.last_axis = -1 if rank is None else rank - 1
 
-    def op(self, op_type: str, *inputs: ir.Value | None, outputs: int = 1, **attributes: Any) -> Any:
-        """Add a standard node; return its output, or a tuple of them. The node is folded if its result is constant."""
+    def op(self, op_type: str, *inputs: ir.Value | None, **attributes: Any) -> ir.Value:
+        """Add a standard node and return its first output. The node is folded if its result is constant."""
         folded = constant_folding.compute(op_type, [self.known(value) for value in inputs], attributes)
         if folded is not None:
             return self.constant(folded, folded.dtype.type)
-        made = [ir.convenience.convert_attribute(name, value) for name, value in attributes.items()]
-        node = ir.Node("", op_type, inputs, made, num_outputs=outputs)
+        return self._node(op_type, inputs, attributes).outputs[0]
+
+    def split(self, x: ir.Value, parts: int, axis: int) -> tuple[ir.Value, ...]:
+        """The equal `parts` of x along `axis`."""
+        return tuple(self._node("Split", [x], {"axis": axis, "num_outputs": parts}, parts).outputs)
+
+    def _node(
+        self, op_type: str, inputs: Sequence[ir.Value | None], attributes: Mapping[str, Any], outputs: int = 1
+    ) -> ir.Node:
+        node = ir.node(op_type, inputs, attributes, num_outputs=outputs)
         self.nodes.append(node)
         self._describe(node)
-        return node.outputs[0] if outputs == 1 else tuple(node.outputs)
+        return node
 
     def _describe(self, node: ir.Node) -> None:
         """Record the dtype and the magnitude of a node's outputs."""
@@ -95,7 +103,7 @@ class BodyArithmetic:
 
     def stored(self, array: npt.NDArray[Any]) -> ir.Value:
         """A constant that the graph stores in this dtype; computations on it are not folded."""
-        output: ir.Value = self.op("Constant", value=ir.tensor(array))
+        output = self.op("Constant", value=ir.tensor(array))
         output.dtype = ir.DataType.from_numpy(array.dtype)
         return output
 
@@ -125,8 +133,7 @@ class BodyArithmetic:
         """`x` in another dtype."""
         if x.dtype == dtype:
             return x
-        output: ir.Value = self.op("Cast", x, to=dtype)
-        return output
+        return self.op("Cast", x, to=dtype)
 
     def wide(self, x: ir.Value) -> ir.Value:
         """`x` in the dtype of intermediate values."""
@@ -151,8 +158,7 @@ class BodyArithmetic:
 
     def floor(self, x: ir.Value) -> ir.Value:
         """The largest integer that is not above x."""
-        output: ir.Value = self.op("Floor", x)
-        return output
+        return self.op("Floor", x)
 
     def round(self, x: ir.Value) -> ir.Value:
         """The nearest integer, halves up."""
@@ -163,16 +169,14 @@ class BodyArithmetic:
         other = self.value(b, a)
         if a.dtype == ir.DataType.INT64:
             return self.choose(self.at_least(a, other), other, a)
-        output: ir.Value = self.op("Min", a, other)
-        return output
+        return self.op("Min", a, other)
 
     def maximum(self, a: ir.Value, b: ir.Value | Number) -> ir.Value:
         """The element-wise maximum."""
         other = self.value(b, a)
         if a.dtype == ir.DataType.INT64:
             return self.choose(self.at_least(a, other), a, other)
-        output: ir.Value = self.op("Max", a, other)
-        return output
+        return self.op("Max", a, other)
 
     def clip(self, x: ir.Value, bounds: tuple[int, int]) -> ir.Value:
         """x limited to `bounds`, both included."""
@@ -180,20 +184,18 @@ class BodyArithmetic:
             return self.minimum(self.maximum(x, bounds[0]), bounds[1])
         if self.magnitude(x) <= min(-bounds[0], bounds[1]):
             return x
-        output: ir.Value = self.op("Clip", x, self.value(bounds[0], x), self.value(bounds[1], x))
+        output = self.op("Clip", x, self.value(bounds[0], x), self.value(bounds[1], x))
         output.meta[MAGNITUDE] = max(-bounds[0], bounds[1])
         return output
 
     def choose(self, condition: ir.Value, yes: ir.Value | Number, no: ir.Value | Number) -> ir.Value:
         """yes where the condition holds, else no."""
         like = next((value for value in (yes, no) if isinstance(value, ir.Value)), None)
-        output: ir.Value = self.op("Where", condition, self.value(yes, like), self.value(no, like))
-        return output
+        return self.op("Where", condition, self.value(yes, like), self.value(no, like))
 
     def at_least(self, x: ir.Value, limit: ir.Value | Number) -> ir.Value:
         """x >= limit, as booleans."""
-        output: ir.Value = self.op("GreaterOrEqual", x, self.value(limit, x))
-        return output
+        return self.op("GreaterOrEqual", x, self.value(limit, x))
 
     def sum(self, x: ir.Value) -> ir.Value:
         """The sum over the last axis, which stays with length 1."""
@@ -205,21 +207,18 @@ class BodyArithmetic:
 
     def reduce(self, op_type: str, x: ir.Value) -> ir.Value:
         """A reduction over the last axis, which stays with length 1."""
-        output: ir.Value = self.op(op_type, x, self.constant(np.array([self.last_axis])), keepdims=1)
-        return output
+        return self.op(op_type, x, self.constant(np.array([self.last_axis])), keepdims=1)
 
     def look_up(self, table: npt.NDArray[Any], index: ir.Value) -> ir.Value:
         """table[index], in the dtype of the table; by GatherElements, ten times as fast as Gather of single numbers."""
         flat = self.op("Reshape", self.cast(index, ir.DataType.INT32), self.constant(np.array([-1])))
         found = self.op("GatherElements", self.constant(table, table.dtype.type), flat, axis=0)
-        output: ir.Value = self.op("Reshape", found, self.op("Shape", index), allowzero=1)
-        return output
+        return self.op("Reshape", found, self.op("Shape", index), allowzero=1)
 
     def arithmetic(self, op_type: str, a: ir.Value | Number, b: ir.Value | Number) -> ir.Value:
         """A node of two inputs; a number becomes a constant of the dtype of the other one."""
         like = next((value for value in (a, b) if isinstance(value, ir.Value)), None)
-        output: ir.Value = self.op(op_type, self.value(a, like), self.value(b, like))
-        return output
+        return self.op(op_type, self.value(a, like), self.value(b, like))
 
     def value(self, x: ir.Value | Number, like: ir.Value | None = None) -> ir.Value:
         """`x`, a number as a constant of the dtype of `like`, or of the one that is computed with."""

@@ -6,7 +6,7 @@ import numbers
 from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, ClassVar, TypeVar
+from typing import TYPE_CHECKING, Any, ClassVar, TypeAlias, TypeVar
 
 import numpy as np
 import numpy.typing as npt
@@ -22,6 +22,15 @@ if TYPE_CHECKING:
 
 T = TypeVar("T")
 
+# Of `body`: names of types, as their modules take long to import.
+Body: TypeAlias = "FunctionBody"
+Values: TypeAlias = "Sequence[ir.Value | None]"
+Results: TypeAlias = "list[ir.Value]"
+
+# For each input what is known of it, or its shape: None for one left out, a shape also where it is unknown.
+Inputs = Sequence[Given | None]
+Shapes = Sequence[Shape | None]
+Attributes = Mapping[str, Any]  # complete, but for `complete` and `reference`
 
 # Kind of an attribute -> the class of its values (NumPy scalars included), and its name in messages.
 KINDS: dict[type, tuple[type[Any], str]] = {
@@ -78,32 +87,30 @@ class Operator(ABC):
     def compute(self, *inputs: Array | None, **attributes: Any) -> list[Array]:
         """The outputs for checked inputs (None for one left out) and complete attributes."""
 
-    @abstractmethod
-    def shapes(self, inputs: Sequence[Shape | None], attributes: Mapping[str, Any]) -> list[Shape]:
-        """The shape of every output, for inputs of these shapes (None for a missing input or an unknown shape)."""
+    def shapes(self, inputs: Shapes, attributes: Attributes) -> list[Shape]:
+        """The shape of every output; by default there is one, with the shape of the first input."""
+        return [inputs[0] or ()]
 
     @abstractmethod
-    def body(
-        self, graph: FunctionBody, inputs: Sequence[ir.Value | None], attributes: Mapping[str, Any]
-    ) -> list[ir.Value]:
+    def body(self, graph: Body, inputs: Values, attributes: Attributes) -> Results:
         """The same in standard ONNX operators, added to `graph`; bit-identical to the reference."""
 
-    def operations(self, shapes: Sequence[Shape | None], attributes: Mapping[str, Any]) -> int:
+    def operations(self, shapes: Shapes, attributes: Attributes) -> int:
         """Multiplications and additions of the products of one run, for inputs of these shapes; 0 without products."""
         return 0
 
-    def outputs(self, shapes: Sequence[Shape | None], attributes: Mapping[str, Any]) -> list[Made]:
+    def outputs(self, shapes: Shapes, attributes: Attributes) -> list[Made]:
         """All possible outputs of a node, for inputs of these shapes and complete attributes."""
         made = zip(self.signature.outputs, self.shapes(shapes, attributes), strict=True)
         return [self._made(output, shape, attributes) for output, shape in made]
 
-    def _made(self, output: Output, shape: Shape, attributes: Mapping[str, Any]) -> Made:
+    def _made(self, output: Output, shape: Shape, attributes: Attributes) -> Made:
         if isinstance(output.dtype, By):
             return Made(output.name, output.dtype.dtypes[attributes[output.dtype.attribute]], shape)
         like = output.dtype.input if isinstance(output.dtype, Like) else None
         return Made(output.name, self.signature.dtypes(output)[0], shape, like)
 
-    def reference(self, inputs: Sequence[Array | None], attributes: Mapping[str, Any]) -> list[Array]:
+    def reference(self, inputs: Sequence[Array | None], attributes: Attributes) -> list[Array]:
         """The outputs in NumPy: the definition that every kernel is tested against.
 
         Optional inputs at the end may be left out. Raises `GraphError` for inputs that do not match the spec, and for
@@ -120,7 +127,7 @@ class Operator(ABC):
             raise GraphError(f"{self.name}: {len(inputs)} inputs, expected at most {len(self.inputs)}.")
         return [*inputs, *[None] * (len(self.inputs) - len(inputs))]
 
-    def check(self, inputs: Sequence[Given | None], attributes: Mapping[str, Any]) -> None:
+    def check(self, inputs: Inputs, attributes: Attributes) -> None:
         """Raise `GraphError` for inputs that do not match the spec; unknown shapes and dtypes match.
 
         `inputs`: one for each of the operator's, None for one left out; `attributes`: complete.
@@ -130,14 +137,14 @@ class Operator(ABC):
         except GraphError as error:
             raise GraphError(f"{self.name}: {error}") from error
 
-    def complete(self, attributes: Mapping[str, Any]) -> dict[str, Any]:
+    def complete(self, attributes: Attributes) -> dict[str, Any]:
         """`attributes` checked, with defaults for missing ones; floats are rounded to float32."""
         known = {attribute.name for attribute in self.attributes}
         if unknown := sorted(set(attributes) - known - HOST_ATTRIBUTES):
             raise GraphError(f"{self.name}: no attribute {', '.join(unknown)}. It has: {', '.join(sorted(known))}.")
         return {attribute.name: self._value(attribute, attributes) for attribute in self.attributes}
 
-    def _value(self, attribute: Attribute, attributes: Mapping[str, Any]) -> int | float | str:
+    def _value(self, attribute: Attribute, attributes: Attributes) -> int | float | str:
         value: Any = attributes.get(attribute.name, attribute.default)
         values, expected = KINDS[attribute.kind]
         if value is None:

@@ -34,7 +34,6 @@ is subtracted first, so that a constant row returns the bias.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
 
 import numpy as np
 import onnx_ir as ir
@@ -161,5 +160,5 @@ class FloatBody(FunctionBody):
         product = self.op("MatMul", weights, self._dequantize(values, VALUE_FACTOR))
         return self.multiply(self.wide(product), 1 / (WEIGHT_FACTOR * VALUE_FACTOR))
 
-    def _dequantize(self, x: ir.Value, factor: float) -> Any:
+    def _dequantize(self, x: ir.Value, factor: float) -> ir.Value:
         return self.op("DequantizeLinear", x, self.constant(factor, np.float16))

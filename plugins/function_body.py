@@ -45,8 +45,7 @@ class FunctionBody(BodyArithmetic):
         if not isinstance(exponent, ir.Value):
             return self.value(2.0 ** np.asarray(exponent, np.float64))
         index = self.cast(exponent, ir.DataType.INT32)
-        output: ir.Value = self.op("Gather", self.constant(POWERS, self.dtype.numpy().type), index)
-        return output
+        return self.op("Gather", self.constant(POWERS, self.dtype.numpy().type), index)
 
     def round_shift(self, x: ir.Value, power: int) -> ir.Value:
         """round(x / power), halves up."""
@@ -201,8 +200,7 @@ class FunctionBody(BodyArithmetic):
 
     def _pick(self, table: npt.NDArray[np.generic], index: ir.Value) -> ir.Value:
         """An entry of a small table for each row."""
-        output: ir.Value = self.op("Gather", self.constant(table, table.dtype.type), index)
-        return output
+        return self.op("Gather", self.constant(table, table.dtype.type), index)
 
     def layer_norm(self, x: ir.Value, weight: ir.Value, bias: ir.Value, constants: LayerNormConstants) -> ir.Value:
         """`integer_math.layer_norm`."""
@@ -233,7 +231,7 @@ class FunctionBody(BodyArithmetic):
     def matmul(self, a: ir.Value, b: ir.Value) -> ir.Value:
         """The product of two int8 matrices, as `operand` gives them, in int32."""
         zero_point = self.constant(128, np.uint8)
-        output: ir.Value = self.op("MatMulInteger", a, b, zero_point, zero_point)
+        output = self.op("MatMulInteger", a, b, zero_point, zero_point)
         weight, depth = self.known(b), None if a.shape is None else a.shape[-1]
         if weight is not None:
             output.meta[MAGNITUDE] = 128 * np.abs(weight.astype(np.int64) - 128).sum(-2).max(initial=0)
@@ -252,7 +250,7 @@ class FunctionBody(BodyArithmetic):
         in between would prevent that.
         """
         same = weight if weight.dtype == x.dtype else self.cast_like(weight, x)
-        output: ir.Value = self.op("MatMul", x, same)
+        output = self.op("MatMul", x, same)
         output.meta[FACTORS] = (x, same)
         return output
 
@@ -265,8 +263,7 @@ class FunctionBody(BodyArithmetic):
         """`x` in the dtype of `like`."""
         if like.dtype is not None:
             return self.cast(x, like.dtype)
-        output: ir.Value = self.op("CastLike", x, like)
-        return output
+        return self.op("CastLike", x, like)
 
     def numbers(self, packed: ir.Value, bits: int) -> ir.Value | None:
         """The numbers packed by `bit_packing`, constant [K, N] in `small_integer`; None if not constant."""
@@ -289,7 +286,7 @@ class FunctionBody(BodyArithmetic):
         else:
             depth = self.op("Div", self.op("Shape", x, start=2, end=3), self.constant(num_heads))
             shape = self.op("Concat", self.constant(np.array([0, 0, num_heads])), depth, axis=0)
-        output: ir.Value = self.op("Transpose", self.op("Reshape", x, shape), perm=list(order))
+        output = self.op("Transpose", self.op("Reshape", x, shape), perm=list(order))
         if x.shape is not None and isinstance(width, int):
             axes = [x.shape[0], x.shape[1], num_heads, width // num_heads]
             output.shape = ir.Shape([axes[axis] for axis in order])
@@ -297,7 +294,7 @@ class FunctionBody(BodyArithmetic):
 
     def split_channels(self, x: ir.Value, parts: int) -> tuple[ir.Value, ...]:
         """Equal parts of the last axis."""
-        outputs: tuple[ir.Value, ...] = self.op("Split", x, outputs=parts, axis=-1, num_outputs=parts)
+        outputs = self.split(x, parts, axis=-1)
         if x.shape is not None and isinstance(width := x.shape[-1], int):
             for output in outputs:
                 output.shape = ir.Shape([*x.shape[:-1], width // parts])

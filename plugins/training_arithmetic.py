@@ -19,6 +19,7 @@ if TYPE_CHECKING:
     from torch import Tensor
 
 Inputs: TypeAlias = "Sequence[Tensor | None]"  # one for each input of the operator, None for one left out
+Outputs: TypeAlias = "list[Tensor]"
 Attributes = Mapping[str, Any]  # complete
 
 WEIGHT_LIMIT = 127.0  # int8 weights are symmetric

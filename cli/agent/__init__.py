@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from intaglio.cli.options.choices import OneOf
+from intaglio.cli.options.choices import PATH, OneOf
 from intaglio.cli.options.generation import drafting_options
 from intaglio.cli.options.runtime import cache_bits_option, target_option, threads_option
 from intaglio.cli.options.text_lines import standard_input
@@ -53,62 +53,40 @@ NO_QUESTION = "no question. Give it as an argument, or pipe it in."
     "--planner",
     type=OneOf(["llmcompiler", "react", "function-calling"]),
     default="llmcompiler",
-    show_default=True,
     help="llmcompiler: a plan of calls that run in parallel; react: one call at a time; function-calling: in "
     "the model's own tool-call format.",
 )
 @section("Limits")
-@click.option("--max-replans", default=3, show_default=True, help="Maximum replans after the first plan.")
-@click.option("--max-model-calls", default=16, show_default=True, help="Maximum requests to the model.")
-@click.option("--max-calls", default=1000, show_default=True, help="Maximum tool calls, in all plans.")
-@click.option("--max-tokens", default=1 << 16, show_default=True, help="Maximum generated tokens, in total.")
-@click.option("--max-request-tokens", default=1024, show_default=True, help="Maximum generated tokens per request.")
-@click.option(
-    "--max-result-characters",
-    default=4000,
-    show_default=True,
-    help="Maximum characters of a tool's result in a prompt.",
-)
-@click.option(
-    "--max-string-characters", default=2000, show_default=True, help="Maximum characters of a string in a plan."
-)
-@click.option("--max-seconds", default=300.0, show_default=True, help="Time limit of the whole run, in seconds.")
-@click.option(
-    "--tool-timeout",
-    default=60.0,
-    show_default=True,
-    help="Timeout of a tool call in seconds, unless its tool has its own.",
-)
-@click.option("--parallel", default=64, show_default=True, help="Maximum concurrent tool calls.")
+@click.option("--max-replans", default=3, help="Maximum replans after the first plan.")
+@click.option("--max-model-calls", default=16, help="Maximum requests to the model.")
+@click.option("--max-calls", default=1000, help="Maximum tool calls, in all plans.")
+@click.option("--max-tokens", default=1 << 16, help="Maximum generated tokens, in total.")
+@click.option("--max-request-tokens", default=1024, help="Maximum generated tokens per request.")
+@click.option("--max-result-characters", default=4000, help="Maximum characters of a tool's result in a prompt.")
+@click.option("--max-string-characters", default=2000, help="Maximum characters of a string in a plan.")
+@click.option("--max-seconds", default=300.0, help="Time limit of the whole run, in seconds.")
+@click.option("--tool-timeout", default=60.0, help="Timeout of a tool call in seconds, unless its tool has its own.")
+@click.option("--parallel", default=64, help="Maximum concurrent tool calls.")
 @section("Plans")
-@click.option(
-    "--examples", type=click.Path(path_type=Path), help="File with example questions and plans for the planner."
-)
+@click.option("--examples", type=PATH, help="File with example questions and plans for the planner.")
 @click.option(
     "--grammar/--no-grammar",
     default=None,
     help="Constrain plans to valid calls.  [default: on for a bundle; few servers support it]",
 )
-@click.option(
-    "--streaming/--no-streaming",
-    default=True,
-    show_default=True,
-    help="Start tool calls while the plan is being generated.",
-)
+@click.option("--streaming/--no-streaming", default=True, help="Start tool calls while the plan is being generated.")
 @drafting_options
 @target_option()
 @threads_option()
 @cache_bits_option()
 @section(OUTPUT)
 @click.option("--latency", is_flag=True, help="Compare the run with the latency model of LLMCompiler and ReAct.")
-@click.option("--timeline", type=click.Path(path_type=Path), help="Draw the run as an HTML page.")
-@click.option("--trace", type=click.Path(path_type=Path), help="Write the events of the run as JSON lines.")
+@click.option("--timeline", type=PATH, help="Draw the run as an HTML page.")
+@click.option("--trace", type=PATH, help="Write the events of the run as JSON lines.")
 @force_option
 @json_option
 def agent_command(
     question: str,
-    tools: tuple[str, ...],
-    model: str,
     latency: bool,
     timeline: Path | None,
     trace: Path | None,
@@ -136,7 +114,7 @@ def agent_command(
     if not asked.isascii() and any("\ud800" <= sign <= "\udfff" for sign in asked):
         raise UsageError("the question is not Unicode text. Write it in UTF-8.")
     with reserved_output() as output:
-        result, events = run(_answer(asked, tools, model, as_json, options))
+        result, events = run(_answer(asked, as_json, options))
         output.release()
         _write(events, asked, trace, timeline)
         if as_json:
@@ -160,9 +138,7 @@ def _write(events: Sequence[AnyEvent], asked: str, trace: Path | None, timeline:
         atomic_write(timeline, draw(events, asked).encode("utf-8", "replace"))
 
 
-async def _answer(
-    question: str, tools: tuple[str, ...], model: str, as_json: bool, options: dict[str, Any]
-) -> tuple[AgentRun, list[AnyEvent]]:
+async def _answer(question: str, as_json: bool, options: dict[str, Any]) -> tuple[AgentRun, list[AnyEvent]]:
     """Run the agent, with its progress on standard error: with --json, on a terminal only."""
     from intaglio.cli.agent.progress import AgentProgress
     from intaglio.display.progress import spinner
@@ -172,7 +148,7 @@ async def _answer(
     events: list[AnyEvent] = []
     async with AsyncExitStack() as stack:
         with spinner("opening the tools and the model"):
-            agent = await stack.enter_async_context(open_agent(tools, model, **options))
+            agent = await stack.enter_async_context(open_agent(**options))
         quiet = is_quiet() or (as_json and not sys.stderr.isatty())
         with nullcontext() if quiet else AgentProgress() as progress:
 

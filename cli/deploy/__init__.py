@@ -14,13 +14,7 @@ Examples:
   intaglio deploy ray minilm chat=./smollm2-int8 -o app.yaml
 """
 
-SYSTEMS = (triton_command, ray_command)
 
-
-@click.group("deploy", cls=VerbGroup, epilog=EPILOG)
+@click.group("deploy", cls=VerbGroup, epilog=EPILOG, commands=[triton_command, ray_command])
 def deploy_command() -> None:
     """Write what other systems serve: a model repository of the Triton Inference Server, a Ray Serve application."""
-
-
-for system in SYSTEMS:
-    deploy_command.add_command(system)

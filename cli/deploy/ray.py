@@ -7,7 +7,7 @@ from typing import Any
 
 import click
 
-from intaglio.cli.options.choices import OneOf
+from intaglio.cli.options.choices import PATH, OneOf
 from intaglio.cli.options.runtime import cache_bits_option, target_option
 from intaglio.cli.options.serving import limit_options, network_options
 from intaglio.cli.printing.results import force_option, json_option, number_of, print_json, print_table, say
@@ -29,7 +29,7 @@ Examples:
 @verb("ray", epilog=EPILOG)
 @click.argument("bundles", metavar="[NAME=]BUNDLE...", nargs=-1, required=True)
 @section("Replicas")
-@click.option("--min-replicas", default=1, show_default=True, help="Minimum replicas of each model.")
+@click.option("--min-replicas", default=1, help="Minimum replicas of each model.")
 @click.option(
     "--max-replicas",
     type=int,
@@ -39,20 +39,17 @@ Examples:
     "--threads",
     type=click.IntRange(1, MAX_THREADS),
     default=1,
-    show_default=True,
     help="CPU threads of each replica, and the processors that it reserves.",
 )
 @click.option("--strategy", type=OneOf(STRATEGIES, "NAME"), help="As for generate.")
-@click.option(
-    "--draft", type=click.Path(path_type=Path), help=f"Bundle of the draft model, for {', '.join(with_draft())}."
-)
+@click.option("--draft", type=PATH, help=f"Bundle of the draft model, for {', '.join(with_draft())}.")
 @click.option("--prompt-name", help="Prompt before texts to embed, by its name in the model.  [default: the model's]")
 @network_options
 @limit_options
 @target_option()
 @cache_bits_option()
 @section(OUTPUT)
-@click.option("-o", "--output", required=True, type=click.Path(path_type=Path), help="YAML file to write.")
+@click.option("-o", "--output", required=True, type=PATH, help="YAML file to write.")
 @click.option(
     "--mounted-at", help="Folder in which all nodes find the bundles' folders.  [default: the paths given here]"
 )

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 import click
 
-from intaglio.cli.options.choices import OneOf
+from intaglio.cli.options.choices import PATH, OneOf
 from intaglio.cli.options.runtime import cache_bits_option, target_option, threads_option
 from intaglio.cli.printing.results import force_option, json_option, number_of, print_json, print_table, say, size
 from intaglio.cli.running.command import OUTPUT, section, verb
@@ -44,52 +45,27 @@ BACKENDS = {
     type=OneOf(SM, "NAME"),
     help="GPU whose TensorRT plan to take, e.g. t4 or a100. Can be repeated.  [default: all plans, with tensorrt]",
 )
-@click.option("--batch-size", default=32, show_default=True, help="Maximum texts of a batch.")
-@click.option(
-    "--queue-delay", default=2000, show_default=True, help="Microseconds that a text waits for others of its batch."
-)
-@click.option("--instances", default=1, show_default=True, help="Instances of each model, with weights of their own.")
+@click.option("--batch-size", default=32, help="Maximum texts of a batch.")
+@click.option("--queue-delay", default=2000, help="Microseconds that a text waits for others of its batch.")
+@click.option("--instances", default=1, help="Instances of each model, with weights of their own.")
 @click.option("--prompt-name", help="Prompt before texts to embed, by its name in the model.  [default: the model's]")
 @section("Decoders")
-@click.option("--rows", default=8, show_default=True, help="Maximum texts that are generated at a time.")
+@click.option("--rows", default=8, help="Maximum texts that are generated at a time.")
 @click.option("--strategy", type=OneOf(STRATEGIES, "NAME"), help="As for generate.")
-@click.option(
-    "--draft", type=click.Path(path_type=Path), help=f"Bundle of the draft model, for {', '.join(with_draft())}."
-)
+@click.option("--draft", type=PATH, help=f"Bundle of the draft model, for {', '.join(with_draft())}.")
 @target_option()
 @threads_option("CPU threads of each instance")
 @cache_bits_option()
 @section(OUTPUT)
-@click.option(
-    "-o", "--output", required=True, type=click.Path(path_type=Path), help="Directory of the repository to create."
-)
+@click.option("-o", "--output", required=True, type=PATH, help="Directory of the repository to create.")
 @click.option(
     "--mounted-at",
     default="/models",
-    show_default=True,
     help="Path at which the server finds the repository, for the library of custom operators.",
 )
 @force_option
 @json_option
-def triton_command(
-    bundles: tuple[str, ...],
-    backend: str | None,
-    gpus: tuple[str, ...],
-    batch_size: int,
-    queue_delay: int,
-    instances: int,
-    prompt_name: str | None,
-    rows: int,
-    strategy: str | None,
-    draft: Path | None,
-    target: str,
-    threads: int | None,
-    cache_bits: int | None,
-    output: Path,
-    mounted_at: str,
-    force: bool,
-    as_json: bool,
-) -> None:
+def triton_command(output: Path, as_json: bool, **options: Any) -> None:
     """Write a model repository of NVIDIA's Triton Inference Server that serves bundles.
 
     Encoders embed and classify texts, batched by Triton; decoders stream texts, batched continuously by Intaglio. A
@@ -97,27 +73,10 @@ def triton_command(
     """
     from intaglio.deploy import deploy_triton
 
-    result = deploy_triton(
-        bundles,
-        output,
-        backend=backend,
-        gpus=gpus,
-        target=target,
-        threads=threads,
-        batch_size=batch_size,
-        queue_delay=queue_delay,
-        instances=instances,
-        rows=rows,
-        prompt_name=prompt_name,
-        strategy=strategy,
-        cache_bits=cache_bits,
-        draft=draft,
-        mounted_at=mounted_at,
-        force=force,
-    )
+    result = deploy_triton(output=output, **options)
     if as_json:
         print_json(result)
         return
-    rows_of_table = [(model.name, model.backend, model.bundle) for model in result.models]
-    print_table("Models", ["folder", "backend", "serves"], rows_of_table)
+    rows = [(model.name, model.backend, model.bundle) for model in result.models]
+    print_table("Models", ["folder", "backend", "serves"], rows)
     say(f"{output}: {number_of(len(result.models), 'models')}, {size(result.bytes)}")

@@ -12,6 +12,7 @@ import click
 
 from intaglio import interrupts
 from intaglio.cli.generate.beams import SEARCH, beam_options, check_beams
+from intaglio.cli.options.choices import PATH
 from intaglio.cli.options.generation import generation_options
 from intaglio.cli.options.runtime import RUNTIME
 from intaglio.cli.options.text_lines import standard_input
@@ -53,28 +54,20 @@ Examples:
 
 
 @verb("generate", epilog=EPILOG)
-@click.argument("bundle", type=click.Path(path_type=Path))
+@click.argument("bundle", type=PATH)
 @click.argument("prompts", nargs=-1)
 @section("Prompts")
 @click.option(
-    "--file",
-    "files",
-    multiple=True,
-    type=click.Path(path_type=Path),
-    help="UTF-8 file that is one prompt; - for stdin. Can be repeated.",
+    "--file", "files", multiple=True, type=PATH, help="UTF-8 file that is one prompt; - for stdin. Can be repeated."
 )
-@click.option("--data", type=click.Path(path_type=Path), help='Prompts as JSON lines: {"prompt": "..."}.')
+@click.option("--data", type=PATH, help='Prompts as JSON lines: {"prompt": "..."}.')
 @click.option("--chat", is_flag=True, help="Send each prompt as a user message, through the chat template.")
 @click.option("--system", help="System message before each prompt. Implies --chat.")
-@click.option(
-    "--messages",
-    type=click.Path(path_type=Path),
-    help='Conversation to answer, as JSON: [{"role": ..., "content": ...}].',
-)
+@click.option("--messages", type=PATH, help='Conversation to answer, as JSON: [{"role": ..., "content": ...}].')
 @click.option(
     "--image",
     multiple=True,
-    type=click.Path(path_type=Path),
+    type=PATH,
     help="Image in each prompt, for a model that reads them: before a message, or at <image>. Can be repeated.",
 )
 @click.option("--source-language", metavar="CODE", help="Language of the prompts, for a model that translates.")
@@ -82,11 +75,11 @@ Examples:
 @generation_options
 @beam_options
 @section("Structure of the text")
-@click.option("--schema", type=click.Path(path_type=Path), help="Generate JSON that is valid for this JSON schema.")
-@click.option("--grammar", type=click.Path(path_type=Path), help="Generate text of this grammar, in Lark's syntax.")
+@click.option("--schema", type=PATH, help="Generate JSON that is valid for this JSON schema.")
+@click.option("--grammar", type=PATH, help="Generate text of this grammar, in Lark's syntax.")
 @click.option("--regex", help="Generate text that matches this regular expression.")
 @section(RUNTIME)
-@click.option("--batch", type=click.IntRange(1), default=1, show_default=True, help="Prompts in a batch.")
+@click.option("--batch", type=click.IntRange(1), default=1, help="Prompts in a batch.")
 @section(OUTPUT)
 @click.option("--trace", is_flag=True, help="Show each finished text in colours, by the model that wrote it.")
 @click.option("--work", is_flag=True, help="Report operations and bytes per token, with and without drafts.")

@@ -1,8 +1,9 @@
-"""Values of options that have names: a wrong one is answered by the nearest; shells complete them."""
+"""Values of options: paths, and names, of which a wrong one is answered by the nearest; shells complete them."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import click
@@ -55,5 +56,6 @@ class RecipeName(Kind):
         return found or [CompletionItem(incomplete, type="file")]
 
 
+PATH = click.Path(path_type=Path)
 TARGET = OneOf(TARGETS)
 DTYPE = OneOf(("float32", "float16"))

@@ -8,6 +8,5 @@ executor_option = click.option(
     "--executor",
     metavar="inline|processes[:N]|ray[://HOST:PORT]",
     default="inline",
-    show_default=True,
     help="Where the work runs: in this process, in processes of this machine, or on a Ray cluster. Same result.",
 )

@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from pathlib import Path
 
 import click
 
-from intaglio.cli.options.choices import OneOf
+from intaglio.cli.options.choices import PATH, OneOf
 from intaglio.cli.options.runtime import cache_bits_option, target_option, threads_option
 from intaglio.cli.running.command import Decorator, group
 from intaglio.errors import UsageError
@@ -43,9 +42,7 @@ drafting_options = group(
         help=f"{', '.join(STRATEGIES)}.  [default: auto with --draft or --early-exit; sample with a sampling "
         "option; otherwise greedy]",
     ),
-    click.option(
-        "--draft", type=click.Path(path_type=Path), help=f"Bundle of the draft model, for {', '.join(with_draft())}."
-    ),
+    click.option("--draft", type=PATH, help=f"Bundle of the draft model, for {', '.join(with_draft())}."),
     click.option("--early-exit", is_flag=True, help="Draft with the model's own first blocks (see train early-exit)."),
     *strategy_options(),
 )
@@ -61,29 +58,20 @@ sampling_options = group(
     click.option(
         "--min-p", type=float, help="Sample only from tokens with at least this fraction of the top probability."
     ),
+    click.option("--repetition-penalty", default=1.0, help="Above 1: make tokens less likely that have occurred."),
     click.option(
-        "--repetition-penalty",
-        default=1.0,
-        show_default=True,
-        help="Above 1: make tokens less likely that have occurred.",
-    ),
-    click.option(
-        "--presence-penalty",
-        default=0.0,
-        show_default=True,
-        help="Above 0: make generated tokens less likely, once per token; -2 to 2.",
+        "--presence-penalty", default=0.0, help="Above 0: make generated tokens less likely, once per token; -2 to 2."
     ),
     click.option(
         "--frequency-penalty",
         default=0.0,
-        show_default=True,
         help="Above 0: make generated tokens less likely, once per occurrence; -2 to 2.",
     ),
     click.option("--seed", type=int, help="Random seed. The same seed gives the same text, except with strategy auto."),
 )
 stopping_options = group(
     "End of the text",
-    click.option("-n", "--max-new-tokens", default=256, show_default=True, help="Maximum number of new tokens."),
+    click.option("-n", "--max-new-tokens", default=256, help="Maximum number of new tokens."),
     click.option("--stop", multiple=True, help="Stop before this string. Can be repeated."),
     click.option("--ignore-eos", is_flag=True, help="Continue after the end token."),
 )

@@ -14,7 +14,7 @@ RUNTIME = "Runtime"
 
 def target_option(what: str = "Runtime", kind: OneOf = TARGET, also: str = "") -> Decorator:
     """`--target`; `what`: which runtime of the command, `also`: values besides the targets."""
-    option = click.option("--target", type=kind, default=DEFAULT, show_default=True, help=f"{what}: {summary()}{also}.")
+    option = click.option("--target", type=kind, default=DEFAULT, help=f"{what}: {summary()}{also}.")
     return group(RUNTIME, option)
 
 

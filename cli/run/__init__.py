@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 
 import click
 
+from intaglio.cli.options.choices import PATH
 from intaglio.cli.options.runtime import target_option, threads_option
 from intaglio.cli.options.text_lines import lines
 from intaglio.cli.printing.printable import printable
@@ -62,21 +63,21 @@ HEADINGS = {
 
 
 @verb("run", epilog=EPILOG)
-@click.argument("bundle", type=click.Path(path_type=Path))
+@click.argument("bundle", type=PATH)
 @click.argument("texts", nargs=-1, metavar="[TEXTS, IMAGES or RECORDINGS]...")
 @click.option(
     "--input",
     "file",
-    type=click.Path(path_type=Path),
+    type=PATH,
     help="UTF-8 file with one text per line, - for stdin; a .jsonl file of queries with documents; an image or a "
     "folder of images; a folder or list (.tsv, .jsonl) of recordings.",
 )
 @target_option()
 @threads_option()
-@click.option("--batch-size", default=32, show_default=True, help="Texts per run, or images of the same size.")
+@click.option("--batch-size", default=32, help="Texts per run, or images of the same size.")
 @section("Texts")
 @click.option("--truncate", is_flag=True, help="Truncate texts that are longer than the model's maximum.")
-@click.option("--top", default=5, show_default=True, help="Number of words to list for a blank, or of answers.")
+@click.option("--top", default=5, help="Number of words to list for a blank, or of answers.")
 @click.option("--prompt-name", help="Name of the model's prompt to put before each text.  [default: the model's]")
 @click.option("--query", help="Question about each text, or a text that a reranker scores each with.")
 @click.option("--truncate-dim", type=int, help="The first numbers of an embedding to keep.  [default: all]")

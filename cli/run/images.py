@@ -2,15 +2,14 @@
 
 from __future__ import annotations
 
-import functools
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import click
 
-from intaglio.cli.running.command import section
+from intaglio.cli.running.command import gathered, section
 from intaglio.errors import UsageError
 
 if TYPE_CHECKING:
@@ -67,15 +66,11 @@ class ImageFlags:
         return embed_texts(Bundle.open(bundle), texts, target, batch_size, truncate, threads)
 
 
-def image_flags(command: Callable[..., Any]) -> Callable[..., Any]:
-    """Add the options of images to a command, which gets them as `images`."""
-
-    @section("Images")
-    @click.option("--labels", help="Texts that each image is compared with, separated by commas (CLIP, SigLIP).")
-    @click.option("--embed-texts", is_flag=True, help="Embed TEXTS with a model that compares images with texts.")
-    @functools.wraps(command)
-    def with_flags(labels: str | None, embed_texts: bool, **others: Any) -> Any:
-        return command(images=ImageFlags(labels, embed_texts), **others)
-
-    decorated: Callable[..., Any] = with_flags
-    return decorated
+# The options of images, which a command gets as `images`.
+image_flags = gathered(
+    "images",
+    ImageFlags,
+    section("Images"),
+    click.option("--labels", help="Texts that each image is compared with, separated by commas (CLIP, SigLIP)."),
+    click.option("--embed-texts", is_flag=True, help="Embed TEXTS with a model that compares images with texts."),
+)

@@ -2,42 +2,39 @@
 
 from __future__ import annotations
 
-import functools
-from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 import click
 
 from intaglio.cli.printing.printable import printable
 from intaglio.cli.printing.results import print_table, say
-from intaglio.cli.running.command import section
+from intaglio.cli.running.command import gathered, section
 
 if TYPE_CHECKING:
+    from intaglio.runtime.text.span_options import SpanOptions
     from intaglio.runtime.text.tasks import Ran
 
 TITLE = 70  # characters of a text that are its table's title
 
 
-def span_flags(command: Callable[..., Any]) -> Callable[..., Any]:
-    """Add the options of spans and answers to a command, which gets them as `spans`, a `SpanOptions`."""
+def _span_options(**given: Any) -> SpanOptions:
+    from intaglio.runtime.text.span_options import SpanOptions
 
-    @section("Spans and answers")
-    @click.option(
+    return SpanOptions(**given)
+
+
+# The options of spans and answers, which a command gets as `spans`.
+span_flags = gathered(
+    "spans",
+    _span_options,
+    section("Spans and answers"),
+    click.option(
         "--aggregation", help="How tokens become spans: none, simple, first, average, max.  [default: simple]"
-    )
-    @click.option("--stride", type=int, help="Tokens that the windows of a long text share.")
-    @click.option("--no-answer", is_flag=True, help="Let a question have no answer.")
-    @click.option("--max-answer-tokens", type=int, help="Maximum tokens of an answer.  [default: 15]")
-    @functools.wraps(command)
-    def with_flags(
-        aggregation: str | None, stride: int | None, no_answer: bool, max_answer_tokens: int | None, **others: Any
-    ) -> Any:
-        from intaglio.runtime.text.span_options import SpanOptions
-
-        return command(spans=SpanOptions(aggregation, stride, no_answer, max_answer_tokens), **others)
-
-    decorated: Callable[..., Any] = with_flags
-    return decorated
+    ),
+    click.option("--stride", type=int, help="Tokens that the windows of a long text share."),
+    click.option("--no-answer", is_flag=True, help="Let a question have no answer."),
+    click.option("--max-answer-tokens", type=int, help="Maximum tokens of an answer.  [default: 15]"),
+)
 
 
 def print_spans(result: Ran) -> None:

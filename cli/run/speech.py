@@ -2,18 +2,18 @@
 
 from __future__ import annotations
 
-import functools
 import sys
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, fields
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import click
 
+from intaglio.cli.options.choices import PATH
 from intaglio.cli.printing.printable import printable
 from intaglio.cli.printing.results import notice, print_json
-from intaglio.cli.running.command import group, section
+from intaglio.cli.running.command import gathered, group, section
 from intaglio.errors import UsageError
 
 if TYPE_CHECKING:
@@ -68,7 +68,7 @@ beam_options = group(
     click.option("--beam", type=int, help="Width of the beam search; without it, decoding is greedy."),
     click.option(
         "--language-model",
-        type=click.Path(path_type=Path),
+        type=PATH,
         help="ARPA file of word n-grams for the beam search (width 100, unless --beam is given).",
     ),
     click.option(
@@ -82,53 +82,31 @@ beam_options = group(
 )
 
 
-def speech_flags(command: Callable[..., Any]) -> Callable[..., Any]:
-    """Add the options of speech to a command, which gets them as `speech`."""
-
-    @section(SPEECH)
-    @beam_options
-    @click.option("--max-seconds", type=float, help="Reject recordings longer than this.")
-    @click.option("--stream", is_flag=True, help="Transcribe raw 16-bit samples from standard input while they arrive.")
-    @click.option("--language", help="Whisper: code of the spoken language, such as en.  [default: detected]")
-    @click.option("--task", help="Whisper: transcribe, or translate to English.  [default: the model's]")
-    @click.option("--timestamps", is_flag=True, help="Whisper: show the time of each segment.")
-    @click.option("--word-timestamps", is_flag=True, help="Whisper: show the time of each word.")
-    @click.option(
+# The options of speech, which a command gets as `speech`.
+speech_flags = gathered(
+    "speech",
+    SpeechFlags,
+    section(SPEECH),
+    beam_options,
+    click.option("--max-seconds", type=float, help="Reject recordings longer than this."),
+    click.option("--stream", is_flag=True, help="Transcribe raw 16-bit samples from standard input while they arrive."),
+    click.option("--language", help="Whisper: code of the spoken language, such as en.  [default: detected]"),
+    click.option("--task", help="Whisper: transcribe, or translate to English.  [default: the model's]"),
+    click.option("--timestamps", is_flag=True, help="Whisper: show the time of each segment."),
+    click.option("--word-timestamps", is_flag=True, help="Whisper: show the time of each word."),
+    click.option(
         "--fallback/--no-fallback",
+        show_default=False,
         default=True,
         help="Whisper: write a window again where its text repeats itself or is a guess, at other temperatures.",
-    )
-    @click.option("--prompt", help="Whisper: text before the recording, whose names and spellings it follows.")
-    @click.option(
+    ),
+    click.option("--prompt", help="Whisper: text before the recording, whose names and spellings it follows."),
+    click.option(
         "--condition-on-prev-tokens/--no-condition-on-prev-tokens",
         default=None,
         help="Whisper: write each window after the text of earlier ones.  [default: the model's]",
-    )
-    @functools.wraps(command)
-    def with_flags(
-        beam: int | None,
-        language_model: Path | None,
-        language_model_weight: float | None,
-        word_bonus: float | None,
-        max_seconds: float | None,
-        stream: bool,
-        language: str | None,
-        task: str | None,
-        timestamps: bool,
-        fallback: bool,
-        prompt: str | None,
-        condition_on_prev_tokens: bool | None,
-        word_timestamps: bool,
-        **others: Any,
-    ) -> Any:
-        speech = SpeechFlags(
-            beam, language_model, language_model_weight, word_bonus, max_seconds, stream, language, task, timestamps,
-            fallback, prompt, condition_on_prev_tokens, word_timestamps,
-        )  # fmt: skip
-        return command(speech=speech, **others)
-
-    decorated: Callable[..., Any] = with_flags
-    return decorated
+    ),
+)
 
 
 def transcribe(

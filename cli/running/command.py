@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import re
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
@@ -31,6 +32,26 @@ def group(title: str, *options: Decorator) -> Decorator:
             command = option(command)
         _label(_parameters(command)[given:], title)
         return command
+
+    return give
+
+
+def gathered(name: str, kind: Callable[..., Any], *options: Decorator) -> Decorator:
+    """One decorator for options that a command gets together, as the argument `name`: the `kind` with their values."""
+
+    def give(command: Any) -> Any:
+        others = len(_parameters(command))
+
+        @functools.wraps(command)
+        def with_options(**given: Any) -> Any:
+            values = {each: given.pop(each) for each in names}
+            return command(**given, **{name: kind(**values)})
+
+        made: Any = with_options
+        for option in reversed(options):
+            made = option(made)
+        names = [str(parameter.name) for parameter in _parameters(made)[others:]]
+        return made
 
     return give
 

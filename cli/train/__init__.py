@@ -23,7 +23,7 @@ Examples:
   intaglio train speech corpus -o ./squeezeformer --minutes 60
 """
 
-METHODS = (
+METHODS = [
     int8_only_command,
     prune_command,
     align_command,
@@ -32,13 +32,9 @@ METHODS = (
     medusa_command,
     speech_command,
     ngram_command,
-)
+]
 
 
-@click.group("train", cls=VerbGroup, epilog=EPILOG)
+@click.group("train", cls=VerbGroup, epilog=EPILOG, commands=METHODS)
 def train_command() -> None:
     """Fine-tune a compressed bundle, a draft model, or a checkpoint while it is pruned; train a speech recogniser."""
-
-
-for method in METHODS:
-    train_command.add_command(method)

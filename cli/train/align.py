@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-from pathlib import Path
-from typing import Literal
+from typing import Any
 
 import click
 
-from intaglio.cli.options.choices import DTYPE
+from intaglio.cli.options.choices import DTYPE, PATH
 from intaglio.cli.options.runtime import target_option, threads_option
 from intaglio.cli.printing.results import force_option, json_option, print_json, print_table, say
 from intaglio.cli.running.command import section, verb
@@ -23,46 +22,29 @@ Examples:
 
 
 @verb("align", epilog=EPILOG, short_help="Align a small (draft) model with the large (target) one.")
-@click.argument("source", metavar="SMALL", type=click.Path(path_type=Path))
-@click.option("-o", "--output", required=True, type=click.Path(path_type=Path), help="Output directory.")
-@click.option("--teacher", required=True, type=click.Path(path_type=Path), help="Bundle of the large model.")
+@click.argument("source", metavar="SMALL", type=PATH)
+@click.option("-o", "--output", required=True, type=PATH, help="Output directory.")
+@click.option("--teacher", required=True, type=PATH, help="Bundle of the large model.")
 @click.option(
     "--data",
     required=True,
-    type=click.Path(path_type=Path),
+    type=PATH,
     help='Prompts: JSON lines {"prompt": ...}, or UTF-8 text to cut into windows. A tenth is held out.',
 )
-@click.option("--prompt-tokens", default=64, show_default=True, help="Tokens per window of text.")
-@click.option("-n", "--max-new-tokens", default=128, show_default=True, help="Maximum number of new tokens per prompt.")
+@click.option("--prompt-tokens", default=64, help="Tokens per window of text.")
+@click.option("-n", "--max-new-tokens", default=128, help="Maximum number of new tokens per prompt.")
 @click.option("--texts", type=int, help="Use only the first prompts of --data.  [default: all]")
 @section("Training")
-@click.option("--steps", default=300, show_default=True, help="Steps of the optimiser.")
-@click.option("--batch-size", default=8, show_default=True, help="Batch size, of training and of generation.")
-@click.option("--learning-rate", default=2e-4, show_default=True, help="Learning rate of Adam.")
+@click.option("--steps", default=300, help="Steps of the optimiser.")
+@click.option("--batch-size", default=8, help="Batch size, of training and of generation.")
+@click.option("--learning-rate", default=2e-4, help="Learning rate of Adam.")
 @click.option("--dtype", type=DTYPE, help="Dtype of the written weights.  [default: unchanged]")
-@click.option("--seed", default=0, show_default=True, help="Random seed of the order of the texts.")
+@click.option("--seed", default=0, help="Random seed of the order of the texts.")
 @target_option("Runtime for the large model")
 @threads_option("CPU threads of the large model")
 @force_option
 @json_option
-def align_command(
-    source: Path,
-    output: Path,
-    teacher: Path,
-    data: Path,
-    prompt_tokens: int,
-    max_new_tokens: int,
-    texts: int | None,
-    steps: int,
-    batch_size: int,
-    learning_rate: float,
-    dtype: Literal["float32", "float16"] | None,
-    seed: int,
-    target: str,
-    threads: int | None,
-    force: bool,
-    as_json: bool,
-) -> None:
+def align_command(as_json: bool, **options: Any) -> None:
     """Fine-tune the model in the directory SMALL on the large model's texts, so that more of its drafts are accepted.
 
     Both are causal language models, or both encoder-decoders, with the same tokenizer. The large model generates a text
@@ -71,10 +53,7 @@ def align_command(
     """
     from intaglio.training import align
 
-    result = align(
-        source, output, teacher, data, prompt_tokens, max_new_tokens, texts, steps, batch_size, learning_rate, dtype,
-        seed, target, threads, force,
-    )  # fmt: skip
+    result = align(**options)
     if as_json:
         print_json(result)
         return

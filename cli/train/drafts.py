@@ -2,15 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from pathlib import Path
-from typing import TYPE_CHECKING, Literal
+from typing import TYPE_CHECKING, Any
 
 import click
 
-from intaglio.cli.options.choices import OneOf
+from intaglio.cli.options.choices import PATH, OneOf
 from intaglio.cli.printing.results import force_option, json_option, print_json, print_table, say
-from intaglio.cli.running.command import section, verb
+from intaglio.cli.running.command import group, section, verb
 from intaglio.errors import UsageError
 
 if TYPE_CHECKING:
@@ -31,37 +29,35 @@ Examples:
 """
 
 
-def draft_options(command: Callable[..., None]) -> Callable[..., None]:
-    """Add the arguments and options that both kinds of drafts share."""
-    options = [
-        click.argument("source", type=click.Path(path_type=Path)),
-        click.option("-o", "--output", required=True, type=click.Path(path_type=Path), help="Output directory."),
-        click.option(
-            "--data",
-            required=True,
-            type=click.Path(path_type=Path),
-            help="UTF-8 text or the output of generate --json, best the model's own texts. A tenth is held out.",
-        ),
-        click.option("--steps-ahead", default=3, show_default=True, help="Tokens to draft after the next one."),
-        section("Training"),
-        click.option("--steps", default=300, show_default=True, help="Steps of the optimiser for each step ahead."),
-        click.option("--batch-size", default=8, show_default=True, help="Windows of text per step."),
-        click.option("--max-tokens", default=128, show_default=True, help="Tokens per window."),
-        click.option("--learning-rate", default=2e-3, show_default=True, help="Peak learning rate of Adam."),
-        click.option("--seed", default=0, show_default=True, help="Random seed of the order of the windows."),
+# The arguments and options that both kinds of drafts share.
+draft_options = group(
+    "Options",
+    click.argument("source", type=PATH),
+    click.option("-o", "--output", required=True, type=PATH, help="Output directory."),
+    click.option(
+        "--data",
+        required=True,
+        type=PATH,
+        help="UTF-8 text or the output of generate --json, best the model's own texts. A tenth is held out.",
+    ),
+    click.option("--steps-ahead", default=3, help="Tokens to draft after the next one."),
+    group(
+        "Training",
+        click.option("--steps", default=300, help="Steps of the optimiser for each step ahead."),
+        click.option("--batch-size", default=8, help="Windows of text per step."),
+        click.option("--max-tokens", default=128, help="Tokens per window."),
+        click.option("--learning-rate", default=2e-3, help="Peak learning rate of Adam."),
+        click.option("--seed", default=0, help="Random seed of the order of the windows."),
         click.option(
             "--precision",
             type=OneOf(["float32", "bfloat16"]),
             default="float32",
-            show_default=True,
             help="Precision of matrix products; bfloat16 is twice as fast with AMX or AVX512-BF16, else far slower.",
         ),
-        force_option,
-        json_option,
-    ]
-    for option in reversed(options):
-        command = option(command)
-    return command
+    ),
+    force_option,
+    json_option,
+)
 
 
 @verb(
@@ -70,22 +66,9 @@ def draft_options(command: Callable[..., None]) -> Callable[..., None]:
     short_help="Train drafts from pseudo hidden states in middle layers.",
 )
 @draft_options
+@section("Training")
 @click.option("--layers", help="Block (from 0) before which each step ahead is computed, e.g. 6,7,9.")
-def hidden_transfer_command(
-    source: Path,
-    output: Path,
-    data: Path,
-    steps_ahead: int,
-    layers: str | None,
-    steps: int,
-    batch_size: int,
-    max_tokens: int,
-    learning_rate: float,
-    seed: int,
-    precision: Literal["float32", "bfloat16"],
-    force: bool,
-    as_json: bool,
-) -> None:
+def hidden_transfer_command(layers: str | None, as_json: bool, **options: Any) -> None:
     """Train projections with which the causal language model in the directory SOURCE drafts tokens itself.
 
     In a middle layer, the hidden states of a token are projected to pseudo hidden states of the tokens after it, which
@@ -95,28 +78,12 @@ def hidden_transfer_command(
     from intaglio.training import train_hidden_transfer
 
     chosen = None if layers is None else _numbers(layers, "--layers")
-    result = train_hidden_transfer(
-        source, output, data, steps_ahead, chosen, steps, batch_size, max_tokens, learning_rate, seed, precision, force
-    )  # fmt: skip
-    _print_drafts(result, as_json)
+    _print_drafts(train_hidden_transfer(layers=chosen, **options), as_json)
 
 
 @verb("medusa", epilog=MEDUSA_EPILOG, short_help="Train Medusa heads on the last layer, for comparison.")
 @draft_options
-def medusa_command(
-    source: Path,
-    output: Path,
-    data: Path,
-    steps_ahead: int,
-    steps: int,
-    batch_size: int,
-    max_tokens: int,
-    learning_rate: float,
-    seed: int,
-    precision: Literal["float32", "bfloat16"],
-    force: bool,
-    as_json: bool,
-) -> None:
+def medusa_command(as_json: bool, **options: Any) -> None:
     """Train Medusa heads with which the causal language model in the directory SOURCE drafts tokens itself.
 
     For each step ahead, a residual block x + SiLU(x·W) on the last hidden states precedes the model's own head. The
@@ -124,10 +91,7 @@ def medusa_command(
     """
     from intaglio.training import train_medusa
 
-    result = train_medusa(
-        source, output, data, steps_ahead, steps, batch_size, max_tokens, learning_rate, seed, precision, force
-    )  # fmt: skip
-    _print_drafts(result, as_json)
+    _print_drafts(train_medusa(**options), as_json)
 
 
 def _numbers(text: str, option: str) -> list[int]:

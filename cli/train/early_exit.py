@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from pathlib import Path
+from typing import Any
 
 import click
 
+from intaglio.cli.options.choices import PATH
 from intaglio.cli.printing.results import force_option, json_option, print_json, print_table, say
 from intaglio.cli.running.command import section, verb
 
@@ -22,33 +23,20 @@ Examples:
 
 
 @verb("early-exit", epilog=EPILOG, short_help="Train a decoder to predict at an early exit too.")
-@click.argument("source", type=click.Path(path_type=Path))
-@click.option("-o", "--output", required=True, type=click.Path(path_type=Path), help="Output directory.")
-@click.option("--data", required=True, type=click.Path(path_type=Path), help="UTF-8 text. A tenth is held out.")
+@click.argument("source", type=PATH)
+@click.option("-o", "--output", required=True, type=PATH, help="Output directory.")
+@click.option("--data", required=True, type=PATH, help="UTF-8 text. A tenth is held out.")
 @click.option("--layer", type=int, help="Blocks before the exit.  [default: a quarter of them]")
 @click.option("--every-layer", is_flag=True, help="Add an exit after every block, for generate --strategy calm.")
 @section("Training")
-@click.option("--steps", default=500, show_default=True, help="Steps of the optimiser.")
-@click.option("--batch-size", default=8, show_default=True, help="Windows of text per step.")
-@click.option("--max-tokens", default=128, show_default=True, help="Tokens per window.")
-@click.option("--learning-rate", default=1e-4, show_default=True, help="Learning rate of Adam.")
-@click.option("--seed", default=0, show_default=True, help="Random seed of the order of the windows.")
+@click.option("--steps", default=500, help="Steps of the optimiser.")
+@click.option("--batch-size", default=8, help="Windows of text per step.")
+@click.option("--max-tokens", default=128, help="Tokens per window.")
+@click.option("--learning-rate", default=1e-4, help="Learning rate of Adam.")
+@click.option("--seed", default=0, help="Random seed of the order of the windows.")
 @force_option
 @json_option
-def early_exit_command(
-    source: Path,
-    output: Path,
-    data: Path,
-    layer: int | None,
-    every_layer: bool,
-    steps: int,
-    batch_size: int,
-    max_tokens: int,
-    learning_rate: float,
-    seed: int,
-    force: bool,
-    as_json: bool,
-) -> None:
+def early_exit_command(as_json: bool, **options: Any) -> None:
     """Fine-tune the causal language model in the directory SOURCE to predict after its first blocks too.
 
     The first blocks can then draft for the whole model. Both exits share the final norm and the head; the mean of their
@@ -57,9 +45,7 @@ def early_exit_command(
     """
     from intaglio.training import train_early_exit
 
-    result = train_early_exit(
-        source, output, data, layer, every_layer, steps, batch_size, max_tokens, learning_rate, seed, force
-    )
+    result = train_early_exit(**options)
     if as_json:
         print_json(result)
         return

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from pathlib import Path
+from typing import Any
 
 import click
 
+from intaglio.cli.options.choices import PATH
 from intaglio.cli.printing.results import force_option, json_option, print_json, print_table, say
 from intaglio.cli.running.command import section, verb
 
@@ -19,52 +20,26 @@ Examples:
 
 
 @verb("int8-only", epilog=EPILOG, short_help="Fine-tune the integer weights of an int8-only bundle.")
-@click.argument("bundle", type=click.Path(path_type=Path))
-@click.option("-o", "--output", required=True, type=click.Path(path_type=Path), help="Output bundle.")
-@click.option(
-    "--teacher",
-    required=True,
-    type=click.Path(path_type=Path),
-    help="The floating-point bundle that BUNDLE was compressed from.",
-)
+@click.argument("bundle", type=PATH)
+@click.option("-o", "--output", required=True, type=PATH, help="Output bundle.")
+@click.option("--teacher", required=True, type=PATH, help="The floating-point bundle that BUNDLE was compressed from.")
 @click.option(
     "--data",
     required=True,
-    type=click.Path(path_type=Path),
+    type=PATH,
     help="Real inputs: UTF-8 with one text per line, or .npz arrays by input name; no labels. A tenth is held out.",
 )
 @section("Training")
-@click.option("--steps", default=200, show_default=True, help="Steps of the optimiser.")
-@click.option("--batch-size", default=8, show_default=True, help="Texts per step.")
-@click.option(
-    "--learning-rate", default=0.02, show_default=True, help="Learning rate of weights, in 8-bit units per step."
-)
-@click.option(
-    "--bias-learning-rate",
-    default=0.01,
-    show_default=True,
-    help="Learning rate of biases and norms, in the same units.",
-)
-@click.option("--max-tokens", default=128, show_default=True, help="Truncate longer texts.")
+@click.option("--steps", default=200, help="Steps of the optimiser.")
+@click.option("--batch-size", default=8, help="Texts per step.")
+@click.option("--learning-rate", default=0.02, help="Learning rate of weights, in 8-bit units per step.")
+@click.option("--bias-learning-rate", default=0.01, help="Learning rate of biases and norms, in the same units.")
+@click.option("--max-tokens", default=128, help="Truncate longer texts.")
 @click.option("--embeddings", is_flag=True, help="Train the embedding tables too.")
-@click.option("--seed", default=0, show_default=True, help="Random seed of the order and of the held-out texts.")
+@click.option("--seed", default=0, help="Random seed of the order and of the held-out texts.")
 @force_option
 @json_option
-def int8_only_command(
-    bundle: Path,
-    output: Path,
-    teacher: Path,
-    data: Path,
-    steps: int,
-    batch_size: int,
-    learning_rate: float,
-    bias_learning_rate: float,
-    max_tokens: int,
-    embeddings: bool,
-    seed: int,
-    force: bool,
-    as_json: bool,
-) -> None:
+def int8_only_command(as_json: bool, **options: Any) -> None:
     """Fine-tune the integer weights of BUNDLE, made with the recipe int8-only, to match its teacher's outputs.
 
     Weights, biases and normalisations are trained with the bundle's own integer arithmetic; scales do not change. The
@@ -72,10 +47,7 @@ def int8_only_command(
     """
     from intaglio.training import train_int8_only
 
-    result = train_int8_only(
-        bundle, output, teacher, data, steps, batch_size, learning_rate, bias_learning_rate, max_tokens, embeddings,
-        seed, force,
-    )  # fmt: skip
+    result = train_int8_only(**options)
     if as_json:
         print_json(result)
         return

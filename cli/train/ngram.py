@@ -6,6 +6,7 @@ from pathlib import Path
 
 import click
 
+from intaglio.cli.options.choices import PATH
 from intaglio.cli.printing.results import force_option, json_option, print_json, say
 from intaglio.cli.running.command import verb
 
@@ -18,9 +19,9 @@ Examples:
 
 
 @verb("ngram", epilog=EPILOG, short_help="Estimate a language model for a speech recogniser.")
-@click.argument("text", type=click.Path(path_type=Path))
-@click.option("-o", "--output", required=True, type=click.Path(path_type=Path), help="The ARPA file to write.")
-@click.option("--order", default=3, show_default=True, help="Words of the longest n-grams.")
+@click.argument("text", type=PATH)
+@click.option("-o", "--output", required=True, type=PATH, help="The ARPA file to write.")
+@click.option("--order", default=3, help="Words of the longest n-grams.")
 @force_option
 @json_option
 def ngram_command(text: Path, output: Path, order: int, force: bool, as_json: bool) -> None:

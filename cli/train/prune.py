@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-from pathlib import Path
-from typing import Literal
+from typing import Any
 
 import click
 
-from intaglio.cli.options.choices import DTYPE, OneOf
+from intaglio.cli.options.choices import DTYPE, PATH, OneOf
 from intaglio.cli.printing.results import force_option, json_option, print_json, print_table, say
 from intaglio.cli.running.command import section, verb
 
@@ -20,55 +19,34 @@ Examples:
 
 
 @verb("prune", epilog=EPILOG, short_help="Fine-tune a decoder's checkpoint and prune it while it trains.")
-@click.argument("source", type=click.Path(path_type=Path))
-@click.option("-o", "--output", required=True, type=click.Path(path_type=Path), help="Output directory.")
-@click.option("--data", required=True, type=click.Path(path_type=Path), help="UTF-8 text. A tenth is held out.")
-@click.option("--fraction", default=0.5, show_default=True, help="Final pruned fraction of each layer.")
+@click.argument("source", type=PATH)
+@click.option("-o", "--output", required=True, type=PATH, help="Output directory.")
+@click.option("--data", required=True, type=PATH, help="UTF-8 text. A tenth is held out.")
+@click.option("--fraction", default=0.5, help="Final pruned fraction of each layer.")
 @click.option(
     "--by",
     type=OneOf(["magnitude", "rows"]),
     default="magnitude",
-    show_default=True,
     help="magnitude: set single weights to 0; rows: remove hidden channels of the feed-forward networks.",
 )
 @click.option(
     "--schedule",
     type=OneOf(["separate", "linear", "cubic"]),
     default="cubic",
-    show_default=True,
     help="separate: prune before each stage; linear, cubic: before every step, evenly or faster at first.",
 )
 @section("Training")
-@click.option("--stages", default=5, show_default=True, help="Pruning stages, after one stage without pruning.")
-@click.option("--steps", default=100, show_default=True, help="Steps of the optimiser in each stage.")
-@click.option("--batch-size", default=8, show_default=True, help="Windows of text per step.")
-@click.option("--max-tokens", default=256, show_default=True, help="Tokens per window.")
-@click.option("--learning-rate", default=1e-4, show_default=True, help="Learning rate of Adam.")
-@click.option(
-    "--multiple", default=32, show_default=True, help="With --by rows: keep a multiple of this number of channels."
-)
+@click.option("--stages", default=5, help="Pruning stages, after one stage without pruning.")
+@click.option("--steps", default=100, help="Steps of the optimiser in each stage.")
+@click.option("--batch-size", default=8, help="Windows of text per step.")
+@click.option("--max-tokens", default=256, help="Tokens per window.")
+@click.option("--learning-rate", default=1e-4, help="Learning rate of Adam.")
+@click.option("--multiple", default=32, help="With --by rows: keep a multiple of this number of channels.")
 @click.option("--dtype", type=DTYPE, help="Dtype of the written weights.  [default: unchanged]")
-@click.option("--seed", default=0, show_default=True, help="Random seed of the order of the windows.")
+@click.option("--seed", default=0, help="Random seed of the order of the windows.")
 @force_option
 @json_option
-def prune_command(
-    source: Path,
-    output: Path,
-    data: Path,
-    fraction: float,
-    by: Literal["magnitude", "rows"],
-    schedule: Literal["separate", "linear", "cubic"],
-    stages: int,
-    steps: int,
-    batch_size: int,
-    max_tokens: int,
-    learning_rate: float,
-    multiple: int,
-    dtype: Literal["float32", "float16"] | None,
-    seed: int,
-    force: bool,
-    as_json: bool,
-) -> None:
+def prune_command(as_json: bool, **options: Any) -> None:
     """Fine-tune the causal language model in the directory SOURCE on text, and prune it on the way.
 
     The output can be exported like any other checkpoint. Weights pruned to 0 stay in its matrices; pruned channels are
@@ -76,10 +54,7 @@ def prune_command(
     """
     from intaglio.training import prune
 
-    result = prune(
-        source, output, data, fraction, by, schedule, stages, steps, batch_size, max_tokens, learning_rate, multiple,
-        dtype, seed, force,
-    )  # fmt: skip
+    result = prune(**options)
     if as_json:
         print_json(result)
         return

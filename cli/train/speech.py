@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from intaglio.cli.options.choices import OneOf
+from intaglio.cli.options.choices import PATH, OneOf
 from intaglio.cli.printing.results import force_option, json_option, notice, print_json, print_table, say
 from intaglio.cli.running.command import section, verb
 from intaglio.errors import UsageError
@@ -44,80 +44,69 @@ def _made_with_the_corpus(option: str) -> Callable[[Callable[..., Any]], Callabl
 
 
 @verb("speech", epilog=EPILOG, short_help="Train a speech recogniser on recordings.")
-@click.argument("corpus", required=False, type=click.Path(path_type=Path))
-@click.option("-o", "--output", required=True, type=click.Path(path_type=Path), help="The checkpoint to make.")
+@click.argument("corpus", required=False, type=PATH)
+@click.option("-o", "--output", required=True, type=PATH, help="The checkpoint to make.")
 @click.option(
     "--architecture",
     type=OneOf(["squeezeformer", "conformer-ctc"]),
     default="squeezeformer",
-    show_default=True,
     help="Architecture of the encoder.",
 )
 @section("Network")
-@click.option("--width", default=96, show_default=True, help="Width of the encoder.")
-@click.option("--layers", default=6, show_default=True, help="Blocks of the encoder.")
-@click.option("--heads", default=4, show_default=True, help="Attention heads.")
+@click.option("--width", default=96, help="Width of the encoder.")
+@click.option("--layers", default=6, help="Blocks of the encoder.")
+@click.option("--heads", default=4, help="Attention heads.")
 @click.option(
     "--channels",
     type=int,
     help="Channels of the subsampling convolutions.  [default: 96, or 32 in a Conformer-CTC; both cost the same]",
 )
-@click.option("--dropout", default=0.0, show_default=True, help="Dropout, in attention too.")
+@click.option("--dropout", default=0.0, help="Dropout, in attention too.")
 @click.option(
     "--ablation",
     type=OneOf(["no-skip", "no-upsampling", "post-norm", "pre-norm", "no-swish"]),
     help="Change the Squeezeformer: for comparison only.",
 )
-@click.option("--pieces", default=128, show_default=True, help="Tokens of a sub-word vocabulary; 0: characters.")
+@click.option("--pieces", default=128, help="Tokens of a sub-word vocabulary; 0: characters.")
 @click.option(
     "--letters",
     default=0.5,
-    show_default=True,
     help="Weight of the auxiliary loss on letters after an early block, in training only; 0: none.",
 )
 @section("Training")
-@click.option("--steps", default=9000, show_default=True, help="Steps of the optimiser.")
+@click.option("--steps", default=9000, help="Steps of the optimiser.")
 @click.option("--minutes", type=float, help="Maximum training time, in minutes.")
 @click.option(
     "--optimizer",
     type=OneOf(["muon", "adamw"]),
     default="muon",
-    show_default=True,
     help="Optimiser of the matrices; AdamW trains everything else.",
 )
-@click.option("--learning-rate", default=3e-3, show_default=True, help="Peak learning rate; ten times that for Muon.")
-@click.option("--warm-up", default=600, show_default=True, help="Steps until the peak.")
-@click.option("--hold", default=1000, show_default=True, help="Steps at the peak; then the rate decays as 1 / step.")
-@click.option(
-    "--cool-down",
-    default=0.3,
-    show_default=True,
-    help="Final fraction of the training in which the rate falls to 0.",
-)
-@click.option("--batch-frames", default=6000, show_default=True, help="Frames of 10 ms per step.")
+@click.option("--learning-rate", default=3e-3, help="Peak learning rate; ten times that for Muon.")
+@click.option("--warm-up", default=600, help="Steps until the peak.")
+@click.option("--hold", default=1000, help="Steps at the peak; then the rate decays as 1 / step.")
+@click.option("--cool-down", default=0.3, help="Final fraction of the training in which the rate falls to 0.")
+@click.option("--batch-frames", default=6000, help="Frames of 10 ms per step.")
 @click.option(
     "--variants",
     default=1,
-    show_default=True,
     help="Noisy variants of each utterance, used in turn, one per epoch (58 MB per hour); 0: new ones in every epoch.",
 )
 @section("SpecAugment")
-@click.option("--band-masks", default=2, show_default=True, help="Number of frequency masks.")
-@click.option("--band-width", default=10, show_default=True, help="Maximum width of a frequency mask, of 80 bands.")
-@click.option(
-    "--time-masks", default=2, show_default=True, help="Number of time masks, each at most 5 % of the frames."
-)
-@click.option("--mask-after", default=3000, show_default=True, help="Initial steps without masks.")
+@click.option("--band-masks", default=2, help="Number of frequency masks.")
+@click.option("--band-width", default=10, help="Maximum width of a frequency mask, of 80 bands.")
+@click.option("--time-masks", default=2, help="Number of time masks, each at most 5 % of the frames.")
+@click.option("--mask-after", default=3000, help="Initial steps without masks.")
 @section("Evaluation")
-@click.option("--evaluate-every", default=500, show_default=True, help="Steps between two evaluations.")
-@click.option("--average", default=5, show_default=True, help="Number of best evaluations whose weights are averaged.")
+@click.option("--evaluate-every", default=500, help="Steps between two evaluations.")
+@click.option("--average", default=5, help="Number of best evaluations whose weights are averaged.")
 @_made_with_the_corpus("--utterances")
 @_made_with_the_corpus("--held-out")
 @_made_with_the_corpus("--corpora")
 @_made_with_the_corpus("--recordings")
 @section("Start")
-@click.option("--start", type=click.Path(path_type=Path), help="Start from the weights of this checkpoint.")
-@click.option("--seed", default=0, show_default=True, help="Random seed of weights, order, noise and dropout.")
+@click.option("--start", type=PATH, help="Start from the weights of this checkpoint.")
+@click.option("--seed", default=0, help="Random seed of weights, order, noise and dropout.")
 @click.option("--threads", type=int, help="Number of threads.  [default: one per processor]")
 @force_option
 @json_option

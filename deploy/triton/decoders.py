@@ -36,8 +36,6 @@ def decoder_model(name: str, bundle: Bundle, options: TritonOptions) -> TritonMo
         check_draft(options.draft, bundle)
         written |= bundle_files(options.draft, DRAFT)
     config = {
-        "name": name,
-        "backend": "python",
         "max_batch_size": 0,  # a request is one text; they are batched by the scheduler
         "model_transaction_policy": {"decoupled": True},
         "input": [

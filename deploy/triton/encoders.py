@@ -49,8 +49,6 @@ def _python_model(name: str, bundle: Bundle, options: TritonOptions, prompted: s
     batch = bundle.manifest.axes.get("batch")
     request, files = text_warm_up()
     config = {
-        "name": name,
-        "backend": "python",
         **batched(options, batch.maximum if batch else None),
         "input": TEXTS_IN,
         "output": outputs(bundle, "float32"),

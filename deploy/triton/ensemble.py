@@ -71,8 +71,6 @@ def ensemble(
         models.append(_scores(f"{name}_scores", bundle, options, output))
         steps.append(_step(models[2].name, {"logits": output.name}, {"label": "label", "scores": "scores"}))
     config = {
-        "name": name,
-        "platform": "ensemble",
         "max_batch_size": graph.config["max_batch_size"],
         "input": TEXTS_IN,
         "output": outputs(bundle, output.dtype),
@@ -111,8 +109,6 @@ def _tokenizer(
         prompt.excluded_tokens,
     )
     config = {
-        "name": name,
-        "backend": "python",
         **batched(options, plans and plans.texts),
         "input": TEXTS_IN,
         "output": [tensor(each, "int64", [-1]) for each in tokenizer.inputs],
@@ -145,8 +141,6 @@ def _graph(
     }
     if plans is not None:
         config = {
-            "name": name,
-            "platform": "tensorrt_plan",
             **batched(options, plans.texts),
             **shared,
             **instances(options, Word("KIND_GPU")),
@@ -156,8 +150,6 @@ def _graph(
             name, "tensorrt", config, {**files, **{f"{VERSION}/{file.name}": file for file in plans.files.values()}}
         )
     config = {
-        "name": name,
-        "backend": "onnxruntime",
         **batched(options, axis.maximum if axis else None),
         **shared,
         **instances(options),
@@ -196,8 +188,6 @@ def _library(bundle: Bundle, options: TritonOptions) -> Path:
 
 def _scores(name: str, bundle: Bundle, options: TritonOptions, output: TensorSpec) -> TritonModel:
     config = {
-        "name": name,
-        "backend": "python",
         **batched(options, None),
         "input": tensor("logits", output.dtype, [len(bundle.manifest.labels)]),
         "output": outputs(bundle, "float32"),

@@ -51,8 +51,14 @@ class TritonModel:
 
     name: str
     backend: str
-    config: Message
+    config: Message  # besides its name and its backend
     files: Mapping[str, bytes | Path] = field(default_factory=dict)  # path below the folder -> content, or its file
+
+    @property
+    def runs_on(self) -> Message:
+        """The field of its backend, or of the platform where Triton has a name of its own."""
+        platform = {"tensorrt": "tensorrt_plan", "ensemble": "ensemble"}.get(self.backend)
+        return {"platform": platform} if platform else {"backend": self.backend}
 
 
 def batched(options: TritonOptions, maximum: int | None) -> dict[str, Any]:

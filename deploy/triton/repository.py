@@ -149,7 +149,8 @@ def _check_numbers(options: TritonOptions) -> None:
 def _write(model: TritonModel, folder: Path) -> dict[str, FileRecord]:
     """Write a model's folder, and return its files by their paths in the repository."""
     found = {}
-    for relative, content in {"config.pbtxt": text_format(model.config).encode(), **model.files}.items():
+    config = text_format({"name": model.name, **model.runs_on, **model.config})
+    for relative, content in {"config.pbtxt": config.encode(), **model.files}.items():
         path = folder / model.name / relative
         if isinstance(content, Path):
             copy_file(content, path)

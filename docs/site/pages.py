@@ -102,7 +102,7 @@ def commands() -> str:
     """Every verb's `--help`, as the terminal shows it."""
     parts = ["# Commands\n\nThe text of `--help` of every verb. [reference.md](reference.md) has the overview.\n"]
     for words, command in verbs(cli, ["intaglio"]):
-        context = click.Context(command, info_name=" ".join(words), max_content_width=100)
+        context = click.Context(command, info_name=" ".join(words), max_content_width=100, show_default=True)
         parts.append(f"## {' '.join(words[1:])}\n\n```text\n{command.get_help(context)}\n```\n")
     return "\n".join(parts)
 

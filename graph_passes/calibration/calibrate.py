@@ -74,9 +74,9 @@ class Calibrate(ObservingPass):
         if self.bins not in (256, 512, 1024, 2048, 4096, 8192, 16384):
             raise GraphError(f"calibrate: bins {self.bins}: expected a power of two from 256 to 16384.")
 
-    def rewrite(self, model: ir.Model, inputs: PassInputs) -> tuple[ir.Model, Counts]:
+    def _rewrite(self, model: ir.Model, inputs: PassInputs, counts: Counts) -> None:
         """Observe `model` on the calibration data."""
-        counts, data = Counts(), inputs.calibration
+        data = inputs.calibration
         _refuse_quantised(model)
         infer_shapes(model)
         _refuse_float16(model)
@@ -102,7 +102,6 @@ class Calibrate(ObservingPass):
         if inputs.manifest is None or (inputs.manifest.decoder is None and inputs.manifest.audio is None):
             # a decoder's chunks have no padding, and recordings are run one by one
             _note_padding(mask_axes(model), counts)
-        return model, counts
 
 
 def _note_padding(axes: Sequence[Length] | None, counts: Counts) -> None:

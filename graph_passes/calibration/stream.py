@@ -9,7 +9,6 @@ one segment are loaded at a time.
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
-from types import TracebackType
 from typing import Any, Protocol, Self, TypeVar
 
 import numpy as np
@@ -67,9 +66,7 @@ class Stream:
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
-    ) -> None:
+    def __exit__(self, *error: object) -> None:
         self._values.close()
 
     def levels(self, layers: Iterable[AnyLayer]) -> list[list[AnyLayer]]:

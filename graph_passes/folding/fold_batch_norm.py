@@ -34,9 +34,8 @@ class FoldBatchNorm(Pass):
     name: ClassVar[str] = "fold_batch_norm"
     effect: ClassVar[Effect] = Effect.EXACT
 
-    def rewrite(self, model: ir.Model, inputs: PassInputs) -> tuple[ir.Model, Counts]:
-        """Rewrite `model`."""
-        counts, layers = Counts(), AffineLayers(model)
+    def _rewrite(self, model: ir.Model, inputs: PassInputs, counts: Counts) -> None:
+        layers = AffineLayers(model)
         found = [node for node in all_nodes(model) if node.op_type == "BatchNormalization" and node.domain == ""]
         for node in found:
             reason = _fold(node, layers)
@@ -48,7 +47,6 @@ class FoldBatchNorm(Pass):
             counts.add("copied weights", copied)
         if not found:
             counts.leave("no BatchNormalization in the graph")
-        return model, counts
 
 
 def _fold(node: ir.Node, layers: AffineLayers) -> str | None:

@@ -54,9 +54,7 @@ class FoldConstants(Pass):
     effect: ClassVar[Effect] = Effect.EXACT
     max_bytes: int = 1 << 20
 
-    def rewrite(self, model: ir.Model, inputs: PassInputs) -> tuple[ir.Model, Counts]:
-        """Rewrite `model`."""
-        counts = Counts()
+    def _rewrite(self, model: ir.Model, inputs: PassInputs, counts: Counts) -> None:
         before = -1
         while sum(counts.rewritten.values()) > before:  # a folded shape lets more shapes be inferred
             before = sum(counts.rewritten.values())
@@ -68,7 +66,6 @@ class FoldConstants(Pass):
             counts.add("unused", removed)
         if not counts.rewritten:
             counts.leave("no Identity, nothing unused, and no node that depends on constants alone and could be folded")
-        return model, counts
 
     def _fold(self, node: ir.Node, model: ir.Model, counts: Counts) -> None:
         if node.op_type in NOT_FOLDED or has_subgraphs(node):

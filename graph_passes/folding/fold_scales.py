@@ -43,9 +43,7 @@ class FoldScales(Pass):
     name: ClassVar[str] = "fold_scales"
     effect: ClassVar[Effect] = Effect.EXACT
 
-    def rewrite(self, model: ir.Model, inputs: PassInputs) -> tuple[ir.Model, Counts]:
-        """Rewrite `model`."""
-        counts = Counts()
+    def _rewrite(self, model: ir.Model, inputs: PassInputs, counts: Counts) -> None:
         infer_shapes(model)
         layers, names = AffineLayers(model), Names(model)
         left: dict[str, list[str]] = {}
@@ -65,7 +63,6 @@ class FoldScales(Pass):
             counts.add("copied weights", copied)
         if not counts.rewritten and not counts.reasons:
             counts.leave("no product or sum with constants, besides the biases of linear layers")
-        return model, counts
 
 
 def _operand(node: ir.Node) -> ir.Value | None:

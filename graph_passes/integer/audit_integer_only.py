@@ -28,9 +28,8 @@ class AuditIntegerOnly(Pass):
     effect: ClassVar[Effect] = Effect.EXACT
     allow_float: bool = False
 
-    def rewrite(self, model: ir.Model, inputs: PassInputs) -> tuple[ir.Model, Counts]:
+    def _rewrite(self, model: ir.Model, inputs: PassInputs, counts: Counts) -> None:
         """Check `model`."""
-        counts = Counts()
         region = encoder_region(model)
         found = [node for node in region if _is_float(node)]
         normalizations = sum(is_normalization(node) for node in region)
@@ -44,7 +43,6 @@ class AuditIntegerOnly(Pass):
             counts.leave(f"{node.op_type} {node.name or node.outputs[0].name} computes in floating point")
         if found and not self.allow_float:
             refuse(culprits)
-        return model, counts
 
 
 def _is_float(node: ir.Node) -> bool:

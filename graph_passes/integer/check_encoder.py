@@ -34,15 +34,14 @@ class CheckEncoder(Pass):
     effect: ClassVar[Effect] = Effect.EXACT
     allow_float: bool = False
 
-    def rewrite(self, model: ir.Model, inputs: PassInputs) -> tuple[ir.Model, Counts]:
+    def _rewrite(self, model: ir.Model, inputs: PassInputs, counts: Counts) -> None:
         """Check `model`."""
         region = encoder_region(model)
         found = [node for node in region if node.domain == "" and node.op_type in FLOATING]
         if found and not self.allow_float:
             refuse(found)
-        return model, Counts(
-            {"tables": sum(map(is_embedding, region)), "normalisations": sum(map(is_normalization, region))}
-        )
+        counts.add("tables", sum(map(is_embedding, region)))
+        counts.add("normalisations", sum(map(is_normalization, region)))
 
 
 def refuse(nodes: Sequence[ir.Node]) -> NoReturn:

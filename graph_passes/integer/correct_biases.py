@@ -55,13 +55,12 @@ class CorrectBiases(ObservingPass):
     uses_executor: ClassVar[bool] = True
     effect: ClassVar[Effect] = Effect.INT8
 
-    def rewrite(self, model: ir.Model, inputs: PassInputs) -> tuple[ir.Model, Counts]:
+    def _rewrite(self, model: ir.Model, inputs: PassInputs, counts: Counts) -> None:
         """Rewrite `model`, observing it on the calibration data."""
-        counts = Counts()
         nodes = [node for node in model.graph if node.op_type == "IntLinear"]
         layers = [layer for layer in (_layer(node, counts) for node in nodes) if layer is not None]
         if not layers:
-            return model, counts
+            return
         batches, _ = inputs.calibration.load(self.samples, self.batch)
         with Stream(model, batches, inputs.executor) as stream:
             levels = stream.levels(layers)
@@ -70,7 +69,6 @@ class CorrectBiases(ObservingPass):
                 for layer in level:
                     _correct(layer, mean)
         counts.add("linear", len(layers))
-        return model, counts
 
 
 def _layer(node: ir.Node, counts: Counts) -> IntegerLayer | None:

@@ -43,9 +43,7 @@ class Equalize(Pass):
             if not 0 <= getattr(self, option) <= 1:
                 raise GraphError(f"equalize: {option} {getattr(self, option)}: expected 0 to 1.")
 
-    def rewrite(self, model: ir.Model, inputs: PassInputs) -> tuple[ir.Model, Counts]:
-        """Rewrite `model`."""
-        counts = Counts()
+    def _rewrite(self, model: ir.Model, inputs: PassInputs, counts: Counts) -> None:
         writer = Writer(model)
         for activation, products in linear_inputs(model).items():
             seen = statistics_of(activation)
@@ -58,7 +56,6 @@ class Equalize(Pass):
             factors = _factors(seen.channel_absmax.astype(np.float64), weights, strength)
             _equalize(writer, activation, products, factors)
             counts.add("activations")
-        return model, counts
 
 
 def _factors(activation: Floats, weights: list[npt.NDArray[np.float32]], strength: float) -> Floats:

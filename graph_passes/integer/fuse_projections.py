@@ -34,9 +34,7 @@ class FuseProjections(Pass):
     name: ClassVar[str] = "fuse_projections"
     effect: ClassVar[Effect] = Effect.EXACT
 
-    def rewrite(self, model: ir.Model, inputs: PassInputs) -> tuple[ir.Model, Counts]:
-        """Rewrite `model`."""
-        counts = Counts()
+    def _rewrite(self, model: ir.Model, inputs: PassInputs, counts: Counts) -> None:
         writer = Writer(model)
         for node in list(model.graph):
             if (node.domain, node.op_type) != (DOMAIN, "IntAttention") or node.attributes.get_int("packed"):
@@ -47,7 +45,6 @@ class FuseProjections(Pass):
             else:
                 _fuse(writer, node, [each for each in projections if each is not None])
                 counts.add("attention")
-        return model, counts
 
 
 def _obstacle(projections: Sequence[ir.Node | None]) -> str | None:

@@ -29,9 +29,7 @@ class FuseResidual(Pass):
     name: ClassVar[str] = "fuse_residual"
     effect: ClassVar[Effect] = Effect.EXACT
 
-    def rewrite(self, model: ir.Model, inputs: PassInputs) -> tuple[ir.Model, Counts]:
-        """Rewrite `model`."""
-        counts = Counts()
+    def _rewrite(self, model: ir.Model, inputs: PassInputs, counts: Counts) -> None:
         for node in list(model.graph):
             if (node.domain, node.op_type) != (DOMAIN, "IntLayerNorm"):
                 continue
@@ -44,7 +42,6 @@ class FuseResidual(Pass):
             else:
                 _fuse(node, total)
                 counts.add("residual")
-        return model, counts
 
 
 def _obstacle(node: ir.Node, total: ir.Node) -> str | None:

@@ -27,9 +27,7 @@ class HGelu(Pass):
     name: ClassVar[str] = "h_gelu"
     effect: ClassVar[Effect] = Effect.REPLACED
 
-    def rewrite(self, model: ir.Model, inputs: PassInputs) -> tuple[ir.Model, Counts]:
-        """Rewrite `model`."""
-        counts = Counts()
+    def _rewrite(self, model: ir.Model, inputs: PassInputs, counts: Counts) -> None:
         writer = Writer(model)
         for node in all_nodes(model):
             if node.op_type != "Gelu" or node.domain != "":
@@ -39,7 +37,6 @@ class HGelu(Pass):
                 continue
             _replace(writer, node)
             counts.add("gelu")
-        return model, counts
 
 
 def _replace(writer: Writer, node: ir.Node) -> None:

@@ -30,9 +30,7 @@ class IntegerAdd(Pass):
     name: ClassVar[str] = "integer_add"
     effect: ClassVar[Effect] = Effect.INT8
 
-    def rewrite(self, model: ir.Model, inputs: PassInputs) -> tuple[ir.Model, Counts]:
-        """Rewrite `model`."""
-        counts = Counts()
+    def _rewrite(self, model: ir.Model, inputs: PassInputs, counts: Counts) -> None:
         writer = Writer(model)
         for node in model_region(model):
             if node.op_type != "Add" or node.domain != "" or node.graph is None:
@@ -42,14 +40,10 @@ class IntegerAdd(Pass):
             if terms[0] is None or terms[1] is None:
                 counts.leave(f"{node.outputs[0].name}: not both of its inputs are integers")
             elif isinstance(consumers, str):
-                if _add_exactly(writer, node, terms[0], terms[1]):
-                    counts.add("exact add")
-                else:
-                    counts.leave(consumers)
+                counts.note("exact add", None if _add_exactly(writer, node, terms[0], terms[1]) else consumers)
             else:
                 _replace(writer, node, terms[0], terms[1], consumers)
                 counts.add("add")
-        return model, counts
 
 
 def _replace(writer: Writer, node: ir.Node, x: Quantized, y: Quantized, consumers: list[Quantizer]) -> None:

@@ -36,18 +36,12 @@ class IntegerAttention(Pass):
     name: ClassVar[str] = "integer_attention"
     effect: ClassVar[Effect] = Effect.INT8
 
-    def rewrite(self, model: ir.Model, inputs: PassInputs) -> tuple[ir.Model, Counts]:
-        """Rewrite `model`."""
-        counts = Counts()
+    def _rewrite(self, model: ir.Model, inputs: PassInputs, counts: Counts) -> None:
         writer = Writer(model)
         for node in model_region(model):
             if node.op_type != "Softmax" or node.domain != "" or node.graph is None:
                 continue
-            if reason := _replace(writer, node):
-                counts.leave(reason)
-            else:
-                counts.add("attention")
-        return model, counts
+            counts.note("attention", _replace(writer, node))
 
 
 def _replace(writer: Writer, softmax: ir.Node) -> str | None:

@@ -31,9 +31,7 @@ class IntegerEmbedding(Pass):
     effect: ClassVar[Effect] = Effect.WEIGHTS_8
     where: Literal["encoder", "everywhere"] = "encoder"
 
-    def rewrite(self, model: ir.Model, inputs: PassInputs) -> tuple[ir.Model, Counts]:
-        """Rewrite `model`."""
-        counts = Counts()
+    def _rewrite(self, model: ir.Model, inputs: PassInputs, counts: Counts) -> None:
         writer = Writer(model)
         stored: dict[ir.Value, tuple[ir.Value, ir.Value]] = {}
         for node in model_region(model) if self.where == "encoder" else list(model.graph):
@@ -55,7 +53,6 @@ class IntegerEmbedding(Pass):
                 counts.add("tables")
             _replace(writer, node, *stored[table])
             remove_initializer_if_dead(table)
-        return model, counts
 
 
 def _replace(writer: Writer, node: ir.Node, integers: ir.Value, scales: ir.Value) -> None:

@@ -27,9 +27,7 @@ class IntegerGelu(Pass):
     name: ClassVar[str] = "integer_gelu"
     effect: ClassVar[Effect] = Effect.INT8
 
-    def rewrite(self, model: ir.Model, inputs: PassInputs) -> tuple[ir.Model, Counts]:
-        """Rewrite `model`."""
-        counts = Counts()
+    def _rewrite(self, model: ir.Model, inputs: PassInputs, counts: Counts) -> None:
         writer = Writer(model)
         for node in model_region(model):
             if node.op_type != "Gelu" or node.domain != "" or node.graph is None:
@@ -42,7 +40,6 @@ class IntegerGelu(Pass):
             else:
                 _replace(writer, node, writer.int32(x.integers, node), x.per_tensor, consumers)
                 counts.add("gelu")
-        return model, counts
 
 
 def _replace(writer: Writer, node: ir.Node, x: ir.Value, scale: float, consumers: list[Quantizer]) -> None:

@@ -34,18 +34,12 @@ class IntegerLayerNorm(Pass):
     name: ClassVar[str] = "integer_layer_norm"
     effect: ClassVar[Effect] = Effect.INT8
 
-    def rewrite(self, model: ir.Model, inputs: PassInputs) -> tuple[ir.Model, Counts]:
-        """Rewrite `model`."""
-        counts = Counts()
+    def _rewrite(self, model: ir.Model, inputs: PassInputs, counts: Counts) -> None:
         writer = Writer(model)
         for node in model_region(model):
             if node.op_type != "LayerNormalization" or node.domain != "" or node.graph is None:
                 continue
-            if reason := _replace(writer, node):
-                counts.leave(reason)
-            else:
-                counts.add("layer_norm")
-        return model, counts
+            counts.note("layer_norm", _replace(writer, node))
 
 
 def _replace(writer: Writer, node: ir.Node) -> str | None:

@@ -34,9 +34,7 @@ class IntegerLinear(Pass):
     name: ClassVar[str] = "integer_linear"
     effect: ClassVar[Effect] = Effect.INT8
 
-    def rewrite(self, model: ir.Model, inputs: PassInputs) -> tuple[ir.Model, Counts]:
-        """Rewrite `model`."""
-        counts = Counts()
+    def _rewrite(self, model: ir.Model, inputs: PassInputs, counts: Counts) -> None:
         writer = Writer(model)
         for node in model_region(model):
             if node.op_type != "MatMul" or node.graph is None:
@@ -49,7 +47,6 @@ class IntegerLinear(Pass):
                 continue
             if kind := _replace(writer, node, x, weight, counts):
                 counts.add(kind)
-        return model, counts
 
 
 def _replace(writer: Writer, node: ir.Node, x: Quantized, weight: Quantized, counts: Counts) -> str | None:

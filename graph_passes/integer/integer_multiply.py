@@ -25,9 +25,7 @@ class IntegerMultiply(Pass):
     name: ClassVar[str] = "integer_multiply"
     effect: ClassVar[Effect] = Effect.INT8
 
-    def rewrite(self, model: ir.Model, inputs: PassInputs) -> tuple[ir.Model, Counts]:
-        """Rewrite `model`."""
-        counts = Counts()
+    def _rewrite(self, model: ir.Model, inputs: PassInputs, counts: Counts) -> None:
         writer = Writer(model)
         region = model_region(model)
         made = {value for node in region for value in node.outputs}
@@ -39,11 +37,8 @@ class IntegerMultiply(Pass):
                 continue
             if factors[0] is None or factors[1] is None or not made.issuperset(node.inputs):
                 counts.leave(f"{node.outputs[0].name}: not both of its inputs are integers of the encoder")
-            elif reason := _replace(writer, node, factors[0], factors[1]):
-                counts.leave(reason)
             else:
-                counts.add("multiply")
-        return model, counts
+                counts.note("multiply", _replace(writer, node, factors[0], factors[1]))
 
 
 def _replace(writer: Writer, node: ir.Node, x: Quantized, y: Quantized) -> str | None:

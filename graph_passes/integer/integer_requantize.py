@@ -23,9 +23,7 @@ class IntegerRequantize(Pass):
     name: ClassVar[str] = "integer_requantize"
     effect: ClassVar[Effect] = Effect.INT8
 
-    def rewrite(self, model: ir.Model, inputs: PassInputs) -> tuple[ir.Model, Counts]:
-        """Rewrite `model`."""
-        counts = Counts()
+    def _rewrite(self, model: ir.Model, inputs: PassInputs, counts: Counts) -> None:
         writer = Writer(model)
         for node in model_region(model):
             source = quantized(node.outputs[0])
@@ -36,7 +34,6 @@ class IntegerRequantize(Pass):
                 made = _requantize(writer, node, source.scale / consumer.scale, consumer)
                 give(made, [consumer])
                 counts.add("requantize")
-        return model, counts
 
 
 def _requantize(writer: Writer, node: ir.Node, ratio: Scale, consumer: Quantizer) -> ir.Value:

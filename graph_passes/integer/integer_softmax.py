@@ -31,26 +31,16 @@ class IntegerSoftmax(Pass):
     name: ClassVar[str] = "integer_softmax"
     effect: ClassVar[Effect] = Effect.INT8
 
-    def rewrite(self, model: ir.Model, inputs: PassInputs) -> tuple[ir.Model, Counts]:
-        """Rewrite `model`."""
-        counts = Counts()
+    def _rewrite(self, model: ir.Model, inputs: PassInputs, counts: Counts) -> None:
         writer = Writer(model)
         for node in model_region(model):
             _sink(writer, node)
         for node in model_region(model):
             if node.op_type == "Softmax" and node.domain == "" and node.graph is not None:
-                _note(counts, "softmax", _softmax(writer, node))
+                counts.note("softmax", _softmax(writer, node))
         for node in model_region(model):
             if node.op_type == "MatMul" and node.graph is not None and constant(_integers(node.inputs[1])) is None:
-                _note(counts, "matmul", _matmul(writer, node))
-        return model, counts
-
-
-def _note(counts: Counts, kind: str, reason: str | None) -> None:
-    if reason:
-        counts.leave(reason)
-    else:
-        counts.add(kind)
+                counts.note("matmul", _matmul(writer, node))
 
 
 def _integers(value: ir.Value | None) -> ir.Value | None:

@@ -35,9 +35,7 @@ class SplitProjections(Pass):
     name: ClassVar[str] = "split_projections"
     effect: ClassVar[Effect] = Effect.EXACT
 
-    def rewrite(self, model: ir.Model, inputs: PassInputs) -> tuple[ir.Model, Counts]:
-        """Rewrite `model`."""
-        counts = Counts()
+    def _rewrite(self, model: ir.Model, inputs: PassInputs, counts: Counts) -> None:
         infer_shapes(model)
         writer = Writer(model)
         for node in model_region(model):
@@ -49,7 +47,6 @@ class SplitProjections(Pass):
             for value, columns in _parts(result, np.arange(width)) or []:
                 _replace(writer, node, value, columns, np.broadcast_to(bias, width))
                 counts.add("parts")
-        return model, counts
 
 
 def _parts(value: ir.Value, columns: Columns) -> list[tuple[ir.Value, Columns]] | None:

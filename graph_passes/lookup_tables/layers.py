@@ -175,13 +175,7 @@ def _replace(writer: LayerWriter, layers: Sequence[LinearLayer], made: Compresse
     name, sparse = layers[0].name, made.sparse
     packed = writer.constant(pack(made.table.indices, made.bits), f"{name}.packed")
     lut = writer.constant(made.table.lut, f"{name}.lut")
-    parts: list[ir.Value] = []
-    if sparse is not None:
-        parts = [
-            writer.constant(sparse.values, f"{name}.sparse.values"),
-            writer.constant(sparse.columns, f"{name}.sparse.columns"),
-            writer.constant(sparse.row_offsets, f"{name}.sparse.row_offsets"),
-        ]
+    parts = [] if sparse is None else writer.sparse(layers[0], sparse)
     attributes = {"bits": made.bits, "K": layers[0].shape[1], "activation_bits": activation_bits}
     for layer in layers:
         product = writer.product(layer, "LutMatMul", [layer.x, packed, lut], **attributes)

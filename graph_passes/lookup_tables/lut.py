@@ -50,11 +50,9 @@ class Lut(TablePass):
         """How each layer is stored."""
         return Method(self.bits, self.table_bits)
 
-    def rewrite(self, model: ir.Model, inputs: PassInputs) -> tuple[ir.Model, Counts]:
-        """Rewrite `model`."""
-        counts, method = Counts(), self.method
+    def _rewrite(self, model: ir.Model, inputs: PassInputs, counts: Counts) -> None:
+        method = self.method
         layers, batches = layers_and_batches(model, self, inputs, counts, branches=not self.compensate)
         sensitivities = None if self.unweighted else inputs.sensitivities
         rewriting = Rewriting(self.name, self.activation_bits, sensitivities, inputs)
         rewriting.run(model, layers, lambda layer: method, counts, batches)
-        return model, counts

@@ -37,9 +37,7 @@ class RaiseOpset(Pass):
     effect: ClassVar[Effect] = Effect.EXACT
     version: int = 23
 
-    def rewrite(self, model: ir.Model, inputs: PassInputs) -> tuple[ir.Model, Counts]:
-        """Rewrite `model`."""
-        counts = Counts()
+    def _rewrite(self, model: ir.Model, inputs: PassInputs, counts: Counts) -> ir.Model:
         if not OLDEST <= self.version <= NEWEST:
             raise GraphError(f"raise_opset: got version {self.version}, expected {OLDEST} to {NEWEST}.")
         start, newest, original = opset(model), onnx.defs.onnx_opset_version(), None
@@ -66,7 +64,7 @@ class RaiseOpset(Pass):
         model.ir_version = max(model.ir_version or 0, needed)
         if original is not None:
             check_equal(original, model)
-        return model, counts
+        return model
 
 
 def _raise(nodes: Iterable[ir.Node], start: int, version: int, names: Names, counts: Counts) -> None:
@@ -130,7 +128,7 @@ def _softmax(node: ir.Node, names: Names) -> None:
 
 
 def _insert_before(node: ir.Node, op_type: str, inputs: list[ir.Value], output: str, **attributes: int) -> ir.Value:
-    made = ir.Node("", op_type, inputs, ir.convenience.convert_attributes(attributes), num_outputs=1)
+    made = ir.node(op_type, inputs, attributes)
     assert node.graph is not None
     node.graph.insert_before(node, made)
     made.outputs[0].name = output

@@ -38,9 +38,7 @@ class PruneMagnitude(PruningPass):
     threshold: Literal["layer", "global"] = "layer"
     sparse: Literal["where smaller", "never"] = "where smaller"
 
-    def rewrite(self, model: ir.Model, inputs: PassInputs) -> tuple[ir.Model, Counts]:
-        """Rewrite `model`."""
-        counts = Counts()
+    def _rewrite(self, model: ir.Model, inputs: PassInputs, counts: Counts) -> None:
         infer_shapes(model)
         groups = by_weight(linear_layers(model, counts, self.skip, branches=True))
         common = self._common([group[0] for group in groups]) if self.threshold == "global" else None
@@ -51,7 +49,6 @@ class PruneMagnitude(PruningPass):
                 threshold = common or of_one(matrix, round(self.fraction * matrix.size))
                 matrix[threshold.smallest(matrix)] = 0
                 self._store(writer, group, matrix, counts)
-        return model, counts
 
     def _common(self, layers: Sequence[LinearLayer]) -> Threshold:
         number = round(self.fraction * sum(layer.shape[0] * layer.shape[1] for layer in layers))
@@ -81,12 +78,7 @@ def compressed_rows(matrix: Floats) -> Sparse:
 
 def emit_sparse(writer: LayerWriter, layers: Sequence[LinearLayer], sparse: Sparse) -> None:
     """Replace `layers`, which share one weight, by CsrMatMul nodes, which add to zeros."""
-    name = layers[0].name
-    parts = [
-        writer.constant(sparse.values, f"{name}.sparse.values"),
-        writer.constant(sparse.columns, f"{name}.sparse.columns"),
-        writer.constant(sparse.row_offsets, f"{name}.sparse.row_offsets"),
-    ]
+    parts = writer.sparse(layers[0], sparse)
     for layer in layers:
         zeros = _zeros(writer, layer)
         layer.replace(writer, writer.product(layer, "CsrMatMul", [layer.x, *parts, zeros]))

@@ -55,10 +55,8 @@ class PruneRows(PruningPass):
         """Sensitivities, if they are the score."""
         return frozenset({Need.SENSITIVITY} if self.score == "sensitivity" else ())
 
-    def rewrite(self, model: ir.Model, inputs: PassInputs) -> tuple[ir.Model, Counts]:
-        """Rewrite `model`."""
+    def _rewrite(self, model: ir.Model, inputs: PassInputs, counts: Counts) -> None:
         weighted = inputs.sensitivities if self.score == "sensitivity" else None
-        counts = Counts()
         layers = {layer.node: layer for layer in linear_layers(model, counts, self.skip, branches=True)}
         found = [find_feed_forward(layer, layers) for layer in layers.values()]
         networks = [each for each in found if isinstance(each, FeedForward)]
@@ -67,7 +65,6 @@ class PruneRows(PruningPass):
                 self._prune(network, weighted, counts)
         if not networks:
             counts.leave("no feed-forward network: " + "; ".join(str(each) for each in found[:3]))
-        return model, counts
 
     def _prune(self, network: FeedForward, sensitivities: Sensitivities | None, counts: Counts) -> None:
         channels = network.channels

@@ -46,9 +46,7 @@ class QuantizeActivations(Pass):
     effect: ClassVar[Effect] = Effect.INT8
     where: Literal["everything", "products"] = "everything"
 
-    def rewrite(self, model: ir.Model, inputs: PassInputs) -> tuple[ir.Model, Counts]:
-        """Rewrite `model`."""
-        counts = Counts()
+    def _rewrite(self, model: ir.Model, inputs: PassInputs, counts: Counts) -> None:
         writer = Writer(model)
         region, known_activations = model_region(model), activations(model)
         exact, streams = residual_streams(region) if self._everything else (set(), {})
@@ -77,7 +75,6 @@ class QuantizeActivations(Pass):
                 back = writer.quantize_dequantize(value, _scale(value, 16), 16)
                 _rewire_head(value, back, set(region))
                 counts.add("16-bit activations")
-        return model, counts
 
     @property
     def _everything(self) -> bool:

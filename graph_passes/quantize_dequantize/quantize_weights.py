@@ -40,9 +40,7 @@ class QuantizeWeights(Pass):
     where: Literal["encoder", "everywhere"] = "encoder"
     smallest: int = 0
 
-    def rewrite(self, model: ir.Model, inputs: PassInputs) -> tuple[ir.Model, Counts]:
-        """Rewrite `model`."""
-        counts = Counts()
+    def _rewrite(self, model: ir.Model, inputs: PassInputs, counts: Counts) -> None:
         writer = Writer(model)
         shared: dict[ir.Value, ir.Value] = {}
         computing_features = front_end(model)
@@ -66,7 +64,6 @@ class QuantizeWeights(Pass):
                     counts.add("weights")
                 node.replace_input_with(1, shared[weight])
                 remove_initializer_if_dead(weight)
-        return model, counts
 
 
 def quantize_columns(name: str, weight: Array) -> tuple[npt.NDArray[np.int8], Array]:

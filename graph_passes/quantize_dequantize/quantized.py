@@ -75,8 +75,7 @@ class Writer:
         **attributes: Any,
     ) -> ir.Node:
         """Insert a node before another one; its first output has its name, the others are named after it."""
-        made = [ir.convenience.convert_attribute(key, value) for key, value in attributes.items()]
-        node = ir.Node(domain, op_type, inputs, made, num_outputs=outputs, name=self.names.new(name))
+        node = ir.node(op_type, inputs, attributes, domain=domain, num_outputs=outputs, name=self.names.new(name))
         for index, output in enumerate(node.outputs):
             output.name = node.name if index == 0 else self.names.new(f"{node.name}_{index}")
         assert before.graph is not None
@@ -123,20 +122,10 @@ class Writer:
         name = f"{value.name}_int{bits}"
         scales = self.constant(scale, f"{name}.scale")
         axis = {"axis": -1} if scale.ndim else {}
-        attributes = [
-            ir.convenience.convert_attribute(key, number)
-            for key, number in {**axis, "output_dtype": int(DTYPES[bits])}.items()
-        ]
-        quantize = ir.Node("", "QuantizeLinear", [value, scales], attributes, num_outputs=1, name=self.names.new(name))
-        made = [ir.convenience.convert_attribute(key, number) for key, number in axis.items()]
-        back = ir.Node(
-            "",
-            "DequantizeLinear",
-            [quantize.outputs[0], scales],
-            made,
-            num_outputs=1,
-            name=self.names.new(f"{name}_back"),
-        )
+        attributes = {**axis, "output_dtype": int(DTYPES[bits])}
+        quantize = ir.node("QuantizeLinear", [value, scales], attributes, name=self.names.new(name))
+        rounded = quantize.outputs[0]
+        back = ir.node("DequantizeLinear", [rounded, scales], axis, name=self.names.new(f"{name}_back"))
         producer = value.producer()
         if producer is None:  # an input of the graph
             self.model.graph.insert_before(self.model.graph[0], [quantize, back])
@@ -146,7 +135,7 @@ class Writer:
         for node in (quantize, back):
             node.outputs[0].name = node.name
             node.outputs[0].shape = value.shape
-        quantize.outputs[0].dtype = DTYPES[bits]
+        rounded.dtype = DTYPES[bits]
         back.outputs[0].type = value.type
         return back.outputs[0]
 

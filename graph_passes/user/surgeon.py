@@ -55,10 +55,10 @@ class Surgeon(Pass):
         load_library(LIBRARY)
         inputs.code.function(self.function)
 
-    def rewrite(self, model: ir.Model, inputs: PassInputs) -> tuple[ir.Model, Counts]:
+    def _rewrite(self, model: ir.Model, inputs: PassInputs, counts: Counts) -> ir.Model:
         """Return the model that the function made from `model`."""
         function = inputs.code.function(self.function)
-        counts = Counts(facts={"sha256": function.sha256})
+        counts.facts["sha256"] = function.sha256
         made = _changed(model, function)
         check(made, f"{self.function} produced", "Fix the function; set a shape that is no longer valid to None.", True)
         _check_interface(self.function, model, made)
@@ -70,7 +70,7 @@ class Surgeon(Pass):
         _keep_unchanged_weights(model, made)
         made.meta.update(model.meta)
         made.metadata_props.update(model.metadata_props)
-        return made, counts
+        return made
 
 
 def _changed(model: ir.Model, function: UserFunction) -> ir.Model:

@@ -54,13 +54,12 @@ class Awq(GroupPass, ObservingPass):
         if self.steps < 2:
             raise GraphError(f"awq: steps {self.steps}: expected at least 2.")
 
-    def rewrite(self, model: ir.Model, inputs: PassInputs) -> tuple[ir.Model, Counts]:
+    def _rewrite(self, model: ir.Model, inputs: PassInputs, counts: Counts) -> None:
         """Rewrite `model`, observing it on the calibration data."""
-        counts = Counts()
         usable = own_weights(grouped_layers(model, counts, self.skip, self.group_size, self.tied), counts)
         layers = {layer.node: layer for layer in usable}
         if not layers:
-            return model, counts
+            return
         batches, model.meta[RECORD] = load_batches(self.name, inputs.calibration, self.samples, self.batch, counts)
         found: list[tuple[Fold, list[LinearLayer], Floats]] = []
         with Stream(model, batches, inputs.executor) as stream:
@@ -90,7 +89,6 @@ class Awq(GroupPass, ObservingPass):
             codes = grid.encode(matrix)
             count(counts, layer, matrix, codes, grid)
             emit(writer, [layer], codes, grid, self.activation_bits)
-        return model, counts
 
     def _search(self, level: Sequence[LinearLayer], means: Floats, sample: Floats) -> Floats:
         """Return the factors [channels] with the least output error of the layers for `sample` [tokens, channels]."""

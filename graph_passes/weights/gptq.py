@@ -57,12 +57,11 @@ class Gptq(GroupPass, ObservingPass):
         if not 0 < self.damping <= 1:
             raise GraphError(f"gptq: damping {self.damping}: expected more than 0, at most 1.")
 
-    def rewrite(self, model: ir.Model, inputs: PassInputs) -> tuple[ir.Model, Counts]:
+    def _rewrite(self, model: ir.Model, inputs: PassInputs, counts: Counts) -> None:
         """Rewrite `model`, observing it on the calibration data."""
-        counts = Counts()
         layers = own_weights(grouped_layers(model, counts, self.skip, self.group_size, self.tied), counts)
         if not layers:
-            return model, counts
+            return
         batches, model.meta[RECORD] = load_batches(self.name, inputs.calibration, self.samples, self.batch, counts)
         writer = LayerWriter(model)
         rounded: list[tuple[LinearLayer, Codes, Grid]] = []
@@ -74,7 +73,6 @@ class Gptq(GroupPass, ObservingPass):
                 rounded = [each for each in rounded if not stream.has_run(each[0].node)]
                 rounded += [self._rounded(layer, each, counts) for layer, each in zip(level, codes, strict=True)]
         self._emit(writer, rounded)
-        return model, counts
 
     def _codes(self, level: Sequence[LinearLayer], stream: Stream, inputs: PassInputs) -> list[Codes]:
         """Return the codes of the layers of a level: those of a run that ended early, or of GPTQ."""

@@ -3,13 +3,10 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import ClassVar, Literal
+from typing import ClassVar
 
 import numpy as np
-import onnx_ir as ir
 
-from intaglio.graph_passes.contract import Counts, PassInputs
-from intaglio.graph_passes.weights.group_layers import grouped_layers, round_to_nearest
 from intaglio.graph_passes.weights.options import Int8Pass
 from intaglio.graph_passes.weights.uniform import Floats, Grid, usable
 
@@ -28,19 +25,9 @@ class Int8Absmax(Int8Pass):
 
     name: ClassVar[str] = "int8_absmax"
 
-    def rewrite(self, model: ir.Model, inputs: PassInputs) -> tuple[ir.Model, Counts]:
-        """Rewrite `model`."""
-        counts = Counts()
-        layers = grouped_layers(model, counts, self.skip, 0, self.tied, branches=True)
-        round_to_nearest(
-            model, layers, lambda matrix: absmax_grid(matrix, self.per), self.activation_bits, counts, self.name
-        )
-        return model, counts
-
-
-def absmax_grid(matrix: Floats, per: Literal["channel", "tensor"]) -> Grid:
-    """Return the grid of `matrix` [N, K]: scales [N, 1], zero point 128."""
-    largest = np.abs(matrix).max(axis=1, keepdims=True)
-    if per == "tensor":
-        largest = np.full_like(largest, largest.max())
-    return Grid(8, usable(largest / np.float32(LIMIT)), None)
+    def grid(self, matrix: Floats) -> Grid:
+        """Return the grid of `matrix` [N, K]: scales [N, 1], zero point 128."""
+        largest = np.abs(matrix).max(axis=1, keepdims=True)
+        if self.per == "tensor":
+            largest = np.full_like(largest, largest.max())
+        return Grid(8, usable(largest / np.float32(LIMIT)), None)

@@ -3,13 +3,10 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import ClassVar, Literal
+from typing import ClassVar
 
 import numpy as np
-import onnx_ir as ir
 
-from intaglio.graph_passes.contract import Counts, PassInputs
-from intaglio.graph_passes.weights.group_layers import grouped_layers, round_to_nearest
 from intaglio.graph_passes.weights.options import Int8Pass
 from intaglio.graph_passes.weights.uniform import Floats, Grid, asymmetric
 
@@ -29,19 +26,9 @@ class Int8ZeroPoint(Int8Pass):
 
     name: ClassVar[str] = "int8_zeropoint"
 
-    def rewrite(self, model: ir.Model, inputs: PassInputs) -> tuple[ir.Model, Counts]:
-        """Rewrite `model`."""
-        counts = Counts()
-        layers = grouped_layers(model, counts, self.skip, 0, self.tied, branches=True)
-        round_to_nearest(
-            model, layers, lambda matrix: zero_point_grid(matrix, self.per), self.activation_bits, counts, self.name
-        )
-        return model, counts
-
-
-def zero_point_grid(matrix: Floats, per: Literal["channel", "tensor"]) -> Grid:
-    """Return the grid of `matrix` [N, K]: scales and zero points [N, 1]."""
-    lowest, highest = matrix.min(axis=1, keepdims=True), matrix.max(axis=1, keepdims=True)
-    if per == "tensor":
-        lowest, highest = np.full_like(lowest, lowest.min()), np.full_like(highest, highest.max())
-    return asymmetric(lowest, highest, 8)
+    def grid(self, matrix: Floats) -> Grid:
+        """Return the grid of `matrix` [N, K]: scales and zero points [N, 1]."""
+        lowest, highest = matrix.min(axis=1, keepdims=True), matrix.max(axis=1, keepdims=True)
+        if self.per == "tensor":
+            lowest, highest = np.full_like(lowest, lowest.min()), np.full_like(highest, highest.max())
+        return asymmetric(lowest, highest, 8)

@@ -15,6 +15,7 @@ from intaglio.errors import GraphError
 from intaglio.graph_passes.contract import Counts
 from intaglio.graph_passes.front_end import front_end
 from intaglio.graph_passes.graphs import all_nodes, constant, remove_if_dead, take_over
+from intaglio.graph_passes.lookup_tables.sparse import Sparse
 from intaglio.graph_passes.quantize_dequantize.quantized import Writer
 from intaglio.plugins import DOMAIN
 from intaglio.plugins.group_matmul.minimums import completes_groups
@@ -106,6 +107,11 @@ class LayerWriter(Writer):
         output = self.node(layer.node, op_type, inputs, f"{layer.name}.{op_type}", DOMAIN, **attributes).outputs[0]
         output.type, output.shape = layer.x.type, layer.node.outputs[0].shape
         return output
+
+    def sparse(self, layer: LinearLayer, matrix: Sparse) -> list[ir.Value]:
+        """Add the constants of CsrMatMul."""
+        arrays = {"values": matrix.values, "columns": matrix.columns, "row_offsets": matrix.row_offsets}
+        return [self.constant(array, f"{layer.name}.sparse.{part}") for part, array in arrays.items()]
 
 
 def linear_layers(

@@ -54,9 +54,7 @@ class Mixed(TablePass, SparsePass):
     bits_per_weight: float = 3.5
     megabytes: float | None = None
 
-    def rewrite(self, model: ir.Model, inputs: PassInputs) -> tuple[ir.Model, Counts]:
-        """Rewrite `model`."""
-        counts = Counts()
+    def _rewrite(self, model: ir.Model, inputs: PassInputs, counts: Counts) -> None:
         layers, batches = layers_and_batches(model, self, inputs, counts)
         groups = by_weight(layers)
         measured = self._measured(model, groups, inputs, batches)
@@ -81,7 +79,6 @@ class Mixed(TablePass, SparsePass):
         taken = [layer for layer in layers if layer.weight in methods]
         rewriting = Rewriting(f"{self.name}: rewriting", self.activation_bits, inputs.sensitivities, inputs)
         rewriting.run(model, taken, lambda layer: methods[layer.weight], counts, batches)
-        return model, counts
 
     def _measured(
         self,

@@ -8,14 +8,18 @@
 
 from __future__ import annotations
 
+from abc import abstractmethod
 from dataclasses import dataclass
 from typing import ClassVar, Literal
+
+import onnx_ir as ir
 
 from intaglio.bundle.effect import Effect
 from intaglio.errors import GraphError
 from intaglio.graph_passes.calibration.observing import at_least_one
-from intaglio.graph_passes.contract import Need, Pass
+from intaglio.graph_passes.contract import Counts, Need, Pass, PassInputs
 from intaglio.graph_passes.lookup_tables.tables import TableBits
+from intaglio.graph_passes.weights.group_layers import grouped_layers, round_to_nearest
 from intaglio.graph_passes.weights.uniform import Floats, Grid, fit
 from intaglio.plugins.bit_packing import WORD
 
@@ -68,6 +72,14 @@ class Int8Pass(StoringPass):
 
     effect: ClassVar[Effect] = Effect.WEIGHTS_8
     per: Literal["channel", "tensor"] = "channel"
+
+    @abstractmethod
+    def grid(self, matrix: Floats) -> Grid:
+        """Return the grid of `matrix` [N, K]: scales and zero points [N, 1]."""
+
+    def _rewrite(self, model: ir.Model, inputs: PassInputs, counts: Counts) -> None:
+        layers = grouped_layers(model, counts, self.skip, 0, self.tied, branches=True)
+        round_to_nearest(model, layers, self.grid, self.activation_bits, counts, self.name)
 
 
 @dataclass(frozen=True)

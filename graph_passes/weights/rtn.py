@@ -23,9 +23,6 @@ class Rtn(GroupPass):
 
     name: ClassVar[str] = "rtn"
 
-    def rewrite(self, model: ir.Model, inputs: PassInputs) -> tuple[ir.Model, Counts]:
-        """Rewrite `model`."""
-        counts = Counts()
+    def _rewrite(self, model: ir.Model, inputs: PassInputs, counts: Counts) -> None:
         layers = grouped_layers(model, counts, self.skip, self.group_size, self.tied, branches=True)
         round_to_nearest(model, layers, self.grid, self.activation_bits, counts, self.name)
-        return model, counts

@@ -15,29 +15,27 @@ from typing import TYPE_CHECKING
 
 from intaglio.bundle.external_data import external_data_files
 from intaglio.bundle.image_reading import verify_image, verify_image_encoder, verify_text
-from intaglio.bundle.manifest import (
-    FORMAT,
-    MANIFEST,
-    MODEL,
-    Audio,
-    Axis,
-    Calibration,
-    Decoder,
-    Encoder,
-    EngineRecord,
-    FileRecord,
-    Graph,
-    Image,
-    ImageEncoder,
-    LayerCache,
-    Manifest,
-    PassRecord,
-    Source,
-    TensorSpec,
-    TextTower,
-    Transcriber,
-    encode,
-)
+from intaglio.bundle.manifest import FORMAT as FORMAT
+from intaglio.bundle.manifest import MANIFEST as MANIFEST
+from intaglio.bundle.manifest import MODEL as MODEL
+from intaglio.bundle.manifest import Audio as Audio
+from intaglio.bundle.manifest import Axis as Axis
+from intaglio.bundle.manifest import Calibration as Calibration
+from intaglio.bundle.manifest import Decoder as Decoder
+from intaglio.bundle.manifest import Encoder as Encoder
+from intaglio.bundle.manifest import EngineRecord as EngineRecord
+from intaglio.bundle.manifest import FileRecord as FileRecord
+from intaglio.bundle.manifest import Graph as Graph
+from intaglio.bundle.manifest import Image as Image
+from intaglio.bundle.manifest import ImageEncoder as ImageEncoder
+from intaglio.bundle.manifest import LayerCache as LayerCache
+from intaglio.bundle.manifest import Manifest as Manifest
+from intaglio.bundle.manifest import PassRecord as PassRecord
+from intaglio.bundle.manifest import Source as Source
+from intaglio.bundle.manifest import TensorSpec as TensorSpec
+from intaglio.bundle.manifest import TextTower as TextTower
+from intaglio.bundle.manifest import Transcriber as Transcriber
+from intaglio.bundle.manifest import encode as encode
 from intaglio.bundle.manifest_reading import (
     read_manifest,
     verify_audio,
@@ -56,34 +54,6 @@ from intaglio.files.hashes import copy_file, inside_to_write, sha256
 
 if TYPE_CHECKING:
     import onnx_ir as ir
-
-__all__ = [
-    "FORMAT",
-    "MANIFEST",
-    "MODEL",
-    "Audio",
-    "Axis",
-    "Bundle",
-    "Calibration",
-    "Decoder",
-    "Draft",
-    "Encoder",
-    "EngineRecord",
-    "FileRecord",
-    "Graph",
-    "Image",
-    "ImageEncoder",
-    "LayerCache",
-    "Manifest",
-    "PassRecord",
-    "Source",
-    "TensorSpec",
-    "TextTower",
-    "Transcriber",
-    "create",
-    "encode",
-    "tensor_spec",
-]
 
 
 class Bundle:

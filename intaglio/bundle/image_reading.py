@@ -13,9 +13,8 @@ from intaglio.bundle.image_records import (
     ImageEncoder,
     TextTower,
 )
-from intaglio.bundle.manifest import MANIFEST, MODEL, Decoder, TensorSpec
-from intaglio.bundle.manifest_reading import check_name, check_number
-from intaglio.errors import BundleError
+from intaglio.bundle.manifest import MODEL, Decoder, TensorSpec
+from intaglio.bundle.manifest_reading import check_name, check_number, damaged
 
 LARGEST_SIDE = 1 << 13  # of an image that a model reads, in pixels
 LONGEST_TEXT = 1 << 16  # tokens that texts are padded to
@@ -31,20 +30,16 @@ def verify_image(path: Path, image: Image) -> None:
 def verify_text(path: Path, text: TextTower) -> None:
     """Reject an invalid length of texts, and a file that is the graph for images."""
     if not 0 <= text.padded_to <= LONGEST_TEXT or text.file == MODEL:
-        raise BundleError(
-            f"{path / MANIFEST}: texts are padded to {text.padded_to} tokens by {text.file[:80]}, expected 0 to "
-            f"{LONGEST_TEXT} and another file than {MODEL}. Re-export the bundle."
-        )
+        padded = f"texts are padded to {text.padded_to} tokens by {text.file[:80]}"
+        raise damaged(path, f"{padded}, expected 0 to {LONGEST_TEXT} and another file than {MODEL}")
 
 
 def verify_image_encoder(path: Path, encoder: ImageEncoder | None, decoder: Decoder | None) -> None:
     """Reject an image encoder without its decoder, or the reverse, and one whose numbers contradict its graph."""
     width = 0 if decoder is None else decoder.image_width
     if (encoder is None) != (width == 0):
-        raise BundleError(
-            f"{path / MANIFEST}: its decoder reads image embeddings of width {width}, and the bundle has "
-            f"{'no' if encoder is None else 'an'} image encoder. Re-export the bundle."
-        )
+        has = f"the bundle has {'no' if encoder is None else 'an'} image encoder"
+        raise damaged(path, f"its decoder reads image embeddings of width {width}, and {has}")
     if encoder is None or decoder is None:
         return
     for name in ("side", "longest_edge"):
@@ -57,7 +52,5 @@ def verify_image_encoder(path: Path, encoder: ImageEncoder | None, decoder: Deco
         [TensorSpec(EMBEDDINGS, "float32", ("batch", encoder.tokens, width))],
     )
     if encoder.file == MODEL or not encoder.token or (list(encoder.inputs), list(encoder.outputs)) != expected:
-        raise BundleError(
-            f"{path / MANIFEST}: the image encoder {encoder.file[:80]} does not make {encoder.tokens} embeddings of "
-            f"width {width} from frames of {encoder.side} pixels. Re-export the bundle."
-        )
+        made = f"{encoder.tokens} embeddings of width {width} from frames of {encoder.side} pixels"
+        raise damaged(path, f"the image encoder {encoder.file[:80]} does not make {made}")

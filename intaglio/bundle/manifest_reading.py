@@ -160,29 +160,23 @@ def verify_axes(path: Path, manifest: Manifest) -> None:
     lengths = [length for spec in specs for length in spec.shape if isinstance(length, int)]
     bad_axis = any(axis.minimum < 0 or (axis.maximum or axis.minimum) < axis.minimum for axis in axes)
     if bad_axis or any(not 0 <= length <= LONGEST for length in lengths):
-        raise BundleError(f"{path / MANIFEST}: an axis has an invalid length. Re-export the bundle.")
+        raise damaged(path, "an axis has an invalid length")
     if manifest.truncation is not None and not 1 <= manifest.truncation <= LONGEST:
-        raise BundleError(
-            f"{path / MANIFEST}: truncation is {manifest.truncation}, expected 1 to {LONGEST}. Re-export the bundle."
-        )
-    if unexpected := [spec for spec in specs if spec.dtype not in DTYPES]:
-        raise BundleError(
-            f"{path / MANIFEST}: {unexpected[0].name} has dtype {unexpected[0].dtype[:40]!r}, expected one of "
-            f"{', '.join(DTYPES)}. Re-export the bundle."
-        )
+        raise damaged(path, f"truncation is {manifest.truncation}, expected 1 to {LONGEST}")
+    for spec in specs:
+        if spec.dtype not in DTYPES:
+            raise damaged(path, f"{spec.name} has dtype {spec.dtype[:40]!r}, expected one of {', '.join(DTYPES)}")
 
 
 def verify_embedding(path: Path, manifest: Manifest) -> None:
     """Reject a missing default prompt, an invalid prompt length, and an unknown similarity."""
     if manifest.default_prompt is not None and manifest.default_prompt not in manifest.prompts:
-        raise BundleError(f"{path / MANIFEST}: the default prompt is not among the prompts. Re-export the bundle.")
+        raise damaged(path, "the default prompt is not among the prompts")
     if any(not 0 <= prompt.excluded_tokens <= LONGEST for prompt in manifest.prompts.values()):
-        raise BundleError(f"{path / MANIFEST}: a prompt has an invalid number of tokens. Re-export the bundle.")
+        raise damaged(path, "a prompt has an invalid number of tokens")
     if manifest.similarity not in SIMILARITIES:
-        raise BundleError(
-            f"{path / MANIFEST}: similarity {manifest.similarity[:40]!r}, expected one of {', '.join(SIMILARITIES)}. "
-            "Re-export the bundle."
-        )
+        named = manifest.similarity[:40]
+        raise damaged(path, f"similarity {named!r}, expected one of {', '.join(SIMILARITIES)}")
 
 
 def verify_decoder(path: Path, manifest: Manifest, decoder: Decoder) -> None:
@@ -221,29 +215,31 @@ def verify_decoder(path: Path, manifest: Manifest, decoder: Decoder) -> None:
         for kind, width in (("key", cache.key_dim), ("value", cache.value_dim))
     }
     if list(found.items()) != list(expected.items()):
-        raise BundleError(
-            f"{path / MANIFEST}: the decoder has {len(expected) // 2} layers with {decoder.kv_heads} heads of "
-            f"{decoder.head_dim} in the cache, but the {len(found)} caches of its graph have other names or shapes. "
-            "Re-export the bundle."
+        raise damaged(
+            path,
+            f"the decoder has {len(expected) // 2} layers with {decoder.kv_heads} heads of {decoder.head_dim} in the "
+            f"cache, but the {len(found)} caches of its graph have other names or shapes",
         )
     widths = [spec.shape[-1] for spec in manifest.outputs if spec.name == "logits" and spec.shape]
     if widths and isinstance(widths[0], int):
         check("vocab_size", decoder.vocab_size, widths[0], widths[0])
 
 
+def damaged(path: Path, problem: str) -> BundleError:
+    """The error about a manifest that no export writes."""
+    return BundleError(f"{path / MANIFEST}: {problem}. Re-export the bundle.")
+
+
 def check_number(path: Path, what: str, value: int, low: int, high: int) -> None:
     """Raise `BundleError` for a number outside of `low` to `high`."""
     if not low <= value <= high:
-        raise BundleError(f"{path / MANIFEST}: the {what} is {value}, expected {low} to {high}. Re-export the bundle.")
+        raise damaged(path, f"the {what} is {value}, expected {low} to {high}")
 
 
 def check_name(path: Path, what: str, value: str, known: Collection[str]) -> None:
     """Raise `BundleError` for a name that is not `known`."""
     if value not in known:
-        expected = ", ".join(known)
-        raise BundleError(
-            f"{path / MANIFEST}: the {what} is {value[:40]!r}, expected one of {expected}. Re-export the bundle."
-        )
+        raise damaged(path, f"the {what} is {value[:40]!r}, expected one of {', '.join(known)}")
 
 
 def verify_audio(path: Path, audio: Audio) -> None:

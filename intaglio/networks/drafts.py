@@ -19,8 +19,8 @@ from typing import Any, Literal
 import msgspec
 
 from intaglio.bundle.manifest import MAX_DRAFTS
-from intaglio.errors import SourceError, one_line
-from intaglio.files.input_files import read_text
+from intaglio.errors import SourceError
+from intaglio.files.json_object import read_record
 from intaglio.networks.layer_kinds import CONVOLUTION, layer_kinds
 
 RECORD = "drafts.json"
@@ -75,11 +75,7 @@ def read_drafts(folder: Path, depth: int) -> Drafts | None:
     path = folder / RECORD
     if not path.is_file():
         return None
-    try:
-        drafts = msgspec.json.decode(read_text(path, error=SourceError, fix="Train the drafts again."), type=Drafts)
-    except (msgspec.DecodeError, RecursionError) as error:
-        reason = one_line(error, 120)
-        raise SourceError(f"{path}: cannot be read ({reason}). Train the drafts again.") from error
+    drafts = read_record(path, Drafts, "Train the drafts again.")
     problem = None if 1 <= drafts.steps <= MAX_DRAFTS else f"steps {drafts.steps}, expected 1 to {MAX_DRAFTS}"
     if drafts.kind == HIDDEN_TRANSFER:
         problem = problem or layers_error(drafts.layers, drafts.steps, depth)

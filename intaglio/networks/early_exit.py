@@ -10,8 +10,8 @@ from typing import Literal
 
 import msgspec
 
-from intaglio.errors import SourceError, one_line
-from intaglio.files.input_files import read_text
+from intaglio.errors import SourceError
+from intaglio.files.json_object import read_record
 
 RECORD = "early_exit.json"
 EVERY: Literal["every"] = "every"
@@ -42,11 +42,7 @@ def read_early_exit(folder: Path, depth: int) -> EarlyExit | None:
     path = folder / RECORD
     if not path.is_file():
         return None
-    try:
-        record = msgspec.json.decode(read_text(path, error=SourceError, fix="Train it again."), type=EarlyExit)
-    except (msgspec.DecodeError, RecursionError) as error:
-        reason = one_line(error, 120)
-        raise SourceError(f"{path}: cannot be read ({reason}). Train it again.") from error
+    record = read_record(path, EarlyExit, "Train it again.")
     if problem := layer_error(record.layer, depth):
         raise SourceError(f"{path}: {problem}. Train it again.")
     return record

@@ -2,16 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-
 import numpy as np
 
-from intaglio.plugins.kernel_check.case import Case
+from intaglio.plugins.kernel_check.case import Case, Cases
 from intaglio.plugins.kernel_check.inputs import Random, Sizes, floats
 from intaglio.plugins.quantize_cache.slots import quantize
 
 
-def cases(sizes: Sizes, random: Random) -> Iterator[Case]:
+def cases(sizes: Sizes, random: Random) -> Cases:
     """Heads of several widths, groups of 1 and 4, sequences of different lengths, a window, and quantised slots."""
     capacity = sizes.rows[-2] * 3 + 1
     for depth, width, kv_heads in ((64, 64, 4), (128, 128, 1), (24, 12, 2)):

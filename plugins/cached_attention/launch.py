@@ -2,18 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from typing import Any
-
 import numpy as np
 
 from intaglio.errors import EngineError
-from intaglio.plugins.cuda.launching.geometry import Launch, Tensor, four_axes
+from intaglio.plugins.cuda.launching.geometry import Attributes, Launch, Tensors, four_axes
 
 THREADS = 128  # as in kernel.cu
 
 
-def launch(inputs: Sequence[Tensor | None], attributes: Mapping[str, Any], sm: int) -> Launch:
+def launch(inputs: Tensors, attributes: Attributes, sm: int) -> Launch:
     """Raises `EngineError` for a scale that is not above 0, as scalars are not negative."""
     query, key, value, mask = inputs
     assert query is not None and key is not None and value is not None and mask is not None

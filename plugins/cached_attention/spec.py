@@ -11,23 +11,17 @@ the number of a value's channels, which its slots do not tell.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 
 from intaglio.errors import GraphError
 from intaglio.plugins import operation_counts
 from intaglio.plugins.cached_attention.signature import SIGNATURE
-from intaglio.plugins.contract import Operator
-from intaglio.plugins.operator_inputs import Array, Given, Shape
+from intaglio.plugins.contract import Attributes, Body, Inputs, Operator, Results, Shapes, Values
+from intaglio.plugins.operator_inputs import Array, Shape
 from intaglio.plugins.quantize_cache.slots import dequantize, slot_bytes
 from intaglio.plugins.quantize_cache.slots_body import dequantized
-
-if TYPE_CHECKING:
-    import onnx_ir as ir
-
-    from intaglio.plugins.function_body import FunctionBody
 
 FLOAT_BITS = 32
 MAXIMUM_DEPTH = 2**20  # of slots
@@ -38,7 +32,7 @@ class CachedAttention(Operator):
 
     signature = SIGNATURE
 
-    def check(self, inputs: Sequence[Given | None], attributes: Mapping[str, Any]) -> None:
+    def check(self, inputs: Inputs, attributes: Attributes) -> None:
         """The heads of the cache divide those of the queries."""
         super().check(inputs, attributes)
         self._check_widths(inputs, attributes)
@@ -48,7 +42,7 @@ class CachedAttention(Operator):
         if isinstance(heads, int) and isinstance(kv_heads, int) and (kv_heads == 0 or heads % kv_heads):
             raise GraphError(f"{self.name}: key has {kv_heads} heads, expected a divisor of the query's {heads}.")
 
-    def _check_widths(self, inputs: Sequence[Given | None], attributes: Mapping[str, Any]) -> None:
+    def _check_widths(self, inputs: Inputs, attributes: Attributes) -> None:
         key_bits, value_bits, value_depth = (attributes[name] for name in ("key_bits", "value_bits", "value_depth"))
         floats = key_bits == FLOAT_BITS
         if (
@@ -96,18 +90,16 @@ class CachedAttention(Operator):
         context = weights @ value / np.where(total > 0, total, 1)
         return [context.astype(query.dtype)]
 
-    def shapes(self, inputs: Sequence[Shape | None], attributes: Mapping[str, Any]) -> list[Shape]:
+    def shapes(self, inputs: Shapes, attributes: Attributes) -> list[Shape]:
         """The query's, with the depth of the values."""
         query, _, value = inputs[:3]
         return [(*(query or (None,) * 4)[:3], attributes["value_depth"] or (value or (None,))[-1])]
 
-    def operations(self, shapes: Sequence[Shape | None], attributes: Mapping[str, Any]) -> int:
+    def operations(self, shapes: Shapes, attributes: Attributes) -> int:
         """Those of both products with every slot."""
         return operation_counts.attention(self.shapes(shapes, attributes)[0], shapes[1])
 
-    def body(
-        self, graph: FunctionBody, inputs: Sequence[ir.Value | None], attributes: Mapping[str, Any]
-    ) -> list[ir.Value]:
+    def body(self, graph: Body, inputs: Values, attributes: Attributes) -> Results:
         """ONNX's Attention, and zeros where a token attends to nothing."""
         import onnx_ir as ir
 

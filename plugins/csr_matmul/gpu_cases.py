@@ -2,17 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-
 import numpy as np
 
-from intaglio.plugins.kernel_check.case import Array, Case
+from intaglio.plugins.kernel_check.case import Array, Case, Cases
 from intaglio.plugins.kernel_check.inputs import Random, Sizes, floats
 
 DENSITY = 0.0045  # of the sparse part of a dense-and-sparse weight (SqueezeLLM, section 3.3)
 
 
-def cases(sizes: Sizes, random: Random) -> Iterator[Case]:
+def cases(sizes: Sizes, random: Random) -> Cases:
     """Both dtypes, float32 values beside float16, a full row and empty ones, and the channels of a vocabulary."""
     for dtype, values in (("float16", "float16"), ("float16", "float32"), ("float32", "float32")):
         matrix = _sparse(random, sizes.channels, sizes.depth, values)

@@ -9,18 +9,15 @@ longer than a window, but they would need that second step. A window of 512 is f
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from typing import Any
-
 import numpy as np
 
 from intaglio.errors import EngineError
-from intaglio.plugins.cuda.launching.geometry import Launch, Tensor, blocks, product, total
+from intaglio.plugins.cuda.launching.geometry import Attributes, Launch, Tensors, blocks, product, total
 
 WINDOW, ROWS, THREADS = 512, 8, 128  # as in kernel.cu
 
 
-def launch(inputs: Sequence[Tensor | None], attributes: Mapping[str, Any], sm: int) -> Launch:
+def launch(inputs: Tensors, attributes: Attributes, sm: int) -> Launch:
     """Rows are all axes of x but the last; the kernel is chosen by the dtype of x, which y has to have too."""
     x, values, _, _, y = inputs
     assert x is not None and values is not None and y is not None

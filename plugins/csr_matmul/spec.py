@@ -7,7 +7,6 @@ in the columns `columns[…]` of the same range, which are distinct.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -15,14 +14,12 @@ import numpy.typing as npt
 
 from intaglio.errors import GraphError
 from intaglio.plugins import operation_counts
-from intaglio.plugins.contract import Operator
+from intaglio.plugins.contract import Attributes, Body, Inputs, Operator, Results, Shapes, Values
 from intaglio.plugins.csr_matmul.signature import SIGNATURE
 from intaglio.plugins.operator_inputs import Array, Given, Shape
 
 if TYPE_CHECKING:
     import onnx_ir as ir
-
-    from intaglio.plugins.function_body import FunctionBody
 
 
 class CsrMatMul(Operator):
@@ -30,7 +27,7 @@ class CsrMatMul(Operator):
 
     signature = SIGNATURE
 
-    def check(self, inputs: Sequence[Given | None], attributes: Mapping[str, Any]) -> None:
+    def check(self, inputs: Inputs, attributes: Attributes) -> None:
         """Offsets ascend from 0 to the number of values, one row for each channel of y; columns are in x."""
         super().check(inputs, attributes)
         x, values, columns, row_offsets, y = inputs
@@ -52,17 +49,15 @@ class CsrMatMul(Operator):
         weight = sparse_weight(values, columns, row_offsets, x.shape[-1])
         return [(y.astype(np.float64) + x.astype(np.float64) @ weight.T).astype(y.dtype)]
 
-    def shapes(self, inputs: Sequence[Shape | None], attributes: Mapping[str, Any]) -> list[Shape]:
+    def shapes(self, inputs: Shapes, attributes: Attributes) -> list[Shape]:
         """The shape of y."""
         return [inputs[4] or ()]
 
-    def operations(self, shapes: Sequence[Shape | None], attributes: Mapping[str, Any]) -> int:
+    def operations(self, shapes: Shapes, attributes: Attributes) -> int:
         """A product for each value and row of x."""
         return operation_counts.sparse_product(shapes[0], shapes[1])
 
-    def body(
-        self, graph: FunctionBody, inputs: Sequence[ir.Value | None], attributes: Mapping[str, Any]
-    ) -> list[ir.Value]:
+    def body(self, graph: Body, inputs: Values, attributes: Attributes) -> Results:
         """S as a dense matrix by ScatterND, and MatMul; where y is x·w itself, one product with w + Sᵀ."""
         x, values, columns, row_offsets, y = inputs
         assert x is not None and values is not None and columns is not None and row_offsets is not None
@@ -83,17 +78,16 @@ class CsrMatMul(Operator):
 OPERATOR = CsrMatMul()
 
 
-def _places(graph: FunctionBody, *axes: ir.Value) -> ir.Value:
+def _places(graph: Body, *axes: ir.Value) -> ir.Value:
     """The places of the values in a matrix, int64 [nnz, 2], from those in each of its axes: [nnz], or [nnz, 1]."""
     import onnx_ir as ir
 
     column = graph.constant(np.array([-1, 1]))
     wide = [graph.op("Reshape", graph.cast(axis, ir.DataType.INT64), column) for axis in axes]
-    output: ir.Value = graph.op("Concat", *wide, axis=1)
-    return output
+    return graph.op("Concat", *wide, axis=1)
 
 
-def _row_numbers(graph: FunctionBody, row_offsets: ir.Value, values: ir.Value) -> ir.Value:
+def _row_numbers(graph: Body, row_offsets: ir.Value, values: ir.Value) -> ir.Value:
     """The row of each value, [nnz] or [nnz, 1]; in integers in every body, being an index.
 
     Of a constant matrix they are a constant. Otherwise the row is how many rows have ended before a value, counted in
@@ -109,8 +103,7 @@ def _row_numbers(graph: FunctionBody, row_offsets: ir.Value, values: ir.Value) -
     count = graph.op("Squeeze", graph.op("Shape", values))
     numbers = graph.op("Range", graph.constant(0), count, graph.constant(1))
     ended = graph.op("GreaterOrEqual", graph.op("Unsqueeze", numbers, one), ends)
-    output: ir.Value = graph.op("ReduceSum", graph.cast(ended, ir.DataType.INT64), one, keepdims=1)
-    return output
+    return graph.op("ReduceSum", graph.cast(ended, ir.DataType.INT64), one, keepdims=1)
 
 
 def _rows(row_offsets: Array) -> npt.NDArray[np.int64]:

@@ -2,17 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-
 import numpy as np
 
-from intaglio.plugins.kernel_check.case import Case
+from intaglio.plugins.kernel_check.case import Case, Cases
 from intaglio.plugins.kernel_check.inputs import Random, Sizes, codes, floats
 
 GROUP = 64
 
 
-def cases(sizes: Sizes, random: Random) -> Iterator[Case]:
+def cases(sizes: Sizes, random: Random) -> Cases:
     """Every number of bits, with and without zero points, float32, many rows and channels, a vocabulary, levels."""
     variants = [(bits, "float16") for bits in (4, 8, 6, 5, 3, 2)]
     for bits, dtype in (*variants, (4, "float32")):

@@ -2,17 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from typing import Any
-
 from intaglio.errors import EngineError
-from intaglio.plugins.cuda.launching.geometry import Launch, Tensor
+from intaglio.plugins.cuda.launching.geometry import Attributes, Launch, Tensors
 from intaglio.plugins.cuda.packed_weights.geometry import CHUNK, packed_launch
 
 RECIPROCAL = 2**30  # of the 32 numbers of a chunk in a group: RECIPROCAL_BITS of kernel.cu
 
 
-def launch(inputs: Sequence[Tensor | None], attributes: Mapping[str, Any], sm: int) -> Launch:
+def launch(inputs: Tensors, attributes: Attributes, sm: int) -> Launch:
     """Rows are all axes of x but the last; the kernel is chosen by x's dtype, bits, and whether there are zero points
     or levels.
 

@@ -70,8 +70,7 @@ def look_up(
     if minimums is not None:
         below = graph.op("Transpose", graph.op("Gather", minimums, indices, axis=1), perm=[*range(1, axes + 1), 0])
         rows = graph.op("Sub", rows, graph.op("Unsqueeze", below, last))
-    output: ir.Value = graph.op("Reshape", rows, graph.constant(np.array([*outer, width])))
-    return output
+    return graph.op("Reshape", rows, graph.constant(np.array([*outer, width])))
 
 
 def codes_looked_up(node: ir.Node) -> Codes | None:

@@ -11,7 +11,7 @@ for numbers that are no equal steps: NF4, FP4, MXFP4, NVFP4 and IQ4 in 4 bits, F
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -19,15 +19,13 @@ import numpy as np
 from intaglio.errors import GraphError
 from intaglio.plugins import operation_counts
 from intaglio.plugins.bit_packing import WORD, unpack, unpack_body
-from intaglio.plugins.contract import Operator
+from intaglio.plugins.contract import Attributes, Body, Inputs, Operator, Results, Shapes, Values
 from intaglio.plugins.group_matmul.signature import LARGEST_GROUP, LEVEL_BITS, SIGNATURE, smallest_group
 from intaglio.plugins.lut_matmul.spec import check_depth, check_width, product
-from intaglio.plugins.operator_inputs import Array, Given, Shape
+from intaglio.plugins.operator_inputs import Array, Shape
 
 if TYPE_CHECKING:
     import onnx_ir as ir
-
-    from intaglio.plugins.function_body import FunctionBody
 
 
 BLOCKS = (
@@ -44,7 +42,7 @@ class GroupMatMul(Operator):
 
     signature = SIGNATURE
 
-    def complete(self, attributes: Mapping[str, Any]) -> dict[str, Any]:
+    def complete(self, attributes: Attributes) -> dict[str, Any]:
         """Checked: K fills whole words, and groups fill K."""
         complete = super().complete(attributes)
         depth, size, least = complete["K"], complete["group_size"], smallest_group(complete["bits"])
@@ -56,7 +54,7 @@ class GroupMatMul(Operator):
             )
         return complete
 
-    def check(self, inputs: Sequence[Given | None], attributes: Mapping[str, Any]) -> None:
+    def check(self, inputs: Inputs, attributes: Attributes) -> None:
         """Check the numbers of words and groups against the attributes."""
         super().check(inputs, attributes)
         bits, depth = attributes["bits"], attributes["K"]
@@ -78,18 +76,16 @@ class GroupMatMul(Operator):
         assert x is not None
         return [product(x, group_weight(constants, attributes["bits"], attributes["group_size"]))]
 
-    def shapes(self, inputs: Sequence[Shape | None], attributes: Mapping[str, Any]) -> list[Shape]:
+    def shapes(self, inputs: Shapes, attributes: Attributes) -> list[Shape]:
         """[..., N]."""
         x, packed = inputs[0] or (None,), inputs[1] or (None,)
         return [(*x[:-1], packed[0])]
 
-    def operations(self, shapes: Sequence[Shape | None], attributes: Mapping[str, Any]) -> int:
+    def operations(self, shapes: Shapes, attributes: Attributes) -> int:
         """The operations of the product."""
         return operation_counts.product(self.shapes(shapes, attributes)[0], shapes[0])
 
-    def body(
-        self, graph: FunctionBody, inputs: Sequence[ir.Value | None], attributes: Mapping[str, Any]
-    ) -> list[ir.Value]:
+    def body(self, graph: Body, inputs: Values, attributes: Attributes) -> Results:
         """DequantizeLinear and MatMul, which ONNX Runtime fuses; else the weight by Sub and Mul."""
         x, packed, scales, zero_points, levels = inputs
         assert x is not None and packed is not None and scales is not None
@@ -116,7 +112,7 @@ class GroupMatMul(Operator):
 OPERATOR = GroupMatMul()
 
 
-def _dequantized(graph: FunctionBody, inputs: Sequence[ir.Value | None], bits: int, group_size: int) -> ir.Value | None:
+def _dequantized(graph: Body, inputs: Values, bits: int, group_size: int) -> ir.Value | None:
     """The weight [K, N] by DequantizeLinear of blocks; None unless all is constant and the blocks are `BLOCKS`."""
     _, packed, scales, zero_points, levels = inputs
     assert packed is not None
@@ -136,8 +132,7 @@ def _dequantized(graph: FunctionBody, inputs: Sequence[ir.Value | None], bits: i
     if middles.max() >= 2**bits:
         return None  # no number of as many bits
     blocks = graph.constant(factors.T, factors.dtype.type), graph.constant(middles.T, graph.small_integer(bits))
-    weight: ir.Value = graph.op("DequantizeLinear", numbers, *blocks, axis=0, block_size=group_size)
-    return weight
+    return graph.op("DequantizeLinear", numbers, *blocks, axis=0, block_size=group_size)
 
 
 def group_weight(constants: Sequence[Array | None], bits: int, group_size: int) -> Array:

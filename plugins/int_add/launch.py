@@ -2,15 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from typing import Any
-
 import numpy as np
 
-from intaglio.plugins.cuda.launching.geometry import Launch, Tensor, broadcast_length, elementwise, four_axes, product
+from intaglio.plugins.cuda.launching.geometry import (
+    Attributes,
+    Launch,
+    Tensors,
+    broadcast_length,
+    elementwise,
+    four_axes,
+    product,
+)
 
 
-def launch(inputs: Sequence[Tensor | None], attributes: Mapping[str, Any], sm: int) -> Launch:
+def launch(inputs: Tensors, attributes: Attributes, sm: int) -> Launch:
     """At most four axes; rows are all but the last."""
     x, y, *factors = (tensor for tensor in inputs if tensor)
     x_axes, y_axes = four_axes(x.shape, "IntAdd"), four_axes(y.shape, "IntAdd")

@@ -7,19 +7,24 @@ With multipliers below 2^30 each product stays within ±2^61, so the rounded sum
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from intaglio.plugins import integer_math
-from intaglio.plugins.contract import Operator, broadcast, integers, with_bits
+from intaglio.plugins.contract import (
+    Attributes,
+    Body,
+    Inputs,
+    Operator,
+    Results,
+    Shapes,
+    Values,
+    broadcast,
+    integers,
+    with_bits,
+)
 from intaglio.plugins.int_add.signature import SIGNATURE
-from intaglio.plugins.operator_inputs import Array, Given, Shape, check_channels
+from intaglio.plugins.operator_inputs import Array, Shape, check_channels
 from intaglio.plugins.requantize.spec import LIMITS
-
-if TYPE_CHECKING:
-    import onnx_ir as ir
-
-    from intaglio.plugins.function_body import FunctionBody
 
 
 class IntAdd(Operator):
@@ -27,7 +32,7 @@ class IntAdd(Operator):
 
     signature = SIGNATURE
 
-    def check(self, inputs: Sequence[Given | None], attributes: Mapping[str, Any]) -> None:
+    def check(self, inputs: Inputs, attributes: Attributes) -> None:
         """The factors are for the channels of the sum."""
         super().check(inputs, attributes)
         x, y = (None if each is None else each.shape for each in inputs[:2])
@@ -41,13 +46,11 @@ class IntAdd(Operator):
         total = integer_math.scaled_sum(x, x_multiplier, y, y_multiplier, shift)
         return [with_bits(integer_math.clip(total, LIMITS[bits]), bits)]
 
-    def shapes(self, inputs: Sequence[Shape | None], attributes: Mapping[str, Any]) -> list[Shape]:
+    def shapes(self, inputs: Shapes, attributes: Attributes) -> list[Shape]:
         """The common shape of x and y."""
         return [broadcast(inputs[0] or (), inputs[1] or ())]
 
-    def body(
-        self, graph: FunctionBody, inputs: Sequence[ir.Value | None], attributes: Mapping[str, Any]
-    ) -> list[ir.Value]:
+    def body(self, graph: Body, inputs: Values, attributes: Attributes) -> Results:
         """Two products, their sum, one rounded shift."""
         x, y, x_multiplier, y_multiplier, shift = (value for value in inputs if value is not None)
         bits = attributes["bits"]

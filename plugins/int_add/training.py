@@ -2,15 +2,10 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
-from intaglio.plugins.training_arithmetic import Attributes, Inputs, TrainingArithmetic
-
-if TYPE_CHECKING:
-    from torch import Tensor
+from intaglio.plugins.training_arithmetic import Attributes, Inputs, Outputs, TrainingArithmetic
 
 
-def straight_through(arithmetic: TrainingArithmetic, inputs: Inputs, attributes: Attributes) -> list[Tensor]:
+def straight_through(arithmetic: TrainingArithmetic, inputs: Inputs, attributes: Attributes) -> Outputs:
     """[sum]."""
     x, y, x_multiplier, y_multiplier, shift = inputs
     assert x_multiplier is not None and y_multiplier is not None and shift is not None

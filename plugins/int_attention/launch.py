@@ -2,11 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from typing import Any
-
 from intaglio.errors import EngineError
-from intaglio.plugins.cuda.launching.geometry import Launch, Tensor, blocks, constants, four_axes
+from intaglio.plugins.cuda.launching.geometry import Attributes, Launch, Tensors, blocks, constants, four_axes
 from intaglio.plugins.int_attention.spec import PACKED
 from intaglio.plugins.integer_math import exp_constants
 
@@ -14,7 +11,7 @@ QUERIES, THREADS = 64, 128  # of a block, as in kernel.cu
 DEPTHS = (32, 64, 128)  # for each there is a kernel; a smaller head counts as filled up with zeros
 
 
-def launch(inputs: Sequence[Tensor | None], attributes: Mapping[str, Any], sm: int) -> Launch:
+def launch(inputs: Tensors, attributes: Attributes, sm: int) -> Launch:
     """The depth of a head is a number, which chooses the kernel. Raises `EngineError` for one above 128."""
     query, key, _, *factors = inputs
     assert query is not None and key is not None

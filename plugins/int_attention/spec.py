@@ -11,21 +11,19 @@ rest. Scores need depth·2^14 < 2^31, with a bias depth·2^14 <= 2^30, to which 
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from intaglio.errors import GraphError
 from intaglio.plugins import integer_math, operation_counts
-from intaglio.plugins.contract import Operator, integers, with_bits
+from intaglio.plugins.contract import Attributes, Body, Inputs, Operator, Results, Shapes, Values, integers, with_bits
 from intaglio.plugins.int_attention.signature import SIGNATURE
-from intaglio.plugins.operator_inputs import Array, Given, Shape, check_channels
+from intaglio.plugins.operator_inputs import Array, Shape, check_channels
 
 if TYPE_CHECKING:
     import onnx_ir as ir
-
-    from intaglio.plugins.function_body import FunctionBody
 
 Integers = integer_math.Integers
 
@@ -44,7 +42,7 @@ class IntAttention(Operator):
 
     signature = SIGNATURE
 
-    def check(self, inputs: Sequence[Given | None], attributes: Mapping[str, Any]) -> None:
+    def check(self, inputs: Inputs, attributes: Attributes) -> None:
         """The channels divide into heads, and match the factors."""
         super().check(inputs, attributes)
         if inputs[6] is not None and inputs[5] is None:
@@ -81,20 +79,18 @@ class IntAttention(Operator):
         y = integer_math.requantize(joined, multiplier, shift)
         return [with_bits(integer_math.clip(y, integer_math.INT8), 8)]
 
-    def shapes(self, inputs: Sequence[Shape | None], attributes: Mapping[str, Any]) -> list[Shape]:
+    def shapes(self, inputs: Shapes, attributes: Attributes) -> list[Shape]:
         """The shape of the query."""
         *lengths, width = inputs[0] or (None,)
         if attributes["packed"]:
             width = width // PACKED if isinstance(width, int) else None
         return [(*lengths, width)]
 
-    def operations(self, shapes: Sequence[Shape | None], attributes: Mapping[str, Any]) -> int:
+    def operations(self, shapes: Shapes, attributes: Attributes) -> int:
         """Those of both products."""
         return operation_counts.attention(self.shapes(shapes, attributes)[0], shapes[1])
 
-    def body(
-        self, graph: FunctionBody, inputs: Sequence[ir.Value | None], attributes: Mapping[str, Any]
-    ) -> list[ir.Value]:
+    def body(self, graph: Body, inputs: Values, attributes: Attributes) -> Results:
         """Three matrix products, and the exponential as a table."""
         query, key, value, multiplier, shift, mask, bias = inputs
         assert query is not None and key is not None and value is not None
@@ -131,7 +127,7 @@ def _third(x: Integers, index: int) -> Integers:
     return thirds[index]
 
 
-def _thirds(graph: FunctionBody, packed: Sequence[ir.Value]) -> list[ir.Value]:
+def _thirds(graph: Body, packed: Sequence[ir.Value]) -> Results:
     """The same in the body; a value given more than once is split once."""
     thirds = {x: graph.split_channels(x, PACKED) for x in dict.fromkeys(packed)}
     return [thirds[x][index] for index, x in enumerate(packed)]

@@ -5,13 +5,13 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from intaglio.plugins.int_attention.spec import PACKED
-from intaglio.plugins.training_arithmetic import Attributes, Dual, Inputs, TrainingArithmetic
+from intaglio.plugins.training_arithmetic import Attributes, Dual, Inputs, Outputs, TrainingArithmetic
 
 if TYPE_CHECKING:
     from torch import Tensor
 
 
-def straight_through(arithmetic: TrainingArithmetic, inputs: Inputs, attributes: Attributes) -> list[Tensor]:
+def straight_through(arithmetic: TrainingArithmetic, inputs: Inputs, attributes: Attributes) -> Outputs:
     """[context]."""
     query, key, value, multiplier, shift, mask, bias = inputs
     assert query is not None and key is not None and value is not None

@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-
-from intaglio.plugins.kernel_check.case import Case
+from intaglio.plugins.kernel_check.case import Case, Cases
 from intaglio.plugins.kernel_check.inputs import Random, Sizes, factors, int32s
 
 
-def cases(sizes: Sizes, random: Random) -> Iterator[Case]:
+def cases(sizes: Sizes, random: Random) -> Cases:
     """One output scale, and one for each channel; channels that fill vectors and that do not."""
     attributes = {"scale": 5e-5, "out_scale": 0.025}  # x from -3.3 to 3.3
     for channels in (sizes.inner, sizes.inner - 1):

@@ -2,14 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from typing import Any
-
-from intaglio.plugins.cuda.launching.geometry import Launch, Tensor, constants, elementwise, product
+from intaglio.plugins.cuda.launching.geometry import Attributes, Launch, Tensors, constants, elementwise, product
 from intaglio.plugins.integer_math import gelu_constants
 
 
-def launch(inputs: Sequence[Tensor | None], attributes: Mapping[str, Any], sm: int) -> Launch:
+def launch(inputs: Tensors, attributes: Attributes, sm: int) -> Launch:
     """Rows are all axes but the last."""
     x, *factors = (tensor for tensor in inputs if tensor)
     curve = constants(gelu_constants(attributes["scale"], attributes["out_scale"]))

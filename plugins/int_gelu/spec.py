@@ -7,18 +7,12 @@ spreads outliers into the rows of the next weight).
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from intaglio.plugins import integer_math
-from intaglio.plugins.contract import Operator, integers, with_bits
+from intaglio.plugins.contract import Attributes, Body, Inputs, Operator, Results, Values, integers, with_bits
 from intaglio.plugins.int_gelu.signature import SIGNATURE
-from intaglio.plugins.operator_inputs import Array, Given, Shape
-
-if TYPE_CHECKING:
-    import onnx_ir as ir
-
-    from intaglio.plugins.function_body import FunctionBody
+from intaglio.plugins.operator_inputs import Array
 
 
 class IntGelu(Operator):
@@ -26,7 +20,7 @@ class IntGelu(Operator):
 
     signature = SIGNATURE
 
-    def check(self, inputs: Sequence[Given | None], attributes: Mapping[str, Any]) -> None:
+    def check(self, inputs: Inputs, attributes: Attributes) -> None:
         """Both scales are in the range of the arithmetic."""
         super().check(inputs, attributes)
         integer_math.gelu_constants(attributes["scale"], attributes["out_scale"])
@@ -44,13 +38,7 @@ class IntGelu(Operator):
         )
         return [with_bits(integer_math.clip(y, integer_math.INT8), 8)]
 
-    def shapes(self, inputs: Sequence[Shape | None], attributes: Mapping[str, Any]) -> list[Shape]:
-        """The shape of x."""
-        return [inputs[0] or ()]
-
-    def body(
-        self, graph: FunctionBody, inputs: Sequence[ir.Value | None], attributes: Mapping[str, Any]
-    ) -> list[ir.Value]:
+    def body(self, graph: Body, inputs: Values, attributes: Attributes) -> Results:
         """The same steps, the polynomial as a table."""
         x, multiplier, shift = inputs
         assert x is not None

@@ -2,16 +2,11 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
 from intaglio.plugins import integer_math
-from intaglio.plugins.training_arithmetic import Attributes, Inputs, TrainingArithmetic
-
-if TYPE_CHECKING:
-    from torch import Tensor
+from intaglio.plugins.training_arithmetic import Attributes, Inputs, Outputs, TrainingArithmetic
 
 
-def straight_through(arithmetic: TrainingArithmetic, inputs: Inputs, attributes: Attributes) -> list[Tensor]:
+def straight_through(arithmetic: TrainingArithmetic, inputs: Inputs, attributes: Attributes) -> Outputs:
     """[y]."""
     x, multiplier, shift = inputs
     constants = integer_math.gelu_constants(attributes["scale"], attributes["out_scale"])

@@ -2,15 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-
 import numpy as np
 
-from intaglio.plugins.kernel_check.case import Case
+from intaglio.plugins.kernel_check.case import Case, Cases
 from intaglio.plugins.kernel_check.inputs import Random, Sizes, factors, int8s, int32s
 
 
-def cases(sizes: Sizes, random: Random) -> Iterator[Case]:
+def cases(sizes: Sizes, random: Random) -> Cases:
     """With and without a residual of either dtype, one output scale, and one for each channel."""
     attributes = {"scale": 1e-4, "weight_scale": 2.0**-14, "bias_scale": 2.0**-16, "out_scale": 0.03, "epsilon": 1e-12}
     for channels in (sizes.width, sizes.width - 1):

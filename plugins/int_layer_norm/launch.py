@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
 from dataclasses import replace
-from typing import Any
 
 import numpy as np
 
 from intaglio.errors import EngineError
-from intaglio.plugins.cuda.launching.geometry import Launch, Length, Tensor, blocks, constants, product
+from intaglio.plugins.cuda.launching.geometry import Attributes, Launch, Length, Tensors, blocks, constants, product
 from intaglio.plugins.integer_math import layer_norm_constants
 
 ROWS, THREADS = 4, 128  # of a block, as in kernel.cu
@@ -17,7 +15,7 @@ LEAST_SHIFT = 2  # LEAST of cuda/rounding.cuh
 EXPONENT_BIAS = 1024  # as in kernel.cu: with it no exponent of a float32 epsilon is negative
 
 
-def launch(inputs: Sequence[Tensor | None], attributes: Mapping[str, Any], sm: int) -> Launch:
+def launch(inputs: Tensors, attributes: Attributes, sm: int) -> Launch:
     """Rows are all axes of x but the last; the channels are a number, as the constants depend on it.
 
     The kernel is chosen by the inputs given: a residual, and factors from wide to y. Raises `EngineError` for scales of

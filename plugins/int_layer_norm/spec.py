@@ -11,24 +11,18 @@ With a residual, x is first replaced by the 16-bit sum that IntAdd gives of the 
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING, Any
+from collections.abc import Sequence
+from typing import Any
 
 import numpy as np
 
 from intaglio.errors import GraphError
 from intaglio.plugins import integer_math
-from intaglio.plugins.contract import Operator, integers, with_bits
+from intaglio.plugins.contract import Attributes, Body, Inputs, Operator, Results, Shapes, Values, integers, with_bits
 from intaglio.plugins.int_add.spec import IntAdd
 from intaglio.plugins.int_layer_norm.signature import SIGNATURE
 from intaglio.plugins.integer_math import LayerNormConstants
-from intaglio.plugins.operator_inputs import Array, Given, Shape
-
-if TYPE_CHECKING:
-    import onnx_ir as ir
-
-    from intaglio.plugins.function_body import FunctionBody
-
+from intaglio.plugins.operator_inputs import Array, Shape
 
 SUM = IntAdd()
 SUM_ATTRIBUTES = {"bits": 16}
@@ -44,11 +38,11 @@ class IntLayerNorm(Operator):
 
     signature = SIGNATURE
 
-    def constants(self, channels: int, attributes: Mapping[str, Any]) -> LayerNormConstants:
+    def constants(self, channels: int, attributes: Attributes) -> LayerNormConstants:
         """The constants of the kernels. Raises `GraphError` for scales or channels out of range."""
         return integer_math.layer_norm_constants(channels, **attributes)
 
-    def check(self, inputs: Sequence[Given | None], attributes: Mapping[str, Any]) -> None:
+    def check(self, inputs: Inputs, attributes: Attributes) -> None:
         """Scales are in the range of the arithmetic; a residual has the shape of x."""
         super().check(inputs, attributes)
         x, weight, residual = inputs[0], inputs[1], inputs[5]
@@ -77,13 +71,11 @@ class IntLayerNorm(Operator):
         )
         return [with_bits(integer_math.clip(y, integer_math.INT8), 8), with_bits(wide, 16)]
 
-    def shapes(self, inputs: Sequence[Shape | None], attributes: Mapping[str, Any]) -> list[Shape]:
+    def shapes(self, inputs: Shapes, attributes: Attributes) -> list[Shape]:
         """Both with the shape of x."""
         return [inputs[0] or ()] * 2
 
-    def body(
-        self, graph: FunctionBody, inputs: Sequence[ir.Value | None], attributes: Mapping[str, Any]
-    ) -> list[ir.Value]:
+    def body(self, graph: Body, inputs: Values, attributes: Attributes) -> Results:
         """The same steps; the weight defines the channels, and must have a fixed shape."""
         x, weight, bias, multiplier, shift, *residual = inputs
         if residual[0] is not None:

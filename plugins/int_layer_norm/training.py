@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import TYPE_CHECKING
 
 import numpy as np
 
@@ -11,13 +10,18 @@ from intaglio.plugins import integer_math
 from intaglio.plugins.int_add.training import straight_through as add
 from intaglio.plugins.int_layer_norm.spec import SUM_ATTRIBUTES
 from intaglio.plugins.operator_inputs import Array
-from intaglio.plugins.training_arithmetic import WIDE_LIMIT, Attributes, Dual, Inputs, Parameter, TrainingArithmetic
+from intaglio.plugins.training_arithmetic import (
+    WIDE_LIMIT,
+    Attributes,
+    Dual,
+    Inputs,
+    Outputs,
+    Parameter,
+    TrainingArithmetic,
+)
 
-if TYPE_CHECKING:
-    from torch import Tensor
 
-
-def straight_through(arithmetic: TrainingArithmetic, inputs: Inputs, attributes: Attributes) -> list[Tensor]:
+def straight_through(arithmetic: TrainingArithmetic, inputs: Inputs, attributes: Attributes) -> Outputs:
     """[y, wide]."""
     x, weight, bias, multiplier, shift, *residual = inputs
     if residual[0] is not None:

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from intaglio.plugins.kernel_check.case import Array, Case
+from intaglio.plugins.kernel_check.case import Array, Case, Cases
 from intaglio.plugins.kernel_check.inputs import Random, Sizes, factors, int8s, int32s
 
 
-def cases(sizes: Sizes, random: Random) -> Iterator[Case]:
+def cases(sizes: Sizes, random: Random) -> Cases:
     """Every epilogue; a feed-forward layer, the same with odd lengths, and the columns of a vocabulary."""
     epilogues = ((8, ""), (8, "gelu"), (16, ""), (32, ""))
     for bits, activation in epilogues:

@@ -14,10 +14,16 @@ Measured on an H100 (132), both shapes in microseconds, narrow first: 768 x 768,
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from typing import Any
-
-from intaglio.plugins.cuda.launching.geometry import Launch, Length, Tensor, at_least_1, blocks, choose, product
+from intaglio.plugins.cuda.launching.geometry import (
+    Attributes,
+    Launch,
+    Length,
+    Tensors,
+    at_least_1,
+    blocks,
+    choose,
+    product,
+)
 from intaglio.plugins.int_linear.spec import gelu_constants
 
 THREADS = 128  # as in cuda/gemm.cuh
@@ -25,7 +31,7 @@ WIDE, NARROW = (64, 128), (16, 32)  # rows and columns of a tile, as there
 MOST = 32  # wide blocks that narrow ones take the place of
 
 
-def launch(inputs: Sequence[Tensor | None], attributes: Mapping[str, Any], sm: int) -> Launch:
+def launch(inputs: Tensors, attributes: Attributes, sm: int) -> Launch:
     """Rows are all axes of x but the last; the kernel is chosen by bits, activation, and the factors given."""
     x, weight, _, *factors = inputs
     assert x is not None and weight is not None

@@ -12,22 +12,17 @@ The sum is exact in int32 for up to 131071 rows of weight, less what the bias ta
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING, Any
+from collections.abc import Sequence
+from typing import Any
 
 import numpy as np
 
 from intaglio.errors import GraphError
 from intaglio.plugins import integer_math, operation_counts
-from intaglio.plugins.contract import Operator, integers, with_bits
+from intaglio.plugins.contract import Attributes, Body, Inputs, Operator, Results, Shapes, Values, integers, with_bits
 from intaglio.plugins.int_linear.signature import SIGNATURE
 from intaglio.plugins.operator_inputs import Array, Given, Shape
 from intaglio.plugins.requantize.spec import LIMITS
-
-if TYPE_CHECKING:
-    import onnx_ir as ir
-
-    from intaglio.plugins.function_body import FunctionBody
 
 
 class IntLinear(Operator):
@@ -35,7 +30,7 @@ class IntLinear(Operator):
 
     signature = SIGNATURE
 
-    def complete(self, attributes: Mapping[str, Any]) -> dict[str, Any]:
+    def complete(self, attributes: Attributes) -> dict[str, Any]:
         """Checked: an activation gives 8 bits."""
         complete = super().complete(attributes)
         if complete["activation"] and complete["bits"] != 8:
@@ -44,7 +39,7 @@ class IntLinear(Operator):
             )
         return complete
 
-    def check(self, inputs: Sequence[Given | None], attributes: Mapping[str, Any]) -> None:
+    def check(self, inputs: Inputs, attributes: Attributes) -> None:
         """Other results than the accumulator need their factors; scales are in the range of the arithmetic."""
         super().check(inputs, attributes)
         check_factors(self.name, inputs[3], attributes)
@@ -57,18 +52,16 @@ class IntLinear(Operator):
         accumulator = x @ weight + bias
         return [finish(accumulator, inputs[3:], attributes)]
 
-    def shapes(self, inputs: Sequence[Shape | None], attributes: Mapping[str, Any]) -> list[Shape]:
+    def shapes(self, inputs: Shapes, attributes: Attributes) -> list[Shape]:
         """[..., N]."""
         x, weight = inputs[0] or (), inputs[1] or (None,)
         return [(*x[:-1], weight[-1])]
 
-    def operations(self, shapes: Sequence[Shape | None], attributes: Mapping[str, Any]) -> int:
+    def operations(self, shapes: Shapes, attributes: Attributes) -> int:
         """Those of the product."""
         return operation_counts.product(self.shapes(shapes, attributes)[0], shapes[0])
 
-    def body(
-        self, graph: FunctionBody, inputs: Sequence[ir.Value | None], attributes: Mapping[str, Any]
-    ) -> list[ir.Value]:
+    def body(self, graph: Body, inputs: Values, attributes: Attributes) -> Results:
         """MatMulInteger, and the epilogue."""
         x, weight, bias, multiplier, shift, out_multiplier, out_shift = inputs
         assert x is not None and weight is not None and bias is not None
@@ -90,20 +83,20 @@ class IntLinear(Operator):
 OPERATOR = IntLinear()
 
 
-def check_factors(name: str, multiplier: Given | None, attributes: Mapping[str, Any]) -> None:
+def check_factors(name: str, multiplier: Given | None, attributes: Attributes) -> None:
     """Raise `GraphError` where the factors of a matrix product are left out and `bits` needs them."""
     if attributes["bits"] != 32 and multiplier is None:
         bits = attributes["bits"]
         raise GraphError(f"{name}: bits={bits} needs the inputs multiplier and shift. Give both, or bits=32.")
 
 
-def gelu_constants(attributes: Mapping[str, Any]) -> integer_math.GeluConstants:
+def gelu_constants(attributes: Attributes) -> integer_math.GeluConstants:
     """Those of the epilogue, whose input lies at the inner scale already."""
     inner = integer_math.gelu_inner_scale(attributes["out_scale"])
     return integer_math.gelu_constants(inner, attributes["out_scale"])
 
 
-def finish(accumulator: integer_math.Integers, given: Sequence[Array | None], attributes: Mapping[str, Any]) -> Array:
+def finish(accumulator: integer_math.Integers, given: Sequence[Array | None], attributes: Attributes) -> Array:
     """The epilogue of an int32 accumulator; `given` are multiplier, shift, out_multiplier, out_shift."""
     bits = attributes["bits"]
     if accumulator.size and not -(2**31) <= accumulator.min() <= accumulator.max() < 2**31:

@@ -13,6 +13,7 @@ from intaglio.plugins.training_arithmetic import (
     Attributes,
     Dual,
     Inputs,
+    Outputs,
     Parameter,
     TrainingArithmetic,
 )
@@ -21,7 +22,7 @@ if TYPE_CHECKING:
     from torch import Tensor
 
 
-def straight_through(arithmetic: TrainingArithmetic, inputs: Inputs, attributes: Attributes) -> list[Tensor]:
+def straight_through(arithmetic: TrainingArithmetic, inputs: Inputs, attributes: Attributes) -> Outputs:
     """[y]."""
     x, weight = inputs[:2]
     assert x is not None and weight is not None

@@ -2,15 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from typing import Any
-
-from intaglio.plugins.cuda.launching.geometry import Launch, Tensor, blocks, broadcast_length, four_axes, product
+from intaglio.plugins.cuda.launching.geometry import (
+    Attributes,
+    Launch,
+    Tensors,
+    blocks,
+    broadcast_length,
+    four_axes,
+    product,
+)
 
 TILE_ROWS, TILE_COLUMNS, THREADS = 64, 128, 128  # wide ones, as in cuda/gemm.cuh
 
 
-def launch(inputs: Sequence[Tensor | None], attributes: Mapping[str, Any], sm: int) -> Launch:
+def launch(inputs: Tensors, attributes: Attributes, sm: int) -> Launch:
     """At most four axes, unless b is one matrix: then a is one as well, of all rows."""
     a, b, *factors = (tensor for tensor in inputs if tensor)
     rows = a.shape[-2] if len(b.shape) > 2 else product(a.shape[:-1])

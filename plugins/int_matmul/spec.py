@@ -5,19 +5,13 @@ bits=32: a·b in int32;  bits=16 or 8: clip(round(a·b·multiplier / 2^shift))
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from intaglio.plugins import operation_counts
-from intaglio.plugins.contract import Operator, broadcast, integers
+from intaglio.plugins.contract import Attributes, Body, Inputs, Operator, Results, Shapes, Values, broadcast, integers
 from intaglio.plugins.int_linear.spec import check_factors, finish
 from intaglio.plugins.int_matmul.signature import SIGNATURE
-from intaglio.plugins.operator_inputs import Array, Given, Shape
-
-if TYPE_CHECKING:
-    import onnx_ir as ir
-
-    from intaglio.plugins.function_body import FunctionBody
+from intaglio.plugins.operator_inputs import Array, Shape
 
 
 class IntMatMul(Operator):
@@ -25,7 +19,7 @@ class IntMatMul(Operator):
 
     signature = SIGNATURE
 
-    def check(self, inputs: Sequence[Given | None], attributes: Mapping[str, Any]) -> None:
+    def check(self, inputs: Inputs, attributes: Attributes) -> None:
         """Other results than the accumulator need their factors."""
         super().check(inputs, attributes)
         check_factors(self.name, inputs[2], attributes)
@@ -35,18 +29,16 @@ class IntMatMul(Operator):
         a, b = map(integers, inputs[:2])
         return [finish(a @ b, [*inputs[2:], None, None], {**attributes, "activation": ""})]
 
-    def shapes(self, inputs: Sequence[Shape | None], attributes: Mapping[str, Any]) -> list[Shape]:
+    def shapes(self, inputs: Shapes, attributes: Attributes) -> list[Shape]:
         """[..., M, N]."""
         a, b = inputs[0] or (None, None), inputs[1] or (None, None)
         return [(*broadcast(a[:-2], b[:-2]), a[-2], b[-1])]
 
-    def operations(self, shapes: Sequence[Shape | None], attributes: Mapping[str, Any]) -> int:
+    def operations(self, shapes: Shapes, attributes: Attributes) -> int:
         """Those of the product."""
         return operation_counts.product(self.shapes(shapes, attributes)[0], shapes[0])
 
-    def body(
-        self, graph: FunctionBody, inputs: Sequence[ir.Value | None], attributes: Mapping[str, Any]
-    ) -> list[ir.Value]:
+    def body(self, graph: Body, inputs: Values, attributes: Attributes) -> Results:
         """MatMulInteger, and the requantisation."""
         a, b, multiplier, shift = inputs
         assert a is not None and b is not None

@@ -2,16 +2,11 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
 from intaglio.plugins.int_linear.training import finish
-from intaglio.plugins.training_arithmetic import Attributes, Inputs, TrainingArithmetic
-
-if TYPE_CHECKING:
-    from torch import Tensor
+from intaglio.plugins.training_arithmetic import Attributes, Inputs, Outputs, TrainingArithmetic
 
 
-def straight_through(arithmetic: TrainingArithmetic, inputs: Inputs, attributes: Attributes) -> list[Tensor]:
+def straight_through(arithmetic: TrainingArithmetic, inputs: Inputs, attributes: Attributes) -> Outputs:
     """[y]."""
     a, b = inputs[:2]
     assert a is not None and b is not None

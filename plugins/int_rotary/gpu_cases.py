@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-
-from intaglio.plugins.kernel_check.case import Case
+from intaglio.plugins.kernel_check.case import Case, Cases
 from intaglio.plugins.kernel_check.inputs import Random, Sizes, factors, int32s
 
 
-def cases(sizes: Sizes, random: Random) -> Iterator[Case]:
+def cases(sizes: Sizes, random: Random) -> Cases:
     """Halves that fill vectors and that do not."""
     for half in (32, 10):
         heads = max(sizes.width // half // 2, 1)

@@ -9,22 +9,16 @@ with cosines and sines in Q14. x is limited to 16 bits, and they to ±1, so a' a
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 
 from intaglio.errors import GraphError
 from intaglio.plugins import integer_math
-from intaglio.plugins.contract import Operator, integers, with_bits
+from intaglio.plugins.contract import Attributes, Body, Inputs, Operator, Results, Shapes, Values, integers, with_bits
 from intaglio.plugins.int_attention.spec import MAXIMUM_HEADS
 from intaglio.plugins.int_rotary.signature import SIGNATURE
-from intaglio.plugins.operator_inputs import Array, Given, Shape
-
-if TYPE_CHECKING:
-    import onnx_ir as ir
-
-    from intaglio.plugins.function_body import FunctionBody
+from intaglio.plugins.operator_inputs import Array, Shape
 
 
 class IntRotary(Operator):
@@ -32,7 +26,7 @@ class IntRotary(Operator):
 
     signature = SIGNATURE
 
-    def check(self, inputs: Sequence[Given | None], attributes: Mapping[str, Any]) -> None:
+    def check(self, inputs: Inputs, attributes: Attributes) -> None:
         """The channels divide into heads, and these into two halves of as many channels as the tables."""
         super().check(inputs, attributes)
         heads = attributes["num_heads"]
@@ -54,20 +48,18 @@ class IntRotary(Operator):
         y = integer_math.requantize(turned, multiplier, shift)
         return [with_bits(integer_math.clip(y, integer_math.INT8), 8)]
 
-    def shapes(self, inputs: Sequence[Shape | None], attributes: Mapping[str, Any]) -> list[Shape]:
+    def shapes(self, inputs: Shapes, attributes: Attributes) -> list[Shape]:
         """The shape of x."""
         return [inputs[0] or (None, None, None)]
 
-    def body(
-        self, graph: FunctionBody, inputs: Sequence[ir.Value | None], attributes: Mapping[str, Any]
-    ) -> list[ir.Value]:
+    def body(self, graph: Body, inputs: Values, attributes: Attributes) -> Results:
         """Four products, and one rounded shift."""
         x, cosine, sine, multiplier, shift = inputs
         assert x is not None and cosine is not None and sine is not None
         assert multiplier is not None and shift is not None
         heads = graph.split_heads(x, attributes["num_heads"], (0, 1, 2, 3))
         limited = graph.clip(graph.wide(heads), integer_math.INT16)
-        first, second = graph.op("Split", limited, outputs=2, axis=3, num_outputs=2)
+        first, second = graph.split(limited, 2, axis=3)
         c, s = (
             graph.op("Unsqueeze", graph.clip(graph.wide(table), integer_math.UNIT), graph.constant(np.array([1])))
             for table in (cosine, sine)

@@ -5,13 +5,13 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from intaglio.plugins import integer_math
-from intaglio.plugins.training_arithmetic import Attributes, Dual, Inputs, TrainingArithmetic
+from intaglio.plugins.training_arithmetic import Attributes, Dual, Inputs, Outputs, TrainingArithmetic
 
 if TYPE_CHECKING:
     from torch import Tensor
 
 
-def straight_through(arithmetic: TrainingArithmetic, inputs: Inputs, attributes: Attributes) -> list[Tensor]:
+def straight_through(arithmetic: TrainingArithmetic, inputs: Inputs, attributes: Attributes) -> Outputs:
     """[y]."""
     x, cosine, sine, multiplier, shift = inputs
     assert cosine is not None and sine is not None and multiplier is not None and shift is not None

@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-
 from intaglio.plugins.integer_math import MAX_ROW
-from intaglio.plugins.kernel_check.case import Case
+from intaglio.plugins.kernel_check.case import Case, Cases
 from intaglio.plugins.kernel_check.inputs import Random, Sizes, int32s
 
 
-def cases(sizes: Sizes, random: Random) -> Iterator[Case]:
+def cases(sizes: Sizes, random: Random) -> Cases:
     """Rows of keys, with and without a mask for all heads and queries; the longest row."""
     attributes = {"scale": 3e-4, "out_scale": 1 / 2048}  # x from -20 to 20: the largest of 768 is some 0.05
     for keys in (sizes.width, sizes.width - 1):

@@ -2,16 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from typing import Any
-
-from intaglio.plugins.cuda.launching.geometry import Launch, Tensor, blocks, constants, four_axes, product
+from intaglio.plugins.cuda.launching.geometry import Attributes, Launch, Tensors, blocks, constants, four_axes, product
 from intaglio.plugins.integer_math import exp_constants, softmax_constants
 
 ROWS, THREADS = 4, 128  # of a block, as in kernel.cu
 
 
-def launch(inputs: Sequence[Tensor | None], attributes: Mapping[str, Any], sm: int) -> Launch:
+def launch(inputs: Tensors, attributes: Attributes, sm: int) -> Launch:
     """Rows are all axes but the last; with a mask at most four axes."""
     x, *masks = (tensor for tensor in inputs if tensor)
     rows = product(x.shape[:-1])

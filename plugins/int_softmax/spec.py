@@ -6,20 +6,14 @@ limit: at 1/127 an entry below 1/254 is 0, so rows of 256 equal entries vanish. 
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 
 from intaglio.plugins import integer_math
-from intaglio.plugins.contract import Operator, integers, with_bits
+from intaglio.plugins.contract import Attributes, Body, Inputs, Operator, Results, Values, integers, with_bits
 from intaglio.plugins.int_softmax.signature import SIGNATURE
-from intaglio.plugins.operator_inputs import Array, Given, Shape
-
-if TYPE_CHECKING:
-    import onnx_ir as ir
-
-    from intaglio.plugins.function_body import FunctionBody
+from intaglio.plugins.operator_inputs import Array
 
 
 class IntSoftmax(Operator):
@@ -27,7 +21,7 @@ class IntSoftmax(Operator):
 
     signature = SIGNATURE
 
-    def check(self, inputs: Sequence[Given | None], attributes: Mapping[str, Any]) -> None:
+    def check(self, inputs: Inputs, attributes: Attributes) -> None:
         """Both scales are in the range of the arithmetic."""
         super().check(inputs, attributes)
         integer_math.exp_constants(attributes["scale"])
@@ -40,13 +34,7 @@ class IntSoftmax(Operator):
         p = integer_math.masked_exp(x, mask, integer_math.exp_constants(attributes["scale"]))
         return [with_bits(integer_math.softmax_rescale(p, attributes["out_scale"]), 8)]
 
-    def shapes(self, inputs: Sequence[Shape | None], attributes: Mapping[str, Any]) -> list[Shape]:
-        """The shape of x."""
-        return [inputs[0] or ()]
-
-    def body(
-        self, graph: FunctionBody, inputs: Sequence[ir.Value | None], attributes: Mapping[str, Any]
-    ) -> list[ir.Value]:
+    def body(self, graph: Body, inputs: Values, attributes: Attributes) -> Results:
         """The same steps, the exponential as a table."""
         x, mask = inputs
         assert x is not None

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
 
@@ -30,6 +31,9 @@ class Case:
         named = zip(OPS[self.operator].inputs, self.inputs, strict=False)
         arrays = [f"{spec.name} {array.dtype}{list(array.shape)}" for spec, array in named if array is not None]
         return ", ".join([*arrays, *(f"{name}={value}" for name, value in self.attributes.items())])
+
+
+Cases = Iterator[Case]  # what `cases` in an operator's gpu_cases.py yields
 
 
 def folder_of(operator: str) -> str:

@@ -22,8 +22,7 @@ def node_model(case: Case, constants: bool = False) -> ir.Model:
         if constants and values:
             value.const_value = ir.tensor(array, name=spec.name)
         values.append(value)
-    made = [ir.convenience.convert_attribute(name, value) for name, value in case.attributes.items()]
-    node = ir.Node(DOMAIN, case.operator, values, made, num_outputs=case.outputs, name="node")
+    node = ir.node(case.operator, values, case.attributes, domain=DOMAIN, num_outputs=case.outputs, name="node")
     operator = OPS[case.operator]
     padded = operator.padded([None if array is None else array.shape for array in case.inputs])
     for value, output in zip(node.outputs, operator.outputs(padded, operator.complete(case.attributes)), strict=False):

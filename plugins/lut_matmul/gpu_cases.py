@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-
-from intaglio.plugins.kernel_check.case import Case
+from intaglio.plugins.kernel_check.case import Case, Cases
 from intaglio.plugins.kernel_check.inputs import Random, Sizes, codes, floats
 
 
-def cases(sizes: Sizes, random: Random) -> Iterator[Case]:
+def cases(sizes: Sizes, random: Random) -> Cases:
     """Every number of bits, tables of either dtype, float32, channels that fill no block, many rows, a vocabulary."""
     variants = ((4, "float16", "float16"), (3, "float16", "float32"), (2, "float16", "float16"))
     for bits, dtype, table in (*variants, (4, "float32", "float32")):

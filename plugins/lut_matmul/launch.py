@@ -2,13 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from typing import Any
-
-from intaglio.plugins.cuda.launching.geometry import Launch, Tensor
+from intaglio.plugins.cuda.launching.geometry import Attributes, Launch, Tensors
 from intaglio.plugins.cuda.packed_weights.geometry import packed_launch
 
 
-def launch(inputs: Sequence[Tensor | None], attributes: Mapping[str, Any], sm: int) -> Launch:
+def launch(inputs: Tensors, attributes: Attributes, sm: int) -> Launch:
     """Rows are all axes of x but the last; the kernel is chosen by x's dtype and bits. `activation_bits` is CPUs'."""
     return packed_launch("lut_matmul", inputs, attributes, sm)

@@ -11,8 +11,7 @@ exactly; others are rounded to 16 bits with `activation_bits=16`, and computed w
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -20,14 +19,9 @@ import numpy.typing as npt
 from intaglio.errors import GraphError
 from intaglio.plugins import operation_counts
 from intaglio.plugins.bit_packing import WORD, unpack, unpack_body
-from intaglio.plugins.contract import Operator
+from intaglio.plugins.contract import Attributes, Body, Inputs, Operator, Results, Shapes, Values
 from intaglio.plugins.lut_matmul.signature import SIGNATURE
 from intaglio.plugins.operator_inputs import Array, Given, Shape
-
-if TYPE_CHECKING:
-    import onnx_ir as ir
-
-    from intaglio.plugins.function_body import FunctionBody
 
 LARGEST_K = 1 << 30  # limit of the kernels, whose sizes in bytes have 64 bits
 
@@ -37,13 +31,13 @@ class LutMatMul(Operator):
 
     signature = SIGNATURE
 
-    def complete(self, attributes: Mapping[str, Any]) -> dict[str, Any]:
+    def complete(self, attributes: Attributes) -> dict[str, Any]:
         """Checked: K fills whole words."""
         complete = super().complete(attributes)
         check_depth(self.name, complete["K"])
         return complete
 
-    def check(self, inputs: Sequence[Given | None], attributes: Mapping[str, Any]) -> None:
+    def check(self, inputs: Inputs, attributes: Attributes) -> None:
         """Check the numbers of words and table entries against K and bits."""
         super().check(inputs, attributes)
         bits, depth = attributes["bits"], attributes["K"]
@@ -57,18 +51,16 @@ class LutMatMul(Operator):
         assert x is not None and packed is not None and lut is not None
         return [product(x, table_weight(packed.view(np.int32), lut, attributes["bits"]))]
 
-    def shapes(self, inputs: Sequence[Shape | None], attributes: Mapping[str, Any]) -> list[Shape]:
+    def shapes(self, inputs: Shapes, attributes: Attributes) -> list[Shape]:
         """[..., N]."""
         x, packed = inputs[0] or (None,), inputs[1] or (None,)
         return [(*x[:-1], packed[0])]
 
-    def operations(self, shapes: Sequence[Shape | None], attributes: Mapping[str, Any]) -> int:
+    def operations(self, shapes: Shapes, attributes: Attributes) -> int:
         """The operations of the product."""
         return operation_counts.product(self.shapes(shapes, attributes)[0], shapes[0])
 
-    def body(
-        self, graph: FunctionBody, inputs: Sequence[ir.Value | None], attributes: Mapping[str, Any]
-    ) -> list[ir.Value]:
+    def body(self, graph: Body, inputs: Values, attributes: Attributes) -> Results:
         """The weight by GatherElements, and MatMul."""
         import onnx_ir as ir
 

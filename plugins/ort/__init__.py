@@ -18,17 +18,6 @@ from intaglio.plugins.micro_kernels.micro_kernel import GROUP_LEVELS, MicroKerne
 if TYPE_CHECKING:
     import onnxruntime
 
-__all__ = [
-    "cpu",
-    "instruction_set",
-    "library",
-    "operators",
-    "register",
-    "select_kernel",
-    "select_kernels",
-    "supported_instruction_sets",
-]
-
 
 def library() -> Path | None:
     """The path of the compiled library, or None if intaglio was installed without a compiler."""

@@ -2,16 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from typing import Any
-
-from intaglio.plugins.cuda.launching.geometry import Launch, Tensor, blocks, product
+from intaglio.plugins.cuda.launching.geometry import Attributes, Launch, Tensors, blocks, product
 from intaglio.plugins.quantize_cache.slots import GROUP
 
 THREADS = 128  # as in kernel.cu
 
 
-def launch(inputs: Sequence[Tensor | None], attributes: Mapping[str, Any], sm: int) -> Launch:
+def launch(inputs: Tensors, attributes: Attributes, sm: int) -> Launch:
     """Rows are all axes but the last."""
     (x,) = inputs
     assert x is not None

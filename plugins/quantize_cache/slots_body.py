@@ -53,8 +53,7 @@ def quantized(graph: FunctionBody, x: ir.Value, bits: int) -> ir.Value:
             codes.append(_byte(graph, graph.add(low, graph.multiply(high, 16.0))))
             zeros.append(_byte(graph, graph.choose(usable, zero, 0.0)))
         scales.append(pair)
-    output: ir.Value = graph.op("Concat", *codes, *scales, *zeros, axis=-1)
-    return output
+    return graph.op("Concat", *codes, *scales, *zeros, axis=-1)
 
 
 def dequantized(graph: FunctionBody, slots: ir.Value, depth: int, bits: int) -> ir.Value:
@@ -78,8 +77,7 @@ def dequantized(graph: FunctionBody, slots: ir.Value, depth: int, bits: int) -> 
             zero = _signed(graph, _columns(graph, floats, [first + 2 * groups + group]))
             code = graph.add(_columns(graph, both, range(count)), zero)
         parts.append(graph.multiply(scale, code))
-    output: ir.Value = graph.op("Concat", *parts, axis=-1)
-    return output
+    return graph.op("Concat", *parts, axis=-1)
 
 
 def _scale(graph: FunctionBody, wanted: ir.Value, finite: ir.Value) -> tuple[ir.Value, ir.Value, ir.Value]:
@@ -105,8 +103,7 @@ def _scale(graph: FunctionBody, wanted: ir.Value, finite: ir.Value) -> tuple[ir.
 
 def _factor(graph: FunctionBody, exponent: ir.Value) -> ir.Value:
     """FACTORS[exponent]."""
-    output: ir.Value = graph.op("Gather", graph.constant(FACTORS, np.float32), exponent)
-    return output
+    return graph.op("Gather", graph.constant(FACTORS, np.float32), exponent)
 
 
 def _type(name: str) -> ir.DataType:
@@ -117,8 +114,7 @@ def _type(name: str) -> ir.DataType:
 
 def _columns(graph: FunctionBody, x: ir.Value, indices: Any) -> ir.Value:
     """Entries of the last axis."""
-    output: ir.Value = graph.op("Gather", x, graph.constant(np.array([*indices])), axis=-1)
-    return output
+    return graph.op("Gather", x, graph.constant(np.array([*indices])), axis=-1)
 
 
 def _over(graph: FunctionBody, x: ir.Value, divisor: ir.Value | float) -> ir.Value:

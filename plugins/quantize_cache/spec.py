@@ -5,22 +5,16 @@ CachedAttention reads such slots; `slots.py` describes their bytes.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 
 from intaglio.errors import GraphError
-from intaglio.plugins.contract import Operator
-from intaglio.plugins.operator_inputs import Array, Given, Shape
+from intaglio.plugins.contract import Attributes, Body, Inputs, Operator, Results, Shapes, Values
+from intaglio.plugins.operator_inputs import Array, Shape
 from intaglio.plugins.quantize_cache.signature import SIGNATURE
 from intaglio.plugins.quantize_cache.slots import quantize, slot_bytes
 from intaglio.plugins.quantize_cache.slots_body import quantized
-
-if TYPE_CHECKING:
-    import onnx_ir as ir
-
-    from intaglio.plugins.function_body import FunctionBody
 
 
 class QuantizeCache(Operator):
@@ -28,7 +22,7 @@ class QuantizeCache(Operator):
 
     signature = SIGNATURE
 
-    def check(self, inputs: Sequence[Given | None], attributes: Mapping[str, Any]) -> None:
+    def check(self, inputs: Inputs, attributes: Attributes) -> None:
         """A row has at least one channel."""
         super().check(inputs, attributes)
         if inputs[0] is not None and inputs[0].shape is not None and inputs[0].shape[-1] == 0:
@@ -38,14 +32,12 @@ class QuantizeCache(Operator):
         """[slots]: uint8 [..., slot_bytes]."""
         return [quantize(np.asarray(inputs[0]), attributes["bits"])]
 
-    def shapes(self, inputs: Sequence[Shape | None], attributes: Mapping[str, Any]) -> list[Shape]:
+    def shapes(self, inputs: Shapes, attributes: Attributes) -> list[Shape]:
         """The shape of x, with the bytes of a slot in place of the channels."""
         (*leading, depth) = inputs[0] or (None,)
         return [(*leading, slot_bytes(depth, attributes["bits"]) if isinstance(depth, int) else None)]
 
-    def body(
-        self, graph: FunctionBody, inputs: Sequence[ir.Value | None], attributes: Mapping[str, Any]
-    ) -> list[ir.Value]:
+    def body(self, graph: Body, inputs: Values, attributes: Attributes) -> Results:
         """Groups by a Gather; exponents of scales by comparisons with powers of two."""
         assert inputs[0] is not None
         return [quantized(graph, inputs[0], attributes["bits"])]

@@ -2,13 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from typing import Any
-
-from intaglio.plugins.cuda.launching.geometry import Launch, Tensor, elementwise, product
+from intaglio.plugins.cuda.launching.geometry import Attributes, Launch, Tensors, elementwise, product
 
 
-def launch(inputs: Sequence[Tensor | None], attributes: Mapping[str, Any], sm: int) -> Launch:
+def launch(inputs: Tensors, attributes: Attributes, sm: int) -> Launch:
     """Rows are all axes but the last."""
     x, multiplier, shift = (tensor for tensor in inputs if tensor)
     rows = product(x.shape[:-1])

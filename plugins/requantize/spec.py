@@ -7,18 +7,12 @@ The product of two 32-bit integers and the rounding are exact in 64 bits.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from intaglio.plugins import integer_math
-from intaglio.plugins.contract import Operator, integers, with_bits
-from intaglio.plugins.operator_inputs import Array, Shape
+from intaglio.plugins.contract import Attributes, Body, Operator, Results, Values, integers, with_bits
+from intaglio.plugins.operator_inputs import Array
 from intaglio.plugins.requantize.signature import SIGNATURE
-
-if TYPE_CHECKING:
-    import onnx_ir as ir
-
-    from intaglio.plugins.function_body import FunctionBody
 
 LIMITS = {8: integer_math.INT8, 16: integer_math.INT16}
 
@@ -34,13 +28,7 @@ class Requantize(Operator):
         bits = attributes["bits"]
         return [with_bits(integer_math.clip(integer_math.requantize(x, multiplier, shift), LIMITS[bits]), bits)]
 
-    def shapes(self, inputs: Sequence[Shape | None], attributes: Mapping[str, Any]) -> list[Shape]:
-        """The shape of x."""
-        return [inputs[0] or ()]
-
-    def body(
-        self, graph: FunctionBody, inputs: Sequence[ir.Value | None], attributes: Mapping[str, Any]
-    ) -> list[ir.Value]:
+    def body(self, graph: Body, inputs: Values, attributes: Attributes) -> Results:
         """One product and one rounded shift."""
         x, multiplier, shift = inputs
         assert x is not None and multiplier is not None and shift is not None

@@ -2,15 +2,10 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
-from intaglio.plugins.training_arithmetic import Attributes, Inputs, TrainingArithmetic
-
-if TYPE_CHECKING:
-    from torch import Tensor
+from intaglio.plugins.training_arithmetic import Attributes, Inputs, Outputs, TrainingArithmetic
 
 
-def straight_through(arithmetic: TrainingArithmetic, inputs: Inputs, attributes: Attributes) -> list[Tensor]:
+def straight_through(arithmetic: TrainingArithmetic, inputs: Inputs, attributes: Attributes) -> Outputs:
     """[y]."""
     x, multiplier, shift = inputs
     assert multiplier is not None and shift is not None

@@ -82,10 +82,10 @@ def prune(
     `UsageError`, `GraphError` if training diverges, `StorageError`; nothing is left at `output` then.
     """
     check_choices({"by": (by, METHODS), "schedule": (schedule, SCHEDULES), "dtype": (dtype or "float32", DTYPES)})
-    _check_numbers(
-        {"stages": stages, "steps": steps, "batch size": batch_size, "max tokens": max_tokens, "multiple": multiple},
-        fraction, learning_rate, seed,
-    )  # fmt: skip
+    counts = {"stages": stages, "steps": steps, "batch size": batch_size, "max tokens": max_tokens}
+    check_numbers(counts | {"multiple": multiple}, learning_rate, seed)
+    if not 0 < fraction < 1:
+        raise UsageError(f"fraction {fraction}: expected more than 0 and less than 1, such as 0.5.")
     source, output = Path(source), Path(output)
     check_output(source, output, force)
     started = time.monotonic()
@@ -122,9 +122,3 @@ def prune(
     result.parameters = network.num_parameters()
     result.seconds = time.monotonic() - started
     return result
-
-
-def _check_numbers(counts: dict[str, int], fraction: float, learning_rate: float, seed: int) -> None:
-    check_numbers(counts, learning_rate, seed)
-    if not 0 < fraction < 1:
-        raise UsageError(f"fraction {fraction}: expected more than 0 and less than 1, such as 0.5.")

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import time
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -14,10 +13,9 @@ from intaglio.runtime.text.tokenizer import Pair, Tokenizer
 from intaglio.samples.sentences import sentences
 from intaglio.targets import DEFAULT
 from intaglio.validation.bench.decoder import DEFAULT_PROMPT
-from intaglio.validation.bench.load import Load, Round, Timing
+from intaglio.validation.bench.load import Load, Round
 from intaglio.validation.bench.prompts import of_tokens
-
-TAKEN = ("target", "threads")
+from intaglio.validation.bench.taken import TAKEN
 
 
 class EncoderBench:
@@ -40,20 +38,15 @@ class EncoderBench:
     def run(self, load: Load) -> Round:
         """Run a round: with a number of requests, batches of that many texts in all."""
         texts = self._texts(load.prompt_tokens)
-        began = time.perf_counter()
-        timings: list[Timing] = []
-        sent = 0
-        for _, start in load.arrivals(began):
-            chosen = [texts[(load.first + sent + place) % len(texts)] for place in range(load.concurrency)]
+
+        def run(numbers: list[int]) -> tuple[int, int]:
+            chosen = [texts[number % len(texts)] for number in numbers]
             batch = [text if self._query is None else Pair(self._query, text) for text in chosen]
             feeds = self._tokenizer.feeds(batch, truncate=True)
             self._engine.run(feeds)
-            tokens = int(feeds[self._tokenizer.inputs[0]].shape[1])
-            timings.append(Timing(time.perf_counter() - start, len(batch), tokens))
-            sent += len(batch)
-            if load.requests is not None and sent >= load.requests:
-                break
-        return Round(time.perf_counter() - began, timings)
+            return len(batch), int(feeds[self._tokenizer.inputs[0]].shape[1])
+
+        return load.batched(run)
 
     def _texts(self, tokens: int | None) -> Sequence[str]:
         """Texts of this length. Raises `UsageError` for one beyond the model's maximum."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import random
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 
 import msgspec
 
@@ -50,6 +50,22 @@ class Load(msgspec.Struct, frozen=True):
                 return
             yield sent, due
             sent += 1
+
+    def batched(self, run: Callable[[list[int]], tuple[int, int]]) -> Round:
+        """Run batches of as many items as are asked for at a time; with a number of requests, that many items in all.
+
+        `run` gets the numbers of the items, and returns the units and prompt tokens of the batch as `Timing` has them.
+        """
+        began = time.perf_counter()
+        timings: list[Timing] = []
+        sent = 0
+        for _, start in self.arrivals(began):
+            units, tokens = run([self.first + sent + place for place in range(self.concurrency)])
+            timings.append(Timing(time.perf_counter() - start, units, tokens))
+            sent += self.concurrency
+            if self.requests is not None and sent >= self.requests:
+                break
+        return Round(time.perf_counter() - began, timings)
 
 
 class Timing(msgspec.Struct, frozen=True):

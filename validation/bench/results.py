@@ -67,11 +67,8 @@ def row(load: Load, rounds: Sequence[Round]) -> LoadResult:
     timings = [timing for each in rounds for timing in each.timings]
     throughputs = [sum(timing.units for timing in each.timings) / each.seconds for each in rounds]
     read = [timing.prompt_tokens for timing in timings if timing.prompt_tokens]
-    whole = percentiles([timing.seconds for timing in timings])
     return LoadResult(
-        median_ms=whole.median_ms,
-        p90_ms=whole.p90_ms,
-        p99_ms=whole.p99_ms,
+        **msgspec.structs.asdict(percentiles([timing.seconds for timing in timings])),
         concurrency=load.concurrency,
         prompt_tokens=load.prompt_tokens,
         prompt_tokens_read=statistics.fmean(read) if read else 0.0,
@@ -94,9 +91,7 @@ def side(subject: str, kind: str, unit: str, rows: list[LoadResult], peak_bytes:
     """The result of one subject."""
     first = rows[0]
     return SubjectResult(
-        median_ms=first.median_ms,
-        p90_ms=first.p90_ms,
-        p99_ms=first.p99_ms,
+        **{name: getattr(first, name) for name in Percentiles.__struct_fields__},
         subject=subject,
         kind=kind,
         unit=unit,

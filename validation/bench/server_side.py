@@ -6,7 +6,6 @@ import asyncio
 import time
 from collections import Counter
 from collections.abc import Mapping, Sequence
-from types import TracebackType
 from typing import Any, Self
 
 from intaglio.errors import EngineError, UsageError
@@ -60,9 +59,7 @@ class ServerSide:
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
-    ) -> None:
+    def __exit__(self, *error: object) -> None:
         with self._runner:
             self._runner.run(self._client.__aexit__(None, None, None))
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import time
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -15,18 +14,10 @@ from intaglio.runtime.modalities.audio import resampled
 from intaglio.runtime.speech.recognizer import SpeechRecognizer
 from intaglio.samples.speech_samples import SAMPLE_RATE, recordings
 from intaglio.targets import DEFAULT
-from intaglio.validation.bench.load import Load, Round, Timing
+from intaglio.validation.bench.load import Load, Round
+from intaglio.validation.bench.taken import refuse_text_options
 
-TAKEN = ("target", "threads")
 SECONDS = 10  # of audio in each row of a batch
-
-
-def refuse_text_options(bundle: Bundle, options: Mapping[str, Any], prompts: Sequence[str] | None) -> None:
-    """Raise `UsageError` for `options` of generation, and for prompts."""
-    unexpected = [name for name in options if name not in TAKEN]
-    if unexpected or prompts is not None:
-        name = unexpected[0].replace("_", "-") if unexpected else "data"
-        raise UsageError(f"--{name}: {bundle.path} is a speech recogniser, which takes no prompts. Leave it out.")
 
 
 class SpeechBench:
@@ -36,7 +27,7 @@ class SpeechBench:
 
     def __init__(self, bundle: Bundle, options: Mapping[str, Any], prompts: Sequence[str] | None):
         """Raises `UsageError` for `options` of generation, for prompts, and for a bundle that takes no recordings."""
-        refuse_text_options(bundle, options, prompts)
+        refuse_text_options(options, prompts, f"{bundle.path} is a speech recogniser, which")
         with bounded(options.get("threads")):
             self._recognizer = SpeechRecognizer(bundle, options.get("target", DEFAULT))
         rate = self._recognizer.audio.sample_rate
@@ -48,15 +39,11 @@ class SpeechBench:
         """Run a round: with a number of requests, batches of that many recordings in all."""
         if load.prompt_tokens is not None:
             raise UsageError("--prompt-tokens: a speech recogniser takes recordings. Leave it out.")
-        began = time.perf_counter()
-        timings: list[Timing] = []
-        sent = 0
-        for _, start in load.arrivals(began):
-            batch = [self._rows[(load.first + sent + place) % len(self._rows)] for place in range(load.concurrency)]
+
+        def run(numbers: list[int]) -> tuple[int, int]:
+            batch = [self._rows[number % len(self._rows)] for number in numbers]
             lengths = np.array([len(row) for row in batch], np.int64)
             self._recognizer.log_probs(np.stack(batch), lengths)
-            timings.append(Timing(time.perf_counter() - start, len(batch) * SECONDS))
-            sent += len(batch)
-            if load.requests is not None and sent >= load.requests:
-                break
-        return Round(time.perf_counter() - began, timings)
+            return len(batch) * SECONDS, 0
+
+        return load.batched(run)

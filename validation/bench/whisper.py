@@ -17,7 +17,7 @@ from intaglio.runtime.speech.whisper_options import GREEDY, WhisperOptions
 from intaglio.samples.speech_samples import SAMPLE_RATE, recordings
 from intaglio.targets import DEFAULT
 from intaglio.validation.bench.load import Load, Round, Timing
-from intaglio.validation.bench.speech import refuse_text_options
+from intaglio.validation.bench.taken import refuse_text_options
 
 
 class WhisperBench:
@@ -30,7 +30,7 @@ class WhisperBench:
 
     def __init__(self, bundle: Bundle, options: Mapping[str, Any], prompts: Sequence[str] | None):
         """Raises `UsageError` for `options` of generation, and for prompts."""
-        refuse_text_options(bundle, options, prompts)
+        refuse_text_options(options, prompts, f"{bundle.path} is a speech recogniser, which")
         language = next(iter(bundle.manifest.encoder.languages), None) if bundle.manifest.encoder else None
         with bounded(options.get("threads")):
             self._recognizer = WhisperRecognizer(

@@ -8,18 +8,13 @@ import numpy as np
 
 from intaglio.runtime.engines.engine import Array
 from intaglio.runtime.text.inputs import MASK
-from intaglio.validation.measures.measures import Measure, floats
+from intaglio.validation.measures.measures import Labels, floats
 
 
-class Answers(Measure):
+class Answers(Labels):
     """The most probable first and last token of each text."""
 
-    names = ("label_agreement",)
     outputs = ("start_logits", "end_logits")
-
-    def __init__(self) -> None:
-        super().__init__()
-        self._texts = self._same = 0
 
     def _add(self, feeds: Mapping[str, Array], actual: Mapping[str, Array], expected: Mapping[str, Array]) -> None:
         """Count texts with the same two tokens, on both sides finite."""
@@ -28,10 +23,6 @@ class Answers(Measure):
             same = start.argmax() == other_start.argmax() and end.argmax() == other_end.argmax()
             self._texts += 1
             self._same += bool(same and np.isfinite(start).all() and np.isfinite(end).all())
-
-    def _results(self) -> dict[str, float]:
-        """The fraction of these texts."""
-        return {"label_agreement": self._same / self._texts}
 
 
 def _by_text(feeds: Mapping[str, Array], found: Array) -> list[Array]:

@@ -171,7 +171,7 @@ class Labels(Measure):
 
     names = ("label_agreement",)
 
-    def __init__(self, activation: str):
+    def __init__(self, activation: str = "softmax"):
         super().__init__()
         self._several = activation == "sigmoid"
         self._texts = self._same = 0

@@ -34,19 +34,13 @@ class IntegerRotary(Pass):
     name: ClassVar[str] = "integer_rotary"
     effect: ClassVar[Effect] = Effect.INT8
 
-    def rewrite(self, model: ir.Model, inputs: PassInputs) -> tuple[ir.Model, Counts]:
-        """Rewrite `model`."""
-        counts = Counts()
+    def _rewrite(self, model: ir.Model, inputs: PassInputs, counts: Counts) -> None:
         writer = Writer(model)
         tables: dict[ir.Value, tuple[ir.Value, ir.Value]] = {}
         for node in model_region(model):
             if node.op_type != "RotaryEmbedding" or node.domain != "":
                 continue
-            if reason := _replace(writer, node, tables):
-                counts.leave(reason)
-            else:
-                counts.add("rotary embeddings")
-        return model, counts
+            counts.note("rotary embeddings", _replace(writer, node, tables))
 
 
 def _replace(writer: Writer, node: ir.Node, tables: dict[ir.Value, tuple[ir.Value, ir.Value]]) -> str | None:

@@ -45,12 +45,10 @@ class MergeRotary(Pass):
     name: ClassVar[str] = "merge_rotary"
     effect: ClassVar[Effect] = Effect.EXACT
 
-    def rewrite(self, model: ir.Model, inputs: PassInputs) -> tuple[ir.Model, Counts]:
-        """Rewrite `model`."""
-        counts = Counts()
+    def _rewrite(self, model: ir.Model, inputs: PassInputs, counts: Counts) -> None:
         if opset(model) < OPSET:
             counts.leave(f"opset {opset(model)}, RotaryEmbedding needs {OPSET}; run raise_opset first")
-            return model, counts
+            return
         infer_shapes(model)
         writer = Writer(model)
         tables: dict[ir.Value, tuple[ir.Value, ir.Value]] = {}
@@ -62,7 +60,6 @@ class MergeRotary(Pass):
         for node in curves:
             if node.graph is not None:
                 counts.leave(f"{node.outputs[0].name}: is not part of a rotary embedding of halves of heads")
-        return model, counts
 
 
 def _find(node: ir.Node) -> Rotary | None:

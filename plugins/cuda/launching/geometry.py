@@ -9,9 +9,10 @@ carries scalars as the lengths of dimensions, which are never negative: so they 
 
 from __future__ import annotations
 
-import math
-from collections.abc import Sequence
+import operator
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, fields
+from functools import reduce
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -35,6 +36,10 @@ class Tensor(NamedTuple):
     dtype: str
 
 
+Tensors = Sequence[Tensor | None]  # one for each input of the operator, None for one left out
+Attributes = Mapping[str, Any]  # complete
+
+
 @dataclass(frozen=True)
 class Launch:
     """One launch of the kernel `entry`. The grid counts blocks, the block threads; scalars are in 0..2^31 - 1."""
@@ -53,26 +58,19 @@ class Launch:
 
 def product(lengths: Sequence[Length]) -> Length:
     """The number of elements of an array with these lengths; 1 for none."""
-    known = math.prod(length for length in lengths if isinstance(length, int))
-    symbols = [length for length in lengths if not isinstance(length, int)]
-    if not symbols:
-        return known
-    result, *others = symbols
-    for length in others:
-        result = result * length
-    return result * known
+    return _joined(lengths, operator.mul, 1)
 
 
 def total(lengths: Sequence[Length]) -> Length:
     """The sum of lengths; 0 for none."""
-    known = sum(length for length in lengths if isinstance(length, int))
+    return _joined(lengths, operator.add, 0)
+
+
+def _joined(lengths: Sequence[Length], join: Callable[[Length, Length], Length], none: int) -> Length:
+    """All lengths, joined two at a time: symbols first."""
+    known = reduce(join, (length for length in lengths if isinstance(length, int)), none)
     symbols = [length for length in lengths if not isinstance(length, int)]
-    if not symbols:
-        return known
-    result, *others = symbols
-    for length in others:
-        result = result + length
-    return result + known
+    return join(reduce(join, symbols), known) if symbols else known
 
 
 def blocks(length: Length, each: int) -> Length:

@@ -17,8 +17,6 @@ from intaglio.plugins import ort
 from intaglio.plugins.native.clustering import reference
 from intaglio.processes.threads import in_parallel
 
-__all__ = ["Clusters", "assign", "cluster"]
-
 MOST = 256  # clusters: their indices are uint8
 ROWS = 16  # rows per work item of a thread
 

@@ -239,7 +239,7 @@ def test_unused_permission_to_run_code_is_refused(tiny_bundle: Path, tmp_path: P
 def test_misspelt_function_is_reported_before_any_pass_runs(
     tiny_bundle: Path, example: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(Canonicalize, "rewrite", lambda *_: pytest.fail("a pass ran"))
+    monkeypatch.setattr(Canonicalize, "_rewrite", lambda *_: pytest.fail("a pass ran"))
     (example / "gelu.yaml").write_text("passes: [canonicalize, surgeon: faster:tan_gelu]")
     with pytest.raises(UsageError, match="has no function tan_gelu"):
         intaglio.compress(tiny_bundle, example / "out", example / "gelu.yaml", allow_code=True)

@@ -8,8 +8,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from intaglio.errors import GraphError
-from intaglio.graph_passes.weights.int8_absmax import absmax_grid
-from intaglio.graph_passes.weights.int8_zeropoint import zero_point_grid
+from intaglio.graph_passes.weights.int8_absmax import Int8Absmax
+from intaglio.graph_passes.weights.int8_zeropoint import Int8ZeroPoint
 from intaglio.graph_passes.weights.uniform import Floats, Grid, fit, usable_group_size
 
 BITS = st.sampled_from([2, 3, 4, 5, 6, 8])
@@ -74,11 +74,11 @@ def test_zero_stays_zero_if_all_weights_have_one_sign() -> None:
 
 def test_absmax_is_scale_times_minus_127_to_127() -> None:
     matrix = np.array([[-4.0, 2.0, 0.5, 0.0], [1.0, 0.25, -0.5, 0.0]], np.float32)
-    channel = absmax_grid(matrix, "channel")
+    channel = Int8Absmax(per="channel").grid(matrix)
     assert channel.zero_points is None
     np.testing.assert_allclose(channel.scales, np.array([[4 / 127], [1 / 127]]), rtol=1e-6)
     assert channel.encode(matrix).tolist() == [[1, 192, 144, 128], [255, 160, 64, 128]]
-    np.testing.assert_array_equal(absmax_grid(matrix, "tensor").scales, np.full((2, 1), 4 / 127, np.float32))
+    np.testing.assert_array_equal(Int8Absmax(per="tensor").grid(matrix).scales, np.full((2, 1), 4 / 127, np.float32))
 
 
 def test_zero_point_uses_the_full_range_of_skewed_weights() -> None:
@@ -87,13 +87,13 @@ def test_zero_point_uses_the_full_range_of_skewed_weights() -> None:
     errors = [
         np.square(grid.decode(grid.encode(matrix)) - matrix).sum()
         for grid in (
-            zero_point_grid(matrix, "channel"),
-            zero_point_grid(matrix, "tensor"),
-            absmax_grid(matrix, "channel"),
+            Int8ZeroPoint(per="channel").grid(matrix),
+            Int8ZeroPoint(per="tensor").grid(matrix),
+            Int8Absmax(per="channel").grid(matrix),
         )
     ]
     assert errors[0] < errors[1] < errors[2]
-    assert len(np.unique(zero_point_grid(matrix, "tensor").scales)) == 1
+    assert len(np.unique(Int8ZeroPoint(per="tensor").grid(matrix).scales)) == 1
 
 
 @pytest.mark.parametrize(

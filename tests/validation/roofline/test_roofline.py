@@ -135,7 +135,7 @@ def found(cache, *rows):
 
 def test_point_above_the_roof_is_explained_by_the_cache(monkeypatch, intaglio):
     result = found(32 << 20, row(1, 5_000_000, True), row(8, 6_000_000, False))
-    monkeypatch.setattr("intaglio.validation.roofline.roofline.roofline", lambda *_: result)
+    monkeypatch.setattr("intaglio.validation.roofline.roofline.roofline", lambda **_: result)
     code, printed, errors = intaglio("roofline", "gpt2")
     assert (code, errors) == (0, "")
     (note,) = [line for line in printed.splitlines() if line.startswith("Faster than memory allows")]
@@ -152,14 +152,14 @@ def test_point_above_the_roof_is_explained_by_the_cache(monkeypatch, intaglio):
 )
 def test_data_larger_than_the_cache_is_not_attributed_to_it(cache, expected, monkeypatch, intaglio):
     monkeypatch.setattr(
-        "intaglio.validation.roofline.roofline.roofline", lambda *_: found(cache, row(1, 5_000_000, True))
+        "intaglio.validation.roofline.roofline.roofline", lambda **_: found(cache, row(1, 5_000_000, True))
     )
     assert expected in intaglio("roofline", "gpt2")[1]
 
 
 def test_point_below_the_roof_has_no_explanation(monkeypatch, intaglio):
     result = found(32 << 20, row(1, 5_000_000, False))
-    monkeypatch.setattr("intaglio.validation.roofline.roofline.roofline", lambda *_: result)
+    monkeypatch.setattr("intaglio.validation.roofline.roofline.roofline", lambda **_: result)
     assert "cache" not in intaglio("roofline", "gpt2")[1] and "cache" not in picture(result)
 
 
