@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from math import prod
 from typing import Any
 
 import torch
@@ -97,7 +98,7 @@ def multiplied(x: Tensor, matrix: Tensor) -> Tensor:
     So the bits do not depend on the number of threads. torch divides a product among its own, and rounds it otherwise
     with more of them.
     """
-    rows, matrix = x.detach().reshape(-1, x.shape[-1]), matrix.detach()  # gradients are ours, see `Product`
+    rows, matrix = x.detach().reshape(prod(x.shape[:-1]), x.shape[-1]), matrix.detach()  # gradients: see `Product`
     result = torch.empty(len(rows), matrix.shape[1])
 
     def multiply(start: int) -> None:

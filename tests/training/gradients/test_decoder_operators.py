@@ -13,6 +13,7 @@ from onnx.reference import ReferenceEvaluator
 
 from intaglio.errors import GraphError
 from intaglio.training.gradients.decoder_operators import DECODER_FUNCTIONS
+from intaglio.training.gradients.weight_products import multiplied
 from intaglio.training.integer.standard import FUNCTIONS
 
 RANDOM = np.random.default_rng(0)
@@ -106,3 +107,10 @@ def test_reductions_in_a_scatter_are_refused() -> None:
     )
     with pytest.raises(GraphError, match="reduction=add has no gradient here, only reduction=none"):
         DECODER_FUNCTIONS["ScatterElements"](node, *map(torch.from_numpy, (WHOLE, WHOLE, WHOLE)))
+
+
+@pytest.mark.parametrize(("rows", "depth"), [(0, 5), (5, 0), (0, 0), (300, 7)])
+def test_products_of_any_length_equal_torch(rows: int, depth: int) -> None:
+    """An expert without rows has a product with none."""
+    x, matrix = torch.rand(rows, depth), torch.rand(depth, 3)
+    torch.testing.assert_close(multiplied(x, matrix), x @ matrix)
