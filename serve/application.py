@@ -33,8 +33,7 @@ from intaglio.serve.endpoints.responses import ResponseFormatter, ResponsesReque
 from intaglio.serve.endpoints.sparse import SparseRequest, SparseResponse, embed_sparse
 from intaglio.serve.endpoints.transcriptions import MEDIA_TYPES, Ending, Spoken, recording_error
 from intaglio.serve.middleware import CLOSED, Gate, Observed
-from intaglio.serve.models.card import ModelList, card_of
-from intaglio.serve.models.model import DecoderModel, Models
+from intaglio.serve.models.model import DecoderModel, ModelList, Models, card_of
 from intaglio.serve.models.served_agent import ServedAgent
 from intaglio.serve.monitoring.metrics import ServerMetrics
 from intaglio.serve.monitoring.observation import KEY, Observation, Record

@@ -6,6 +6,8 @@ import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
+import msgspec
+
 from intaglio.bundle.bundle import Bundle
 from intaglio.errors import BundleError
 from intaglio.runtime.generation.requests.chat import ChatTemplate
@@ -169,3 +171,25 @@ def _unsuitable(model: Model, lacking: str) -> ApiError:
     if isinstance(model, SpeechModel):
         does = "transcribes recordings at /v1/audio/transcriptions"
     return invalid(f"model {model.name!r} {does}, it {lacking}.", "model")
+
+
+class ModelCard(msgspec.Struct):
+    """A model of a server."""
+
+    id: str
+    created: int
+    max_model_len: int | None  # tokens
+    object: str = "model"
+    owned_by: str = "intaglio"
+
+
+class ModelList(msgspec.Struct):
+    """The models of a server."""
+
+    data: list[ModelCard]
+    object: str = "list"
+
+
+def card_of(model: Model | ServedAgent) -> ModelCard:
+    """The description of a model, or an agent."""
+    return ModelCard(model.name, model.created, None if isinstance(model, ServedAgent) else model.max_tokens)
