@@ -10,7 +10,6 @@ import os
 import struct
 from collections.abc import Iterator
 from pathlib import Path
-from types import TracebackType
 from typing import Any, BinaryIO, Self
 
 import numpy as np
@@ -63,9 +62,7 @@ class AudioFile:
         self.open()
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self.close()
 
     def open(self) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from typing import TypeVar
 
 import msgspec
 
@@ -90,6 +91,7 @@ class SpeechModel:
 
 
 Model = DecoderModel | EncoderModel | SpeechModel
+Kind = TypeVar("Kind", DecoderModel, EncoderModel, SpeechModel)
 
 
 class Models:
@@ -112,17 +114,11 @@ class Models:
 
     def decoder(self, name: str) -> DecoderModel:
         """The decoder of this name. Raises `ApiError` if there is none."""
-        model = self.find(name)
-        if not isinstance(model, DecoderModel):
-            raise _unsuitable(model, "generates no text")
-        return model
+        return self._of_kind(name, DecoderModel, "generates no text")
 
     def encoder(self, name: str) -> EncoderModel:
         """The encoder of this name. Raises `ApiError` if there is none."""
-        model = self.find(name)
-        if not isinstance(model, EncoderModel):
-            raise _unsuitable(model, "computes no embeddings or classes")
-        return model
+        return self._of_kind(name, EncoderModel, "computes no embeddings or classes")
 
     def sparse(self) -> EncoderModel:
         """The only sparse encoder. Raises `ApiError` if there is none, or there are several."""
@@ -134,10 +130,17 @@ class Models:
 
     def speech(self, name: str) -> SpeechModel:
         """The speech recogniser of this name. Raises `ApiError` if there is none."""
+        return self._of_kind(name, SpeechModel, "transcribes no recordings")
+
+    def _of_kind(self, name: str, kind: type[Kind], lacking: str) -> Kind:
+        """The model of this name; the error for one of another kind than is needed says what it is `lacking`."""
         model = self.find(name)
-        if not isinstance(model, SpeechModel):
-            raise _unsuitable(model, "transcribes no recordings")
-        return model
+        if isinstance(model, kind):
+            return model
+        does = "generates text" if isinstance(model, DecoderModel) else f"computes {model.bundle.manifest.task}"
+        if isinstance(model, SpeechModel):
+            does = "transcribes recordings at /v1/audio/transcriptions"
+        raise invalid(f"model {model.name!r} {does}, it {lacking}.", "model")
 
     def find(self, name: str) -> Model:
         """The model of this name. Raises `ApiError` if there is none."""
@@ -163,14 +166,6 @@ def unknown_model(name: str, served: Sequence[str]) -> ApiError:
     """The error for a model that is not among the `served` ones."""
     message = f"model {name[:100]!r} does not exist. This server has: {', '.join(served)}."
     return ApiError(404, message, param="model", code="model_not_found")
-
-
-def _unsuitable(model: Model, lacking: str) -> ApiError:
-    """The error for a model of another kind than is needed, which `lacking` describes."""
-    does = "generates text" if isinstance(model, DecoderModel) else f"computes {model.bundle.manifest.task}"
-    if isinstance(model, SpeechModel):
-        does = "transcribes recordings at /v1/audio/transcriptions"
-    return invalid(f"model {model.name!r} {does}, it {lacking}.", "model")
 
 
 class ModelCard(msgspec.Struct):

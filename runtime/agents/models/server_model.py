@@ -6,7 +6,6 @@ import os
 import re
 from collections.abc import AsyncGenerator, AsyncIterator, Mapping
 from contextlib import aclosing, asynccontextmanager
-from types import TracebackType
 from typing import Any, Self
 from urllib.parse import urlsplit
 
@@ -74,9 +73,7 @@ class ServerModel:
         )
         return self
 
-    async def __aexit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
-    ) -> None:
+    async def __aexit__(self, *_: object) -> None:
         client, self._client = self._client, None
         if client is not None:
             await client.close()
