@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import NamedTuple
 
 import numpy as np
 import numpy.typing as npt
 
-from intaglio.bundle.bundle import Decoder, TensorSpec
+from intaglio.bundle.bundle import Decoder
 from intaglio.bundle.image_records import EMBEDDINGS
 from intaglio.errors import UsageError
 from intaglio.runtime.engines.engine import Binding, Engine
@@ -158,11 +158,6 @@ class StepPool:
             blocks_run=blocks_run,
             binding=self._engine.bind({**bound, **drafting}),
         )
-
-
-def dtypes_of(specs: Sequence[TensorSpec]) -> dict[str, str]:
-    """The dtypes of inputs or outputs, by name."""
-    return {spec.name: spec.dtype for spec in specs}
 
 
 def step_inputs(

@@ -16,6 +16,7 @@ import numpy as np
 import numpy.typing as npt
 
 from intaglio import extras
+from intaglio.closing import Closing
 from intaglio.errors import UsageError, one_line
 
 Samples = npt.NDArray[np.float32]  # [samples], mono, -1 to 1
@@ -32,7 +33,7 @@ OGG_PAGE = 27 + 255 + 255 * 255  # bytes of the largest page
 END_OF_STREAM = 4  # flag of the last page
 
 
-class AudioFile:
+class AudioFile(Closing):
     """A recording as blocks of float32 mono samples at `sample_rate` Hz: open it with `with`, then read `blocks`.
 
     WAV (8 to 32 bits, float), FLAC and OGG (Vorbis, Opus). Channels are averaged; other rates are resampled (soxr, HQ)
@@ -61,9 +62,6 @@ class AudioFile:
     def __enter__(self) -> Self:
         self.open()
         return self
-
-    def __exit__(self, *_: object) -> None:
-        self.close()
 
     def open(self) -> None:
         """Open and check it; `with` does. Raises `UsageError`, see the class."""

@@ -28,7 +28,7 @@ def schedule(running: Running, rows: Rows, chunk_size: int, prefilled_last: bool
         elif forward is not None:
             chunks.append(chunk_of(state, forward, forward.model.length, chunk_size))
     if len(chunks) > 1:
-        chunks.sort(key=_last_served)
+        chunks.sort(key=lambda chunk: chunk.state.served)
     drafting = [each for each in chunks if each.forward.model.author == "small"]
     if prefilling and not drafting and not (prefilled_last and chunks):
         return schedule_prefill(prefilling, rows, chunk_size)
@@ -55,10 +55,6 @@ def _fits(chunks: Sequence[Chunk]) -> bool:
     origins = max(len(chunk.forward.origins) for chunk in trees)
     models = (chunk.forward.model for chunk in chunks)
     return all(width <= model.session.max_tree_tokens(origins, model.row) for model in models)
-
-
-def _last_served(chunk: Chunk) -> int:
-    return chunk.state.served
 
 
 def schedule_prefill(prefilling: Running, rows: Rows, chunk_size: int) -> Batch:

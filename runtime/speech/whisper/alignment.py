@@ -8,8 +8,7 @@ import numpy as np
 import numpy.typing as npt
 
 from intaglio.bundle.bundle import Bundle, Decoder
-from intaglio.closing import Closing
-from intaglio.runtime.engines.engine import Engine
+from intaglio.runtime.engines.engine import Engine, EngineRunner
 from intaglio.runtime.engines.opening import open_engine
 from intaglio.runtime.sessions.step import ALIGNMENT, empty_caches, step_feeds
 from intaglio.runtime.speech.whisper.session import SpeechSession
@@ -37,7 +36,7 @@ def alignment_weights(
     return weights.astype(np.float32, copy=False)
 
 
-class Aligner(Closing):
+class Aligner(EngineRunner):
     """The decoder's graph as far as it is needed for times of words, opened beside the one that writes."""
 
     def __init__(self, bundle: Bundle, target: str, threads: int | None):
@@ -45,11 +44,7 @@ class Aligner(Closing):
         _, self._transcriber = parts_of(bundle)
         assert bundle.manifest.decoder is not None
         self._decoder = bundle.manifest.decoder
-        self._engine = open_engine(bundle, target, threads, spinning=False, outputs=[ALIGNMENT])
-
-    def close(self) -> None:
-        """Release the engine."""
-        self._engine.close()
+        self.engine = open_engine(bundle, target, threads, spinning=False, outputs=[ALIGNMENT])
 
     def ends(self, session: SpeechSession, before: Sequence[int], text: Sequence[int], frames: int) -> list[int]:
         """The position of the encoder at which each token of `text` ends, and the next one begins.
@@ -61,7 +56,7 @@ class Aligner(Closing):
         fed = text[: self._decoder.max_positions - len(before) - 1]
         if not fed:
             return [0] * len(text)
-        weights = alignment_weights(self._engine, self._decoder, session, [*before, *fed])
+        weights = alignment_weights(self.engine, self._decoder, session, [*before, *fed])
         return token_ends(weights[:, len(before) :, : max(frames // 2, 1)], self._transcriber.median_filter, len(text))
 
 
