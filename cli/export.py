@@ -20,6 +20,7 @@ Examples:
   intaglio export model.onnx -o bundle          (a graph from another tool)
   intaglio export ./gpt2 -o gpt2 --max-abs 1e-3
   intaglio export ./llama -o tuned --adapter ./llama-lora
+  intaglio export ./search -o search-documents --route document    (a Router of sentence-transformers)
   intaglio export HuggingFaceTB/SmolVLM-256M-Instruct -o smolvlm          (writes about images)
 \b
 And out again: the weights of a decoder's bundle, as other tools read them
@@ -44,6 +45,7 @@ And out again: the weights of a decoder's bundle, as other tools read them
 @click.option(
     "--check/--no-check", default=True, show_default=True, help="Compare the outputs with the source model's."
 )
+@section("Some models")
 @click.option(
     "--features",
     is_flag=True,
@@ -57,6 +59,7 @@ And out again: the weights of a decoder's bundle, as other tools read them
 @click.option(
     "--adapter", type=click.Path(path_type=Path), help="Folder of a LoRA adapter that is merged into the weights."
 )
+@click.option("--route", help="Which route of a Router of sentence-transformers, such as query or document.")
 @section("Other tools")
 @click.option(
     "--format",
@@ -75,6 +78,7 @@ def export_command(
     features: bool,
     context: str | None,
     adapter: Path | None,
+    route: str | None,
     format: str | None,  # noqa: A002
     max_abs: float | None,
     min_cosine: float | None,
@@ -95,7 +99,20 @@ def export_command(
     from intaglio.exporters import export
 
     result = export(
-        source, output, dtype, revision, force, check, max_abs, min_cosine, bound, features, context, adapter, format
+        source,
+        output,
+        dtype,
+        revision,
+        force,
+        check,
+        max_abs,
+        min_cosine,
+        bound,
+        features,
+        context,
+        adapter,
+        format,
+        route,
     )
     if as_json:
         print_json(result)

@@ -55,6 +55,7 @@ def export(
     context: str | None = None,
     adapter: str | Path | None = None,
     format: str | None = None,  # noqa: A002
+    route: str | None = None,
 ) -> Exported:
     """Export the checkpoint `source` (a folder, a hub id, or an .onnx file) to a new bundle at `output`.
 
@@ -65,7 +66,8 @@ def export(
     With `features`, the graph of a speech recogniser takes the features of its front end, and that of a model that
     reads images what its image processor returns, for a deployment that computes them elsewhere. `context`, "short" or
     "long", chooses the frequencies of rotary embeddings that have others for long texts. `adapter` is the folder of a
-    LoRA adapter as peft saves it, which is merged into the weights.
+    LoRA adapter as peft saves it, which is merged into the weights. `route` is the one that is exported of a Router of
+    sentence-transformers, such as "query" or "document".
 
     With `format` ("gguf", "gptq", "gptq_v2", "awq" or "compressed-tensors"), `source` is the bundle of a decoder, whose
     weights are written to `output` as a checkpoint of other tools, with the same numbers; the check compares the
@@ -81,7 +83,7 @@ def export(
         raise UsageError("a bound needs the comparison with the source model, which --no-check skips. Use only one.")
     check_given(given, BOUNDED)
     if format is not None:
-        _check_format(format, dtype, revision, features, context, adapter)
+        _check_format(format, dtype, revision, features, context, adapter, route)
         outputs, notes = export_bundle(Path(source), Path(output), format, force, check, given)
         return _result(output, start, outputs, notes)
     check_output_directory(Path(output), force)
@@ -89,12 +91,12 @@ def export(
     if revision is not None and Path(source).exists():
         raise UsageError(f"--revision {revision}: is for a hub id, and {source} is on this machine. Remove it.")
     if source.endswith(".onnx"):
-        _check_graph_options(dtype, features, context, adapter)
+        _check_graph_options(dtype, features, context, adapter, route)
         with create(output, force) as draft:
             outputs = adopt(Path(source), draft, given, check)
             notes += draft.notes
     else:
-        checkpoint = Checkpoint.open(source, revision, check=find_kind)
+        checkpoint = Checkpoint.open(source, revision, check=find_kind, route=route)
         kind, family = find_kind(checkpoint.config, str(checkpoint.folder), checkpoint.is_sentence_folder)
         check_config(checkpoint, family.learned_positions, family.unread)
         if adapter is not None:
@@ -126,7 +128,13 @@ def _result(output: str | Path, start: float, outputs: dict[str, Checked], notes
 
 
 def _check_format(
-    form: str, dtype: str, revision: str | None, features: bool, context: str | None, adapter: str | Path | None
+    form: str,
+    dtype: str,
+    revision: str | None,
+    features: bool,
+    context: str | None,
+    adapter: str | Path | None,
+    route: str | None,
 ) -> None:
     """Reject an unknown format, and options that are for a checkpoint."""
     if form not in FORMATS:
@@ -137,6 +145,7 @@ def _check_format(
         "--features": features,
         "--context": context is not None,
         "--adapter": adapter is not None,
+        "--route": route is not None,
     }
     if option := next((name for name, there in given.items() if there), None):
         raise UsageError(
@@ -144,7 +153,9 @@ def _check_format(
         )
 
 
-def _check_graph_options(dtype: str, features: bool, context: str | None, adapter: str | Path | None) -> None:
+def _check_graph_options(
+    dtype: str, features: bool, context: str | None, adapter: str | Path | None, route: str | None
+) -> None:
     """Reject options that a graph of another tool cannot follow."""
     if dtype != DTYPES[0]:
         raise UsageError(
@@ -157,3 +168,5 @@ def _check_graph_options(dtype: str, features: bool, context: str | None, adapte
         raise UsageError("--context is for the checkpoint of a decoder, which a graph is not. Remove it.")
     if adapter is not None:
         raise UsageError("--adapter is merged into the weights of a checkpoint, not into those of a graph. Remove it.")
+    if route is not None:
+        raise UsageError("--route is for a Router of sentence-transformers, which a graph is not. Remove it.")

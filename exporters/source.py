@@ -70,8 +70,9 @@ def module_options(manifest: Manifest) -> dict[str, Any]:
 
 def _checkpoint(source: Source, download: bool) -> Checkpoint:
     """Open the checkpoint. A manifest has the name of a folder, so ask first where this machine has that checkpoint."""
+    route = source.route or None
     if source.kind == "hub":
-        return Checkpoint.open(source.location, source.revision, download, find_kind)
+        return Checkpoint.open(source.location, source.revision, download, find_kind, route)
     known = None if Path(source.location).is_absolute() else folder_of(source.sha256)
     folder = known or Path(source.location)
     if not folder.exists():
@@ -79,7 +80,7 @@ def _checkpoint(source: Source, download: bool) -> Checkpoint:
             f"source {source.location}: the folder of this checkpoint is not known on this machine. Give it with "
             "--against FOLDER."
         )
-    return Checkpoint.open(str(folder), check=find_kind)
+    return Checkpoint.open(str(folder), check=find_kind, route=route)
 
 
 def _adapter_folder(adapter: AdapterSource) -> Path:

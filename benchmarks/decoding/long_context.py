@@ -16,13 +16,13 @@ import time
 from collections.abc import Callable, Sequence
 from contextlib import ExitStack
 from pathlib import Path
-from typing import Any
 
 import click
 import msgspec
 import numpy as np
 
 from benchmarks.encoding.integer_encoder import processor
+from benchmarks.shared.xllamacpp_peer import open_server
 from intaglio.runtime.sessions.decoder import DecoderSession
 
 TOKENS = 32
@@ -114,26 +114,8 @@ def steps(session: DecoderSession, prompt: list[int]) -> Turn:
 
 def llama_cpp(gguf: Path, prompt: list[int], threads: int, kind: str) -> Turn:
     """The server of llama.cpp, which keeps the prompt of its last request in its cache."""
-    import xllamacpp
-
-    options: Any = xllamacpp.CommonParams()
-    options.model.path = str(gguf)
-    options.n_ctx = len(prompt) + 2 * TOKENS
-    options.n_parallel, options.cpuparams.n_threads, options.cpuparams_batch.n_threads = 1, threads, threads
-    options.cache_type_k = options.cache_type_v = getattr(xllamacpp.ggml_type, f"GGML_TYPE_{kind.upper()}")
-    options.flash_attn_type = xllamacpp.llama_flash_attn_type.LLAMA_FLASH_ATTN_TYPE_ENABLED
-    options.warmup = options.use_color = False
-    options.verbosity = -1
-    server = xllamacpp.Server(options)
-    request = {"prompt": prompt, "n_predict": TOKENS, "temperature": 0.0, "ignore_eos": True, "cache_prompt": True}
-
-    def turn() -> float:
-        found = server.handle_completions(request)
-        timings = found["timings"]
-        assert timings["predicted_n"] == TOKENS, timings
-        return float(timings["predicted_ms"]) / 1e3 / TOKENS
-
-    return turn
+    complete = open_server(gguf, threads, len(prompt) + 2 * TOKENS, kind, keeps=True)
+    return lambda: complete(prompt, TOKENS)["predicted_ms"] / 1e3 / TOKENS
 
 
 if __name__ == "__main__":

@@ -62,9 +62,9 @@ def write_gguf(checkpoint: Path, path: Path, vocabulary: bool = False) -> Path:
     config = msgspec.json.decode((checkpoint / CONFIG).read_bytes())
     entries, start = read_header(checkpoint / WEIGHTS)
     writer = gguf.GGUFWriter(path, "llama")
-    _write_config(writer, config)
+    write_config(writer, config)
     if vocabulary:
-        _write_vocabulary(writer, checkpoint / TOKENIZER, config)
+        write_vocabulary(writer, checkpoint / TOKENIZER, config)
     else:
         writer.add_tokenizer_model("none")
     names = gguf.get_tensor_name_map(gguf.MODEL_ARCH.LLAMA, config["num_hidden_layers"])
@@ -83,7 +83,8 @@ def write_gguf(checkpoint: Path, path: Path, vocabulary: bool = False) -> Path:
     return path
 
 
-def _write_config(writer: Any, config: dict[str, Any]) -> None:
+def write_config(writer: Any, config: dict[str, Any]) -> None:
+    """Write the hyper-parameters of a LLaMA's config.json."""
     import gguf
 
     writer.add_file_type(gguf.LlamaFileType.MOSTLY_F16)
@@ -99,7 +100,7 @@ def _write_config(writer: Any, config: dict[str, Any]) -> None:
     writer.add_layer_norm_rms_eps(config["rms_norm_eps"])
 
 
-def _write_vocabulary(writer: Any, path: Path, config: dict[str, Any]) -> None:
+def write_vocabulary(writer: Any, path: Path, config: dict[str, Any]) -> None:
     """The byte-level BPE of `random_llama`; what a text is split into before it differs, and the tokens with it."""
     import gguf
 

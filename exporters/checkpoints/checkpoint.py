@@ -22,7 +22,7 @@ from intaglio.exporters.checkpoints.lora.merging import Merging, Stored
 from intaglio.exporters.checkpoints.lora.parameter_names import ParameterNames
 from intaglio.exporters.checkpoints.quantized.formats import StoredTensor, format_of, joined, with_settings
 from intaglio.exporters.checkpoints.quantized.methods import check_configuration, check_parts, check_tensors
-from intaglio.exporters.checkpoints.sentence_folder import module_files, read_modules, transformer_folder
+from intaglio.exporters.checkpoints.sentence_folder import Module, module_files, read_modules, transformer_folder
 from intaglio.exporters.files.computed_tensor import FloatTensor
 from intaglio.exporters.files.safetensors_file import MappedTensor, map_tensors
 from intaglio.files.atomic import BUNDLE, restore
@@ -60,21 +60,31 @@ class Checkpoint:
     gguf: Model | None = None
     adapter: Adapter | None = None  # which is merged into the weights
     architecture: str = ""  # with an adapter: the class whose parameters its names are
+    modules: tuple[Module, ...] = ()  # of sentence-transformers
+    route: str | None = None  # of a Router, whose modules these are
 
     @classmethod
     def open(
-        cls, location: str, revision: str | None = None, download: bool = True, check: Check | None = None
+        cls,
+        location: str,
+        revision: str | None = None,
+        download: bool = True,
+        check: Check | None = None,
+        route: str | None = None,
     ) -> Checkpoint:
         """Open a local folder or GGUF file, or download a hub id. Raises `SourceError` if it cannot be exported.
 
         `download`: False uses the files of an earlier download on this machine, without network access. `check` raises
-        `SourceError` for a config.json that is not supported; it runs before weights are downloaded.
+        `SourceError` for a config.json that is not supported; it runs before weights are downloaded. `route`: of a
+        Router of sentence-transformers.
         """
         path = Path(location)
         restore(path)
         if path.is_dir():
-            return cls._read(path, "local", recorded_name(path), None, location, check)
+            return cls._read(path, "local", recorded_name(path), None, location, check, route)
         if path.is_file() and is_container(path):
+            if route is not None:
+                raise SourceError(f"{path}: a GGUF file has no routes, given --route {route}. Leave it out.")
             model = open_model(path)
             folder = described(model)
             return cls(folder, folder, model.config, model.paths, "local", recorded_name(path), None, model)
@@ -83,21 +93,30 @@ class Checkpoint:
         if not hub.ID.fullmatch(location):
             raise SourceError(f"source {location}: not a directory or a file. Give a checkpoint's folder, or a hub id.")
         folder = hub.fetch(location, revision, download)
-        if not (transformer_folder(folder) / CONFIG).is_file():
+        transformer = transformer_folder(folder, read_modules(folder, route))
+        if not (transformer / CONFIG).is_file():
             raise adapter_alone(folder, location) or refuse_folder(
                 folder, location, _all_files(location, revision, download)
             )
-        read_config(folder, location, check)  # before gigabytes of weights are downloaded
+        read_config(folder, location, check, route)  # before gigabytes of weights are downloaded
         folder = hub.fetch(location, revision, download, SAFETENSORS)
-        if not has_weights(transformer_folder(folder)):
+        if not has_weights(transformer_folder(folder, read_modules(folder, route))):
             raise refuse_folder(folder, location, _all_files(location, revision, download))
-        return cls._read(folder, "hub", location, folder.name, location, check)
+        return cls._read(folder, "hub", location, folder.name, location, check, route)
 
     @classmethod
     def _read(
-        cls, root: Path, kind: str, location: str, revision: str | None, given: str, check: Check | None
+        cls,
+        root: Path,
+        kind: str,
+        location: str,
+        revision: str | None,
+        given: str,
+        check: Check | None,
+        route: str | None,
     ) -> Checkpoint:
-        folder, config = read_config(root, given, check)
+        modules = read_modules(root, route)
+        folder, config = read_config(root, given, check, route)
         weights = _weight_files(folder, given)
         check_downloaded(weights)
         if format_of(config):
@@ -107,7 +126,7 @@ class Checkpoint:
         check_merged(folder, weights)
         for path in weights:
             read_header(path, scaled=format_of(config) is not None)
-        return cls(root, folder, config, weights, kind, location, revision)
+        return cls(root, folder, config, weights, kind, location, revision, modules=modules, route=route)
 
     def with_adapter(self, adapter: Adapter, architecture: str) -> Checkpoint:
         """The checkpoint with `adapter` merged into its weights when they are read.
@@ -120,13 +139,13 @@ class Checkpoint:
     @property
     def is_sentence_folder(self) -> bool:
         """Whether it is a folder of sentence-transformers."""
-        return bool(read_modules(self.root))
+        return bool(self.modules)
 
     def source(self) -> Source:
         """The entry for the bundle's manifest, with a hash of every file that affects the computation."""
         hashes = {name: sha256(path) for name, path in self.files().items()}
         adapter = self.adapter.source() if self.adapter else msgspec.UNSET
-        return Source(self.kind, self.location, self.revision, hashes, adapter)
+        return Source(self.kind, self.location, self.revision, hashes, adapter, self.route or msgspec.UNSET)
 
     @property
     def place(self) -> Path:
@@ -140,7 +159,7 @@ class Checkpoint:
         configurations = [self.folder / name for name in (CONFIG, *PROCESSORS, RECORD, MATRICES, early_exit.RECORD)]
         present = [path for path in configurations if path.is_file()]
         own = [path.relative_to(self.root).as_posix() for path in (*self.weights, *present)]
-        return {name: self.root / name for name in (*own, *module_files(self.root))}
+        return {name: self.root / name for name in (*own, *module_files(self.root, self.modules))}
 
     def shapes(self) -> list[tuple[int, ...]]:
         """Of all tensors of the files."""
@@ -194,12 +213,15 @@ class Checkpoint:
         return map_tensors(path) if path.is_file() else {}
 
 
-def read_config(root: Path, given: str, check: Check | None = None) -> tuple[Path, dict[str, Any]]:
+def read_config(
+    root: Path, given: str, check: Check | None = None, route: str | None = None
+) -> tuple[Path, dict[str, Any]]:
     """The folder of the weights in `root`, and its config.json, of what passes `check` and is not quantised.
 
     `given`: the source as named by the user. Raises `SourceError`.
     """
-    folder = transformer_folder(root)
+    modules = read_modules(root, route)
+    folder = transformer_folder(root, modules)
     if (folder / BUNDLE).is_file() or not (folder / CONFIG).is_file():
         raise adapter_alone(folder, given) or refuse_folder(folder, given)
     check_folder(folder)
@@ -207,9 +229,8 @@ def read_config(root: Path, given: str, check: Check | None = None) -> tuple[Pat
     config = with_settings(folder, read_json(folder / CONFIG))
     check_no_adapter(folder, config)
     check_configuration(folder, config)
-    in_sentence_folder = bool(read_modules(root))
     if check is not None:
-        check(config, str(folder), in_sentence_folder)
+        check(config, str(folder), bool(modules))
     return folder, config
 
 

@@ -10,7 +10,7 @@ from intaglio.errors import SourceError, one_line
 from intaglio.extras import load
 
 ID = re.compile(r"[A-Za-z0-9][\w.-]*(/[A-Za-z0-9][\w.-]*)?")
-CONFIGURATIONS = ("*.json", "*.txt", "*.jinja", "*.model")  # everything but weights
+CONFIGURATIONS = ("*.json", "*.txt", "*.jinja", "*.model", "*.spm")  # everything but weights
 OTHER_FORMATS = ("consolidated*.safetensors", "original/*", "onnx/*", "openvino/*", "*.fp16.safetensors")
 
 

@@ -10,6 +10,7 @@ from typing import Any
 
 from intaglio.errors import SourceError
 from intaglio.exporters.checkpoints.checkpoint import Checkpoint
+from intaglio.exporters.checkpoints.marian_tokenizer import has_marian_files, read_marian
 from intaglio.exporters.files.config import integer
 from intaglio.extras import load
 from intaglio.files.hashes import copy_file
@@ -18,7 +19,6 @@ from intaglio.runtime.text.tokenizer import TOKENIZER
 
 # Files from which transformers builds a tokenizer; without any of them it builds an empty one.
 MODELS = ("spiece.model", "sentencepiece.bpe.model", "sentencepiece.model", "tokenizer.model", "tiktoken.model")
-SOURCE_MODEL = "source.spm"  # of Marian
 VOCABULARIES = ("vocab.txt", "vocab.json", *MODELS)
 GENERIC = "TokenizersBackend"  # the class of transformers for a tokenizer of an unknown class
 MERGES = "merges.txt"  # without it, transformers would build a tokenizer of single characters from vocab.json
@@ -92,6 +92,8 @@ def _read_file(checkpoint: Checkpoint) -> Any:
         except Exception as error:  # the library raises bare Exception
             reason = f"{path}: not a readable tokenizer ({error})"
             raise SourceError(f"{reason}. Download or copy the file again.") from error
+    if has_marian_files(checkpoint.folder):
+        return read_marian(checkpoint.folder)
     if not any((checkpoint.folder / name).is_file() for name in VOCABULARIES):
         raise SourceError(f"{checkpoint.folder}: no tokenizer, neither {TOKENIZER} nor a vocabulary. Put it there.")
     _check_readable(checkpoint.folder)
@@ -120,11 +122,6 @@ def _check_readable(folder: Path) -> None:
                 f"Install it with: pip install {library} protobuf. Or put the model's {TOKENIZER} there."
             )
         return
-    if (folder / SOURCE_MODEL).is_file():
-        raise SourceError(
-            f"{folder}: no {TOKENIZER}, and its tokenizer is two models of sentencepiece, {SOURCE_MODEL} and "
-            f"target.spm, which are not read. Put a {TOKENIZER} of this model there, as its ONNX conversions have."
-        )
     if (folder / "vocab.json").is_file() and not any((folder / name).is_file() for name in ("vocab.txt", MERGES)):
         raise SourceError(f"{folder}: no {TOKENIZER}, and vocab.json lacks its {MERGES}. Put one of them there.")
 

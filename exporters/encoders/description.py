@@ -62,7 +62,7 @@ def describe_encoder(checkpoint: Checkpoint, family: EncoderFamily) -> EncoderDe
 
     In a sentence-transformers folder the model without a head counts, for any head that config.json lists.
     """
-    head = read_head(checkpoint.root)
+    head = read_head(checkpoint.root, checkpoint.modules)
     architecture = "" if head and head.embeds else listed_architecture(checkpoint.config)
     if head and head.task == "embed-sparse":
         architecture = next((name for name, task in family.tasks.items() if task == "fill-mask"), "")

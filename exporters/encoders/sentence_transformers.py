@@ -11,7 +11,7 @@ from intaglio.bundle.manifest import SIMILARITIES
 from intaglio.errors import SourceError
 from intaglio.exporters.checkpoints import pylate_folder
 from intaglio.exporters.checkpoints.pylate_folder import read_pylate
-from intaglio.exporters.checkpoints.sentence_folder import MODULES, Module, module_folder, read_modules
+from intaglio.exporters.checkpoints.sentence_folder import MODULES, Module, module_folder
 from intaglio.exporters.encoders.sentence_modules import (
     EMBEDDING,
     TOKENS,
@@ -91,9 +91,8 @@ class SentenceHead:
         return isinstance(pooling, PoolingSettings) and not pooling.include_prompt and any(self.prompts.values())
 
 
-def read_head(root: Path) -> SentenceHead | None:
-    """What follows the Transformer, or None if `root` is not from sentence-transformers. Raises `SourceError`."""
-    listed = read_modules(root)
+def read_head(root: Path, listed: Sequence[Module]) -> SentenceHead | None:
+    """What follows the Transformer in the modules `listed` of `root`, or None without any. Raises `SourceError`."""
     if not listed:
         return None
     file = root / SETTINGS
@@ -153,7 +152,7 @@ def _prompts(settings: Mapping[str, Any], file: Path, standard: Sequence[str]) -
     return {**dict.fromkeys(standard, ""), **{name: text or "" for name, text in given.items()}}
 
 
-def _modules(root: Path, listed: list[Module], kind: str, from_pylate: bool) -> tuple[SentenceModule, ...]:
+def _modules(root: Path, listed: Sequence[Module], kind: str, from_pylate: bool) -> tuple[SentenceModule, ...]:
     """The modules after the Transformer. Raises `SourceError` unless a model of this `kind` has them."""
     feature = TOKENS if kind == SEVERAL else EMBEDDING
     kinds = ["Dense" if module.type == pylate_folder.DENSE else module.kind for module in listed]

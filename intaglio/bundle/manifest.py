@@ -43,6 +43,7 @@ class Source(msgspec.Struct, forbid_unknown_fields=True):
     revision: str | None = None  # the hub's commit
     sha256: dict[str, str] = {}  # file that affects the computation (weights, configuration) -> SHA-256
     adapter: AdapterSource | msgspec.UnsetType = msgspec.UNSET  # merged into the weights; left out without one
+    route: str | msgspec.UnsetType = msgspec.UNSET  # of a Router of sentence-transformers; left out without one
 
 
 class LayerCache(msgspec.Struct, frozen=True):

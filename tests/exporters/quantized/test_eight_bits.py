@@ -175,21 +175,20 @@ def save(folder: Path, model_type: str, section: dict[str, Any]) -> Path:
     return save_stored(folder, model_type, section, store, LINEAR, **SIZES)
 
 
+FORMATS = [
+    ("integers", ("llama", "gemma3_text"), {**INTEGERS, **ACTIVATIONS}, "kept as compressed-tensors has them: 8 bits"),
+    ("blocks", ("qwen3", "llama"), BLOCKS, "kept as fp8 has them: 8 bits, groups of 48"),
+    ("channels", ("phi3", "mistral"), CHANNELS, "kept as fbgemm_fp8 has them: 8 bits"),
+    ("compressed-tensors", ("gemma2", "qwen2"), FLOATS, "kept as compressed-tensors has them: 8 bits"),
+    ("experts", ("mixtral", "qwen3_moe"), SMALL_BLOCKS, "kept as fp8 has them: 8 bits"),
+]
+
+
 @pytest.mark.proof
 @pytest.mark.parametrize(
     ("model_type", "section", "note"),
-    [
-        ("llama", {**INTEGERS, **ACTIVATIONS}, "weights are kept as compressed-tensors has them: 8 bits"),
-        pytest.param(
-            "qwen3", BLOCKS, "weights are kept as fp8 has them: 8 bits, groups of 48", marks=pytest.mark.proof
-        ),
-        pytest.param("phi3", CHANNELS, "weights are kept as fbgemm_fp8 has them: 8 bits", marks=pytest.mark.proof),
-        pytest.param(
-            "gemma2", FLOATS, "weights are kept as compressed-tensors has them: 8 bits", marks=pytest.mark.proof
-        ),
-        pytest.param("mixtral", SMALL_BLOCKS, "weights are kept as fp8 has them: 8 bits", marks=pytest.mark.proof),
-    ],
-    ids=["integers", "blocks", "channels", "compressed-tensors", "experts"],
+    [(model_type, *rest) for _, model_types, *rest in FORMATS for model_type in model_types],
+    ids=[f"{name}-{model_type}" for name, model_types, *_ in FORMATS for model_type in model_types],
 )
 def test_bundle_writes_the_text_of_the_numbers(
     model_type: str, section: dict[str, Any], note: str, tmp_path: Path
@@ -202,7 +201,9 @@ def test_bundle_writes_the_text_of_the_numbers(
     assert rounded == any("activations, which" in line for line in result.notes)
     products = sum(node.op_type == "GroupMatMul" for node in load(Bundle.open(tmp_path / "bundle").model_path).graph)
     kept = sum(int(line.split()[0]) for line in result.notes if "are kept" in line)
-    assert products == kept - 2 * 4 * (model_type == "mixtral")  # the first two products of an expert are one there
+    assert products == kept - 2 * 4 * (
+        model_type in ("mixtral", "qwen3_moe")
+    )  # the first two products of an expert are one there
     prompts = ["Hello wo", "The", "A cat sat on"]
     texts = [each.tokens for each in generate(tmp_path / "bundle", prompts, max_new_tokens=30, batch=3)]
     assert export(str(tmp_path / "float"), tmp_path / "whole").passed

@@ -159,15 +159,20 @@ PACKED: dict[str, Callable[..., Tensors]] = {"gptq": gptq, "awq": awq, "compress
 
 def save_quantized(
     folder: Path, model_type: str, method: str, bits: int = 4, group_size: int = 32, symmetric: bool = True,
-    ordered: bool = True, version: str = "gptq", **options: Any,
+    ordered: bool = True, version: str = "gptq", short_scales: bool = False, **options: Any,
 ) -> Path:  # fmt: skip
-    """Write a checkpoint of `model_type` into "quantized" in `folder`, and what its weights stand for into "float"."""
+    """Write a checkpoint of `model_type` into "quantized" in `folder`, and what its weights stand for into "float".
+
+    `short_scales`: scales have three bits, so that weights are numbers of float16.
+    """
     import torch
 
     named = {"version": version} if method == "gptq" else {}
 
     def store(weight: Any, seed: int) -> tuple[dict[str, Any], Any]:
         each = quantized(weight.numpy(), bits, group_size, symmetric, ordered, seed)
+        if short_scales:
+            each = each._replace(scales=(each.scales.view(np.int16) & ~np.int16(0xFF)).view(np.float16))
         parts = {part: torch.from_numpy(array) for part, array in PACKED[method](each, **named).items()}
         return parts, torch.from_numpy(each.weight)
 
