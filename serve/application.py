@@ -33,11 +33,11 @@ from intaglio.serve.endpoints.responses import ResponseFormatter, ResponsesReque
 from intaglio.serve.endpoints.sparse import SparseRequest, SparseResponse, embed_sparse
 from intaglio.serve.endpoints.transcriptions import MEDIA_TYPES, Ending, Spoken, recording_error
 from intaglio.serve.middleware import CLOSED, Gate, Observed
-from intaglio.serve.models.card import ModelList, card_of
-from intaglio.serve.models.model import DecoderModel, Models
+from intaglio.serve.models.model import DecoderModel, ModelList, Models, card_of
 from intaglio.serve.models.served_agent import ServedAgent
+from intaglio.serve.monitoring.logs import Access
 from intaglio.serve.monitoring.metrics import ServerMetrics
-from intaglio.serve.monitoring.observation import KEY, Observation, Record
+from intaglio.serve.monitoring.observation import KEY, Observation
 from intaglio.serve.options import ServerOptions
 from intaglio.serve.requests.generation_fields import GenerationFields
 from intaglio.serve.responses.errors import ApiError, api_error
@@ -79,14 +79,7 @@ class Api:
             Route("/metrics", self.show_metrics, methods=["GET"]),
             Route("/v1/models", self.list_models, methods=["GET"]),
             Route("/v1/models/{name:path}", self.show_model, methods=["GET"]),
-            Route("/v1/completions", self.completions, methods=["POST"]),
-            Route("/v1/chat/completions", self.chat_completions, methods=["POST"]),
-            Route("/v1/responses", self.responses, methods=["POST"]),
-            Route("/v1/embeddings", self.embeddings, methods=["POST"]),
-            Route("/embed_sparse", self.embed_sparse, methods=["POST"]),
-            Route("/v1/classify", self.classify, methods=["POST"]),
-            *(Route(path, self.rerank, methods=["POST"]) for path in ("/v1/rerank", "/v2/rerank")),  # Jina's, Cohere's
-            *(Route(path, partial(self.recording, task=task), methods=["POST"]) for path, task in ENDPOINTS.items()),
+            *(Route(path, endpoint, methods=["POST"]) for path, endpoint in self._posts().items()),
         ]
         gate = Middleware(Gate, api_keys=self.options.api_keys, arrivals=self.arrivals)
         middleware = [Middleware(Observed, metrics=self.metrics), gate]
@@ -102,6 +95,21 @@ class Api:
             Exception: _error,
         }
         return Starlette(routes=routes, middleware=middleware, exception_handlers=handlers)
+
+    def _posts(self) -> dict[str, Callable[[Request], Awaitable[Response]]]:
+        """The endpoints that have a body, by their paths."""
+        reranking = partial(self.encode, kind=RerankRequest, create=rerank)
+        return {
+            "/v1/completions": partial(self._generate, kind=CompletionRequest, formatter=CompletionFormatter),
+            "/v1/chat/completions": self.chat_completions,
+            "/v1/responses": partial(self._generate, kind=ResponsesRequest, formatter=ResponseFormatter),
+            "/v1/embeddings": partial(self.encode, kind=EmbeddingsRequest, create=create_embeddings),
+            "/embed_sparse": partial(self.encode, kind=SparseRequest, create=embed_sparse),
+            "/v1/classify": partial(self.encode, kind=ClassificationRequest, create=classify),
+            "/v1/rerank": reranking,  # Jina's
+            "/v2/rerank": reranking,  # Cohere's
+            **{path: partial(self.recording, task=task) for path, task in ENDPOINTS.items()},
+        }
 
     async def live(self, request: Request) -> Response:
         """Whether the process serves its models: if not, restart it."""
@@ -123,9 +131,10 @@ class Api:
         name = request.path_params["name"]
         return json_response(card_of(self.models.agents.get(name) or self.models.find(name)))
 
-    async def completions(self, request: Request) -> Response:
-        """Texts that continue prompts."""
-        return await self.generate(request, await self.fields(request, CompletionRequest), CompletionFormatter)
+    async def _generate(
+        self, request: Request, kind: type[Fields], formatter: Callable[[Fields, DecoderModel, int], Formatter]
+    ) -> Response:
+        return await self.generate(request, await self.fields(request, kind), formatter)
 
     async def chat_completions(self, request: Request) -> Response:
         """Answers to a conversation, of a model or an agent."""
@@ -134,32 +143,12 @@ class Api:
             return await self._ask(request, fields, self.models.agents[fields.model])
         return await self.generate(request, fields, ChatFormatter)
 
-    async def responses(self, request: Request) -> Response:
-        """Answers to a conversation, as items."""
-        return await self.generate(request, await self.fields(request, ResponsesRequest), ResponseFormatter)
-
-    async def embeddings(self, request: Request) -> Response:
-        """Embeddings of texts."""
-        return await self.encode(request, EmbeddingsRequest, create_embeddings)
-
-    async def embed_sparse(self, request: Request) -> Response:
-        """Weights of tokens, of texts."""
-        return await self.encode(request, SparseRequest, embed_sparse)
-
-    async def classify(self, request: Request) -> Response:
-        """Classes of texts."""
-        return await self.encode(request, ClassificationRequest, classify)
-
-    async def rerank(self, request: Request) -> Response:
-        """Documents in the order of their relevance."""
-        return await self.encode(request, RerankRequest, rerank)
-
     async def recording(self, request: Request, task: str) -> Response:
         """The transcript of a recording, or its translation to English."""
         if self._uploads is None:  # nothing is read
             raise ApiError(404, "no model of this server transcribes recordings. See /v1/models.")
         form, upload = await self._uploads.read(request)
-        record: Record = request.scope["state"][KEY]
+        record: Access = request.scope["state"][KEY]
         try:
             fields = transcription_request(form)
             model = self.models.speech(fields.model)
@@ -189,7 +178,7 @@ class Api:
         """The response of an encoder."""
         fields = await self.fields(request, kind)
         model = self.models.sparse() if fields.model is None else self.models.encoder(fields.model)
-        record: Record = request.scope["state"][KEY]
+        record: Access = request.scope["state"][KEY]
         record.model = model.name
         self.arrivals.leave(record)  # the worker counts its texts before it tokenizes them
         seconds = self.options.request_timeout
@@ -211,7 +200,7 @@ class Api:
     ) -> Response:
         """The response of a decoder."""
         model = self.models.decoder(fields.model)
-        record: Record = request.scope["state"][KEY]
+        record: Access = request.scope["state"][KEY]
         record.model = model.name
         observation = Observation(self.metrics, record, model.name)
         # In a thread: a schema can take a while to compile.
@@ -226,7 +215,7 @@ class Api:
         return self._events(streamed(stream, formatted, observation))
 
     async def _ask(self, request: Request, fields: ChatRequest, agent: ServedAgent) -> Response:
-        record: Record = request.scope["state"][KEY]
+        record: Access = request.scope["state"][KEY]
         record.model = agent.name
         formatted = AgentFormatter(fields, agent, self.metrics, record)
         try:

@@ -13,7 +13,7 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 from intaglio.serve.bodies.arrivals import Arrivals
 from intaglio.serve.monitoring.logs import Access, log_access, request
 from intaglio.serve.monitoring.metrics import ServerMetrics
-from intaglio.serve.monitoring.observation import KEY, Record
+from intaglio.serve.monitoring.observation import KEY
 from intaglio.serve.responses.errors import ApiError
 
 REASONS = {
@@ -42,7 +42,9 @@ class Observed:
             await self._app(scope, receive, send)
             return
         identifier, began, status, ended = _identifier(scope), time.perf_counter(), CLOSED, False
-        record = scope.setdefault("state", {})[KEY] = Record()
+        client = scope["client"][0] if scope.get("client") else None
+        access = Access(scope["method"], scope["path"], CLOSED, client=client)
+        scope.setdefault("state", {})[KEY] = access
 
         async def observed(message: Message) -> None:
             nonlocal status, ended
@@ -56,33 +58,18 @@ class Observed:
             try:
                 await self._app(scope, receive, observed)
             finally:
-                self._report(scope, record, status if ended else CLOSED, time.perf_counter() - began)
+                access.status, access.seconds = status if ended else CLOSED, time.perf_counter() - began
+                self._report(scope, access)
 
-    def _report(self, scope: Scope, record: Record, status: int, seconds: float) -> None:
-        route = getattr(scope.get("route"), "path", "other")
-        method = scope["method"] if scope["method"] in METHODS else "other"  # each value is a series of its own
-        self._metrics.http(route, method, status, seconds)
+    def _report(self, scope: Scope, access: Access) -> None:
+        route, status, model = getattr(scope.get("route"), "path", "other"), access.status, access.model or ""
+        method = access.method if access.method in METHODS else "other"  # each value is a series of its own
+        self._metrics.http(route, method, status, access.seconds)
         if status in REASONS or status == 400:
-            self._metrics.rejected(record.model or "", REASONS.get(status, "invalid"))
+            self._metrics.rejected(model, REASONS.get(status, "invalid"))
         if status == CLOSED:
-            self._metrics.cancelled(record.model or "")
-        client = scope.get("client")
-        log_access(
-            Access(
-                scope["method"],
-                scope["path"],
-                status,
-                seconds,
-                client=client[0] if client else None,
-                model=record.model,
-                prompt_tokens=record.prompt_tokens,
-                completion_tokens=record.completion_tokens,
-                cached_tokens=record.cached_tokens,
-                finish_reason=record.finish_reason,
-                audio_seconds=record.audio_seconds,
-                real_time_factor=record.real_time_factor,
-            )
-        )
+            self._metrics.cancelled(model)
+        log_access(access)
 
 
 class Gate:

@@ -22,8 +22,7 @@ from intaglio.errors import one_line
 from intaglio.serve.application import Api, EncoderFields, EncoderResponse, Fields, decoded, json_response
 from intaglio.serve.bodies.arrivals import Arrivals
 from intaglio.serve.bodies.json_body import Body, read_body
-from intaglio.serve.models.card import ModelCard, ModelList
-from intaglio.serve.models.model import DecoderModel, Models, unknown_model
+from intaglio.serve.models.model import DecoderModel, ModelCard, ModelList, Models, unknown_model
 from intaglio.serve.monitoring.logs import configure, request_id
 from intaglio.serve.monitoring.metrics import exposition
 from intaglio.serve.monitoring.observation import KEY

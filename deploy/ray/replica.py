@@ -14,7 +14,7 @@ from starlette.types import Message, Scope
 from intaglio.deploy.ray.settings import RaySettings
 from intaglio.errors import EngineError
 from intaglio.serve.application import Api
-from intaglio.serve.models.card import ModelCard, card_of
+from intaglio.serve.models.model import ModelCard, card_of
 from intaglio.serve.monitoring.logs import configure
 from intaglio.serve.opening import open_models
 

@@ -26,8 +26,7 @@ from intaglio.extras import load
 from intaglio.runtime.sessions.decoder import DecoderSession
 from intaglio.runtime.sessions.image_table import with_ids
 from intaglio.runtime.text.tokenizer import TOKENIZER, Tokenizer
-from intaglio.runtime.vision.frames import frames_of, grid_of
-from intaglio.runtime.vision.image_prompt import image_text
+from intaglio.runtime.vision.frames import frames_of, grid_of, image_text
 from intaglio.samples.images import images
 from intaglio.samples.sentences import sentences
 

@@ -24,8 +24,7 @@ from intaglio.networks.drafts import MATRICES, RECORD
 from intaglio.networks.early_exit import RECORD as EXIT
 from intaglio.runtime.sessions.step import BATCH
 from intaglio.runtime.text.tokenizer_config import CONFIGURATION, special_tokens
-from intaglio.runtime.vision.frames import Grid
-from intaglio.runtime.vision.image_prompt import image_text
+from intaglio.runtime.vision.frames import Grid, image_text
 
 if TYPE_CHECKING:
     import torch

@@ -3,17 +3,19 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass
 
 import numpy as np
 
-from intaglio.bundle.bundle import Axis, TensorSpec
+from intaglio.bundle.bundle import MODEL, Axis, TensorSpec
 from intaglio.closing import Closing
 from intaglio.errors import EngineError
+from intaglio.runtime.adapters.adapters import Adapters
 from intaglio.runtime.engines.device_array import DeviceArray
 from intaglio.runtime.engines.memory import Array, Buffer, HostMemory, Memory
 
-__all__ = ["Array", "Binding", "Engine", "check_arrays", "check_buffers"]
+__all__ = ["Array", "Binding", "Engine", "EngineRunner", "check_arrays", "check_buffers"]
 
 
 class Binding(ABC):
@@ -59,6 +61,16 @@ class Engine(Closing):
     @abstractmethod
     def close(self) -> None:
         """Release the session and its memory; the engine is invalid afterwards."""
+
+
+class EngineRunner(Closing):
+    """What runs an engine of its own. A context manager."""
+
+    engine: Engine
+
+    def close(self) -> None:
+        """Release the engine; the runner is invalid afterwards."""
+        self.engine.close()
 
 
 class _CopyingBinding(Binding):
@@ -135,3 +147,15 @@ def _check_axis(where: str, name: str, length: int, axis: Axis) -> None:
     if length < axis.minimum or (axis.maximum is not None and length > axis.maximum):
         bounds = f"{axis.minimum} to {axis.maximum}" if axis.maximum is not None else f"at least {axis.minimum}"
         raise EngineError(f"{where}: {name} is {length}, expected {bounds}. Shorten, split or pad it.")
+
+
+@dataclass(frozen=True)
+class Opening:
+    """How to open a graph. Each target uses the options that apply to it."""
+
+    threads: int | None = None  # processor threads
+    spinning: bool = True  # idle worker threads busy-wait
+    outputs: Collection[str] | None = None  # outputs to compute; None: all
+    graph: str = MODEL  # the bundle's ONNX file to run
+    adapters: Adapters | None = None  # to add beside the products of a bundle's graph
+    cache_bits: int | None = None  # of a decoder's cached keys and values, 8 or 4; None: as the graph has them

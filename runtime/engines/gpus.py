@@ -11,33 +11,18 @@ from intaglio.extras import load
 
 # GPU -> compute capability times ten ("SM"), from https://developer.nvidia.com/cuda-gpus.
 SM = {
-    "t4": 75,
-    "rtx-2080": 75,
-    "a100": 80,
-    "a30": 80,
-    "a10": 86,
-    "a10g": 86,
-    "a40": 86,
-    "rtx-3060": 86,
-    "rtx-3070": 86,
-    "rtx-3080": 86,
-    "rtx-3090": 86,
-    "l4": 89,
-    "l40": 89,
-    "l40s": 89,
-    "rtx-4060": 89,
-    "rtx-4070": 89,
-    "rtx-4080": 89,
-    "rtx-4090": 89,
-    "h100": 90,
-    "h200": 90,
-    "gh200": 90,
-    "b200": 100,
-    "rtx-5060": 120,
-    "rtx-5070": 120,
-    "rtx-5080": 120,
-    "rtx-5090": 120,
-    "gb10": 121,
+    name: sm
+    for sm, names in {
+        75: "t4 rtx-2080",
+        80: "a100 a30",
+        86: "a10 a10g a40 rtx-3060 rtx-3070 rtx-3080 rtx-3090",
+        89: "l4 l40 l40s rtx-4060 rtx-4070 rtx-4080 rtx-4090",
+        90: "h100 h200 gh200",
+        100: "b200",
+        120: "rtx-5060 rtx-5070 rtx-5080 rtx-5090",
+        121: "gb10",
+    }.items()
+    for name in names.split()
 }
 
 

@@ -18,22 +18,18 @@ class Buffer(Protocol):
     @property
     def shape(self) -> tuple[int, ...]:
         """The length of every axis."""
-        ...
 
     @property
     def dtype(self) -> Any:
         """The NumPy dtype of an element."""
-        ...
 
     @property
     def ndim(self) -> int:
         """The number of axes."""
-        ...
 
     @property
     def nbytes(self) -> int:
         """The bytes of all elements."""
-        ...
 
     def __getitem__(self, key: Any, /) -> Any: ...
 

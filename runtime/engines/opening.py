@@ -11,8 +11,7 @@ from intaglio.bundle.bundle import MODEL, Bundle
 from intaglio.errors import UsageError
 from intaglio.runtime.adapters.adapter import MERGE
 from intaglio.runtime.adapters.adapters import Adapters
-from intaglio.runtime.engines.engine import Engine
-from intaglio.runtime.engines.open_options import Opening
+from intaglio.runtime.engines.engine import Engine, Opening
 from intaglio.targets import DEFAULT, find_target
 
 

@@ -13,13 +13,13 @@ from intaglio.bundle.bundle_names import named
 from intaglio.closing import Closing
 from intaglio.errors import UsageError
 from intaglio.runtime.adapters.adapters import Adapters
-from intaglio.runtime.generation.generator_options import GeneratorOptions, StrategyOptions, check_limits
+from intaglio.runtime.generation.generator_options import GeneratorOptions, StrategyOptions
 from intaglio.runtime.generation.requests.chat import ChatTemplate
 from intaglio.runtime.generation.requests.draft_model import check_draft
 from intaglio.runtime.generation.requests.image_prompts import with_images
 from intaglio.runtime.generation.requests.languages import language_token
 from intaglio.runtime.generation.requests.prompt_encoder import EncodedPrompt, Prompt
-from intaglio.runtime.generation.requests.request import GenerationRequest
+from intaglio.runtime.generation.requests.request import GenerationRequest, check_limits
 from intaglio.runtime.generation.requests.strategy_choice import drafting_option, method_of, sampling_of
 from intaglio.runtime.generation.scheduling.generated import Generated
 from intaglio.runtime.generation.scheduling.scheduler import Scheduler

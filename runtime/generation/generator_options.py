@@ -10,18 +10,7 @@ from pathlib import Path
 from typing import Any, TypedDict
 
 from intaglio.bundle.bundle import Bundle
-from intaglio.errors import UsageError
 from intaglio.runtime.generation.scheduling.scheduler_options import SchedulerOptions
-
-
-def check_limits(max_new_tokens: int, seed: int | None, stop: Sequence[str]) -> None:
-    """Raise `UsageError` for values out of range."""
-    if max_new_tokens < 1:
-        raise UsageError(f"max new tokens {max_new_tokens}: expected at least 1.")
-    if seed is not None and seed < 0:
-        raise UsageError(f"seed {seed}: expected 0 or more.")
-    if "" in stop:
-        raise UsageError("a stop string is empty, expected at least one character. Leave it out.")
 
 
 class StrategyOptions(TypedDict, total=False):

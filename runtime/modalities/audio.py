@@ -11,12 +11,11 @@ import numpy as np
 import numpy.typing as npt
 
 from intaglio.bundle.bundle import Bundle
-from intaglio.errors import UsageError
 from intaglio.extras import load
 from intaglio.files.hashes import sha256
 from intaglio.runtime.engines.engine import Array
 from intaglio.runtime.engines.opening import open_engine
-from intaglio.runtime.modalities.modality import Feeds, Modality, RunOptions
+from intaglio.runtime.modalities.modality import Feeds, Modality, RunOptions, check_no_texts
 from intaglio.runtime.speech.audio_file import AudioFile
 from intaglio.runtime.speech.recognizer import AUDIO, LENGTHS, LOG_PROBS, OUTPUT_LENGTHS, audio_of
 from intaglio.runtime.speech.recording_list import recordings_of
@@ -24,8 +23,7 @@ from intaglio.runtime.speech.recordings.run_recordings import Transcribed, Trans
 from intaglio.runtime.speech.whisper.log_mel import Features
 from intaglio.runtime.speech.whisper_options import parts_of
 from intaglio.runtime.speech.windows import MOST_FRAMES
-from intaglio.runtime.text.dimensions import check_dimensions
-from intaglio.runtime.text.inputs import InputsUsed, load_inputs
+from intaglio.runtime.text.inputs import InputsUsed, check_counts, load_inputs
 from intaglio.samples.speech_samples import SAMPLE_RATE, recordings
 
 LONGEST = 30.0  # seconds of a recording that is compared or observed, if they are not too many frames
@@ -50,9 +48,7 @@ def load_recordings(
     `data` is a recording, a folder of recordings, a list of them (`recording_list`), an .npz file of arrays, or None
     for the recordings that ship with intaglio.
     """
-    for name, value in (("samples", samples), ("batch size", batch_size)):
-        if value < 1:
-            raise UsageError(f"{name} {value}: expected at least 1.")
+    check_counts(samples, batch_size)
     if data is not None and Path(data).suffix == ".npz":
         return load_inputs(bundle, data, samples, batch_size, option)
     audio = audio_of(bundle)
@@ -136,12 +132,7 @@ def _mask(feeds: Mapping[str, Array], outputs: Mapping[str, Array]) -> Array | N
 
 
 def _run(bundle: Bundle, inputs: Iterable[str], options: RunOptions) -> Iterator[Transcribed | TranscribedSegments]:
-    if options.prompt_name is not None:
-        raise UsageError("--prompt-name is for embeddings of texts, and the bundle takes recordings. Leave it out.")
-    options.spans.check("")
-    check_dimensions(bundle.manifest, options.truncate_dim)
-    if options.query is not None:
-        raise UsageError("query: is for classifiers of texts, and the bundle takes recordings. Leave it out.")
+    check_no_texts(bundle, "recordings", options)
     return run_recordings(bundle, inputs, options.target, options.speech, options.threads)
 
 

@@ -14,9 +14,8 @@ from intaglio.errors import UsageError
 from intaglio.extras import load
 from intaglio.files.hashes import sha256
 from intaglio.runtime.engines.engine import Array
-from intaglio.runtime.modalities.modality import Feeds, Modality, RunOptions
-from intaglio.runtime.text.dimensions import check_dimensions
-from intaglio.runtime.text.inputs import InputsUsed, load_inputs
+from intaglio.runtime.modalities.modality import Feeds, Modality, RunOptions, check_no_texts
+from intaglio.runtime.text.inputs import InputsUsed, check_counts, load_inputs
 from intaglio.runtime.text.tasks import Ran
 from intaglio.runtime.vision.image_file import Pixels, images_of, read_image
 from intaglio.runtime.vision.image_runner import feeds_of, run_images
@@ -34,9 +33,7 @@ def load_images(
     `data` is an image, a folder of images, an .npz file of arrays, or None for images made by a formula. They are
     resized by Pillow to a size that the graph does not resize: so two models are compared on the same numbers.
     """
-    for name, value in (("samples", samples), ("batch size", batch_size)):
-        if value < 1:
-            raise UsageError(f"{name} {value}: expected at least 1.")
+    check_counts(samples, batch_size)
     if data is not None and Path(data).suffix == ".npz":
         return load_inputs(bundle, data, samples, batch_size, option)
     image = bundle.manifest.image
@@ -85,12 +82,7 @@ def _mask(feeds: Mapping[str, Array], outputs: Mapping[str, Array]) -> None:
 
 
 def _run(bundle: Bundle, inputs: Iterable[str], options: RunOptions) -> Iterator[Ran]:
-    if options.prompt_name is not None:
-        raise UsageError("--prompt-name is for embeddings of texts, and the bundle takes images. Leave it out.")
-    options.spans.check("")
-    check_dimensions(bundle.manifest, options.truncate_dim)
-    if options.query is not None:
-        raise UsageError("query: is for classifiers of texts, and the bundle takes images. Leave it out.")
+    check_no_texts(bundle, "images", options)
     if options.embed_texts:
         if options.labels:
             raise UsageError("labels are compared with images, and embed_texts embeds texts. Leave one of them out.")

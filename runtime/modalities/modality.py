@@ -8,9 +8,11 @@ from pathlib import Path
 from typing import Protocol
 
 from intaglio.bundle.bundle import Bundle
+from intaglio.errors import UsageError
 from intaglio.runtime.engines.engine import Array
 from intaglio.runtime.speech.recognizer import SpeechOptions
 from intaglio.runtime.speech.recordings.run_recordings import Transcribed, TranscribedSegments
+from intaglio.runtime.text.dimensions import check_dimensions
 from intaglio.runtime.text.inputs import InputsUsed
 from intaglio.runtime.text.span_options import NO_SPANS, SpanOptions
 from intaglio.runtime.text.tasks import Ran
@@ -57,6 +59,16 @@ class RunOptions:
     threads: int | None = None  # of ONNX Runtime
     spans: SpanOptions = NO_SPANS  # of texts
     truncate_dim: int | None = None  # of embeddings of texts
+
+
+def check_no_texts(bundle: Bundle, items: str, options: RunOptions) -> None:
+    """Raise `UsageError` for options of texts, for a bundle that takes `items`."""
+    if options.prompt_name is not None:
+        raise UsageError(f"--prompt-name is for embeddings of texts, and the bundle takes {items}. Leave it out.")
+    options.spans.check("")
+    check_dimensions(bundle.manifest, options.truncate_dim)
+    if options.query is not None:
+        raise UsageError(f"query: is for classifiers of texts, and the bundle takes {items}. Leave it out.")
 
 
 class RunInputs(Protocol):

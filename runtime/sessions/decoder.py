@@ -32,8 +32,7 @@ from intaglio.runtime.sessions.image_table import ImageTable
 from intaglio.runtime.sessions.limits import StepLimits
 from intaglio.runtime.sessions.slots import Slots
 from intaglio.runtime.sessions.step import DRAFT_LOGITS, EXIT_THRESHOLDS, LOGITS, decoder_of, whole_outputs
-from intaglio.runtime.sessions.step_buffers import Integers, Shape, StepBuffers, StepPool
-from intaglio.runtime.sessions.step_inputs import step_inputs
+from intaglio.runtime.sessions.step_buffers import Integers, Shape, StepBuffers, StepPool, step_inputs
 
 Logits = npt.NDArray[np.float32]
 

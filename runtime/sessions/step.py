@@ -8,7 +8,7 @@ documents it for users.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 
 import numpy as np
 import numpy.typing as npt
@@ -169,8 +169,3 @@ def empty_caches(inputs: Iterable[TensorSpec], batch: int, capacity: int) -> dic
             shape = [axis if isinstance(axis, int) else lengths[axis] for axis in spec.shape]
             caches[spec.name] = zeros.setdefault((spec.dtype, spec.shape), np.zeros(shape, spec.dtype))
     return caches
-
-
-def next_caches(outputs: Mapping[str, Array]) -> dict[str, Array]:
-    """The caches returned by a step, as inputs of the next one."""
-    return {PAST + name.removeprefix(PRESENT): array for name, array in outputs.items() if name.startswith(PRESENT)}

@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import NamedTuple
 
 import numpy as np
 import numpy.typing as npt
 
-from intaglio.bundle.bundle import Decoder, TensorSpec
+from intaglio.bundle.bundle import Decoder
 from intaglio.bundle.image_records import EMBEDDINGS
+from intaglio.errors import UsageError
 from intaglio.runtime.engines.engine import Binding, Engine
 from intaglio.runtime.engines.memory import Array, Buffer
 from intaglio.runtime.sessions.draft_inputs import drafted
@@ -159,6 +160,21 @@ class StepPool:
         )
 
 
-def dtypes_of(specs: Sequence[TensorSpec]) -> dict[str, str]:
-    """The dtypes of inputs or outputs, by name."""
-    return {spec.name: spec.dtype for spec in specs}
+def step_inputs(
+    batch: int, input_ids: npt.ArrayLike, counts: npt.ArrayLike | None, logit_indices: npt.ArrayLike | None
+) -> tuple[Integers, list[int], Integers]:
+    """Ids [batch, tokens], the real ones of each row, and the tokens whose logits are returned [batch, wanted].
+
+    By default all are real, and the last real one is wanted. Raises `UsageError` for other shapes and invalid numbers.
+    """
+    ids = np.asarray(input_ids, np.int64)
+    if ids.ndim != 2 or ids.shape[0] != batch or ids.shape[1] < 1:
+        raise UsageError(f"input_ids {ids.shape}: expected [{batch}, tokens].")
+    tokens = ids.shape[1]
+    real = np.full(batch, tokens, np.int64) if counts is None else np.asarray(counts, np.int64)
+    if real.shape != (batch,) or real.min() < 0 or real.max() > tokens:
+        raise UsageError(f"counts {real.tolist()}: expected {batch} from 0 to {tokens}.")
+    wanted = np.maximum(real - 1, 0)[:, None] if logit_indices is None else np.asarray(logit_indices, np.int64)
+    if wanted.ndim != 2 or wanted.shape[0] != batch or wanted.min() < 0 or wanted.max() >= tokens:
+        raise UsageError(f"logit_indices {wanted.shape}: expected [{batch}, wanted] from 0 to {tokens - 1}.")
+    return ids, real.tolist(), wanted

@@ -1,20 +1,23 @@
-"""Read recordings: checked blocks of mono samples at the model's rate, in bounded memory."""
+"""Read recordings: checked blocks of mono samples at the model's rate, in bounded memory.
+
+Truncated ones are found by their headers: libsndfile accepts truncated WAV and OGG files.
+"""
 
 from __future__ import annotations
 
 import io
 import os
+import struct
 from collections.abc import Iterator
 from pathlib import Path
-from types import TracebackType
 from typing import Any, BinaryIO, Self
 
 import numpy as np
 import numpy.typing as npt
 
 from intaglio import extras
+from intaglio.closing import Closing
 from intaglio.errors import UsageError, one_line
-from intaglio.runtime.speech.audio_header import MAGIC, check_complete
 
 Samples = npt.NDArray[np.float32]  # [samples], mono, -1 to 1
 
@@ -23,9 +26,14 @@ MAX_CHANNELS = 32
 LOUDEST = 64.0  # of a sample; a file of floats may exceed 1 a little, one of integer values in floats exceeds this
 UNKNOWN_FRAMES = 1 << 60  # libsndfile's frames of a file that does not state its length
 BLOCK_SECONDS = 1.0
+MAGIC = {b"RIFF", b"RF64", b"fLaC", b"OggS"}  # the first four bytes of each format that is read
+MAX_CHUNKS = 1000  # of a WAV file; a recorder writes fewer than ten
+STREAMED = 0x7FFF0000  # from here on the size of a WAV's data was written by a program to a pipe, and is unknown
+OGG_PAGE = 27 + 255 + 255 * 255  # bytes of the largest page
+END_OF_STREAM = 4  # flag of the last page
 
 
-class AudioFile:
+class AudioFile(Closing):
     """A recording as blocks of float32 mono samples at `sample_rate` Hz: open it with `with`, then read `blocks`.
 
     WAV (8 to 32 bits, float), FLAC and OGG (Vorbis, Opus). Channels are averaged; other rates are resampled (soxr, HQ)
@@ -54,11 +62,6 @@ class AudioFile:
     def __enter__(self) -> Self:
         self.open()
         return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        self.close()
 
     def open(self) -> None:
         """Open and check it; `with` does. Raises `UsageError`, see the class."""
@@ -218,3 +221,47 @@ def read_pcm(stream: BinaryIO, sample_rate: int, block_seconds: float = 0.1) -> 
 
 
 _RAW = "raw 16-bit little-endian mono at the model's rate. Write it with: ffmpeg -i INPUT -ac 1 -ar RATE -f s16le -"
+
+
+def check_complete(file: BinaryIO) -> str | None:
+    """The evidence that the file is truncated, or None (a truncated FLAC file fails when decoded)."""
+    file.seek(0)
+    magic = file.read(4)
+    size = file.seek(0, io.SEEK_END)
+    if magic in (b"RIFF", b"RF64"):
+        return _wav(file, size)
+    return _ogg(file, size) if magic == b"OggS" else None
+
+
+def _wav(file: BinaryIO, size: int) -> str | None:
+    """Walk the chunks up to that of the samples, and compare its size with what is left of the file."""
+    place, long_size = 12, None
+    for _ in range(MAX_CHUNKS):
+        file.seek(place)
+        if len(header := file.read(8)) < 8:
+            return "truncated: a WAV header without samples"
+        name, length = struct.unpack("<4sI", header)
+        if name == b"ds64" and len(sizes := file.read(16)) == 16:
+            long_size = struct.unpack("<QQ", sizes)[1]
+        if name == b"data":
+            length = long_size if length == 0xFFFFFFFF and long_size is not None else length
+            left = size - place - 8
+            if length == 0 < left:  # as a recorder leaves it that was stopped hard
+                return f"damaged: states no samples, but {left} bytes follow"
+            known = long_size is not None or length < STREAMED
+            return f"truncated: states {length} bytes of samples, and holds {left}" if known and length > left else None
+        place += 8 + length + length % 2
+    return f"not a readable recording (more than {MAX_CHUNKS} chunks before its samples)"
+
+
+def _ogg(file: BinaryIO, size: int) -> str | None:
+    """Look for the flag of the last page."""
+    start = max(0, size - OGG_PAGE)
+    file.seek(start)
+    tail = file.read(OGG_PAGE)
+    page = tail.rfind(b"OggS")
+    if page < 0 or page + 27 > len(tail):
+        return "truncated: ends within a page"
+    segments = tail[page + 27 : page + 27 + tail[page + 26]]
+    whole = len(segments) == tail[page + 26] and page + 27 + len(segments) + sum(segments) <= len(tail)
+    return None if whole and tail[page + 5] & END_OF_STREAM else "truncated: its last page is missing"

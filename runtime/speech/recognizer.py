@@ -11,8 +11,8 @@ import numpy as np
 import numpy.typing as npt
 
 from intaglio.bundle.bundle import Audio, Bundle
-from intaglio.closing import Closing
 from intaglio.errors import BundleError, EngineError, UsageError
+from intaglio.runtime.engines.engine import EngineRunner
 from intaglio.runtime.engines.opening import open_engine
 from intaglio.runtime.speech.audio_file import AudioFile, Samples
 from intaglio.runtime.speech.beam_search import BeamDecoder, CtcBeamOptions
@@ -73,7 +73,7 @@ def with_whisper(options: SpeechOptions, whisper: WhisperOptions) -> SpeechOptio
     return options if whisper == WhisperOptions() else replace(options, whisper=whisper)
 
 
-class SpeechRecognizer(Closing):
+class SpeechRecognizer(EngineRunner):
     """An opened bundle that transcribes recordings. A context manager; used by one thread at a time."""
 
     def __init__(
@@ -95,10 +95,6 @@ class SpeechRecognizer(Closing):
         self.engine = open_engine(bundle, target, threads, spinning)
         self.sample_rate, self.max_seconds = self.audio.sample_rate, self.options.max_seconds
         self.window_seconds = self.options.windows.seconds
-
-    def close(self) -> None:
-        """Release the engine; the recogniser is invalid afterwards."""
-        self.engine.close()
 
     def transcribe(self, path: str | Path) -> Transcript:
         """Transcribe a recording of any length. Raises `UsageError` for an invalid or damaged file."""

@@ -131,7 +131,7 @@ def recording_log_probs(
     Raises `EngineError` if the model gives fewer frames than its windows have.
     """
     waiting: list[AudioWindow] = []
-    with progress.fraction("transcribing") if samples else nullcontext(_show_nothing) as show:
+    with progress.fraction("transcribing") if samples else nullcontext(lambda part: None) as show:
         arrived = 0
         for block in blocks:
             waiting += cutter.push(block)
@@ -145,10 +145,6 @@ def recording_log_probs(
         while waiting:
             yield from computed(model, waiting[:batch_size])
             del waiting[:batch_size]
-
-
-def _show_nothing(part: float) -> None:
-    pass
 
 
 def computed(model: Model, windows: Sequence[AudioWindow]) -> Iterator[LogProbs]:

@@ -23,11 +23,9 @@ class DraftWindow(Protocol):
 
     def size(self) -> int:
         """Return the number of tokens to draft now, 0 for none."""
-        ...
 
     def observe(self, drafted: int, accepted: int) -> None:
         """Learn from a verified draft."""
-        ...
 
 
 @dataclass

@@ -13,7 +13,7 @@ from intaglio.errors import UsageError
 from intaglio.files.input_files import read_bytes, read_text
 from intaglio.runtime.engines.engine import Array
 from intaglio.runtime.sessions.step import ATTENTION_MASK, decoder_of, empty_caches, step_feeds
-from intaglio.runtime.text.inputs import InputsUsed
+from intaglio.runtime.text.inputs import InputsUsed, check_counts
 from intaglio.runtime.text.tokenizer import check_words, read_backend
 
 Integers = npt.NDArray[np.int64]
@@ -30,16 +30,21 @@ def load_chunks(
     Chunks are consecutive and have `length` tokens, or the model's limit; a shorter rest at the end is skipped, unless
     it is the whole text. Raises `UsageError` for a file without text.
     """
-    for name, value in (("samples", samples), ("batch size", batch_size)):
-        if value < 1:
-            raise UsageError(f"{name} {value}: expected at least 1.")
+    check_counts(samples, batch_size)
     ids = read_tokens(bundle, path, option)
     digest = hashlib.sha256(read_bytes(Path(path))).hexdigest()
+    return chunk_batches(bundle, ids, samples, batch_size, length, str(path), digest)
+
+
+def chunk_batches(
+    bundle: Bundle, ids: Integers, samples: int, batch_size: int, length: int, source: str, digest: str
+) -> tuple[list[dict[str, Array]], InputsUsed]:
+    """The first `samples` chunks of the tokens `ids` [tokens] of `source`, as batches; see `load_chunks`."""
     length = min(length, decoder_of(bundle).max_positions, len(ids))
     chunks = ids[: len(ids) // length * length].reshape(-1, length)
     used = chunks[:samples]
     feeds = [chunk_feeds(bundle, used[start : start + batch_size]) for start in range(0, len(used), batch_size)]
-    return feeds, InputsUsed(str(path), digest, len(used), len(chunks), len(feeds))
+    return feeds, InputsUsed(source, digest, len(used), len(chunks), len(feeds))
 
 
 def read_tokens(bundle: Bundle, path: str | Path, option: str) -> Integers:

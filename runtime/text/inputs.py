@@ -32,6 +32,13 @@ class InputsUsed(msgspec.Struct):
 EXPANDED = 1 << 30  # bytes of arrays that a smaller, compressed file may hold
 
 
+def check_counts(samples: int, batch_size: int) -> None:
+    """Raise `UsageError` for numbers below 1."""
+    for name, value in (("samples", samples), ("batch size", batch_size)):
+        if value < 1:
+            raise UsageError(f"{name} {value}: expected at least 1.")
+
+
 def load_inputs(
     bundle: Bundle, data: str | Path | None, samples: int, batch_size: int, option: str = "--data"
 ) -> tuple[list[dict[str, Array]], InputsUsed]:
@@ -42,9 +49,7 @@ def load_inputs(
     file of arrays by input name, or None for the sentences that ship with intaglio; `option` is the option that named
     it. Raises `UsageError` for a file without inputs, `EngineError` for arrays that do not fit.
     """
-    for name, value in (("samples", samples), ("batch size", batch_size)):
-        if value < 1:
-            raise UsageError(f"{name} {value}: expected at least 1.")
+    check_counts(samples, batch_size)
     if data is not None and Path(data).suffix == ".npz":
         return _arrays(bundle, Path(data), samples, batch_size, option)
     if TOKENIZER not in bundle.manifest.files:
@@ -57,10 +62,7 @@ def load_inputs(
     content = "\n".join(lines).encode() if data is None else read_bytes(Path(data))
     used = lines[:samples]
     tokenizer = Tokenizer.open(bundle)
-    feeds: list[dict[str, Array]] = [
-        dict(tokenizer.feeds(used[start : start + batch_size], truncate=True))
-        for start in range(0, len(used), batch_size)
-    ]
+    feeds: list[dict[str, Array]] = [dict(each) for each in tokenizer.batches(used, batch_size, truncate=True)]
     source = "the sentences that ship with intaglio" if data is None else str(data)
     return feeds, InputsUsed(source, hashlib.sha256(content).hexdigest(), len(used), len(lines), len(feeds))
 

@@ -5,11 +5,12 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from functools import partial
 from pathlib import Path
+from typing import TypeVar
 
 from intaglio.bundle.bundle import Bundle
 from intaglio.bundle.manifest import Prompt
-from intaglio.closing import Closing
 from intaglio.errors import IntaglioError, UsageError
+from intaglio.runtime.engines.engine import EngineRunner
 from intaglio.runtime.engines.opening import open_engine
 from intaglio.runtime.text.dimensions import check_dimensions
 from intaglio.runtime.text.embedding_prompts import QUERY, find_prompt
@@ -19,6 +20,8 @@ from intaglio.runtime.text.span_runner import SPAN_TASKS, SpanRunner
 from intaglio.runtime.text.tasks import TASKS, Ran, TextBatch, check_outputs, find_task, scored
 from intaglio.runtime.text.tokenizer import NO_PROMPT, Pair, Tokenizer, TokenSequence
 from intaglio.targets import DEFAULT
+
+Text = TypeVar("Text", str, str | Pair)
 
 AHEAD = 16  # batches of a file: sentences of 3 to 60 words then have 5 % of padding instead of half
 
@@ -54,12 +57,13 @@ def run(
         raise UsageError(f"batch size {batch_size}: expected at least 1.")
     if ahead is None:
         ahead = AHEAD if isinstance(texts, Sequence) else 1
+    given = (text if query is None or isinstance(text, Pair) else Pair(query, text) for text in texts)
     opened = Bundle.open(bundle)
     check_dimensions(opened.manifest, truncate_dim)
     if opened.manifest.task in SPAN_TASKS:
         with SpanRunner(opened, target, threads, top, spans or SpanOptions()) as finder:
             find_prompt(opened.manifest, prompt_name)
-            for batch in _batches(texts, query, batch_size):
+            for batch in in_batches(given, batch_size):
                 yield from finder.run(batch, truncate, batch_size)
         return
     if spans is not None:
@@ -67,14 +71,14 @@ def run(
     with TextRunner(opened, target, threads, top=top) as runner:
         prompt = find_prompt(runner.manifest, prompt_name)
         run_batch = runner.run if runner.manifest.vectors is None else runner.run_vectors
-        for read in _batches(texts, query, batch_size * ahead):
+        for read in in_batches(given, batch_size * ahead):
             for result in _in_order(partial(run_batch, truncate=truncate, prompt=prompt), read, batch_size):
                 if truncate_dim is not None and result.embedding is not None:
                     result.embedding = result.embedding[:truncate_dim]
                 yield result
 
 
-class TextRunner(Closing):
+class TextRunner(EngineRunner):
     """An opened bundle of one of the `TASKS`, which runs batches of texts. A context manager."""
 
     def __init__(
@@ -169,20 +173,17 @@ class TextRunner(Closing):
             result.query = text.first if isinstance(text, Pair) else None
         return results
 
-    def close(self) -> None:
-        """Release the engine; the runner is invalid afterwards."""
-        self.engine.close()
 
-
-def _batches(texts: Iterable[str | Pair], query: str | None, size: int) -> Iterator[list[str | Pair]]:
-    batch: list[str | Pair] = []
+def in_batches(texts: Iterable[Text], size: int) -> Iterator[list[Text]]:
+    """Consecutive batches of `size` texts, and those that are left; an error of the next text comes after them."""
+    batch: list[Text] = []
     try:
         for text in texts:
-            batch.append(text if query is None or isinstance(text, Pair) else Pair(query, text))
+            batch.append(text)
             if len(batch) == size:
                 yield batch
                 batch = []
-    except IntaglioError:  # of the text that was to be read next
+    except IntaglioError:
         if batch:
             yield batch
         raise

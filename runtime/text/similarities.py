@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from itertools import islice
 from pathlib import Path
 
@@ -85,16 +85,9 @@ def _cosine(embeddings: Numbers) -> Numbers:
     return cosines
 
 
-def _dot(embeddings: Numbers) -> Numbers:
-    return embeddings @ embeddings.T
-
-
-def _euclidean(embeddings: Numbers) -> Numbers:
-    return np.array([-np.linalg.norm(embeddings - row, axis=1) for row in embeddings])
-
-
-def _manhattan(embeddings: Numbers) -> Numbers:
-    return np.array([-np.abs(embeddings - row).sum(axis=1) for row in embeddings])
-
-
-FUNCTIONS = dict(zip(SIMILARITIES, (_cosine, _dot, _euclidean, _manhattan), strict=True))
+FUNCTIONS: dict[str, Callable[[Numbers], Numbers]] = {
+    "cosine": _cosine,
+    "dot": lambda embeddings: embeddings @ embeddings.T,
+    "euclidean": lambda embeddings: np.array([-np.linalg.norm(embeddings - row, axis=1) for row in embeddings]),
+    "manhattan": lambda embeddings: np.array([-np.abs(embeddings - row).sum(axis=1) for row in embeddings]),
+}

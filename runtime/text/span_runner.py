@@ -5,9 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from intaglio.bundle.bundle import Bundle
-from intaglio.closing import Closing
 from intaglio.errors import UsageError
-from intaglio.runtime.engines.engine import Array
+from intaglio.runtime.engines.engine import Array, EngineRunner
 from intaglio.runtime.engines.opening import open_engine
 from intaglio.runtime.text.answers import answers_of
 from intaglio.runtime.text.span_options import ANSWER_TOKENS, SpanOptions
@@ -25,7 +24,7 @@ WINDOW = 384  # tokens of a question and a part of the text, the default of tran
 SHARED = 128  # tokens at most that two windows share
 
 
-class SpanRunner(Closing):
+class SpanRunner(EngineRunner):
     """An opened bundle of one of the `SPAN_TASKS`. A context manager."""
 
     def __init__(self, bundle: Bundle, target: str, threads: int | None, top: int, options: SpanOptions):
@@ -96,7 +95,3 @@ class SpanRunner(Closing):
         pairs = [(each[0], each[1]) for each in outputs]
         found = answers_of(self.tokenizer, text, windows, pairs, self._top, longest, options.no_answer)
         return Ran(text, answers=found)
-
-    def close(self) -> None:
-        """Release the engine; the runner is invalid afterwards."""
-        self.engine.close()

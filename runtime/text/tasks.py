@@ -137,14 +137,6 @@ def softmax(logits: Array) -> Numbers:
     return np.asarray(exponentials / exponentials.sum(axis=-1, keepdims=True))
 
 
-def _sigmoid(logits: Array) -> Numbers:
-    return np.asarray(0.5 * (1.0 + np.tanh(0.5 * logits.astype(np.float64))))
-
-
-def _identity(logits: Array) -> Numbers:
-    return logits.astype(np.float64)
-
-
 @dataclass(frozen=True)
 class Reads:
     """What a task reads of a graph."""
@@ -164,7 +156,11 @@ class Task(Reads):
 
 AnyTask = TypeVar("AnyTask", bound=Reads)
 Numbers = npt.NDArray[np.float64]
-SCORES: dict[str, Callable[[Array], Numbers]] = {"softmax": softmax, "sigmoid": _sigmoid, "identity": _identity}
+SCORES: dict[str, Callable[[Array], Numbers]] = {
+    "softmax": softmax,
+    "sigmoid": lambda logits: np.asarray(0.5 * (1.0 + np.tanh(0.5 * logits.astype(np.float64)))),
+    "identity": lambda logits: logits.astype(np.float64),
+}
 EMBEDDING_TASKS = ("embed", "encode")
 TASKS = {
     "embed": Task("sentence_embedding", ("batch", "width"), False, read=_embed),

@@ -79,20 +79,10 @@ def _word(tokenizer: Tokenizer, tokens: Sequence[_Token], choose: Callable[[Numb
     return _Token(_decoded(tokenizer, [token.word for token in tokens]), scores, tokens[0].start, tokens[-1].end)
 
 
-def _most_certain(scores: Numbers) -> Numbers:
-    best: Numbers = scores[scores.max(axis=-1).argmax()]
-    return best
-
-
-def _mean(scores: Numbers) -> Numbers:
-    mean: Numbers = scores.mean(axis=0)
-    return mean
-
-
 WORDS: dict[str, Callable[[Numbers], Numbers]] = {
     "first": lambda scores: scores[0],
-    "average": _mean,
-    "max": _most_certain,
+    "average": lambda scores: np.asarray(scores.mean(axis=0)),
+    "max": lambda scores: scores[scores.max(axis=-1).argmax()],  # of the most certain token
 }
 
 

@@ -6,14 +6,13 @@ import hashlib
 from pathlib import Path
 
 import numpy as np
-import numpy.typing as npt
 
 from intaglio.bundle.bundle import Bundle
 from intaglio.errors import UsageError
 from intaglio.files.hashes import sha256
 from intaglio.runtime.engines.engine import Array, check_arrays
 from intaglio.runtime.sessions.step import decoder_of
-from intaglio.runtime.text.chunks import chunk_feeds, load_chunks
+from intaglio.runtime.text.chunks import chunk_batches, chunk_feeds, load_chunks
 from intaglio.runtime.text.inputs import InputsUsed, load_inputs, read_arrays
 from intaglio.runtime.text.tokenizer import read_backend
 from intaglio.samples.sentences import sentences
@@ -31,7 +30,10 @@ def load_token_inputs(
     for a file without inputs, `EngineError` for arrays that do not fit.
     """
     if data is None:
-        return _sentences(bundle, samples, batch_size)
+        text = "\n".join(sentences())
+        ids = np.array(read_backend(bundle).encode(text).ids, np.int64)
+        source, digest = "the sentences that ship with intaglio", hashlib.sha256(text.encode()).hexdigest()
+        return chunk_batches(bundle, ids, samples, batch_size, TOKENS, source, digest)
     path = Path(data)
     if path.suffix != ".npz":
         return load_chunks(bundle, path, samples, batch_size, option, TOKENS)
@@ -39,21 +41,6 @@ def load_token_inputs(
     if set(arrays) != {"input_ids"}:
         return load_inputs(bundle, path, samples, batch_size, option)
     return _feeds(bundle, path, arrays["input_ids"], samples, batch_size, option)
-
-
-def _sentences(bundle: Bundle, samples: int, batch_size: int) -> tuple[list[dict[str, Array]], InputsUsed]:
-    text = "\n".join(sentences())
-    ids = np.array(read_backend(bundle).encode(text).ids, np.int64)
-    length = min(TOKENS, decoder_of(bundle).max_positions, len(ids))
-    pieces = ids[: len(ids) // length * length].reshape(-1, length)
-    feeds = _batches(bundle, pieces[:samples], batch_size)
-    digest = hashlib.sha256(text.encode()).hexdigest()
-    used = min(samples, len(pieces))
-    return feeds, InputsUsed("the sentences that ship with intaglio", digest, used, len(pieces), len(feeds))
-
-
-def _batches(bundle: Bundle, ids: npt.NDArray[np.int64], size: int) -> list[dict[str, Array]]:
-    return [chunk_feeds(bundle, ids[start : start + size]) for start in range(0, len(ids), size)]
 
 
 def _feeds(
@@ -65,6 +52,6 @@ def _feeds(
     if ids.min() < 0 or ids.max() >= decoder.vocab_size:
         raise UsageError(f"{option} {path}: ids {ids.min()} to {ids.max()}, expected 0 to {decoder.vocab_size - 1}.")
     used = ids[:samples].astype(np.int64)
-    feeds = _batches(bundle, used, batch_size)
+    feeds = [chunk_feeds(bundle, used[start : start + batch_size]) for start in range(0, len(used), batch_size)]
     check_arrays(tuple(bundle.manifest.inputs), bundle.manifest.axes, feeds[0])
     return feeds, InputsUsed(str(path), sha256(path), len(used), len(ids), len(feeds))

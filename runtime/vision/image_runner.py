@@ -9,9 +9,8 @@ import numpy as np
 
 from intaglio.bundle.bundle import Bundle, TensorSpec
 from intaglio.bundle.image_records import PIXELS as PIXELS
-from intaglio.closing import Closing
 from intaglio.errors import BundleError, EngineError, UsageError
-from intaglio.runtime.engines.engine import Array
+from intaglio.runtime.engines.engine import Array, EngineRunner
 from intaglio.runtime.engines.opening import open_engine
 from intaglio.runtime.text.tasks import SCORES, Ran
 from intaglio.runtime.vision.image_file import Pixels, read_image
@@ -59,7 +58,7 @@ def _compared(results: Iterable[Ran], labels: ZeroShot | None) -> Iterator[Ran]:
         yield result if labels is None or result.embedding is None else labels.scores(result.text, result.embedding)
 
 
-class ImageRunner(Closing):
+class ImageRunner(EngineRunner):
     """An opened bundle that takes images. A context manager."""
 
     def __init__(self, bundle: Bundle, target: str = DEFAULT, threads: int | None = None, spinning: bool = True):
@@ -91,10 +90,6 @@ class ImageRunner(Closing):
             )
             for name, row in zip(names, rows, strict=True)
         ]
-
-    def close(self) -> None:
-        """Release the engine; the runner is invalid afterwards."""
-        self.engine.close()
 
 
 def feeds_of(images: Sequence[Pixels]) -> dict[str, Array]:

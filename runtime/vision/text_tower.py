@@ -8,9 +8,10 @@ import numpy as np
 import numpy.typing as npt
 
 from intaglio.bundle.bundle import Bundle
-from intaglio.closing import Closing
 from intaglio.errors import BundleError, EngineError, UsageError
+from intaglio.runtime.engines.engine import EngineRunner
 from intaglio.runtime.engines.opening import open_engine
+from intaglio.runtime.text.run_texts import in_batches
 from intaglio.runtime.text.tasks import SCORES, Ran
 from intaglio.runtime.text.tokenizer import TOKENIZER, Tokenizer
 from intaglio.targets import DEFAULT
@@ -20,7 +21,7 @@ OUTPUT = "text_embedding"  # float [batch, width], of length 1
 Embeddings = npt.NDArray[np.float32]  # [texts or images, width]
 
 
-class TextEmbedder(Closing):
+class TextEmbedder(EngineRunner):
     """The graph for texts of an opened bundle. A context manager."""
 
     def __init__(self, bundle: Bundle, target: str = DEFAULT, threads: int | None = None):
@@ -34,24 +35,20 @@ class TextEmbedder(Closing):
         axis = text.axes.get("sequence")
         length = axis.maximum if axis else text.padded_to or None
         self._tokenizer = Tokenizer(path, [spec.name for spec in text.inputs], length)
-        self._engine = open_engine(bundle, target, threads, graph=text.file)
+        self.engine = open_engine(bundle, target, threads, graph=text.file)
 
     def embed(self, texts: Sequence[str], truncate: bool = False) -> Embeddings:
         """One row for each text. Raises `UsageError` for one that is too long, unless `truncate`."""
         sequences = self._tokenizer.encode(texts, truncate)
         for text, sequence in zip(texts, sequences, strict=True):
             self._tokenizer.check_length(text, sequence)
-        found = self._engine.run(dict(self._tokenizer.pad(sequences, least=self._text.padded_to)))[OUTPUT]
+        found = self.engine.run(dict(self._tokenizer.pad(sequences, least=self._text.padded_to)))[OUTPUT]
         if found.dtype.kind != "f" or found.ndim != 2 or len(found) != len(texts):
             raise EngineError(
                 f"output {OUTPUT}: got {found.dtype} {list(found.shape)}, expected floats [{len(texts)}, width]. "
                 "Re-export the bundle."
             )
         return found.astype(np.float32)
-
-    def close(self) -> None:
-        """Release the engine; the embedder is invalid afterwards."""
-        self._engine.close()
 
 
 class ZeroShot:
@@ -92,15 +89,7 @@ def embed_texts(
 ) -> Iterator[Ran]:
     """The embedding of each of `texts`, in order, in batches of `batch_size`."""
     with TextEmbedder(bundle, target, threads) as embedder:
-        batch: list[str] = []
-        for text in texts:
-            batch.append(text)
-            if len(batch) == batch_size:
-                yield from _results(batch, embedder.embed(batch, truncate))
-                batch = []
-        if batch:
-            yield from _results(batch, embedder.embed(batch, truncate))
-
-
-def _results(texts: Sequence[str], embeddings: Embeddings) -> Iterator[Ran]:
-    return (Ran(text, embedding=row) for text, row in zip(texts, embeddings, strict=True))
+        for batch in in_batches(texts, batch_size):
+            yield from (
+                Ran(text, embedding=row) for text, row in zip(batch, embedder.embed(batch, truncate), strict=True)
+            )

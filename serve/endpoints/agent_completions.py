@@ -24,8 +24,8 @@ from intaglio.serve.endpoints.chat_completions import (
     Delta,
 )
 from intaglio.serve.models.served_agent import AgentStream, ServedAgent
+from intaglio.serve.monitoring.logs import Access
 from intaglio.serve.monitoring.metrics import ServerMetrics
-from intaglio.serve.monitoring.observation import Record
 from intaglio.serve.requests.messages import messages_of
 from intaglio.serve.responses.errors import api_error, invalid
 from intaglio.serve.responses.formatter import Chunk
@@ -40,7 +40,7 @@ LAST = b"data: [DONE]\n\n"
 class AgentFormatter:
     """Turns the events of a run into a response, or into the chunks of a stream; counts and logs the run."""
 
-    def __init__(self, fields: ChatRequest, served: ServedAgent, metrics: ServerMetrics, record: Record):
+    def __init__(self, fields: ChatRequest, served: ServedAgent, metrics: ServerMetrics, record: Access):
         """Raises `ApiError` for fields that an agent does not read, and for messages without a question."""
         check_fields(fields)
         self.question = question_of(messages_of(fields.messages))

@@ -22,8 +22,8 @@ from intaglio.runtime.speech.transcription import Transcription
 from intaglio.runtime.speech.whisper.recognizer import WhisperTranscription, WrittenSegment
 from intaglio.serve.bodies.transcription_fields import TranscriptionRequest
 from intaglio.serve.bodies.uploads import FILE
+from intaglio.serve.monitoring.logs import Access
 from intaglio.serve.monitoring.metrics import ServerMetrics
-from intaglio.serve.monitoring.observation import Record
 from intaglio.serve.responses.errors import ApiError, api_error, invalid
 from intaglio.serve.responses.formatter import Chunk
 from intaglio.serve.workers.speech_call import Found, SpeechCall
@@ -131,7 +131,7 @@ class Ending(Response):
 class Spoken:
     """The transcription of one request's recording."""
 
-    def __init__(self, call: SpeechCall, request: TranscriptionRequest, metrics: ServerMetrics, record: Record):
+    def __init__(self, call: SpeechCall, request: TranscriptionRequest, metrics: ServerMetrics, record: Access):
         self._call, self._request, self._metrics, self._record = call, request, metrics, record
         self._items: list[Word | WrittenSegment] = []
 

@@ -5,6 +5,9 @@ from __future__ import annotations
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from typing import TypeVar
+
+import msgspec
 
 from intaglio.bundle.bundle import Bundle
 from intaglio.errors import BundleError
@@ -88,6 +91,7 @@ class SpeechModel:
 
 
 Model = DecoderModel | EncoderModel | SpeechModel
+Kind = TypeVar("Kind", DecoderModel, EncoderModel, SpeechModel)
 
 
 class Models:
@@ -110,17 +114,11 @@ class Models:
 
     def decoder(self, name: str) -> DecoderModel:
         """The decoder of this name. Raises `ApiError` if there is none."""
-        model = self.find(name)
-        if not isinstance(model, DecoderModel):
-            raise _unsuitable(model, "generates no text")
-        return model
+        return self._of_kind(name, DecoderModel, "generates no text")
 
     def encoder(self, name: str) -> EncoderModel:
         """The encoder of this name. Raises `ApiError` if there is none."""
-        model = self.find(name)
-        if not isinstance(model, EncoderModel):
-            raise _unsuitable(model, "computes no embeddings or classes")
-        return model
+        return self._of_kind(name, EncoderModel, "computes no embeddings or classes")
 
     def sparse(self) -> EncoderModel:
         """The only sparse encoder. Raises `ApiError` if there is none, or there are several."""
@@ -132,10 +130,17 @@ class Models:
 
     def speech(self, name: str) -> SpeechModel:
         """The speech recogniser of this name. Raises `ApiError` if there is none."""
+        return self._of_kind(name, SpeechModel, "transcribes no recordings")
+
+    def _of_kind(self, name: str, kind: type[Kind], lacking: str) -> Kind:
+        """The model of this name; the error for one of another kind than is needed says what it is `lacking`."""
         model = self.find(name)
-        if not isinstance(model, SpeechModel):
-            raise _unsuitable(model, "transcribes no recordings")
-        return model
+        if isinstance(model, kind):
+            return model
+        does = "generates text" if isinstance(model, DecoderModel) else f"computes {model.bundle.manifest.task}"
+        if isinstance(model, SpeechModel):
+            does = "transcribes recordings at /v1/audio/transcriptions"
+        raise invalid(f"model {model.name!r} {does}, it {lacking}.", "model")
 
     def find(self, name: str) -> Model:
         """The model of this name. Raises `ApiError` if there is none."""
@@ -163,9 +168,23 @@ def unknown_model(name: str, served: Sequence[str]) -> ApiError:
     return ApiError(404, message, param="model", code="model_not_found")
 
 
-def _unsuitable(model: Model, lacking: str) -> ApiError:
-    """The error for a model of another kind than is needed, which `lacking` describes."""
-    does = "generates text" if isinstance(model, DecoderModel) else f"computes {model.bundle.manifest.task}"
-    if isinstance(model, SpeechModel):
-        does = "transcribes recordings at /v1/audio/transcriptions"
-    return invalid(f"model {model.name!r} {does}, it {lacking}.", "model")
+class ModelCard(msgspec.Struct):
+    """A model of a server."""
+
+    id: str
+    created: int
+    max_model_len: int | None  # tokens
+    object: str = "model"
+    owned_by: str = "intaglio"
+
+
+class ModelList(msgspec.Struct):
+    """The models of a server."""
+
+    data: list[ModelCard]
+    object: str = "list"
+
+
+def card_of(model: Model | ServedAgent) -> ModelCard:
+    """The description of a model, or an agent."""
+    return ModelCard(model.name, model.created, None if isinstance(model, ServedAgent) else model.max_tokens)

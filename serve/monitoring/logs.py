@@ -26,12 +26,12 @@ _UNSAFE = re.compile("[\x00-\x1f\x7f-\x9f\u2028\u2029\u200e\u200f\u202a-\u202e\u
 
 
 class Access(msgspec.Struct, omit_defaults=True):
-    """One HTTP request, for the access log."""
+    """One HTTP request, for the access log; endpoints fill in what they learn."""
 
     method: str
     path: str  # what follows a "?" is not logged
     status: int
-    seconds: float  # until the end of the response
+    seconds: float = 0.0  # until the end of the response
     client: str | None = None  # address
     model: str | None = None
     prompt_tokens: int | None = None

@@ -8,22 +8,10 @@ from dataclasses import dataclass, field
 from intaglio.runtime.generation.answer import finish_reason
 from intaglio.runtime.generation.parts import Part
 from intaglio.runtime.generation.worker import GenerationStream
+from intaglio.serve.monitoring.logs import Access
 from intaglio.serve.monitoring.metrics import ServerMetrics
 
-KEY = "observation"  # where a request's scope has its record
-
-
-@dataclass
-class Record:
-    """The fields of one HTTP request in the log; endpoints fill them in."""
-
-    model: str | None = None
-    prompt_tokens: int | None = None
-    completion_tokens: int | None = None
-    cached_tokens: int | None = None
-    finish_reason: str | None = None
-    audio_seconds: float | None = None  # of a recording
-    real_time_factor: float | None = None
+KEY = "observation"  # where a request's scope has its `Access`
 
 
 @dataclass
@@ -31,7 +19,7 @@ class Observation:
     """Counts the texts of one HTTP request."""
 
     metrics: ServerMetrics
-    record: Record
+    record: Access
     model: str
     began: float = field(default_factory=time.perf_counter)  # when the request had arrived
     _first: dict[int, float] = field(default_factory=dict)  # choice -> seconds until its first part

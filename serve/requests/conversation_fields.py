@@ -7,14 +7,15 @@ from typing import Annotated, Any
 
 from msgspec import Meta
 
+from intaglio.errors import UsageError
 from intaglio.runtime.generation.requests.chat import ChatPrompt
 from intaglio.runtime.generation.requests.message import Message
 from intaglio.runtime.generation.requests.request import GenerationRequest
-from intaglio.runtime.generation.tool_calls.calling import ToolCalling
+from intaglio.runtime.generation.tool_calls.calling import ToolCalling, tool_calling
 from intaglio.serve.models.model import DecoderModel
 from intaglio.serve.requests.constraints import ResponseFormat, constraints_of, grammar_for, grammar_of_tools
 from intaglio.serve.requests.generation_fields import GenerationFields, generation_requests
-from intaglio.serve.requests.tools import calling_for
+from intaglio.serve.responses.errors import invalid
 
 Metadata = Annotated[
     dict[Annotated[str, Meta(max_length=64)], Annotated[str, Meta(max_length=512)]], Meta(max_length=16)
@@ -63,3 +64,39 @@ def conversation_requests(
         calling.keep_special if calling else frozenset(),
     )
     return requests, calling
+
+
+def calling_for(
+    model: DecoderModel,
+    tools: Sequence[Mapping[str, Any]],
+    choice: str | Mapping[str, Any] | None,
+    parallel: bool,
+    constrained: bool,
+) -> ToolCalling | None:
+    """Prepare the tools of a request; None if it has none. `constrained`: whether another grammar constrains its text.
+
+    Raises `ApiError` for invalid tools, and for a model whose chat template does not support tools.
+    """
+    if not tools:
+        if choice not in (None, "none", "auto"):
+            raise invalid("tool_choice: there are no tools. Add tools, or leave it out.", "tool_choice")
+        return None
+    template = model.template
+    if not template.knows_tools:
+        raise invalid(
+            f"tools: the chat template of model {model.name!r} does not support tools. Leave them out.", "tools"
+        )
+    try:
+        calling = tool_calling(
+            template.tool_source,
+            model.worker.prompts.tokenizer,
+            tools,
+            choice or "auto",  # type: ignore[arg-type]
+            parallel,
+        )
+    except UsageError as error:
+        raise invalid(str(error), "tool_choice" if str(error).startswith("tool choice") else "tools") from error
+    if constrained and calling.choice.mode != "none":
+        both = "tools: the text has another format, too. Set tool_choice to none, or leave one of them out."
+        raise invalid(both, "tools")
+    return calling

@@ -67,4 +67,3 @@ class Agent(Protocol):
 
     async def run(self, question: str, observer: Observer | None = None) -> AgentResult:
         """Answer `question`. Never raises for failures of a model or a tool; cancelling it stops everything."""
-        ...

@@ -10,7 +10,7 @@ from collections import deque
 from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass, field
 from functools import partial
-from types import MappingProxyType, TracebackType
+from types import MappingProxyType
 from typing import Any
 
 from intaglio.runtime.agents.loops.agent import AgentLimits
@@ -75,9 +75,7 @@ class CallScheduler:
         self._caller, self._loop = ToolCaller(), asyncio.get_running_loop()
         return self
 
-    async def __aexit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
-    ) -> None:
+    async def __aexit__(self, *_: object) -> None:
         self._left = True
         self._idle.set()  # release those that wait
         for timer in self._retries.values():

@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncGenerator, AsyncIterator, Sequence
 from contextlib import aclosing, asynccontextmanager
-from types import TracebackType
 from typing import Self
 
 from intaglio.errors import IntaglioError, UsageError, one_line
@@ -55,9 +54,7 @@ class EngineModel:
             self._worker.start(asyncio.get_running_loop())
         return self
 
-    async def __aexit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
-    ) -> None:
+    async def __aexit__(self, *_: object) -> None:
         worker, self._worker = self._worker, None
         if worker is not None and self._shared is None:
             await asyncio.to_thread(worker.stop)

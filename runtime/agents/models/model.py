@@ -74,4 +74,3 @@ class Model(Protocol):
         Leaving the context cancels the rest. Raises `ModelError` if the model does not answer, or stops before the
         end; `UsageError` for a request that it rejects, such as a prompt longer than its context.
         """
-        ...

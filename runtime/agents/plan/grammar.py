@@ -48,15 +48,15 @@ def plan_grammar(
     check_names(tool.name for tool in tools)
     _check_characters(characters)
     thought = "THOUGHT? " if thoughts else ""
-    arguments = ArgumentGrammar(characters)
-    call = arguments.values.rule([arguments.call(tool) for tool in tools]) if tools else ""
+    values = ValueGrammar(characters)
+    call = values.rule([_call(values, tool) for tool in tools]) if tools else ""
     rules = [
         "start: plan::0",
         f'plan::_: {thought}number::_ "join()"'
         + (f' | {thought}number::_ {call} "\\n" plan::incr(_) %if lt(_, {most})' if tools else ""),
         *_numbers(known, most),
         THOUGHT if thoughts else "",
-        *(arguments.values.rules if tools else ()),
+        *(values.rules if tools else ()),
         "",
     ]
     return "\n".join(rules)
@@ -73,15 +73,15 @@ def turn_grammar(tools: Sequence[Tool], known: Collection[int] = (), characters:
     _check_characters(characters)
     if not tools:
         return f"start: THOUGHT? ANSWER\n{THOUGHT}\n{ANSWER}\n"
-    arguments = ArgumentGrammar(characters)
-    call = arguments.values.rule([arguments.call(tool) for tool in tools])
+    values = ValueGrammar(characters)
+    call = values.rule([_call(values, tool) for tool in tools])
     rules = [
         "start: THOUGHT? (turn::0 | ANSWER)",
         f"turn::_: number::_ {call}",
         *_numbers(known, 1),
         THOUGHT,
         ANSWER,
-        *arguments.values.rules,
+        *values.rules,
         "",
     ]
     return "\n".join(rules)
@@ -111,35 +111,27 @@ def _by_place(numbers: Sequence[int], form: str) -> list[str]:
     return [form.format(number, place) for place, number in enumerate(numbers)]
 
 
-class ArgumentGrammar:
-    """Rules for calls; `characters`: see `plan_grammar`."""
+def _call(grammar: ValueGrammar, tool: Tool) -> str:
+    """Return the text of a call: some parameters by place, the others by name, in order.
 
-    def __init__(self, characters: int) -> None:
-        self.values = ValueGrammar(characters)
-
-    def call(self, tool: Tool) -> str:
-        """Return the text of a call: some parameters by place, the others by name, in order.
-
-        Raises `UsageError` if there is none.
-        """
-        values = {name: self.values.value(schema, tool.parameters) for name, schema in tool.properties.items()}
-        entries = [
-            NamedValue(
-                f"{literal(f'{name}=')} {value}" if value and KEYWORD.fullmatch(name) else "", name in tool.required
-            )
-            for name, value in values.items()
-        ]
-        places = list(values.values())
-        count = next((place for place, each in enumerate(places) if each is None), len(places))  # by place, at most
-        rest = None  # what follows the parameters before this place, which were all given
-        for place in range(count, 0, -1):
-            by_name = self.values.chain(entries[place:], first=False)
-            by_place = f'", " {places[place]} {rest}' if rest else None
-            alternatives = [each for each in (by_name, by_place) if each]
-            rest = self.values.rule(alternatives) if alternatives else None
-        by_place = f"{places[0]} {rest}" if rest else None
-        alternatives = [each for each in (self.values.chain(entries, first=True), by_place) if each]
-        if not alternatives:
-            names = ", ".join(name for name in tool.properties if name in tool.required)
-            raise UsageError(f"tool {tool.name!r}: no plan can write {names}. Simplify their schemas, or leave it out.")
-        return f'{literal(f"{tool.name}(")} {self.values.rule(alternatives)} ")"'
+    The rules that it needs are added to `grammar`. Raises `UsageError` if there is none.
+    """
+    values = {name: grammar.value(schema, tool.parameters) for name, schema in tool.properties.items()}
+    entries = [
+        NamedValue(f"{literal(f'{name}=')} {value}" if value and KEYWORD.fullmatch(name) else "", name in tool.required)
+        for name, value in values.items()
+    ]
+    places = list(values.values())
+    count = next((place for place, each in enumerate(places) if each is None), len(places))  # by place, at most
+    rest = None  # what follows the parameters before this place, which were all given
+    for place in range(count, 0, -1):
+        by_name = grammar.chain(entries[place:], first=False)
+        by_place = f'", " {places[place]} {rest}' if rest else None
+        alternatives = [each for each in (by_name, by_place) if each]
+        rest = grammar.rule(alternatives) if alternatives else None
+    by_place = f"{places[0]} {rest}" if rest else None
+    alternatives = [each for each in (grammar.chain(entries, first=True), by_place) if each]
+    if not alternatives:
+        names = ", ".join(name for name in tool.properties if name in tool.required)
+        raise UsageError(f"tool {tool.name!r}: no plan can write {names}. Simplify their schemas, or leave it out.")
+    return f'{literal(f"{tool.name}(")} {grammar.rule(alternatives)} ")"'

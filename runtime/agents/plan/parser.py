@@ -14,7 +14,6 @@ from intaglio.runtime.agents.plan.surrounding_text import BLANK
 from intaglio.runtime.agents.plan.text import MAX_NUMBER
 from intaglio.runtime.agents.tools.tool import Tool
 
-BLANKS = re.compile(rf"(?:{BLANK})*")
 NAME = re.compile(r"[\w.\\+-]*")  # of a tool; Markdown has a backslash before an underscore
 DECORATION = re.compile(rf"(?:{BLANK}|[*`~>#|(\[\"'“„•▪◦‣➤→–—+-])*")  # before a call: bullets, headings, emphasis, code
 SEPARATION = re.compile(rf"(?:{BLANK}|[.):\]}}|=*`\"–—\ufe0f\u20e3、-])*")  # between the number and the name

@@ -38,11 +38,8 @@ def html_text(html: str, address: str | None = None) -> PageText:
     parser = _Parser(address)
     parser.feed(html)
     parser.close()
-    return PageText(" ".join("".join(parser.title).split()), _collapse_spaces("".join(parser.pieces)))
-
-
-def _collapse_spaces(text: str) -> str:
-    return GAPS.sub("\n\n", LINES.sub("\n", SPACES.sub(" ", text))).strip().replace(INDENT, " ")
+    text = GAPS.sub("\n\n", LINES.sub("\n", SPACES.sub(" ", "".join(parser.pieces))))
+    return PageText(" ".join("".join(parser.title).split()), text.strip().replace(INDENT, " "))
 
 
 class _Parser(HTMLParser):

@@ -17,7 +17,7 @@ from intaglio.runtime.adapters.adapters import Adapters
 from intaglio.runtime.adapters.side_path import add_side_paths
 from intaglio.runtime.engines.device_array import DeviceArray
 from intaglio.runtime.engines.device_memory import DeviceMemory
-from intaglio.runtime.engines.engine import Array, Binding, Engine, check_buffers
+from intaglio.runtime.engines.engine import Array, Binding, Engine, Opening, check_buffers
 from intaglio.runtime.engines.memory import Buffer
 from intaglio.runtime.engines.onnxruntime.cached_attention import OPERATOR, QUANTIZE, attend_by_our_kernel, can_attend
 from intaglio.runtime.engines.onnxruntime.custom_operators import runnable
@@ -26,7 +26,6 @@ from intaglio.runtime.engines.onnxruntime.partial_graph import partial_graph
 from intaglio.runtime.engines.onnxruntime.provider import missing_provider, open_session
 from intaglio.runtime.engines.onnxruntime.quantized_cache import quantize_caches
 from intaglio.runtime.engines.onnxruntime.stored import stored_model
-from intaglio.runtime.engines.open_options import Opening
 from intaglio.targets import TARGETS, Target
 
 EXTERNAL_DATA_FOLDER = "session.model_external_initializers_file_folder_path"  # for a model that is not a file

@@ -14,10 +14,9 @@ from intaglio.extras import load
 from intaglio.runtime.engines import gpus, profiles
 from intaglio.runtime.engines.device_array import DeviceArray
 from intaglio.runtime.engines.device_memory import DeviceMemory
-from intaglio.runtime.engines.engine import Array, Binding, Engine, check_buffers
+from intaglio.runtime.engines.engine import Array, Binding, Engine, Opening, check_buffers
 from intaglio.runtime.engines.gpus import Gpu
 from intaglio.runtime.engines.memory import Buffer
-from intaglio.runtime.engines.open_options import Opening
 from intaglio.runtime.engines.tensorrt.library import DTYPES, library_name, logger, no_collection
 from intaglio.targets import TARGETS, Target, without_gpu
 

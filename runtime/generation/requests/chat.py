@@ -21,9 +21,7 @@ from intaglio.bundle.bundle import Bundle
 from intaglio.errors import BundleError, UsageError, one_line
 from intaglio.files.input_files import read_text
 from intaglio.processes.children import Child, ChildEndedError
-from intaglio.runtime.generation.requests.message import FunctionCall as FunctionCall
-from intaglio.runtime.generation.requests.message import Message as Message
-from intaglio.runtime.generation.requests.message import ToolCall as ToolCall
+from intaglio.runtime.generation.requests.message import Message
 from intaglio.runtime.generation.requests.system_messages import RejectedError, is_plain, rendered
 from intaglio.runtime.generation.text.template_process import MAX_BYTES, MAX_CHARACTERS, RESERVED, SHOWN
 from intaglio.runtime.text.tokenizer_config import (

@@ -11,8 +11,8 @@ from intaglio.errors import UsageError
 from intaglio.runtime.generation.requests.chat import ChatPrompt
 from intaglio.runtime.generation.requests.message import Message
 from intaglio.runtime.sessions.image_table import EmbeddedImage, with_ids
+from intaglio.runtime.vision.frames import image_text
 from intaglio.runtime.vision.image_file import Pixels, read_file
-from intaglio.runtime.vision.image_prompt import image_text
 from intaglio.runtime.vision.image_reader import ImageFile, ImageReader
 
 

@@ -12,6 +12,16 @@ from intaglio.runtime.sampling.sampler import Sampling
 from intaglio.runtime.strategies import STRATEGIES, Plain, Strategy
 
 
+def check_limits(max_new_tokens: int, seed: int | Sequence[int] | None, stop: Sequence[str]) -> None:
+    """Raise `UsageError` for values out of range."""
+    if max_new_tokens < 1:
+        raise UsageError(f"max new tokens {max_new_tokens}: expected at least 1.")
+    if any(part < 0 for part in ([seed] if isinstance(seed, int) else seed or ())):
+        raise UsageError(f"seed {seed}: expected 0 or more.")
+    if "" in stop:
+        raise UsageError("a stop string is empty, expected at least one character. Leave it out.")
+
+
 @dataclass(frozen=True)
 class GenerationRequest:
     """One text to generate. Raises `UsageError` for values out of range.
@@ -39,14 +49,9 @@ class GenerationRequest:
     logprobs: int | None = None  # record each token's log-probability, and this many alternatives; None: neither
 
     def __post_init__(self) -> None:
-        if self.max_new_tokens < 1:
-            raise UsageError(f"max new tokens {self.max_new_tokens}: expected at least 1.")
-        if any(part < 0 for part in ([self.seed] if isinstance(self.seed, int) else self.seed or ())):
-            raise UsageError(f"seed {self.seed}: expected 0 or more.")
+        check_limits(self.max_new_tokens, self.seed, self.stop)
         if self.logprobs is not None and self.logprobs < 0:
             raise UsageError(f"logprobs {self.logprobs}: expected 0 or more alternatives.")
-        if "" in self.stop:
-            raise UsageError("a stop string is empty, expected at least one character. Leave it out.")
 
     @property
     def name(self) -> str:

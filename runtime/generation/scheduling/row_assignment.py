@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
+from operator import itemgetter
 
 from intaglio.networks.early_exit import NEVER
 from intaglio.runtime.adapters.adapters import NONE, number_of
@@ -152,7 +153,7 @@ class Rows:
         assert state is not None, "only busy rows prefill"
         others = (other for other in self._rows if other is not row)
         found = ((other.number, self._cached_prefix(other, session, state, lengths)) for other in others)
-        source, held = max(found, key=_tokens, default=(row.number, 0))
+        source, held = max(found, key=itemgetter(1), default=(row.number, 0))
         return (source, held) if held - lengths(session)[row.number] >= MIN_SHARED else None
 
     def awaits_shared_prefix(self, row: Row, session: DecoderSession, earlier: Sequence[Row], lengths: Lengths) -> bool:
@@ -196,7 +197,3 @@ def shared_tokens(held: Sequence[int], most: int, prompt: Sequence[int]) -> int:
     """Return how many of the first `most` tokens of `held` match the prompt, excluding the prompt's last token."""
     most = min(most, len(held), len(prompt) - 1)
     return next((place for place in range(most) if held[place] != prompt[place]), max(most, 0))
-
-
-def _tokens(found: tuple[int, int]) -> int:
-    return found[1]

@@ -92,9 +92,7 @@ class _Translation:
             return "|".join(self.search(list(each), False) for each in items[0][1][1])
         if len(items) == 1 and items[0][0] is codes.SUBPATTERN and not _flagged(items[0]):
             return self.search(list(items[0][1][3]), False)
-        begins = (
-            bool(items) and items[0][0] is codes.AT and items[0][1] in (codes.AT_BEGINNING, codes.AT_BEGINNING_STRING)
-        )
+        begins = bool(items) and items[0] in BEGINNINGS
         items = items[1:] if begins else items
         while begins and top and items and items[0][0] in (codes.ASSERT, codes.ASSERT_NOT) and items[0][1][0] == 1:
             wanted = items[0][0] is codes.ASSERT

@@ -112,14 +112,11 @@ class Rules:
         """Whether there are too many rules."""
         return len(self._rules) > MAX_RULES
 
-    def define(self, name: str, alternatives: Iterable[Alternative]) -> None:
-        """Say how a rule is written."""
+    def define(self, name: str, alternatives: Iterable[Alternative], parametric: bool = False) -> None:
+        """Say how a rule, or one with a parameter, is written."""
         self._rules[name] = tuple(dict.fromkeys(alternatives))
-
-    def define_parametric(self, name: str, alternatives: Iterable[Alternative]) -> None:
-        """Say how a rule with a parameter is written."""
-        self._parametric.add(name)
-        self.define(name, alternatives)
+        if parametric:
+            self._parametric.add(name)
 
     def json(self, schema: Mapping[str, Any]) -> Alternative:
         """Return values of a schema that the library writes itself."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from typing import Any, Protocol
+from typing import Any
 
 from intaglio.runtime.sampling.json_schema.containers import Arrays, Members, Objects
 from intaglio.runtime.sampling.json_schema.nodes import NOTHING, Known, Node
@@ -17,12 +17,6 @@ KINDS = ("numbers", "texts", "arrays", "objects")
 
 class TooManyError(ValueError):
     """A union of too many sets."""
-
-
-class _Part(Protocol):
-    def both(self, other: Any) -> Any: ...
-
-    def negated(self) -> tuple[list[Any], bool]: ...
 
 
 @dataclass(frozen=True)

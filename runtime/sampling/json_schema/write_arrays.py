@@ -125,7 +125,7 @@ class ArrayRules:
             )
             for bit, item in enumerate(items)
         ]
-        self._rules.define_parametric(name, [Alternative(f'"" %if bit_count_ge(_, {least})', frozenset()), *more])
+        self._rules.define(name, [Alternative(f'"" %if bit_count_ge(_, {least})', frozenset()), *more], True)
         first = [
             Alternative(f"{item.name} {name}::{1 << bit}", frozenset({item.name, name}))
             for bit, item in enumerate(items)

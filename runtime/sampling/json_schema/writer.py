@@ -13,9 +13,8 @@ from intaglio.runtime.sampling.json_schema.numbers import DIGITS, Numbers
 from intaglio.runtime.sampling.json_schema.patterns import PatternError
 from intaglio.runtime.sampling.json_schema.rules import NEVER, Alternative, Notation, RuleCall, Rules, sequence
 from intaglio.runtime.sampling.json_schema.values import TooManyError, Values
-from intaglio.runtime.sampling.json_schema.write_arguments import ArgumentRules
 from intaglio.runtime.sampling.json_schema.write_arrays import ArrayRules
-from intaglio.runtime.sampling.json_schema.write_objects import ObjectRules
+from intaglio.runtime.sampling.json_schema.write_objects import ArgumentRules, ObjectRules
 
 
 @lru_cache(64)

@@ -16,8 +16,7 @@ from intaglio.bundle.bundle import Bundle
 from intaglio.errors import EngineError, UsageError
 from intaglio.extras import EXTRA_OF
 from intaglio.runtime import TextGenerator, build, open_engine
-from intaglio.runtime.engines.engine import Array, Engine
-from intaglio.runtime.engines.open_options import Opening
+from intaglio.runtime.engines.engine import Array, Engine, Opening
 from intaglio.runtime.engines.opening import function_at
 from intaglio.runtime.sessions.step import decoder_of, empty_caches, step_feeds
 from intaglio.targets import TARGETS, Target, find_target, summary

@@ -22,7 +22,7 @@ from jsonschema import Draft202012Validator
 from tokenizers import Tokenizer, decoders, models, pre_tokenizers
 
 from intaglio.errors import MissingExtraError, UsageError
-from intaglio.runtime.generation.tool_calls.hermes import HERMES
+from intaglio.runtime.generation.tool_calls.formats import HERMES
 from intaglio.runtime.generation.tool_calls.tool_grammar import tool_grammar
 from intaglio.runtime.generation.tool_calls.tools import Mode, ToolChoice, ToolDefinition
 from intaglio.runtime.sampling import grammar_check, grammar_tokenizer

@@ -18,9 +18,8 @@ from intaglio.runtime.generation.conversation import Conversation
 from intaglio.runtime.generation.generate import TextGenerator, generate
 from intaglio.runtime.generation.requests.image_prompts import ImageText, message_of, with_images
 from intaglio.runtime.generation.requests.message import Message
-from intaglio.runtime.vision.frames import frames_of, grid_of
+from intaglio.runtime.vision.frames import frames_of, grid_of, image_text
 from intaglio.runtime.vision.image_file import decode_image
-from intaglio.runtime.vision.image_prompt import image_text
 from intaglio.runtime.vision.image_reader import ImageFile
 
 NEW = 12

@@ -16,8 +16,7 @@ from intaglio.runtime.generation.generate import TextGenerator
 from intaglio.runtime.generation.requests.image_prompts import message_of
 from intaglio.runtime.generation.requests.message import Message
 from intaglio.runtime.vision.image_reader import ImageFile
-from intaglio.serve.requests.images import ImageUrl, image_of
-from intaglio.serve.requests.messages import ChatMessage, ContentPart, messages_of
+from intaglio.serve.requests.messages import ChatMessage, ContentPart, ImageUrl, image_of, messages_of
 from intaglio.serve.responses.errors import ApiError
 
 PNG = encoded(picture(40, 90))

@@ -22,8 +22,8 @@ from intaglio.runtime.speech.recognizer import SpeechOptions, SpeechRecognizer
 from intaglio.serve.bodies.transcription_fields import TranscriptionRequest
 from intaglio.serve.bodies.uploads import Upload
 from intaglio.serve.endpoints.transcriptions import Ending, Spoken
+from intaglio.serve.monitoring.logs import Access
 from intaglio.serve.monitoring.metrics import ServerMetrics
-from intaglio.serve.monitoring.observation import Record
 from intaglio.serve.workers.speech_call import SpeechCall
 from intaglio.serve.workers.speech_worker import SpeechWorker
 
@@ -172,7 +172,12 @@ def test_client_disconnect_stops_the_work(
 
     async def ask(served: SpeechWorker) -> None:
         call = await served.start(recorded.upload(70))
-        spoken = Spoken(call, TranscriptionRequest("speech"), ServerMetrics(), Record("speech"))
+        spoken = Spoken(
+            call,
+            TranscriptionRequest("speech"),
+            ServerMetrics(),
+            Access("POST", "/v1/audio/transcriptions", 200, model="speech"),
+        )
         if leaves == "full response":
             await left(spoken.full_response())
         elif leaves == "streamed":

@@ -11,9 +11,8 @@ import pytest
 from agent_runs import INDEPENDENT, request, run_of, task
 
 from intaglio.errors import UsageError
-from intaglio.runtime.agents.reports.critical_path import Step, critical_path
 from intaglio.runtime.agents.reports.run_record import record_of
-from intaglio.runtime.agents.reports.timeline import timeline
+from intaglio.runtime.agents.reports.timeline import Step, critical_path, timeline
 from intaglio.runtime.agents.reports.trace import read_trace, trace_bytes
 from intaglio.runtime.agents.run.events import ModelWrote, TaskStarted
 

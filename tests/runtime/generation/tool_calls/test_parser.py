@@ -17,11 +17,8 @@ from intaglio.runtime.generation.tool_calls.events import (
     ContentPiece,
     ToolEvent,
 )
-from intaglio.runtime.generation.tool_calls.formats import FORMATS
-from intaglio.runtime.generation.tool_calls.hermes import HERMES
+from intaglio.runtime.generation.tool_calls.formats import FORMATS, HERMES, LLAMA, MISTRAL
 from intaglio.runtime.generation.tool_calls.json_calls import JsonCalls
-from intaglio.runtime.generation.tool_calls.llama import LLAMA
-from intaglio.runtime.generation.tool_calls.mistral import MISTRAL
 from intaglio.runtime.generation.tool_calls.parser import ToolCallParser
 from intaglio.runtime.generation.tool_calls.pythonic import PYTHONIC
 from intaglio.runtime.generation.tool_calls.tool_format import ToolCallFormat

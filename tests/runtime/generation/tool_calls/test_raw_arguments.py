@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from intaglio.runtime.generation.tool_calls.raw_arguments import as_json, is_text
+from intaglio.runtime.generation.tool_calls.qwen_coder import as_json, is_text
 
 
 @pytest.mark.parametrize(

@@ -8,8 +8,7 @@ import numpy as np
 import pytest
 from tiny_whispers import write_tokenizer
 
-from intaglio.runtime.speech.whisper.alignment import token_ends
-from intaglio.runtime.speech.whisper.time_warping import median_filtered, warping_path
+from intaglio.runtime.speech.whisper.alignment import median_filtered, token_ends, warping_path
 from intaglio.runtime.speech.whisper.words import split_words
 from intaglio.runtime.text.tokenizer import Tokenizer
 
