@@ -10,7 +10,6 @@ import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import onnx_ir as ir
@@ -21,7 +20,7 @@ from intaglio.bundle.bundle import Bundle
 from intaglio.errors import UsageError
 from intaglio.graph_passes import compress
 from intaglio.graph_passes.calibration.second_moments import second_moments
-from intaglio.graph_passes.contract import PassInputs
+from intaglio.graph_passes.contract import Counts, PassInputs
 from intaglio.graph_passes.weights.gptq_solver import inverse_factor
 from intaglio.graph_passes.weights.rtn import Rtn
 from intaglio.processes.threads import bounded, in_parallel, usable_threads
@@ -79,13 +78,13 @@ def test_passes_run_with_one_thread_in_blas(
     tiny_decoder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     seen: list[int] = []
-    rewrite = Rtn.rewrite
+    rewrite = Rtn._rewrite
 
-    def watched(self: Rtn, model: ir.Model, inputs: PassInputs) -> Any:
+    def watched(self: Rtn, model: ir.Model, inputs: PassInputs, counts: Counts) -> None:
         seen.extend([*blas_threads(), usable_threads()])
-        return rewrite(self, model, inputs)
+        rewrite(self, model, inputs, counts)
 
-    monkeypatch.setattr(Rtn, "rewrite", watched)
+    monkeypatch.setattr(Rtn, "_rewrite", watched)
     compress(tiny_decoder, tmp_path / "out", "rtn", threads=5)
     assert set(seen[:-1]) == {1} and seen[-1] == 5
 
