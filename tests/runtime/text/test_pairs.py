@@ -50,8 +50,8 @@ def test_scores_and_order_equal_a_cross_encoder(reranker: tuple[Path, Path]) -> 
     scores = np.array([sum((result.scores or {}).values()) for result in results])
     np.testing.assert_allclose(scores, expected, atol=2e-5)
     assert [result.text for result in results] == texts and {result.query for result in results} == {QUERY}
-    apart = np.abs(np.diff(np.sort(expected))).min() > 4e-5
-    assert not apart or (np.argsort(scores) == np.argsort(expected)).all()
+    ranked = scores[np.argsort(expected)]
+    assert (np.diff(ranked) > -4e-5).all()  # in the same order, but for scores that are as good as equal
 
 
 def test_long_pairs_are_truncated_as_a_cross_encoder_does(reranker: tuple[Path, Path]) -> None:
