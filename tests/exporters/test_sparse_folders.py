@@ -189,7 +189,7 @@ def test_weights_are_served_as_text_embeddings_inference_has_them(
             ({"model": "tiny"}, "model", "its task is embed, /embed_sparse needs embed-sparse"),
             ({"truncate": True}, "truncate", "truncate: true is not supported"),
             ({"normalize": True}, "normalize", "normalize"),
-            ({"inputs": ["a", ""]}, "input", "is empty"),
+            ({"inputs": ["a", ""]}, "inputs", "is empty"),
         ):
             status, found = server.post("/embed_sparse", {"inputs": "a", **fields})
             assert status == 400
