@@ -51,12 +51,13 @@ def open_pickled(location: str) -> Pickled:
     root = Path(location)
     if not root.is_dir():
         root = hub.fetch(location, None, download=True)
-        read_config(root, location, find_kind)  # before the weights are downloaded
+        read_config(root, read_modules(root), location, find_kind)  # before the weights are downloaded
         root = hub.fetch(location, None, True, ("pytorch_model*.bin",))
-    folder, config = read_config(root, location)
+    modules = read_modules(root)
+    folder, config = read_config(root, modules, location)
     if format_of(config):
         raise not_read(folder, config, "from safetensors")
-    _, family = find_kind(config, str(folder), bool(read_modules(root)))
+    _, family = find_kind(config, str(folder), bool(modules))
     if (folder / INDEX).is_file():
         weights = indexed_files(folder, INDEX)
     elif (folder / WEIGHTS).is_file():

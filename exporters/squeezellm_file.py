@@ -16,6 +16,7 @@ from intaglio.exporters.checkpoints.converted import Converted
 from intaglio.exporters.checkpoints.family import Family, architecture_of
 from intaglio.exporters.checkpoints.quantized import squeezellm
 from intaglio.exporters.checkpoints.quantized.formats import METHOD, SECTION, WEIGHT
+from intaglio.exporters.checkpoints.sentence_folder import read_modules
 from intaglio.exporters.kinds import find_kind
 from intaglio.exporters.pickled import INDEX as PICKLED_INDEX
 from intaglio.exporters.pickled import WEIGHTS as PICKLED_WEIGHTS
@@ -65,7 +66,7 @@ def open_squeezed(path: Path, base: Path | None) -> Squeezed | None:
     folder = path.parent if base is None else base
     if not (folder / CONFIG).is_file():
         raise SourceError(f"{path}: weights of SqueezeLLM, and no {CONFIG} in {folder}. Give {BASE.format(path=path)}")
-    folder, config = read_config(folder, str(folder))
+    folder, config = read_config(folder, read_modules(folder), str(folder))
     _, family = find_kind(config, str(folder))
     if SECTION in read_json(folder / CONFIG):  # not in the quant_config.json that the library's tools write
         raise SourceError(f"{folder}: its weights are quantised already. Give {BASE.format(path=path)}")

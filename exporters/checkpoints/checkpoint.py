@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -93,14 +93,14 @@ class Checkpoint:
         if not hub.ID.fullmatch(location):
             raise SourceError(f"source {location}: not a directory or a file. Give a checkpoint's folder, or a hub id.")
         folder = hub.fetch(location, revision, download)
-        transformer = transformer_folder(folder, read_modules(folder, route))
-        if not (transformer / CONFIG).is_file():
+        modules = read_modules(folder, route)
+        if not (transformer_folder(folder, modules) / CONFIG).is_file():
             raise adapter_alone(folder, location) or refuse_folder(
                 folder, location, _all_files(location, revision, download)
             )
-        read_config(folder, location, check, route)  # before gigabytes of weights are downloaded
+        read_config(folder, modules, location, check)  # before gigabytes of weights are downloaded
         folder = hub.fetch(location, revision, download, SAFETENSORS)
-        if not has_weights(transformer_folder(folder, read_modules(folder, route))):
+        if not has_weights(transformer_folder(folder, modules)):
             raise refuse_folder(folder, location, _all_files(location, revision, download))
         return cls._read(folder, "hub", location, folder.name, location, check, route)
 
@@ -116,7 +116,7 @@ class Checkpoint:
         route: str | None,
     ) -> Checkpoint:
         modules = read_modules(root, route)
-        folder, config = read_config(root, given, check, route)
+        folder, config = read_config(root, modules, given, check)
         weights = _weight_files(folder, given)
         check_downloaded(weights)
         if format_of(config):
@@ -214,13 +214,12 @@ class Checkpoint:
 
 
 def read_config(
-    root: Path, given: str, check: Check | None = None, route: str | None = None
+    root: Path, modules: Sequence[Module], given: str, check: Check | None = None
 ) -> tuple[Path, dict[str, Any]]:
     """The folder of the weights in `root`, and its config.json, of what passes `check` and is not quantised.
 
-    `given`: the source as named by the user. Raises `SourceError`.
+    `modules`: those of sentence-transformers in `root`. `given`: the source as named by the user. Raises `SourceError`.
     """
-    modules = read_modules(root, route)
     folder = transformer_folder(root, modules)
     if (folder / BUNDLE).is_file() or not (folder / CONFIG).is_file():
         raise adapter_alone(folder, given) or refuse_folder(folder, given)
