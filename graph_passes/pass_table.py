@@ -14,6 +14,7 @@ from intaglio.graph_passes.integer.audit_integer_only import AuditIntegerOnly
 from intaglio.graph_passes.integer.check_encoder import CheckEncoder
 from intaglio.graph_passes.integer.correct_biases import CorrectBiases
 from intaglio.graph_passes.integer.equalize import Equalize
+from intaglio.graph_passes.integer.fuse_linear import FuseLinear
 from intaglio.graph_passes.integer.fuse_projections import FuseProjections
 from intaglio.graph_passes.integer.fuse_residual import FuseResidual
 from intaglio.graph_passes.integer.h_gelu import HGelu
@@ -72,6 +73,7 @@ PASSES: dict[str, type[Pass]] = {
     "integer_requantize": IntegerRequantize,
     "correct_biases": CorrectBiases,
     "fuse_projections": FuseProjections,
+    "fuse_linear": FuseLinear,
     "audit_integer_only": AuditIntegerOnly,
     "lut": Lut,
     "lut_sparse": LutSparse,

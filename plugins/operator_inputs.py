@@ -75,6 +75,16 @@ def _check_shape(spec: Input, shape: Shape, lengths: dict[str, int]) -> None:
         raise GraphError(f"input {spec.name} has shape [{shown}], expected {spec}{known and f' with {known}'}.")
 
 
+def check_shape_of(name: str, given: str, shape: Shape | None, of: str, expected: Shape | None) -> None:
+    """Raise `GraphError` unless operator `name` has its input `given` in the shape `of` another; unknown ones match."""
+    if shape is None or expected is None:
+        return
+    pairs = zip(shape, expected, strict=False)
+    different = any(isinstance(a, int) and isinstance(b, int) and a != b for a, b in pairs)
+    if different or len(shape) != len(expected):
+        raise GraphError(f"{name}: {given} has shape {list(shape)}, expected that of {of}, {list(expected)}.")
+
+
 def check_channels(name: str, channels: int | str | None, factors: Sequence[Given | None]) -> None:
     """Raise `GraphError` unless operator `name` has one factor, or one per channel."""
     for factor in factors:

@@ -61,6 +61,7 @@ INT8_ONLY: tuple[Entry, ...] = (
     "audit_integer_only",
     "correct_biases",
     "fuse_projections",
+    "fuse_linear",
 )
 
 # INT8 products between floating-point GELU, softmax and normalisation, which TensorRT fuses itself.

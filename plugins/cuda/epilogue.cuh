@@ -1,5 +1,6 @@
 // What becomes of the sums of a matrix product: a `factors(column)` that is loaded once for each column of a lane, and
-// the function of a sum and those. A bias or factors may be one for all columns: `length` is then 1.
+// the function of a sum, those, and, where it reads another tensor, the position in the result, maybe behind its last row.
+// A bias or factors may be one for all columns: `length` is then 1.
 #pragma once
 
 #include "cuda/rounding.cuh"
@@ -25,7 +26,7 @@ struct Sum {
     const int32_t* bias;
 
     __device__ __forceinline__ int32_t factors(int32_t column) const { return bias_of(bias, column); }
-    __device__ __forceinline__ int32_t operator()(int32_t sum, int32_t column_bias) const { return sum + column_bias; }
+    __device__ __forceinline__ int32_t operator()(int32_t sum, int32_t column_bias, int64_t = 0) const { return sum + column_bias; }
 };
 
 template <int BITS>
@@ -38,7 +39,7 @@ struct Requantize {
         rounding::Factor scale;
     };
     __device__ __forceinline__ Column factors(int32_t column) const { return {bias_of(bias, column), factor_of(scale, column)}; }
-    __device__ __forceinline__ int32_t operator()(int32_t sum, const Column& column) const {
+    __device__ __forceinline__ int32_t operator()(int32_t sum, const Column& column, int64_t = 0) const {
         return BITS == 8 ? column.scale.clip8(sum + column.bias) : column.scale.clip16(sum + column.bias);
     }
 };
@@ -59,8 +60,51 @@ struct Gelu {
         const rounding::Factor one(constants.out_multiplier, constants.out_shift);
         return {bias_of(bias, column), factor_of(scale, column), out.multiplier ? factor_of(out, column) : one};
     }
-    __device__ __forceinline__ int32_t operator()(int32_t sum, const Column& column) const {
+    __device__ __forceinline__ int32_t operator()(int32_t sum, const Column& column, int64_t = 0) const {
         return column.out.clip8(intaglio::gelu(column.scale.clip16(sum + column.bias), constants));
+    }
+};
+
+// The activated sums times a gate of as many elements, to 8 bits.
+struct Gated {
+    Gelu activated;
+    const int32_t* __restrict__ gate;
+    Factors scale;
+    int64_t elements;
+
+    struct Column {
+        Gelu::Column activated;
+        rounding::Factor scale;
+    };
+    __device__ __forceinline__ Column factors(int32_t column) const {
+        return {activated.factors(column), factor_of(scale, column)};
+    }
+    __device__ __forceinline__ int32_t operator()(int32_t sum, const Column& column, int64_t position) const {
+        if (position >= elements) return 0;
+        const int32_t limited = min(max(gate[position], -32768), 32767);
+        return column.scale.clip8(activated(sum, column.activated, position) * limited);
+    }
+};
+
+// The sums in 16 bits times `multiple`, added to a residual of as many elements, modulo 2^32.
+struct Residual {
+    Requantize<16> rounded;
+    const int32_t* __restrict__ residual;
+    const int32_t* __restrict__ multiple;
+    int32_t multiples;
+    int64_t elements;
+
+    struct Column {
+        Requantize<16>::Column rounded;
+        int32_t multiple;
+    };
+    __device__ __forceinline__ Column factors(int32_t column) const {
+        return {rounded.factors(column), multiple[multiples == 1 ? 0 : column]};
+    }
+    __device__ __forceinline__ int32_t operator()(int32_t sum, const Column& column, int64_t position) const {
+        if (position >= elements) return 0;
+        const int32_t units = rounded(sum, column.rounded, position) * column.multiple;
+        return int32_t(uint32_t(residual[position]) + uint32_t(units));
     }
 };
 

@@ -143,7 +143,7 @@ __device__ __forceinline__ void multiply(Sums<Shape>& sums, const Problem& probl
     }
 }
 
-// Replaces each sum by epilogue(sum, column); the column is less than n.
+// Replaces each sum by that of the epilogue; the column is less than n.
 template <class Epilogue>
 __device__ __forceinline__ void finish(Sums<Wide>& sums, const Problem& problem, const Epilogue& epilogue) {
     const int32_t first = problem.first_column + threadIdx.x / 32 * 32 + threadIdx.x % 4 * 8;
@@ -156,7 +156,8 @@ __device__ __forceinline__ void finish(Sums<Wide>& sums, const Problem& problem,
 #pragma unroll
             for (int half = 0; half < 2; ++half) {
                 int32_t& sum = sums[i][column % 4][2 * half + column / 4];
-                sum = epilogue(sum, factors);
+                const int32_t row = problem.first_row + 16 * i + 8 * half + threadIdx.x % 32 / 4;
+                sum = epilogue(sum, factors, int64_t(row) * problem.n + first + column);
             }
     }
 }
@@ -180,7 +181,7 @@ __device__ __forceinline__ void store(const Sums<Wide>& sums, const Problem& pro
         }
 }
 
-// Adds up the sums of the warps, and writes epilogue(sum, column) to y; `shared` as for `multiply`.
+// Adds up the sums of the warps, and writes what the epilogue makes of them to y; `shared` as for `multiply`.
 template <class Epilogue, class Out>
 __device__ __forceinline__ void finish_and_store(const Sums<Narrow>& sums, const Problem& problem, const Epilogue& epilogue,
                                                  int8_t* shared, Out* __restrict__ y) {
@@ -205,7 +206,8 @@ __device__ __forceinline__ void finish_and_store(const Sums<Narrow>& sums, const
         uint32_t sum = 0;
 #pragma unroll
         for (int part = 0; part < WARPS; ++part) sum += uint32_t(parts[(part * Narrow::M + row) * Narrow::N + first + j]);
-        results[j] = epilogue(int32_t(sum), epilogue.factors(column + j));
+        const int64_t position = int64_t(problem.first_row + row) * problem.n + column + j;
+        results[j] = epilogue(int32_t(sum), epilogue.factors(column + j), position);
     }
     const bool whole = problem.n % 8 == 0 && reinterpret_cast<uint64_t>(y) % 8 == 0;
     epilogue::store_eight(y + int64_t(problem.first_row + row) * problem.n + column, results, problem.n - column, whole);

@@ -22,7 +22,7 @@ from intaglio.plugins.contract import Attributes, Body, Inputs, Operator, Result
 from intaglio.plugins.int_add.spec import IntAdd
 from intaglio.plugins.int_layer_norm.signature import SIGNATURE
 from intaglio.plugins.integer_math import LayerNormConstants
-from intaglio.plugins.operator_inputs import Array, Shape
+from intaglio.plugins.operator_inputs import Array, Shape, check_shape_of
 
 SUM = IntAdd()
 SUM_ATTRIBUTES = {"bits": 16}
@@ -49,14 +49,8 @@ class IntLayerNorm(Operator):
         channels = weight.shape[0] if weight is not None and weight.shape else None
         if isinstance(channels, int):
             self.constants(channels, attributes)
-        if x is None or residual is None or x.shape is None or residual.shape is None:
-            return
-        pairs = zip(x.shape, residual.shape, strict=False)
-        different = any(isinstance(a, int) and isinstance(b, int) and a != b for a, b in pairs)
-        if different or len(x.shape) != len(residual.shape):
-            raise GraphError(
-                f"{self.name}: residual has shape {list(residual.shape)}, expected that of x, {list(x.shape)}."
-            )
+        if x is not None and residual is not None:
+            check_shape_of(self.name, "residual", residual.shape, "x", x.shape)
 
     def compute(self, *inputs: Array | None, **attributes: Any) -> list[Array]:
         """[y, wide]: int8, and int32 holding 16-bit values."""

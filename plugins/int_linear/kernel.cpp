@@ -87,6 +87,30 @@ void activate_short(const int32_t* sums, int64_t rows, Columns n, const Factors&
     }
 }
 
+// The activated sums requantised to 8 bits, times the gate, requantised to 8 bits.
+template <bool NARROWING>
+void gate(const int32_t* sums, int64_t rows, Columns n, const Factors& out, const Factors& gated, const int32_t* gate,
+          int8_t* y, int64_t stride) {
+    for (int64_t r = 0; r < rows; ++r, sums += PANEL, gate += stride, y += stride) {
+        const I32 first = clip8(scaled<NARROWING>(load32(sums), out.first)) * clip16(take(gate, n.first));
+        put(y, scaled<NARROWING>(first, gated.first), n.first);
+        const I32 second = clip8(scaled<NARROWING>(load32(sums + LANES), out.second)) * clip16(take(gate + LANES, n.second));
+        put(y + LANES, scaled<NARROWING>(second, gated.second), n.second);
+    }
+}
+
+// The sums requantised to 16 bits, times `multiple`, added to the residual.
+template <bool NARROWING>
+void add(const int32_t* sums, int64_t rows, Columns n, const Factors& factors, I32 first_multiple, I32 second_multiple,
+         const int32_t* residual, int32_t* y, int64_t stride) {
+    for (int64_t r = 0; r < rows; ++r, sums += PANEL, residual += stride, y += stride) {
+        const I32 first = clip16(scaled<NARROWING>(load32(sums), factors.first)) * first_multiple;
+        put(y, take(residual, n.first) + first, n.first);
+        const I32 second = clip16(scaled<NARROWING>(load32(sums + LANES), factors.second)) * second_multiple;
+        put(y + LANES, take(residual + LANES, n.second) + second, n.second);
+    }
+}
+
 // --- tasks ----------------------------------------------------------------------------------------------------------
 
 // One task's rows of a panel; multiply(finish) computes its tiles and calls finish(sums, first row, rows) for each.
@@ -104,6 +128,16 @@ void finish_panel(const Multiply& multiply, const Epilogue& epilogue, int64_t co
     if (epilogue.gelu != nullptr) {
         const int32_t *out_multiplier = epilogue.out_multiplier + column, *out_shift = epilogue.out_shift + column;
         const GeluVectors constants = gelu_vectors(*epilogue.gelu);
+        if (epilogue.gate != nullptr) {
+            const Factors out = panel_factors(out_multiplier, out_shift, n);
+            const Factors gated = panel_factors(epilogue.gate_multiplier + column, epilogue.gate_shift + column, n);
+            const auto finish = out.narrowing && gated.narrowing ? gate<true> : gate<false>;
+            multiply([&](int32_t* sums, int64_t row, int64_t rows) {
+                activate(sums, rows, factors, constants);
+                finish(sums, rows, n, out, gated, epilogue.gate + row * columns + column, y8 + row * columns, columns);
+            });
+            return;
+        }
         if (is_short(out_multiplier, out_shift, smaller(PANEL, left))) {
             const ShortFactors first = short_factors(take(out_multiplier, n.first), take(out_shift, n.first));
             const ShortFactors second =
@@ -118,6 +152,14 @@ void finish_panel(const Multiply& multiply, const Epilogue& epilogue, int64_t co
         multiply([&](int32_t* sums, int64_t row, int64_t rows) {
             activate(sums, rows, factors, constants);
             rescale(sums, rows, n, out, y8 + row * columns, columns);
+        });
+    } else if (epilogue.residual != nullptr) {
+        const int32_t* const multiple = epilogue.multiple + column;
+        const I32 first = take(multiple, n.first), second = take(multiple + LANES, n.second);
+        const auto finish = factors.narrowing ? add<true> : add<false>;
+        multiply([&](int32_t* sums, int64_t row, int64_t rows) {
+            const int32_t* const residual = epilogue.residual + row * columns + column;
+            finish(sums, rows, n, factors, first, second, residual, y32 + row * columns, columns);
         });
     } else if (epilogue.bits == 16) {
         multiply([&](int32_t* sums, int64_t row, int64_t rows) {

@@ -76,3 +76,29 @@ extern "C" __global__ void __launch_bounds__(THREADS) int_linear_gelu_channels(
     const epilogue::Factors out = {out_multiplier, out_shift, out_multipliers, out_shifts};
     linear(shared, x, weight, m, k, n, few, epilogue::Gelu{bias, {multiplier, shift, multipliers, shifts}, constants, out}, y);
 }
+
+// y: int8 [m, n], of gelu with factors for each column, times gate: int32 [m, n], by the gate's factors.
+extern "C" __global__ void __launch_bounds__(THREADS) int_linear_gelu_gate(
+    const int8_t* x, const int8_t* weight, const int32_t* bias, const int32_t* multiplier, const int32_t* shift,
+    const int32_t* out_multiplier, const int32_t* out_shift,
+    const int32_t* gate, const int32_t* gate_multiplier, const int32_t* gate_shift,
+    int32_t m, int32_t k, int32_t n, int32_t few, int32_t multipliers, int32_t shifts,
+    int32_t saturation, int32_t normalize, int32_t coefficient, int32_t out_multipliers, int32_t out_shifts,
+    int32_t gate_multipliers, int32_t gate_shifts, int8_t* y) {
+    __shared__ __align__(128) int8_t shared[gemm::SHARED_BYTES];
+    const intaglio::GeluConstants constants = {0, 0, saturation, normalize, coefficient, 0, 0};
+    const epilogue::Factors out = {out_multiplier, out_shift, out_multipliers, out_shifts};
+    const epilogue::Gelu activated = {bias, {multiplier, shift, multipliers, shifts}, constants, out};
+    const epilogue::Factors scale = {gate_multiplier, gate_shift, gate_multipliers, gate_shifts};
+    linear(shared, x, weight, m, k, n, few, epilogue::Gated{activated, gate, scale, int64_t(m) * n}, y);
+}
+
+// y: int32 [m, n], 16-bit values times `multiple` and residual: int32 [m, n].
+extern "C" __global__ void __launch_bounds__(THREADS) int_linear_16_residual(
+    const int8_t* x, const int8_t* weight, const int32_t* bias, const int32_t* multiplier, const int32_t* shift,
+    const int32_t* residual, const int32_t* multiple,
+    int32_t m, int32_t k, int32_t n, int32_t few, int32_t multipliers, int32_t shifts, int32_t multiples, int32_t* y) {
+    __shared__ __align__(128) int8_t shared[gemm::SHARED_BYTES];
+    const epilogue::Requantize<16> rounded = {bias, {multiplier, shift, multipliers, shifts}};
+    linear(shared, x, weight, m, k, n, few, epilogue::Residual{rounded, residual, multiple, multiples, int64_t(m) * n}, y);
+}

@@ -14,17 +14,22 @@ Measured on an H100 (132), both shapes in microseconds, narrow first: 768 x 768,
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Mapping
+
 from intaglio.plugins.cuda.launching.geometry import (
     Attributes,
     Launch,
     Length,
+    Tensor,
     Tensors,
     at_least_1,
     blocks,
     choose,
     product,
 )
+from intaglio.plugins.int_linear.signature import GATE, OUT_FACTORS, RESIDUAL, SIGNATURE
 from intaglio.plugins.int_linear.spec import gelu_constants
+from intaglio.plugins.signature import FACTORS
 
 THREADS = 128  # as in cuda/gemm.cuh
 WIDE, NARROW = (64, 128), (16, 32)  # rows and columns of a tile, as there
@@ -32,23 +37,33 @@ MOST = 32  # wide blocks that narrow ones take the place of
 
 
 def launch(inputs: Tensors, attributes: Attributes, sm: int) -> Launch:
-    """Rows are all axes of x but the last; the kernel is chosen by bits, activation, and the factors given."""
-    x, weight, _, *factors = inputs
-    assert x is not None and weight is not None
+    """Rows are all axes of x but the last; the kernel is chosen by bits, activation, and the inputs given."""
+    given = {spec.name: each for spec, each in zip(SIGNATURE.inputs, inputs, strict=False) if each is not None}
+    x, weight = given["x"], given["weight"]
     rows, columns = product(x.shape[:-1]), weight.shape[1]
     few = few_rows(columns)
     grids = ((blocks(columns, tile_columns), blocks(rows, tile_rows)) for tile_rows, tile_columns in (NARROW, WIDE))
     x_blocks, y_blocks = (choose(rows < few + 1, narrow, wide) for narrow, wide in zip(*grids, strict=True))
     grid = (x_blocks, y_blocks, 1)
     entry = f"int_linear_{attributes['bits']}"
-    scalars = [rows, weight.shape[0], columns, few, *(factor.shape[0] for factor in factors[:2] if factor)]
+    scalars = [rows, weight.shape[0], columns, few, *_lengths(given, FACTORS)]
     if attributes["activation"]:
         constants = gelu_constants(attributes)
         curve = (constants.saturation, constants.normalize, constants.coefficient)
-        per_channel = [factor.shape[0] for factor in factors[2:] if factor]
+        per_channel = _lengths(given, OUT_FACTORS)
         entry = "int_linear_gelu_channels" if per_channel else "int_linear_gelu"
         scalars += [*curve, *(per_channel or (constants.out_multiplier, constants.out_shift))]
+        if "gate" in given:
+            entry = "int_linear_gelu_gate"
+            scalars += _lengths(given, GATE[1:])
+    elif "residual" in given:
+        entry = "int_linear_16_residual"
+        scalars += _lengths(given, RESIDUAL[1:])
     return Launch(entry, grid, (THREADS, 1, 1), tuple(scalars))
+
+
+def _lengths(given: Mapping[str, Tensor], names: Iterable[str]) -> list[Length]:
+    return [given[name].shape[0] for name in names if name in given]
 
 
 def few_rows(columns: Length) -> Length:

@@ -22,6 +22,7 @@ public:
     }
 
     // x [..., K] int8, weight [K, N] int8, bias [N] int32, optional multiplier, shift, out_multiplier, out_shift
+    // [N|1] int32, gate [..., N] int32, gate_multiplier, gate_shift [N|1] int32, residual [..., N] int32, multiple
     // [N|1] int32 -> y [..., N] int8|int32
     void compute(const Context& context) const override {
         const Tensor x = context.input(0), weight = context.input(1), bias = context.input(2);
@@ -36,14 +37,22 @@ public:
         Shape shape = x.shape;
         shape.set_axis(-1, columns);
         const int64_t rows = shape.rows();
+        const Tensor gate = context.input(7), residual = context.input(10), multiple = context.input(11);
+        check_gate(gate, context.input(8), shape);
+        check_residual(residual, multiple, shape);
         void* const y = context.output(0, shape).data;
         if (shape.elements() == 0) return;
 
         const Factors factors(multiplier, shift, columns, {0, 0});
         const Dyadic otherwise = {constants_.out_multiplier, constants_.out_shift};
         const Factors out(context.input(5), context.input(6), columns, otherwise);
+        const Factors gated(context.input(8), context.input(9), columns, {0, 0});
+        int32_t once = 1;
+        const PerChannelValues multiples(multiple ? multiple : Tensor{&once, DType::int32, Shape{1}}, columns);
         const Epilogue epilogue = {bits_, factors.multiplier(), factors.shift(), gelu_ ? &constants_ : nullptr,
-                                   out.multiplier(), out.shift()};
+                                   out.multiplier(), out.shift(), gate ? gate.as<int32_t>() : nullptr,
+                                   gated.multiplier(), gated.shift(), residual ? residual.as<int32_t>() : nullptr,
+                                   multiples.data()};
         const size_t x_bytes = size_t(kernel_.x_bytes(rows, depth));
         const Scratch packed_x(x_bytes);
         const Scratch packed_here(packed_ ? 0 : size_t(kernel_.weight_bytes(depth, columns)));
@@ -71,6 +80,25 @@ private:
         const Shape expected{weight.shape.axis(1)};
         if (bias.shape != expected) throw Error("bias: shape " + bias.shape.text() + ", expected " + expected.text());
         check_depth(weight.shape.axis(0));
+    }
+
+    void check_gate(const Tensor& gate, const Tensor& multiplier, const Shape& shape) const {
+        if (!gate) return;
+        if (!gelu_) throw Error("gate without an activation, expected activation='gelu'");
+        if (!multiplier) throw Error("gate needs the inputs gate_multiplier and gate_shift");
+        if (gate.shape != shape) throw Error("gate: shape " + gate.shape.text() + ", expected that of y, " + shape.text());
+    }
+
+    void check_residual(const Tensor& residual, const Tensor& multiple, const Shape& shape) const {
+        if (!residual) return;
+        if (gelu_ || bits_ != 16) {
+            throw Error("residual with bits=" + std::to_string(bits_) + ", expected 16 and no activation");
+        }
+        if (residual.shape != shape) {
+            throw Error("residual: shape " + residual.shape.text() + ", expected that of y, " + shape.text());
+        }
+        if (!multiple) throw Error("residual needs the input multiple");
+        check_per_channel("multiple", multiple, shape.axis(-1));
     }
 
     void pack(const Tensor& weight, const Tensor& bias, void* packed) const {

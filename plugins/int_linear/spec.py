@@ -6,6 +6,9 @@
     bits=8:  the same in 8 bits
     activation="gelu": the 16-bit values, which lie at i-GELU's inner scale of out_scale, through i-GELU to 8 bits,
              by out_multiplier and out_shift where they are given
+    gate: what the activation gave, times the gate of a gated feed-forward layer, by gate_multiplier and gate_shift to
+             8 bits
+    residual: the 16-bit values times `multiple`, added to an int32 residual stream that is not rounded; modulo 2^32
 
 The sum is exact in int32 for up to 131071 rows of weight, less what the bias takes: 2^14·131071 < 2^31.
 """
@@ -21,7 +24,7 @@ from intaglio.errors import GraphError
 from intaglio.plugins import integer_math, operation_counts
 from intaglio.plugins.contract import Attributes, Body, Inputs, Operator, Results, Shapes, Values, integers, with_bits
 from intaglio.plugins.int_linear.signature import SIGNATURE
-from intaglio.plugins.operator_inputs import Array, Given, Shape
+from intaglio.plugins.operator_inputs import Array, Given, Shape, check_shape_of
 from intaglio.plugins.requantize.spec import LIMITS
 
 
@@ -43,14 +46,22 @@ class IntLinear(Operator):
         """Other results than the accumulator need their factors; scales are in the range of the arithmetic."""
         super().check(inputs, attributes)
         check_factors(self.name, inputs[3], attributes)
+        check_gate_and_residual(inputs, attributes)
         if attributes["activation"]:
             gelu_constants(attributes)
 
     def compute(self, *inputs: Array | None, **attributes: Any) -> list[Array]:
         """[y]: int8, or int32 (the accumulator, or 16-bit values)."""
         x, weight, bias = map(integers, inputs[:3])
-        accumulator = x @ weight + bias
-        return [finish(accumulator, inputs[3:], attributes)]
+        y = finish(x @ weight + bias, inputs[3:7], attributes)
+        gate, gate_multiplier, gate_shift, residual, multiple = inputs[7:]
+        if gate_multiplier is not None and gate_shift is not None:
+            product = integers(y) * integer_math.clip(integers(gate), integer_math.INT16)
+            gated = integer_math.requantize(product, gate_multiplier, gate_shift)
+            return [with_bits(integer_math.clip(gated, LIMITS[8]), 8)]
+        if residual is not None:
+            return [with_bits(integers(residual) + integers(y) * integers(multiple), 32)]
+        return [y]
 
     def shapes(self, inputs: Shapes, attributes: Attributes) -> list[Shape]:
         """[..., N]."""
@@ -63,7 +74,8 @@ class IntLinear(Operator):
 
     def body(self, graph: Body, inputs: Values, attributes: Attributes) -> Results:
         """MatMulInteger, and the epilogue."""
-        x, weight, bias, multiplier, shift, out_multiplier, out_shift = inputs
+        x, weight, bias, multiplier, shift, out_multiplier, out_shift, *others = inputs
+        gate, gate_multiplier, gate_shift, residual, multiple = others
         assert x is not None and weight is not None and bias is not None
         bits = attributes["bits"]
         product = graph.matmul(graph.operand(x), graph.operand(weight))
@@ -72,11 +84,17 @@ class IntLinear(Operator):
         assert multiplier is not None and shift is not None
         terms = [(product, multiplier)]
         if not attributes["activation"]:
-            return [graph.bits(graph.rescale(terms, shift, bits, bias), bits)]
+            y = graph.rescale(terms, shift, bits, bias)
+            if residual is not None and multiple is not None:
+                return [graph.op("Add", residual, graph.op("Mul", graph.bits(y, bits), multiple))]
+            return [graph.bits(y, bits)]
         constants = gelu_constants(attributes)
         curve = graph.gelu(graph.rescale(terms, shift, 16, bias), constants)
         factor = constants.out_multiplier if out_multiplier is None else out_multiplier
         y = graph.rescale([(curve, factor)], constants.out_shift if out_shift is None else out_shift, bits)
+        if gate is not None and gate_multiplier is not None and gate_shift is not None:
+            limited = graph.clip(graph.wide(gate), integer_math.INT16)
+            y = graph.rescale([(graph.multiply(graph.wide(y), limited), gate_multiplier)], gate_shift, bits)
         return [graph.bits(y, bits)]
 
 
@@ -88,6 +106,20 @@ def check_factors(name: str, multiplier: Given | None, attributes: Attributes) -
     if attributes["bits"] != 32 and multiplier is None:
         bits = attributes["bits"]
         raise GraphError(f"{name}: bits={bits} needs the inputs multiplier and shift. Give both, or bits=32.")
+
+
+def check_gate_and_residual(inputs: Inputs, attributes: Attributes) -> None:
+    """Raise `GraphError` unless a gate follows an activation, a residual 16 bits, and both have the shape of y."""
+    x, weight, gate, residual = (inputs[index] for index in (0, 1, 7, 10))
+    if gate is not None and not attributes["activation"]:
+        raise GraphError("IntLinear: a gate without an activation, expected activation='gelu'.")
+    if residual is not None and (attributes["activation"] or attributes["bits"] != 16):
+        raise GraphError(f"IntLinear: a residual with bits={attributes['bits']}, expected 16 and no activation.")
+    columns = None if weight is None or weight.shape is None else weight.shape[-1]
+    shape = None if x is None or x.shape is None else (*x.shape[:-1], columns)
+    for name, each in (("gate", gate), ("residual", residual)):
+        if each is not None:
+            check_shape_of("IntLinear", name, each.shape, "y", shape)
 
 
 def gelu_constants(attributes: Attributes) -> integer_math.GeluConstants:

@@ -28,7 +28,22 @@ def straight_through(arithmetic: TrainingArithmetic, inputs: Inputs, attributes:
     assert x is not None and weight is not None
     product, bias = arithmetic.product(x, weight), arithmetic.dual(inputs[2])
     accumulator = Dual(product.real + bias.real, product.integers + bias.integers)
-    return [finish(arithmetic, accumulator, inputs[3:], attributes)]
+    y = finish(arithmetic, accumulator, inputs[3:7], attributes)
+    gate, gate_multiplier, gate_shift, residual, multiple = inputs[7:]
+    if gate_multiplier is not None and gate_shift is not None:
+        limited = arithmetic.requantize(arithmetic.dual(gate), 1, 0, 16)
+        gated = arithmetic.requantize(times(arithmetic.dual(y), limited), gate_multiplier, gate_shift, 8)
+        return [arithmetic.result(gated)]
+    if residual is not None:
+        stream, units = arithmetic.dual(residual), times(arithmetic.dual(y), arithmetic.dual(multiple))
+        total = Dual(stream.real.double() + units.real, stream.integers + units.integers)
+        return [arithmetic.result(total)]
+    return [y]
+
+
+def times(a: Dual, b: Dual) -> Dual:
+    """a·b, element by element."""
+    return Dual(a.real * b.real, a.integers * b.integers)
 
 
 def finish(arithmetic: TrainingArithmetic, value: Dual, factors: Inputs, attributes: Attributes) -> Tensor:

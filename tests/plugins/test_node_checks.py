@@ -39,6 +39,20 @@ REFUSED: dict[str, Case] = {
         "IntLinear", (X8, W8, int32(0, 0, 0, 2**30 + 1)), {"bits": 32}
     ),
     "IntLinear: bits=8 needs the inputs multiplier and shift": Case("IntLinear", (X8, W8, int32(*[0] * 4)), {}),
+    "IntLinear: a gate without an activation, expected activation='gelu'": Case(
+        "IntLinear", (X8, W8, int32(*[0] * 4), *[ONE] * 4, int32(*[0] * 8).reshape(2, 4), ONE, ONE), {}
+    ),
+    "IntLinear: a residual with bits=8, expected 16": Case(
+        "IntLinear", (X8, W8, int32(*[0] * 4), ONE, ONE, *[None] * 5, int32(*[0] * 8).reshape(2, 4), ONE), {}
+    ),
+    r"IntLinear: residual has shape \[1, 4\], expected that of y, \[2, 4\]": Case(
+        "IntLinear", (X8, W8, int32(*[0] * 4), ONE, ONE, *[None] * 5, int32(*[0] * 4)[None], ONE), {"bits": 16}
+    ),
+    "IntLinear: input multiple holds 65536, expected 0 to 32768": Case(
+        "IntLinear",
+        (X8, W8, int32(*[0] * 4), ONE, ONE, *[None] * 5, int32(*[0] * 8).reshape(2, 4), int32(65536)),
+        {"bits": 16},
+    ),
     "IntLinear: inputs multiplier, shift: shift left out": Case("IntLinear", (X8, W8, int32(*[0] * 4), ONE), {}),
     "IntLinear: input x is missing. Give int8": Case("IntLinear", (None, W8, int32(*[0] * 4)), {"bits": 32}),
     "IntMatMul: input b is missing": Case("IntMatMul", (X8,), {}),

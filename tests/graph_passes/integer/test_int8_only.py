@@ -234,7 +234,7 @@ def test_command_line_reports_the_passes(intaglio: Run, tiny_bundle: Path, texts
     code, out, error = intaglio(*command, "--calibration", texts, "--json")
     assert code == 0, error
     names = [record["name"] for record in json.loads(out)["passes"]]
-    assert names[-3:] == ["audit_integer_only", "correct_biases", "fuse_projections"]
+    assert names[-3:] == ["correct_biases", "fuse_projections", "fuse_linear"]
 
 
 @pytest.mark.parametrize("recipe", ["int8-qdq", "int8-weights", "h-gelu"])

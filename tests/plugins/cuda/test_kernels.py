@@ -175,6 +175,11 @@ def test_tiles_around_their_sizes_equal_the_reference(run, monkeypatch, rows, mo
     random = np.random.default_rng(rows)
     x, weight = int8(random, rows, 273), int8(random, 273, 161)
     check(run, Case("IntLinear", (x, weight, np.zeros(161, np.int32)), {"bits": 32}), rows)
+    factors = np.full(161, 2**30, np.int32), np.full(161, 38, np.int32)
+    other = random.integers(-(2**16), 2**16, (rows, 161)).astype(np.int32)
+    gate, residual = (*factors, other, *factors), (*[None] * 5, other, np.arange(161, dtype=np.int32))
+    for final, attributes in ((gate, {"bits": 8, "activation": "gelu"}), (residual, {"bits": 16})):
+        check(run, Case("IntLinear", (x, weight, np.zeros(161, np.int32), *factors, *final), attributes), rows)
 
 
 # Rows that fill the registers of a warp in each way, that do not, and that are longer.

@@ -152,8 +152,14 @@ def int_linear(random: Random) -> Case:
         attributes["out_scale"] = scale(random, 1e-3, 1)
         if random.random() < 0.5:
             final = (*final[:2], *factors(random, n, random.random() < 0.8))
+    rows = leading(random)
+    if final[2] is not None and random.random() < 0.5:
+        final = (*final, int32(random, *rows, n), *factors(random, n, random.random() < 0.8))
+    elif bits == "16" and random.random() < 0.5:
+        multiple = 2 ** random.integers(0, 16, n if random.random() < 0.8 else 1).astype(np.int32)
+        final = (*final, None, None, None, int32(random, *rows, n), multiple)
     bias = random.integers(-(2**20), 2**20, n).astype(np.int32)
-    return Case("IntLinear", (int8(random, *leading(random), k), int8(random, k, n), bias, *final), attributes)
+    return Case("IntLinear", (int8(random, *rows, k), int8(random, k, n), bias, *final), attributes)
 
 
 def int_matmul(random: Random) -> Case:
