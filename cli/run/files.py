@@ -1,4 +1,4 @@
-"""`intaglio run` of a bundle that takes files: the options that are refused, and the files that are given."""
+"""`intaglio run` of a bundle that takes files: what its manifest records of them, and the files that are given."""
 
 from __future__ import annotations
 

@@ -81,7 +81,7 @@ class RunInputs(Protocol):
 
 @dataclass(frozen=True)
 class Workload:
-    """What the verb `bench` runs: batches of inputs that ship with intaglio. Reading files is not measured.
+    """What the verb `bench` runs: batches of inputs that ship with intaglio or are made; no files are read.
 
     kind        of a bundle
     unit        of what throughput counts
