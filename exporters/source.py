@@ -63,9 +63,9 @@ def _check_unchanged(files: Mapping[str, Path], found: Mapping[str, str], record
 
 def module_options(manifest: Manifest) -> dict[str, Any]:
     """The options of `load_module` by which the module takes what the graph of a manifest takes."""
-    audio, image, decoder = manifest.audio, manifest.image, manifest.decoder
-    features = (audio is not None and audio.features > 0) or (image is not None and image.processed)
-    return {"takes_audio": not features, "context": decoder.context or None if decoder else None}
+    record, decoder = manifest.modality_record, manifest.decoder
+    whole = record is None or not record.processed_elsewhere
+    return {"takes_audio": whole, "context": decoder.context or None if decoder else None}
 
 
 def _checkpoint(source: Source, download: bool) -> Checkpoint:

@@ -82,6 +82,8 @@ def run(
     if (labels or embed_texts) and opened.manifest.text is None:
         raise UsageError("labels and embed_texts are for a model that compares images with texts. Leave them out.")
     spans = SpanOptions(aggregation, stride, no_answer, max_answer_tokens)
-    texts_only = query, labels, embed_texts, threads, spans, truncate_dim
-    options = RunOptions(target, batch_size, truncate, top, prompt_name, speech, *texts_only)
+    others = query, labels, embed_texts, threads, spans, truncate_dim
+    options = RunOptions(target, batch_size, truncate, top, prompt_name, speech, *others)
+    if (record := opened.manifest.modality_record) is not None:
+        options.check_no_texts(record.items)
     return modality_of(opened.manifest).run(opened, texts, options)

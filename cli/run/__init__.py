@@ -7,7 +7,7 @@ from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from itertools import islice
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, cast
 
 import click
 
@@ -17,13 +17,16 @@ from intaglio.cli.options.text_lines import lines
 from intaglio.cli.printing.printable import printable
 from intaglio.cli.printing.results import json_option, print_json, print_table, terminal_width
 from intaglio.cli.run.documents import documents_of, in_order, pairs_of
+from intaglio.cli.run.files import files_given, record_of
 from intaglio.cli.run.images import ImageFlags, image_flags
 from intaglio.cli.run.spans import print_spans, span_flags
 from intaglio.cli.run.speech import SpeechFlags, speech_flags, transcribe
 from intaglio.cli.running.command import section, verb
-from intaglio.errors import BundleError, ContextLengthError, UsageError
+from intaglio.errors import ContextLengthError, UsageError
 
 if TYPE_CHECKING:
+    from intaglio.bundle.modality_record import ModalityRecord
+    from intaglio.runtime.modalities.modality import RunOptions
     from intaglio.runtime.text.similarities import Similarity
     from intaglio.runtime.text.span_options import SpanOptions
     from intaglio.runtime.text.tasks import Ran
@@ -122,37 +125,34 @@ def run_command(
     from intaglio.runtime.text.run_texts import AHEAD, run
     from intaglio.runtime.text.similarities import similarity
 
-    if (items := _files_of(bundle)) is not None:
-        texts_only = {
-            "--similarity compares embeddings of texts": compare,
-            "--prompt-name is for embeddings of texts": prompt_name is not None,
-            "--query is for classifiers of texts": query is not None,
-            "--truncate-dim is for embeddings of texts": truncate_dim is not None,
-        }
-        for what in (what for what, given in texts_only.items() if given):
-            raise UsageError(f"{what}, and the bundle takes {items}. Leave it out.")
-        spans.check(items)
-    if items == "recordings":
-        transcribe(bundle, texts, file, target, threads, speech, as_json)
+    record = record_of(bundle)
+    modality = "text" if record is None else record.modality
+    if modality != "audio":
+        speech.refuse(bundle)
+    if modality != "image":
+        images.refuse(bundle)
+    if record is not None:
+        from intaglio.runtime.modalities.modality import RunOptions
+
+        if compare:
+            raise UsageError(
+                f"--similarity compares embeddings of texts, and the bundle takes {record.items}. Leave it out."
+            )
+        others = query, images.texts, images.embed_texts, threads, spans, truncate_dim
+        options = RunOptions(target, batch_size, truncate, top, prompt_name, None, *others)
+        options.check_no_texts(record.items)
+        if modality == "audio":
+            transcribe(bundle, record, texts, file, target, threads, speech, as_json)
+        else:
+            _run_files(bundle, record, texts, file, options, as_json)
         return
-    speech.refuse(bundle)
-    if items == "images":
-        several = file is not None or len(texts) > 1
-        with _naming_truncate():
-            if images.embed_texts:
-                results = images.embed(bundle, _texts(texts, file), target, batch_size, truncate, threads)
-            else:
-                results = images.run(bundle, texts, file, target, batch_size, threads)
-            _print(results, as_json, several)
-        return
-    images.refuse(bundle)
     if compare and query is not None:
         raise UsageError("--query scores texts, and --similarity compares embeddings. Leave one of them out.")
     if compare:
         with _naming_truncate():
             read = _texts(texts, file)
-            options = batch_size, truncate, threads, prompt_name, truncate_dim
-            _show_similarity(similarity(bundle, read, target, *options), as_json)
+            sizes = batch_size, truncate, threads
+            _show_similarity(similarity(bundle, read, target, *sizes, prompt_name, truncate_dim), as_json)
         return
     lines = documents_of(texts, file, query)
     pairs = _texts(texts, file) if lines is None else pairs_of(lines)
@@ -166,6 +166,19 @@ def run_command(
         _print(results, as_json)
 
 
+def _run_files(
+    bundle: Path, record: ModalityRecord, inputs: tuple[str, ...], file: Path | None, options: RunOptions, as_json: bool
+) -> None:
+    """Run a bundle on files, or on texts that are embedded beside images."""
+    from intaglio.bundle.bundle import Bundle
+    from intaglio.runtime.modalities.table import MODALITIES
+
+    given = _texts(inputs, file) if options.embed_texts else files_given(record, inputs, file)
+    with _naming_truncate():
+        results = MODALITIES[record.modality].run(Bundle.open(bundle), given, options)
+        _print(cast("Iterator[Ran]", results), as_json, file is not None or len(inputs) > 1)
+
+
 @contextmanager
 def _naming_truncate() -> Iterator[None]:
     """Name the option that truncates in errors about long texts."""
@@ -175,24 +188,13 @@ def _naming_truncate() -> Iterator[None]:
         raise UsageError(f"{error} Or truncate it with --truncate.") from error
 
 
-def _files_of(bundle: Path) -> str | None:
-    """What files a bundle takes, "images" or "recordings"; None for texts, and for one that cannot be read."""
-    from intaglio.bundle.manifest_reading import read_manifest
-
-    try:
-        modality = read_manifest(bundle).modality
-    except BundleError:  # reported when it is opened
-        return None
-    return {"image": "images", "audio": "recordings"}.get(modality)
-
-
-def _print(results: Iterable[Ran], as_json: bool, several_images: bool = False) -> None:
+def _print(results: Iterable[Ran], as_json: bool, several_files: bool = False) -> None:
     for result in results:
         if as_json:
             print_json(result)
         elif result.spans is not None or result.answers is not None:
             print_spans(result)
-        elif several_images and result.label is not None:
+        elif several_files and result.label is not None:
             click.echo(f"{printable(result.text)}: {_line(result)}")
         else:
             click.echo(_line(result))

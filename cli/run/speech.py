@@ -13,10 +13,12 @@ import click
 from intaglio.cli.options.choices import PATH
 from intaglio.cli.printing.printable import printable
 from intaglio.cli.printing.results import notice, print_json
+from intaglio.cli.run.files import files_given
 from intaglio.cli.running.command import gathered, group, section
 from intaglio.errors import UsageError
 
 if TYPE_CHECKING:
+    from intaglio.bundle.modality_record import ModalityRecord
     from intaglio.runtime.speech.recognizer import SpeechOptions
     from intaglio.runtime.speech.streaming import StreamUpdate
 
@@ -111,6 +113,7 @@ speech_flags = gathered(
 
 def transcribe(
     bundle: Path,
+    record: ModalityRecord,
     recordings: tuple[str, ...],
     file: Path | None,
     target: str,
@@ -118,14 +121,12 @@ def transcribe(
     flags: SpeechFlags,
     as_json: bool,
 ) -> None:
-    """Transcribe recordings, or the audio on standard input."""
-    from intaglio.bundle.bundle import Bundle
-    from intaglio.bundle.manifest_reading import read_manifest
-    from intaglio.runtime.speech.recording_list import recordings_of
+    """Transcribe recordings, or the audio on standard input, by a bundle whose manifest has this record."""
+    from intaglio.bundle.bundle import Bundle, Transcriber
     from intaglio.runtime.speech.recordings.run_recordings import TranscribedSegments, run_recordings
 
     if flags.stream:
-        if read_manifest(bundle).transcriber is not None:
+        if isinstance(record, Transcriber):
             raise UsageError(
                 f"--stream: {bundle} is an encoder-decoder, which reads windows of many seconds at once. Give it a "
                 "recording, or stream to a recogniser with a CTC head."
@@ -134,12 +135,9 @@ def transcribe(
             raise UsageError("--stream reads standard input. Leave the recordings and --input out.")
         _stream(bundle, target, threads, flags.options(), as_json)
         return
-    if bool(recordings) == bool(file):
-        got = "both" if recordings else "neither"
-        raise UsageError(f"recordings are given as arguments or by --input, got {got}. Give one of the two.")
-    paths = recordings or [str(listed.path) for listed in recordings_of(file or Path(), "--input")]
+    paths = files_given(record, recordings, file)
     opened = Bundle.open(bundle)
-    with_times = as_json and opened.manifest.transcriber is not None
+    with_times = as_json and isinstance(record, Transcriber)
     for result in run_recordings(opened, paths, target, flags.options(with_times), threads):
         if as_json:
             print_json(result)

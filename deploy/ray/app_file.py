@@ -169,7 +169,7 @@ def _check(
                 f"model {name!r}: names here have letters, digits, _, - and dots, and are not {FRONT_DOOR}. "
                 "Write NAME=PATH."
             )
-        if bundle.manifest.image is not None or bundle.manifest.audio is not None:
+        if bundle.manifest.modality != "text":
             raise BundleError(
                 f"bundle {bundle.path}: its task is {bundle.manifest.task!r}, expected a model of texts. "
                 f"Use: intaglio serve {bundle.path}"

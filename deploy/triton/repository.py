@@ -129,12 +129,14 @@ def _check(
     for name, bundle in opened.items():
         if not NAME.fullmatch(name):
             raise UsageError(f"model {name!r}: Triton's names have letters, digits, _, - and dots. Write NAME=PATH.")
-        if bundle.manifest.image is not None:
-            raise BundleError(f"bundle {bundle.path}: reads images, expected a model of texts. Choose another bundle.")
-        if bundle.manifest.modality == "audio":
+        if bundle.manifest.modality == "audio":  # which our own server reads
             raise BundleError(
                 f"bundle {bundle.path}: its task is {bundle.manifest.task!r}, expected an encoder or a decoder. "
                 f"Use: intaglio serve {bundle.path}"
+            )
+        if (record := bundle.manifest.modality_record) is not None:
+            raise BundleError(
+                f"bundle {bundle.path}: reads {record.items}, expected a model of texts. Choose another bundle."
             )
 
 

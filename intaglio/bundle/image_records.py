@@ -2,26 +2,36 @@
 
 from __future__ import annotations
 
+from typing import ClassVar
+
 import msgspec
 
 from intaglio.bundle.graph_records import Axis, TensorSpec
+from intaglio.bundle.modality_record import ModalityRecord
 
 PIXELS, EMBEDDINGS = "pixels", "image_embeddings"  # input and output of an `ImageEncoder`
 RESAMPLING = ("bilinear", "bicubic")  # filters of a graph that resizes images
 FILTERS = (*RESAMPLING, "lanczos")  # those of Pillow, which resizes them before a graph
 
 
-class Image(msgspec.Struct, frozen=True):
+class Image(ModalityRecord, frozen=True):
     """What the graph of a bundle that takes images does with them first: it resizes, crops and normalises them.
 
     An image of `height` and `width`, or whose shortest side is `height` if it `keeps_ratio`, is not resized.
     """
 
+    modality: ClassVar[str] = "image"
+    items: ClassVar[str] = "images"
     height: int
     width: int
     keeps_ratio: bool = False  # the shortest side becomes `height`, and the image is cropped later
     resample: str = "bilinear"  # the filter: "bilinear" or "bicubic"
     processed: bool = False  # the graph takes images that were resized, cropped and normalised elsewhere
+
+    @property
+    def processed_elsewhere(self) -> bool:
+        """See `ModalityRecord`."""
+        return self.processed
 
 
 class TextTower(msgspec.Struct, frozen=True):

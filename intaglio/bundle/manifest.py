@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Any
+from typing import Annotated, Any, ClassVar
 
 import msgspec
 
@@ -12,6 +12,7 @@ from intaglio.bundle.graph_records import TensorSpec as TensorSpec
 from intaglio.bundle.image_records import Image as Image
 from intaglio.bundle.image_records import ImageEncoder as ImageEncoder
 from intaglio.bundle.image_records import TextTower as TextTower
+from intaglio.bundle.modality_record import ModalityRecord
 from intaglio.bundle.text_records import PairTemplate, TokenVectors
 from intaglio.bundle.text_records import Prompt as Prompt
 
@@ -106,23 +107,32 @@ class Encoder(msgspec.Struct, frozen=True):
         return (self.decoder_start_token_id,) if forced is None else (self.decoder_start_token_id, forced)
 
 
-class Audio(msgspec.Struct, frozen=True):
+class Audio(ModalityRecord, frozen=True):
     """Inputs and outputs of a speech recogniser; its vocabulary is in vocabulary.json."""
 
+    modality: ClassVar[str] = "audio"
+    items: ClassVar[str] = "recordings"
     sample_rate: int  # Hz, of one channel
     frame_samples: int  # between two output frames
     features: int = 0  # 0: the graph takes samples; else the bands of the features that it takes
     precision: str = "float32"  # dtype that the features are rounded to
     blank: int = 0  # the token of CTC that is none
 
+    @property
+    def processed_elsewhere(self) -> bool:
+        """See `ModalityRecord`."""
+        return self.features > 0
 
-class Transcriber(msgspec.Struct, frozen=True):
+
+class Transcriber(ModalityRecord, frozen=True):
     """An encoder-decoder for recordings: the graph of its front end, and the tokens that its texts begin with.
 
     A text begins with the start token, the token of its language, that of its task, and without times `no_timestamps`.
     The tokens of times follow `no_timestamps`.
     """
 
+    modality: ClassVar[str] = "audio"
+    items: ClassVar[str] = "recordings"
     file: str  # of the front end, next to model.onnx: samples to log-mel features
     inputs: tuple[TensorSpec, ...]
     outputs: tuple[TensorSpec, ...]
@@ -134,14 +144,15 @@ class Transcriber(msgspec.Struct, frozen=True):
     no_speech: int  # token whose probability after the start token is that of silence
     begin_suppressed: tuple[int, ...] = ()  # tokens that are never the first
     max_initial_timestamp: int | None = None  # of the first time, in tokens of time
-    tasks: dict[str, int] = {}  # "transcribe", "translate" -> token; empty: only the first, without a token
+    # "transcribe", "translate" -> token; empty: only the first, without a token
+    tasks: dict[str, int] = msgspec.field(default_factory=dict)
     task: str = "transcribe"  # by default
     language: str | None = None  # by default; None: it is detected
     previous_start: int | None = None  # token before a prompt, and before the text of earlier windows
     condition_on_prev_tokens: bool = False  # by default, a window follows the text of earlier ones
     alignment_heads: tuple[tuple[int, int], ...] = ()  # layer and head; the graph's output for times of words
     median_filter: int = 7  # positions of the encoder, over which their weights are filtered
-    axes: dict[str, Axis] = {}
+    axes: dict[str, Axis] = msgspec.field(default_factory=dict)
 
 
 class PassRecord(msgspec.Struct):
@@ -224,11 +235,15 @@ class Manifest(msgspec.Struct):
     files: dict[str, FileRecord] = {}
 
     @property
+    def modality_record(self) -> ModalityRecord | None:
+        """What is recorded of inputs that are not texts; None for texts."""
+        values = (getattr(self, name) for name in self.__struct_fields__)
+        return next((value for value in values if isinstance(value, ModalityRecord)), None)
+
+    @property
     def modality(self) -> str:
-        """The modality of the bundle's input, a name of `intaglio.runtime.modalities`."""
-        if self.image is not None:
-            return "image"
-        return "text" if self.audio is None and self.transcriber is None else "audio"
+        """The modality of the bundle's input, a row of `intaglio.runtime.modalities.table`."""
+        return "text" if self.modality_record is None else self.modality_record.modality
 
     @property
     def generates(self) -> bool:

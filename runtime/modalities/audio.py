@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import NamedTuple
 
@@ -15,9 +15,16 @@ from intaglio.extras import load
 from intaglio.files.hashes import sha256
 from intaglio.runtime.engines.engine import Array
 from intaglio.runtime.engines.opening import open_engine
-from intaglio.runtime.modalities.modality import Feeds, Modality, RunOptions, check_no_texts
+from intaglio.runtime.modalities.modality import Feeds, Modality, RunOptions, Workload
 from intaglio.runtime.speech.audio_file import AudioFile
-from intaglio.runtime.speech.recognizer import AUDIO, LENGTHS, LOG_PROBS, OUTPUT_LENGTHS, audio_of
+from intaglio.runtime.speech.recognizer import (
+    AUDIO,
+    LENGTHS,
+    LOG_PROBS,
+    OUTPUT_LENGTHS,
+    SpeechRecognizer,
+    audio_of,
+)
 from intaglio.runtime.speech.recording_list import recordings_of
 from intaglio.runtime.speech.recordings.run_recordings import Transcribed, TranscribedSegments, run_recordings
 from intaglio.runtime.speech.whisper.log_mel import Features
@@ -27,6 +34,7 @@ from intaglio.runtime.text.inputs import InputsUsed, check_counts, load_inputs
 from intaglio.samples.speech_samples import SAMPLE_RATE, recordings
 
 LONGEST = 30.0  # seconds of a recording that is compared or observed, if they are not too many frames
+SECONDS = 10  # of each recording that `bench` runs
 
 Samples = npt.NDArray[np.float32]
 
@@ -132,8 +140,27 @@ def _mask(feeds: Mapping[str, Array], outputs: Mapping[str, Array]) -> Array | N
 
 
 def _run(bundle: Bundle, inputs: Iterable[str], options: RunOptions) -> Iterator[Transcribed | TranscribedSegments]:
-    check_no_texts(bundle, "recordings", options)
     return run_recordings(bundle, inputs, options.target, options.speech, options.threads)
 
 
-RECORDINGS = Modality("recordings", load_recordings, _calibration, _mask, _run)
+def _files(path: Path, option: str) -> list[Path]:
+    return [recording.path for recording in recordings_of(path, option)]
+
+
+def _open(bundle: Bundle, target: str) -> Callable[[Sequence[int]], object]:
+    """Recordings of `SECONDS`, without decoding."""
+    recognizer = SpeechRecognizer(bundle, target)
+    rate = recognizer.sample_rate
+    spoken = np.concatenate([resampled(each.samples, SAMPLE_RATE, rate) for each in recordings()])
+    size = SECONDS * rate
+    rows = [spoken[start : start + size] for start in range(0, len(spoken) - size, size // 4)]
+
+    def run(numbers: Sequence[int]) -> object:
+        batch = np.stack([rows[number % len(rows)] for number in numbers])
+        return recognizer.log_probs(batch, np.full(len(batch), size, np.int64))
+
+    return run
+
+
+WORKLOAD = Workload("recogniser", "seconds of audio", SECONDS, _open)
+RECORDINGS = Modality(load_recordings, _calibration, _mask, _run, _files, WORKLOAD)

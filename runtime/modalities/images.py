@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -14,15 +14,17 @@ from intaglio.errors import UsageError
 from intaglio.extras import load
 from intaglio.files.hashes import sha256
 from intaglio.runtime.engines.engine import Array
-from intaglio.runtime.modalities.modality import Feeds, Modality, RunOptions, check_no_texts
+from intaglio.runtime.modalities.modality import Feeds, Modality, RunOptions, Workload
 from intaglio.runtime.text.inputs import InputsUsed, check_counts, load_inputs
 from intaglio.runtime.text.tasks import Ran
 from intaglio.runtime.vision.image_file import Pixels, images_of, read_image
-from intaglio.runtime.vision.image_runner import feeds_of, run_images
+from intaglio.runtime.vision.image_runner import ImageRunner, feeds_of, run_images
 from intaglio.runtime.vision.text_tower import embed_texts
 from intaglio.samples import images as samples_of
 
 SHIPPED = 16  # images made by a formula
+HEIGHT, WIDTH = 480, 640  # of the images that `bench` runs, which the graph resizes
+COUNT = 8  # of them
 
 
 def load_images(
@@ -82,7 +84,6 @@ def _mask(feeds: Mapping[str, Array], outputs: Mapping[str, Array]) -> None:
 
 
 def _run(bundle: Bundle, inputs: Iterable[str], options: RunOptions) -> Iterator[Ran]:
-    check_no_texts(bundle, "images", options)
     if options.embed_texts:
         if options.labels:
             raise UsageError("labels are compared with images, and embed_texts embeds texts. Leave one of them out.")
@@ -92,4 +93,10 @@ def _run(bundle: Bundle, inputs: Iterable[str], options: RunOptions) -> Iterator
     return run_images(bundle, inputs, options.target, options.batch_size, options.threads, labels)
 
 
-IMAGES = Modality("images", load_images, load_images, _mask, _run)
+def _open(bundle: Bundle, target: str) -> Callable[[Sequence[int]], object]:
+    runner, pictures = ImageRunner(bundle, target), samples_of.images(HEIGHT, WIDTH, COUNT)
+    return lambda numbers: runner.run(["image"] * len(numbers), [pictures[number % COUNT] for number in numbers])
+
+
+WORKLOAD = Workload("image encoder", "images", 1, _open)
+IMAGES = Modality(load_images, load_images, _mask, _run, images_of, WORKLOAD)

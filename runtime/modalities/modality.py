@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Protocol
@@ -12,7 +12,6 @@ from intaglio.errors import UsageError
 from intaglio.runtime.engines.engine import Array
 from intaglio.runtime.speech.recognizer import SpeechOptions
 from intaglio.runtime.speech.recordings.run_recordings import Transcribed, TranscribedSegments
-from intaglio.runtime.text.dimensions import check_dimensions
 from intaglio.runtime.text.inputs import InputsUsed
 from intaglio.runtime.text.span_options import NO_SPANS, SpanOptions
 from intaglio.runtime.text.tasks import Ran
@@ -60,15 +59,16 @@ class RunOptions:
     spans: SpanOptions = NO_SPANS  # of texts
     truncate_dim: int | None = None  # of embeddings of texts
 
-
-def check_no_texts(bundle: Bundle, items: str, options: RunOptions) -> None:
-    """Raise `UsageError` for options of texts, for a bundle that takes `items`."""
-    if options.prompt_name is not None:
-        raise UsageError(f"--prompt-name is for embeddings of texts, and the bundle takes {items}. Leave it out.")
-    options.spans.check("")
-    check_dimensions(bundle.manifest, options.truncate_dim)
-    if options.query is not None:
-        raise UsageError(f"query: is for classifiers of texts, and the bundle takes {items}. Leave it out.")
+    def check_no_texts(self, items: str) -> None:
+        """Raise `UsageError` for options of texts, for a bundle that takes `items`."""
+        given = {
+            "--prompt-name is for embeddings of texts": self.prompt_name,
+            "--query is for classifiers of texts": self.query,
+            "--truncate-dim is for embeddings of texts": self.truncate_dim,
+        }
+        for what in (what for what, value in given.items() if value is not None):
+            raise UsageError(f"{what}, and the bundle takes {items}. Leave it out.")
+        self.spans.check(items)
 
 
 class RunInputs(Protocol):
@@ -80,18 +80,36 @@ class RunInputs(Protocol):
 
 
 @dataclass(frozen=True)
+class Workload:
+    """What the verb `bench` runs: batches of inputs that ship with intaglio or are made; no files are read.
+
+    kind        of a bundle
+    unit        of what throughput counts
+    per_item    number of units of an input
+    open        opens a bundle for a target; returns a function that runs a batch of the inputs with these numbers
+    """
+
+    kind: str
+    unit: str
+    per_item: int
+    open: Callable[[Bundle, str], Callable[[Sequence[int]], object]]
+
+
+@dataclass(frozen=True)
 class Modality:
     """A modality.
 
-    items       name of the inputs
     load        inputs for validation, and for comparison with the source model
     calibration inputs for calibration, where indistinguishable padding would be observed too
     mask        which positions of the outputs are compared
     run         the verb `run`
+    files       the files that an option names: of a folder, or one; None for texts, which are lines
+    workload    the verb `bench`; None for texts, whose prompts may be the user's
     """
 
-    items: str
     load: LoadInputs
     calibration: LoadInputs
     mask: Mask
     run: RunInputs
+    files: Callable[[Path, str], list[Path]] | None = None
+    workload: Workload | None = None

@@ -40,4 +40,4 @@ def _run(bundle: Bundle, inputs: Iterable[str], options: RunOptions) -> Iterator
     return run(bundle, inputs, options.target, *texts, options.spans, options.truncate_dim)
 
 
-TEXTS = Modality("texts", _load, _calibration, _mask, _run)
+TEXTS = Modality(_load, _calibration, _mask, _run)

@@ -175,8 +175,9 @@ TASKS = {
 def find_task(bundle: Bundle, tasks: Mapping[str, AnyTask]) -> AnyTask:
     """The task of `bundle`. Raises `BundleError` unless it is one of `tasks`, and the bundle has what it needs."""
     manifest = bundle.manifest
-    if manifest.image is not None:
-        raise BundleError(f"bundle {bundle.path}: reads images, no texts. Use: intaglio run {bundle.path} IMAGE")
+    if (record := manifest.modality_record) is not None:
+        advice = f"Use: intaglio run {bundle.path} {record.items.upper()}"
+        raise BundleError(f"bundle {bundle.path}: reads {record.items}, no texts. {advice}")
     if manifest.decoder is not None:
         raise BundleError(
             f"bundle {bundle.path}: is a decoder, which generates text. Use: intaglio generate {bundle.path}"

@@ -32,3 +32,11 @@ def test_input_file_is_closed_with_the_command(tmp_path: Path) -> None:
         assert next(read) == "a"
     with pytest.raises(ValueError, match="closed"):
         next(read)
+
+
+@pytest.mark.parametrize("options", [("--labels", "a,b"), ("--embed-texts",)])
+def test_options_of_images_are_refused_for_recordings(
+    options: tuple[str, ...], intaglio: Run, recogniser: Path
+) -> None:
+    code, out, err = intaglio("run", recogniser, "a.wav", *options)
+    assert (code, out) == (2, "") and f"{options[0]} is for models that compare images with texts" in err

@@ -30,7 +30,7 @@ class WhisperBench:
 
     def __init__(self, bundle: Bundle, options: Mapping[str, Any], prompts: Sequence[str] | None):
         """Raises `UsageError` for `options` of generation, and for prompts."""
-        refuse_text_options(options, prompts, f"{bundle.path} is a speech recogniser, which")
+        refuse_text_options(options, prompts, f"{bundle.path} reads recordings and")
         language = next(iter(bundle.manifest.encoder.languages), None) if bundle.manifest.encoder else None
         with bounded(options.get("threads")):
             self._recognizer = WhisperRecognizer(
@@ -45,7 +45,7 @@ class WhisperBench:
     def run(self, load: Load) -> Round:
         """Run a round; a request is a window."""
         if load.prompt_tokens is not None:
-            raise UsageError("--prompt-tokens: a speech recogniser takes recordings. Leave it out.")
+            raise UsageError("--prompt-tokens: the model reads recordings. Leave it out.")
         if load.concurrency > 1:
             raise UsageError(f"--concurrency {load.concurrency}: a Whisper transcribes one recording at a time. Use 1.")
         began = time.perf_counter()

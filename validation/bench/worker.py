@@ -17,11 +17,11 @@ import msgspec
 
 from intaglio.bundle.bundle import Bundle
 from intaglio.errors import IntaglioError
+from intaglio.runtime.modalities.table import modality_of
+from intaglio.validation.bench.batches import BatchBench
 from intaglio.validation.bench.decoder import DecoderBench
 from intaglio.validation.bench.encoder import EncoderBench
-from intaglio.validation.bench.images import ImageBench
 from intaglio.validation.bench.load import Load, Round
-from intaglio.validation.bench.speech import SpeechBench
 from intaglio.validation.bench.whisper import WhisperBench
 
 
@@ -63,10 +63,9 @@ def opened(opening: Opening) -> BundleBench:
     bundle = Bundle.open(opening.bundle)
     if bundle.manifest.transcriber is not None:
         return WhisperBench(bundle, opening.options, opening.prompts)
-    if bundle.manifest.audio is not None:
-        return SpeechBench(bundle, opening.options, opening.prompts)
-    if bundle.manifest.image is not None:
-        return ImageBench(bundle, opening.options, opening.prompts)
+    record, workload = bundle.manifest.modality_record, modality_of(bundle.manifest).workload
+    if record is not None and workload is not None:
+        return BatchBench(bundle, record.items, workload, opening.options, opening.prompts)
     if bundle.manifest.decoder is None:
         return EncoderBench(bundle, opening.options, opening.prompts)
     return DecoderBench(bundle, opening.options, opening.prompts, opening.rows)

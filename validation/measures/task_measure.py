@@ -17,7 +17,7 @@ def measure_for(manifest: Manifest) -> Measure:
             return Embeddings("sentence_embedding")
         case "encode" if "last_hidden_state" in outputs:
             return Embeddings("last_hidden_state")
-        case "classify" if "logits" in outputs and len(manifest.labels) == 1 and manifest.image is None:
+        case "classify" if "logits" in outputs and len(manifest.labels) == 1 and manifest.modality == "text":
             return Rankings()
         case "classify" if "logits" in outputs:
             return Scores() if manifest.activation == "identity" else Labels(manifest.activation)

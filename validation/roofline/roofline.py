@@ -81,8 +81,10 @@ def roofline(
             f"bundle {bundle}: lengths in a speech recogniser's graph are computed inside it, so its work cannot be "
             f"predicted. Measure it with: intaglio bench {bundle}"
         )
-    if manifest.image is not None:
-        raise UsageError(f"bundle {bundle}: reads images, and rooflines are of models of texts. Choose another bundle.")
+    if (record := manifest.modality_record) is not None:
+        raise UsageError(
+            f"bundle {bundle}: reads {record.items}, and rooflines are of models of texts. Choose another bundle."
+        )
     count = threads or len(os.sched_getaffinity(0))
     runs = _runs(manifest, tokens, lengths)
     with step("measuring the machine"):
