@@ -14,8 +14,8 @@ from intaglio.bundle.recorded_name import recorded_name
 from intaglio.errors import BundleError, SourceError, one_line
 from intaglio.exporters.checkpoints.family import Family
 from intaglio.exporters.checkpoints.tokenizer_files import BESIDE, BESIDE_DECODER
+from intaglio.exporters.decoders.decoder_bundle import step_axes
 from intaglio.exporters.decoders.foreign.export import rewritten
-from intaglio.exporters.decoders.writing import step_axes
 from intaglio.exporters.reference.check import Checked, check_needed
 from intaglio.exporters.writing.manifest import new_manifest
 from intaglio.files.hashes import copy_file, inside, sha256

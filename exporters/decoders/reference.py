@@ -20,7 +20,7 @@ from intaglio.networks.positions import first_position
 from intaglio.runtime.sessions.step import ATTENTION_MASK, LOGITS, step_feeds
 
 if TYPE_CHECKING:
-    from intaglio.exporters.decoders.module import DecoderModule
+    from intaglio.exporters.decoders.traceable_decoder import DecoderModule
 
 
 def load_decoder(
@@ -31,7 +31,7 @@ def load_decoder(
     `streamed`: as in `build_model`.
     """
     load("torch")
-    from intaglio.exporters.decoders.module import trained_module
+    from intaglio.exporters.decoders.traceable_decoder import trained_module
 
     model = source_model(checkpoint, family.architecture, context, streamed)
     module = trained_module(checkpoint, model).eval().requires_grad_(False)
@@ -66,7 +66,7 @@ def source_outputs(
     import torch
     import transformers
 
-    from intaglio.exporters.decoders.module import trained_module
+    from intaglio.exporters.decoders.traceable_decoder import trained_module
 
     with source_errors(checkpoint, architecture, Exception), torch.inference_mode():
         model = source_model(checkpoint, architecture, context, streamed=True)

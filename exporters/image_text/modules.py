@@ -16,8 +16,8 @@ from torch import Tensor, nn
 
 from intaglio.bundle.bundle import TensorSpec
 from intaglio.bundle.image_records import EMBEDDINGS, PIXELS
-from intaglio.exporters.decoders.module import DecoderModule
 from intaglio.exporters.decoders.step import Everywhere, Step, running
+from intaglio.exporters.decoders.traceable_decoder import DecoderModule
 from intaglio.exporters.image_text.processor import FrameProcessor
 from intaglio.runtime.sessions.step import BATCH, image_embeddings_spec
 

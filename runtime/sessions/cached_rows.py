@@ -10,7 +10,7 @@ import numpy.typing as npt
 
 from intaglio.bundle.bundle import Decoder
 from intaglio.errors import UsageError
-from intaglio.runtime.sessions.cache import KeyValueCache
+from intaglio.runtime.sessions.key_value_cache import KeyValueCache
 
 
 class CachedRows:

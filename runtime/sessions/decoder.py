@@ -25,10 +25,10 @@ from intaglio.runtime.adapters.adapters import ADAPTER, Adapters
 from intaglio.runtime.engines.engine import Engine
 from intaglio.runtime.engines.memory import Buffer
 from intaglio.runtime.engines.opening import open_engine
-from intaglio.runtime.sessions.cache import KeyValueCache
 from intaglio.runtime.sessions.cached_rows import CachedRows, active_rows
 from intaglio.runtime.sessions.draft_inputs import drafted
 from intaglio.runtime.sessions.image_table import ImageTable
+from intaglio.runtime.sessions.key_value_cache import KeyValueCache
 from intaglio.runtime.sessions.limits import StepLimits
 from intaglio.runtime.sessions.slots import Slots
 from intaglio.runtime.sessions.step import DRAFT_LOGITS, EXIT_THRESHOLDS, LOGITS, decoder_of, whole_outputs

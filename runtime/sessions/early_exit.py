@@ -15,9 +15,9 @@ from intaglio.errors import UsageError
 from intaglio.runtime.engines.device_memory import DeviceMemory
 from intaglio.runtime.engines.engine import Engine
 from intaglio.runtime.engines.onnxruntime.engine import OnnxRuntimeEngine
-from intaglio.runtime.sessions.cache import KeyValueCache
 from intaglio.runtime.sessions.decoder import DecoderSession
 from intaglio.runtime.sessions.draft_threads import draft_threads
+from intaglio.runtime.sessions.key_value_cache import KeyValueCache
 from intaglio.runtime.sessions.step import EXIT_LOGITS, exit_outputs
 from intaglio.targets import find_target
 

@@ -19,7 +19,7 @@ from intaglio.bundle.bundle import Bundle, Decoder
 from intaglio.errors import SourceError, UsageError
 from intaglio.exporters import export
 from intaglio.exporters.checkpoints.checkpoint import Checkpoint
-from intaglio.exporters.decoders.writing import with_ends
+from intaglio.exporters.decoders.decoder_bundle import with_ends
 
 VALUES: list[Any] = [True, "x", [], {}, -1, 1.5, None, 2**40, [True], ["a"], [[1]], [1.0]]
 ENDS = ("bos_token_id", "eos_token_id", "pad_token_id", "decoder_start_token_id")

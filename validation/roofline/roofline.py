@@ -25,8 +25,8 @@ from intaglio.plugins.native.memory_bandwidth import Memory
 from intaglio.processes.temporary import scratch_directory
 from intaglio.processes.threads import check_threads
 from intaglio.runtime.engines.onnxruntime.engine import OnnxRuntimeEngine
-from intaglio.runtime.sessions.cache import CAPACITY_STEP
 from intaglio.runtime.sessions.decoder import DecoderSession
+from intaglio.runtime.sessions.key_value_cache import CAPACITY_STEP
 from intaglio.validation.roofline.cpu_cache import last_level_bytes
 from intaglio.validation.roofline.work import Work, work
 

@@ -16,9 +16,9 @@ from intaglio.exporters.checkpoints.quantized.formats import kept
 from intaglio.exporters.checkpoints.tokenizer_files import write_decoder_tokenizer
 from intaglio.exporters.decoders.check import check_decoder, past_tokens, token_batch
 from intaglio.exporters.decoders.context import SHORT, border, check_context, fix_frequencies
+from intaglio.exporters.decoders.decoder_bundle import with_ends, with_trained, write_decoder
 from intaglio.exporters.decoders.reference import source_outputs
 from intaglio.exporters.decoders.traced.family import TracedFamily
-from intaglio.exporters.decoders.writing import with_ends, with_trained, write_decoder
 from intaglio.exporters.files.config import integer
 from intaglio.exporters.reference.check import Checked, block_outputs, check_needed
 from intaglio.exporters.reference.source_model import deferred_model, tracing_errors
@@ -71,7 +71,7 @@ def export_traced_decoder(
         torch = load("torch")
         load("transformers")
         from intaglio.exporters.checkpoints.deferred import DeferredTensor
-        from intaglio.exporters.decoders.module import trained_module
+        from intaglio.exporters.decoders.traceable_decoder import trained_module
         from intaglio.exporters.decoders.traced.trace import trace
         from intaglio.networks.blocks import blocks_path
     with step("tracing"):

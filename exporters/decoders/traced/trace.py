@@ -25,8 +25,8 @@ from intaglio.bundle.bundle import TensorSpec
 from intaglio.bundle.model_file import count_weights
 from intaglio.exporters.decoders.caches import Shapes
 from intaglio.exporters.decoders.experts import expand
-from intaglio.exporters.decoders.module import DecoderModule, DraftedModule, EarlyExitModule
 from intaglio.exporters.decoders.operators import as_nodes
+from intaglio.exporters.decoders.traceable_decoder import DecoderModule, DraftedModule, EarlyExitModule
 from intaglio.exporters.decoders.traced.exits import add_branches, add_exit
 from intaglio.exporters.decoders.traced.grouped import keep_codes
 from intaglio.exporters.decoders.traced.products import split_gemm

@@ -15,12 +15,12 @@ from intaglio.display.progress import step
 from intaglio.errors import SourceError
 from intaglio.exporters.checkpoints.checkpoint import Checkpoint
 from intaglio.exporters.checkpoints.tokenizer_files import write_decoder_tokenizer
-from intaglio.exporters.decoders.writing import GENERATION, generation_settings, step_axes, with_ends
+from intaglio.exporters.decoders.decoder_bundle import GENERATION, generation_settings, step_axes, with_ends
+from intaglio.exporters.encoder_decoders.encoder_decoder_bundle import ENCODER, SHARED
 from intaglio.exporters.encoder_decoders.speech.check import RECORDINGS, WINDOW, Request, check_transcriber
 from intaglio.exporters.encoder_decoders.speech.family import SpeechSeq2Seq
 from intaglio.exporters.encoder_decoders.speech.front_end import RATE, LogMel, front_end, read_log_mel
 from intaglio.exporters.encoder_decoders.speech.tokens import TextTokens, text_tokens
-from intaglio.exporters.encoder_decoders.writing import ENCODER, SHARED
 from intaglio.exporters.files.config import integer
 from intaglio.exporters.reference.check import Checked, Floats, check_needed
 from intaglio.exporters.reference.source_model import build_model, check_finite, deferred_model, tracing_errors

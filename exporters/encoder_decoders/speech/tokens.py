@@ -9,7 +9,7 @@ from typing import Annotated, Any, NamedTuple
 import msgspec
 
 from intaglio.errors import SourceError
-from intaglio.exporters.decoders.writing import GENERATION
+from intaglio.exporters.decoders.decoder_bundle import GENERATION
 from intaglio.runtime.speech.whisper_options import TASKS, TRANSCRIBE
 
 Number = Annotated[int, msgspec.Meta(ge=0)]

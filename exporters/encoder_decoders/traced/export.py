@@ -9,8 +9,13 @@ from intaglio.bundle.bundle import Decoder, Draft
 from intaglio.display.progress import step
 from intaglio.errors import SourceError
 from intaglio.exporters.checkpoints.checkpoint import Checkpoint
+from intaglio.exporters.encoder_decoders.encoder_decoder_bundle import (
+    EncoderDecoderParts,
+    Part,
+    special_tokens,
+    write_encoder_decoder,
+)
 from intaglio.exporters.encoder_decoders.traced.family import TracedEncoderDecoder
-from intaglio.exporters.encoder_decoders.writing import EncoderDecoderParts, Part, special_tokens, write_encoder_decoder
 from intaglio.exporters.files.config import integer
 from intaglio.exporters.reference.check import Checked, check_needed
 from intaglio.exporters.reference.source_model import deferred_model, tracing_errors

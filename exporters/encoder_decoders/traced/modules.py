@@ -14,9 +14,9 @@ from transformers.modeling_outputs import BaseModelOutput
 
 from intaglio.bundle.bundle import TensorSpec
 from intaglio.exporters.decoders.caches import ShapeCache, Shapes, StepCache
-from intaglio.exporters.decoders.module import DecoderModule
 from intaglio.exporters.decoders.operators import rows_at
 from intaglio.exporters.decoders.step import EncoderPass, Step, running
+from intaglio.exporters.decoders.traceable_decoder import DecoderModule
 from intaglio.networks.blocks import after
 from intaglio.runtime.sessions.step import ALIGNMENT, BATCH, CROSS, LOGITS, SOURCE, SOURCE_IDS, SOURCE_MASK, cache_names
 

@@ -11,7 +11,12 @@ from intaglio.accuracy.default_bounds import Bounds
 from intaglio.bundle.bundle import Draft
 from intaglio.display.progress import step
 from intaglio.exporters.checkpoints.checkpoint import Checkpoint
-from intaglio.exporters.encoder_decoders.writing import EncoderDecoderParts, Part, special_tokens, write_encoder_decoder
+from intaglio.exporters.encoder_decoders.encoder_decoder_bundle import (
+    EncoderDecoderParts,
+    Part,
+    special_tokens,
+    write_encoder_decoder,
+)
 from intaglio.exporters.encoder_decoders.written.family import EncoderDecoderFamily
 from intaglio.exporters.encoder_decoders.written.graph import CrossAttentionDecoderGraph, EncoderGraph
 from intaglio.exporters.reference.check import Checked

@@ -22,7 +22,7 @@ from intaglio.bundle.model_file import load
 from intaglio.errors import BundleError, SourceError, UsageError
 from intaglio.exporters import export
 from intaglio.exporters.decoders.check import STEPS, pieces
-from intaglio.exporters.decoders.module import DecoderModule
+from intaglio.exporters.decoders.traceable_decoder import DecoderModule
 from intaglio.runtime import build, run
 from intaglio.runtime.sessions.step import STEP
 from intaglio.validation import validate

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from intaglio.exporters.encoder_decoders.writing import LANGUAGE
+from intaglio.exporters.encoder_decoders.encoder_decoder_bundle import LANGUAGE
 
 
 @pytest.mark.parametrize(

@@ -19,8 +19,8 @@ from intaglio.bundle.bundle import Bundle
 from intaglio.errors import BundleError, UsageError
 from intaglio.runtime.engines.onnxruntime.engine import OnnxRuntimeEngine
 from intaglio.runtime.sessions import limits
-from intaglio.runtime.sessions.cache import CAPACITY_STEP
 from intaglio.runtime.sessions.decoder import DecoderSession
+from intaglio.runtime.sessions.key_value_cache import CAPACITY_STEP
 from intaglio.runtime.sessions.step import decoder_of
 from intaglio.runtime.sessions.step_buffers import KEPT_SHAPES
 

@@ -24,9 +24,9 @@ from intaglio.graph_passes import compress
 from intaglio.runtime import build
 from intaglio.runtime.generation.generate import TextGenerator, generate
 from intaglio.runtime.generation.scheduling.generated import Generated
-from intaglio.runtime.sessions.cache import CAPACITY_STEP
 from intaglio.runtime.sessions.decoder import DecoderSession
 from intaglio.runtime.sessions.early_exit import EarlyExitSession
+from intaglio.runtime.sessions.key_value_cache import CAPACITY_STEP
 
 MakeDecoder = Callable[..., tuple[Path, Path]]
 DRAFTING: dict[str, dict[str, Any]] = {

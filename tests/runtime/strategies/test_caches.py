@@ -13,8 +13,8 @@ from covering import few
 
 from intaglio.runtime.generation.generate import TextGenerator
 from intaglio.runtime.sessions import cache as module
-from intaglio.runtime.sessions.cache import KeyValueCache
 from intaglio.runtime.sessions.decoder import DecoderSession
+from intaglio.runtime.sessions.key_value_cache import KeyValueCache
 
 METHODS: dict[str, dict[str, Any]] = {
     "bild": {"strategy": "bild", "fallback": 0.0, "rollback": 0.3, "max_draft": 6},

@@ -17,7 +17,7 @@ from intaglio.errors import SourceError
 from intaglio.exporters.checkpoints.checkpoint import Checkpoint
 from intaglio.exporters.checkpoints.family import Family
 from intaglio.exporters.checkpoints.tokenizer_files import write_decoder_tokenizer
-from intaglio.exporters.decoders.writing import GENERATION, generation_settings, step_axes, with_ends
+from intaglio.exporters.decoders.decoder_bundle import GENERATION, generation_settings, step_axes, with_ends
 from intaglio.exporters.encoder_decoders.check import Pair, check_encoder_decoder, pair_batch
 from intaglio.exporters.reference.check import Checked, Floats, block_outputs
 from intaglio.exporters.reference.source_model import build_model, check_finite, source_errors
