@@ -79,6 +79,13 @@ INTAGLIO_FLOAT F32 look_up(const float* table, Words index) {
 
 // --- what products of bytes use ---------------------------------------------------------------------------------------
 
+// Four bytes of x, as the integer that a product takes.
+INTAGLIO_FLOAT int32_t four_bytes(const int8_t* p) {
+    int32_t four;
+    __builtin_memcpy(&four, p, sizeof four);
+    return four;
+}
+
 #if defined(__AVX512VNNI__)
 
 // Keeps a value in its register: the compiler would read it from memory again with each instruction that takes it.
@@ -105,13 +112,6 @@ INTAGLIO_FLOAT __m512i lane_numbers(int bits) {
     uint8_t numbers[64];
     for (int i = 0; i < 64; ++i) numbers[i] = uint8_t(i >> bits);
     return _mm512_loadu_si512(numbers);
-}
-
-// Four bytes of x, as the integer that a product takes.
-INTAGLIO_FLOAT int32_t four_bytes(const int8_t* p) {
-    int32_t four;
-    __builtin_memcpy(&four, p, sizeof four);
-    return four;
 }
 
 // Adds the sums of the lanes of four vectors to four integers.

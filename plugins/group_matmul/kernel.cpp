@@ -68,6 +68,9 @@ static int32_t planes_for(int32_t activation_bits, int32_t bits, const float* le
 #if defined(__AVX512VNNI__)
     if (levels != nullptr && (bits != 4 || step_of(levels) == 0)) return 0;
     return activation_bits == 16 ? 2 : 3;
+#elif defined(__AVX2__) && !defined(__AVX512F__)
+    if (levels != nullptr || bits > 6) return 0;  // two products of 8 bits may exceed 16
+    return activation_bits == 16 ? 2 : 3;
 #else
     (void)activation_bits, (void)bits, (void)levels;
     return 0;
@@ -243,7 +246,6 @@ static void with_x(GroupStretch* s, const GroupFormat& f, const void* packed_x, 
 // `tokens` rows of x with one tile, in blocks that stay in the first-level cache. y: [tokens][TILE], zeros
 static void tile_product(const GroupFormat& f, const GroupStretch& tile, const CacheBlock& block, const void* x,
                          int64_t first, int tokens, int64_t columns, float* y) {
-    const int lanes = f.planes == 0 ? FLOATS : ROWS;
     const int64_t groups = f.depth / f.group_size, step = block.depth / f.group_size;
     for (int64_t group = 0; group < groups; group += step) {
         const int64_t count = groups - group < step ? groups - group : step;
@@ -253,7 +255,7 @@ static void tile_product(const GroupFormat& f, const GroupStretch& tile, const C
                 const GroupKernel& kernel = f.has_levels ? level_choice(f.bits, f.planes, tokens - token)
                                                          : choice(f.bits, f.planes, tokens - token);
                 rows = kernel.name.rows;
-                for (int64_t row = begin; row < end; row += lanes * kernel.name.t_u) {
+                for (int64_t row = begin; row < end; row += FLOATS * kernel.name.t_u) {
                     GroupStretch stretch = part_of(tile, f, group, count, row);
                     with_x(&stretch, f, x, first + token, group);
                     stretch.y = y + token * TILE + row;

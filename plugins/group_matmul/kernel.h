@@ -11,7 +11,7 @@ namespace intaglio {
 
 struct GroupFormat {
     int32_t bits;        // of q: 2 to 6, 8
-    int32_t planes;      // 0: x in float32; 2 or 3: x in fixed point with that number of bytes (avx512vnni and later)
+    int32_t planes;      // 0: x in float32; 2 or 3: x in fixed point with that number of bytes (avx2, avx512vnni and later)
     int64_t depth;       // K
     int64_t group_size;  // a multiple of 16, with 3 and 5 bits of 32, that divides K
     int64_t rows;        // N

@@ -1,5 +1,5 @@
-"""The micro-kernel of GroupMatMul. Lanes are rows of the weight: a vector holds `lanes` of them, or 16 with four values
-of K each where bytes are multiplied.
+"""The micro-kernel of GroupMatMul. Lanes are rows of the weight: a vector holds `lanes` of them, with four
+values of K each where bytes are multiplied.
 
     y[r][n] += scale[g][n]·Σ_k x[r][k]·(q[n][k] - zero_point[g][n])        for the groups g of a stretch of K
 
@@ -13,7 +13,9 @@ each, as those of FP8 do: slope[q / 8]·(q mod 8) + start[q / 8] takes half of t
 
 from __future__ import annotations
 
-from intaglio.plugins.micro_kernels.instruction_sets import ByteForms, InstructionSet
+from functools import reduce
+
+from intaglio.plugins.micro_kernels.instruction_sets import ByteForms, InstructionSet, pairs_that_fit
 from intaglio.plugins.micro_kernels.lut_matmul import LookupTables
 from intaglio.plugins.micro_kernels.micro_kernel import GROUP_LEVELS, MicroKernel, has_lines, lane_bits
 from intaglio.plugins.micro_kernels.source import RowPointers, SourceWriter, plus
@@ -101,8 +103,7 @@ class GroupMatMulEmitter:
 
         The processor's own prefetching then sees them as one, too: 3 bits gain 40 % on one thread, from memory.
         """
-        lanes = BLOCK if self.bytes else self.isa.lanes
-        if self.kernel.t_u * lanes == TILE_BLOCKS * BLOCK:
+        if self.kernel.t_u * self.isa.lanes == TILE_BLOCKS * BLOCK:
             for line in range(0, self.units * TILE_BLOCKS * unit_bytes(self.case.bits), LOAD):
                 emit(f"__builtin_prefetch({plus('unit', line)});")
 
@@ -113,8 +114,8 @@ class GroupMatMulEmitter:
         if self.bytes:
             for r in self.rows:
                 for b in self.blocks:
-                    names = ", ".join(f"sum{r}_{b}_{p} = _mm512_setzero_si512()" for p in self.planes)
-                    emit(f"__m512i {names};")
+                    names = ", ".join(f"sum{r}_{b}_{p} = {self.bytes.zero}" for p in self.planes)
+                    emit(f"{self.forms.integers} {names};")
             return
         for b in () if self.levels else self.blocks:
             at = plus("s.zero_points + group * s.zero_stride", b * self.isa.lanes)
@@ -132,7 +133,7 @@ class GroupMatMulEmitter:
 
     def _weights(self, emit: SourceWriter, block: int, vectors: list[int]) -> None:
         """w<block>_<vector>: levels, or the numbers, less the zero point and as float32 where x is float32."""
-        lanes = BLOCK if self.bytes else self.isa.lanes
+        lanes = self.isa.lanes
         within = block * lanes // BLOCK * unit_bytes(self.case.bits) + block * lanes % BLOCK * 4
         for unit in sorted({vector // self.vectors for vector in vectors}):
             here = [vector for vector in vectors if vector // self.vectors == unit]
@@ -145,7 +146,7 @@ class GroupMatMulEmitter:
                     continue
                 numbers = self.unpacking.numbers(name, vector % self.vectors)
                 if self.bytes:
-                    emit(f"const __m512i w{block}_{vector} = {numbers};")
+                    emit(f"const {self.forms.integers} w{block}_{vector} = {numbers};")
                 else:
                     emit(f"const {self.forms.integers} q{block}_{vector} = {numbers};")
                     steps = self.forms.subtract.format(f"q{block}_{vector}", f"zero_point{block}")
@@ -163,39 +164,58 @@ class GroupMatMulEmitter:
                 continue
             for p in self.planes:
                 value = f"x{row}_{vector}_{p}"
-                emit(f"const __m512i {value} = _mm512_set1_epi32(four_bytes({self.x.at(row, p, at)}));")
-                for b in self.blocks:
+                four = self.forms.set_integers.format(f"four_bytes({self.x.at(row, p, at)})")
+                emit(f"const {self.forms.integers} {value} = {four};")
+                for b in self.blocks if self.bytes.multiply_add else ():
                     name = f"sum{row}_{b}_{p}"
                     emit(f"{name} = {self.bytes.multiply_add.format(name, f'w{b}_{vector}', value)};")
+        if self.bytes and not self.bytes.multiply_add:
+            self._pairs(emit, self.bytes, row, vectors)
+
+    def _pairs(self, emit: SourceWriter, forms: ByteForms, row: int, vectors: list[int]) -> None:
+        """Add sums of two products each, as many together as fit into 16 bits."""
+        most = pairs_that_fit(self.case.bits)
+        for p in self.planes:
+            for b in self.blocks:
+                name = f"sum{row}_{b}_{p}"
+                for first in range(0, len(vectors), most):
+                    products = [
+                        forms.multiply_pairs.format(f"w{b}_{vector}", f"x{row}_{vector}_{p}")
+                        for vector in vectors[first : first + most]
+                    ]
+                    emit(f"{name} = {forms.widen_add.format(name, reduce(forms.add_pairs.format, products))};")
 
     def _finish(self, emit: SourceWriter, block: int) -> None:
         """Add a group's sums to y."""
-        lanes = BLOCK if self.bytes else self.isa.lanes
+        lanes = self.isa.lanes
         first = f"group * {TILE_BLOCKS * BLOCK}"
         with emit.block(""):
             scales = plus(f"s.scales + {first}", block * lanes)
             emit(f"const {self.forms.floats} scale = {self.forms.load.format(scales)};")
             if self.bytes:
                 zero_points = plus("s.zero_points + group * s.zero_stride", block * lanes)
-                emit(f"const __m512i zero_point = _mm512_load_si512({zero_points});")
+                address = f"reinterpret_cast<const uint8_t*>({zero_points})"
+                emit(f"const {self.forms.integers} zero_point = {self.forms.load_integers.format(address)};")
+                emit("constexpr float BASE = 256;  // of the planes")
+                emit(f"const {self.forms.floats} base = {self.forms.broadcast.format('&BASE')};")
             for row in self.rows:
                 y = plus("s.y", row * 64 + block * lanes)
-                value = self._digits(emit, row, block) if self.bytes else f"sum{row}_{block}"
+                value = self._digits(emit, self.bytes, row, block) if self.bytes else f"sum{row}_{block}"
                 total = self.forms.multiply_add.format(value, "scale", self.forms.load.format(y))
                 emit(self.forms.store.format(y, total) + ";")
 
-    def _digits(self, emit: SourceWriter, row: int, block: int) -> str:
+    def _digits(self, emit: SourceWriter, forms: ByteForms, row: int, block: int) -> str:
         """Name of the sum of the planes, without the zero points' part."""
         stride = f" + {row} * s.sums_stride" if row else ""
         names = []
         for p in self.planes:
             name = f"digit{row}_{p}"
-            offset = (
-                f"_mm512_mullo_epi32(zero_point, _mm512_set1_epi32(s.sums[group * {len(self.planes)} + {p}{stride}]))"
-            )
-            emit(f"const __m512 {name} = _mm512_cvtepi32_ps(_mm512_sub_epi32(sum{row}_{block}_{p}, {offset}));")
+            total = self.forms.set_integers.format(f"s.sums[group * {len(self.planes)} + {p}{stride}]")
+            offset = forms.multiply.format("zero_point", total)
+            digit = self.forms.to_float.format(self.forms.subtract.format(f"sum{row}_{block}_{p}", offset))
+            emit(f"const {self.forms.floats} {name} = {digit};")
             names.append(name)
         value = names[-1]
         for name in reversed(names[:-1]):
-            value = f"_mm512_fmadd_ps({value}, _mm512_set1_ps(256), {name})"
+            value = self.forms.multiply_add.format(value, "base", name)
         return value

@@ -8,7 +8,7 @@ from typing import Protocol
 from intaglio.plugins.micro_kernels.group_matmul import GroupMatMulEmitter
 from intaglio.plugins.micro_kernels.instruction_sets import INSTRUCTION_SETS, InstructionSet
 from intaglio.plugins.micro_kernels.lut_matmul import LutMatMulEmitter
-from intaglio.plugins.micro_kernels.micro_kernel import GROUP_LEVELS, ROWS, MicroKernel, cases, variants
+from intaglio.plugins.micro_kernels.micro_kernel import GROUP_LEVELS, MicroKernel, cases, rows_of, variants
 from intaglio.plugins.micro_kernels.source import SourceWriter
 
 
@@ -49,7 +49,7 @@ def _header(operator: str, isa: InstructionSet) -> str:
         emit("")
         emitter(kernel, isa).emit(emit)
     emit("")
-    most = [max(ROWS[operator].get(planes, [0])) for planes in range(4)]
+    most = [max(rows_of(operator, planes, isa), default=0) for planes in range(4)]
     emit(f"constexpr int {operator.upper()}_MOST_ROWS[] = {{{', '.join(map(str, most))}}};  // of x, by its planes")
     emit("")
     _table(emit, operator, argument, kernels)

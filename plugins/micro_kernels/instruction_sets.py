@@ -41,14 +41,32 @@ class Forms(NamedTuple):
 
 
 class ByteForms(NamedTuple):
-    """The C++ of products of bytes, 64 of them in a vector: VNNI."""
+    """The C++ of products of unsigned bytes of a weight with signed bytes of x, in a whole vector.
+
+    With VNNI one instruction adds up four neighbours. Without, products of two neighbours become sums of 16 bits, a few
+    of which are added up before they are widened: that takes weights of at most 6 bits.
+    """
 
     shift_right: str  # pairs of bytes; bits shifted in from the neighbouring byte are masked or ignored
     shift_left: str
     set_bytes: str
-    multiply_add: str  # {0} + the sums of four neighbours of {1} (unsigned)·{2} (signed)
-    look_up: str  # the entries of table {0}, repeated over 64 bytes, that the bytes {1} name
-    index_bits: int  # of those bytes that a look-up reads
+    zero: str
+    multiply: str  # each 32-bit lane of {0} by that of {1}
+    multiply_add: str = ""  # {0} + the sums of four neighbours of {1} (unsigned)·{2} (signed)
+    multiply_pairs: str = ""  # without it: the 16-bit sums of two neighbours of {0} (unsigned)·{1} (signed)
+    add_pairs: str = ""  # {0} + {1}, in 16 bits
+    widen_add: str = ""  # {0} + the sums of two neighbours of the 16-bit {1}
+    look_up: str = ""  # the entries of table {0}, repeated over 64 bytes, that the bytes {1} name
+    index_bits: int = 0  # of those bytes that a look-up reads
+
+    def takes(self, bits: int) -> bool:
+        """Whether the products of a weight of `bits` fit."""
+        return bool(self.multiply_add) or pairs_that_fit(bits) > 0
+
+
+def pairs_that_fit(bits: int) -> int:
+    """How many sums of two products of an unsigned number of `bits` and a signed byte stay in 16 bits together."""
+    return int((2**15 - 1) // (2 * 2**7 * (2**bits - 1)))
 
 
 class InstructionSet(NamedTuple):
@@ -140,9 +158,21 @@ VNNI = ByteForms(
     shift_right="_mm512_srli_epi16({0}, {1})",
     shift_left="_mm512_slli_epi16({0}, {1})",
     set_bytes="_mm512_set1_epi8({0})",
+    zero="_mm512_setzero_si512()",
+    multiply="_mm512_mullo_epi32({0}, {1})",
     multiply_add="_mm512_dpbusd_epi32({0}, {1}, {2})",
     look_up="_mm512_shuffle_epi8({0}, {1})",
     index_bits=4,
+)
+AVX2_BYTES = ByteForms(
+    shift_right="_mm256_srli_epi16({0}, {1})",
+    shift_left="_mm256_slli_epi16({0}, {1})",
+    set_bytes="_mm256_set1_epi8({0})",
+    zero="_mm256_setzero_si256()",
+    multiply="_mm256_mullo_epi32({0}, {1})",
+    multiply_pairs="_mm256_maddubs_epi16({0}, {1})",
+    add_pairs="_mm256_add_epi16({0}, {1})",
+    widen_add="_mm256_add_epi32({0}, _mm256_madd_epi16({1}, _mm256_set1_epi16(1)))",
 )
 VBMI = VNNI._replace(look_up="_mm512_permutexvar_epi8({1}, {0})", index_bits=6)
 
@@ -150,7 +180,7 @@ INSTRUCTION_SETS = {
     each.name: each
     for each in (
         InstructionSet("portable", 16, 4, PORTABLE, index_needs_mask=True),
-        InstructionSet("avx2", 16, 8, AVX2, table_lanes=8),
+        InstructionSet("avx2", 16, 8, AVX2, AVX2_BYTES, table_lanes=8),
         InstructionSet("avx512", 32, 16, AVX512),
         InstructionSet("avx512vnni", 32, 16, AVX512, VNNI, index_needs_mask=True),
         InstructionSet("avx512vbmi", 32, 16, AVX512, VBMI),

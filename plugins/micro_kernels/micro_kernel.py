@@ -10,7 +10,8 @@ points, masks and the words that are being unpacked:
 
     planes·m_u + m_u·t_u + rows·planes·t_u + constants <= number of vector registers
 
-With one row, one plane and no constants that is equation 4.
+With one row, one plane and no constants that is equation 4. Where sums of two products are added up in 16 bits, x needs
+one register at a time, and m_u of them are widened together.
 """
 
 from __future__ import annotations
@@ -23,14 +24,15 @@ from intaglio.plugins.lut_matmul import signature as lut_matmul
 from intaglio.plugins.micro_kernels.instruction_sets import InstructionSet
 from intaglio.plugins.micro_kernels.units import unit_vectors
 
-# Rows of x at once, by operator and planes; a batch is cut into these. In fixed point more are no faster: the products
-# alone fill the processor's pipes then.
+# Rows of x at once, by operator and planes; a batch is cut into these. In fixed point more are no faster with VNNI: the
+# products alone fill the processor's pipes then.
 GROUP_LEVELS = "group_levels"
 ROWS = {
     "group_matmul": {0: (1, 2, 4), 2: (1, 2), 3: (1, 2)},
     GROUP_LEVELS: {0: (1, 2, 4), 2: (1, 2), 3: (1, 2)},
     "lut_matmul": {0: (1, 2, 4), 2: (1, 2), 3: (1,)},
 }
+ROWS_OF_PAIRS = {2: (1, 2, 4), 3: (1, 2)}  # of GroupMatMul without VNNI
 M_U = (1, 2, 4, 8)
 T_U = (1, 2, 4)
 VARIANTS = 3  # of a case that are emitted
@@ -78,7 +80,8 @@ def registers(kernel: MicroKernel, isa: InstructionSet) -> int:
     """Vector registers that a micro-kernel holds at once."""
     case, m_u, t_u = kernel
     planes = max(case.planes, 1)
-    return planes * m_u + m_u * t_u + case.rows * planes * t_u + _constants(case, t_u, isa)
+    x = 2 if adds_pairs(case, isa) else planes * m_u  # a value and the ones that widen
+    return x + m_u * t_u + case.rows * planes * t_u + _constants(case, t_u, isa)
 
 
 def _constants(case: MicroKernelCase, t_u: int, isa: InstructionSet) -> int:
@@ -93,6 +96,11 @@ def _constants(case: MicroKernelCase, t_u: int, isa: InstructionSet) -> int:
         return tables + 1 + loaded  # and the mask
     tables = 1 + looks_up_pairs(case, isa) if case.planes else -(-(2**case.bits) // isa.table_lanes)
     return tables * t_u + isa.index_needs_mask + loaded
+
+
+def adds_pairs(case: MicroKernelCase, isa: InstructionSet) -> bool:
+    """Whether products of bytes are added up in 16 bits first."""
+    return bool(case.planes) and isa.bytes is not None and not isa.bytes.multiply_add
 
 
 def looks_up_pairs(case: MicroKernelCase, isa: InstructionSet) -> bool:
@@ -115,16 +123,25 @@ def has_lines(case: MicroKernelCase, isa: InstructionSet) -> bool:
 
 def planes_of(operator: str, bits: int, isa: InstructionSet) -> tuple[int, ...]:
     """How an operator takes x. GroupMatMul's weights are integers, others only where tables of bytes allow it."""
-    if isa.bytes is None or (operator == GROUP_LEVELS and bits > 4):
+    if isa.bytes is None:
         return (0,)
-    return (2, 3) if operator == "group_matmul" else (0, 2, 3)
+    if operator == "group_matmul":
+        return (2, 3) if isa.bytes.takes(bits) else (0,)
+    return (0, 2, 3) if isa.bytes.look_up and (operator != GROUP_LEVELS or bits <= 4) else (0,)
+
+
+def rows_of(operator: str, planes: int, isa: InstructionSet) -> tuple[int, ...]:
+    """The rows of x that micro-kernels take at once, ascending; none where x is not taken in so many planes."""
+    if planes and isa.bytes is not None and not isa.bytes.multiply_add:
+        return ROWS_OF_PAIRS.get(planes, ())
+    return ROWS[operator].get(planes, ())
 
 
 def cases(operator: str, isa: InstructionSet) -> Iterator[MicroKernelCase]:
     """What micro-kernels of an operator are chosen for, on an instruction set."""
     for bits in BITS[operator]:
         for planes in planes_of(operator, bits, isa):
-            for rows in ROWS[operator][planes]:
+            for rows in rows_of(operator, planes, isa):
                 yield MicroKernelCase(operator, bits, planes, rows)
 
 
@@ -144,5 +161,10 @@ def _steps_fit(case: MicroKernelCase, m_u: int) -> bool:
 
 
 def variants(case: MicroKernelCase, isa: InstructionSet) -> list[MicroKernel]:
-    """The few that are emitted, the default first: those that hold most sums, which need fewest loads of x for each."""
-    return sorted(search(case, isa), key=lambda kernel: (kernel.t_u, kernel.m_u), reverse=True)[:VARIANTS]
+    """The few that are emitted, the default first: those that hold most sums, which need fewest loads of x for each.
+
+    Where two products or more can be widened together, that comes first.
+    """
+    together = adds_pairs(case, isa)
+    found = sorted(search(case, isa), key=lambda each: (together and each.m_u > 1, each.t_u, each.m_u), reverse=True)
+    return found[:VARIANTS]

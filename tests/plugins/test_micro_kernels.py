@@ -1,6 +1,7 @@
 """The generated micro-kernels: their variants, their results, and the choice for a machine."""
 
 import ctypes
+import itertools
 import json
 import subprocess
 import warnings
@@ -100,7 +101,8 @@ def test_search_finds_exactly_the_variants_that_fit_the_registers(found, count):
     fitting = set()
     for m_u in M_U:
         for t_u in T_U:
-            held = planes * m_u + m_u * t_u + case.rows * planes * t_u  # x, weights, sums
+            pairs = case.planes and not isa.bytes.multiply_add  # added up in 16 bits, then widened by ones
+            held = (2 if pairs else planes * m_u) + m_u * t_u + case.rows * planes * t_u  # x, weights, sums
             if case.folder == "group_matmul":
                 table = 1 if case.planes else 16 // isa.table_lanes
                 levels = 5 * bool(isa.forms.look_up_two) if case.bits == 8 else table
@@ -193,11 +195,16 @@ def test_block_sizes_maximise_cache_use(block, bits, depth_step, depth_steps, ro
 # --- results ----------------------------------------------------------------------------------------------------------
 
 
-def operator_case(case: MicroKernelCase, random: np.random.Generator) -> OperatorCase:
-    """Inputs that use the micro-kernel of a case, with a remainder in every direction."""
+def operator_case(case: MicroKernelCase, random: np.random.Generator, largest: bool = False) -> OperatorCase:
+    """Inputs that use the micro-kernel of a case, with a remainder in every direction; `largest`: for full sums."""
     rows, depth = 75, 32 * 5 * 3  # no full tile of rows, no full unit of K
     x = random.normal(size=(case.rows, depth)).astype(np.float32)
-    packed = pack(random.integers(0, 2**case.bits, (rows, depth)), case.bits)
+    numbers = random.integers(0, 2**case.bits, (rows, depth))
+    if largest:  # a first value of 1 sets the step; the digits of the others are -128
+        weights = 256 ** np.arange(max(case.planes, 1))
+        x[:] = (2 * weights[-1] - 128 * weights.sum()) / (127 * weights.sum())
+        x[:, 0], numbers[:] = 1, 2**case.bits - 1
+    packed = pack(numbers, case.bits)
     attributes = {"bits": case.bits, "K": depth, "activation_bits": 16 if case.planes == 2 else 32}
     if case.folder == "group_matmul":
         size = smallest_group(case.bits)
@@ -228,8 +235,8 @@ def test_every_variant_equals_the_reference(name, operator, monkeypatch, cache):
     options = onnxruntime.SessionOptions()
     options.intra_op_num_threads = 1
     assert ort.register(options)
-    for case in cases(operator, INSTRUCTION_SETS[name]):
-        inputs = operator_case(case, random)
+    for case, largest in itertools.product(cases(operator, INSTRUCTION_SETS[name]), (False, True)):
+        inputs = operator_case(case, random, largest)
         expected = OPS[inputs.operator].reference(inputs.inputs, inputs.attributes)
         model = ir.to_proto(node_model(inputs, True)).SerializeToString()
         session = onnxruntime.InferenceSession(model, options, providers=["CPUExecutionProvider"])
