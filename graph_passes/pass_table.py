@@ -14,9 +14,9 @@ from intaglio.graph_passes.integer.audit_integer_only import AuditIntegerOnly
 from intaglio.graph_passes.integer.check_encoder import CheckEncoder
 from intaglio.graph_passes.integer.correct_biases import CorrectBiases
 from intaglio.graph_passes.integer.equalize import Equalize
-from intaglio.graph_passes.integer.fuse_linear import FuseLinear
-from intaglio.graph_passes.integer.fuse_projections import FuseProjections
-from intaglio.graph_passes.integer.fuse_residual import FuseResidual
+from intaglio.graph_passes.integer.fusion.fuse_linear import FuseLinear
+from intaglio.graph_passes.integer.fusion.fuse_projections import FuseProjections
+from intaglio.graph_passes.integer.fusion.fuse_residual import FuseResidual
 from intaglio.graph_passes.integer.h_gelu import HGelu
 from intaglio.graph_passes.integer.integer_add import IntegerAdd
 from intaglio.graph_passes.integer.integer_attention import IntegerAttention

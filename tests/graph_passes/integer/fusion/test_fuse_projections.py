@@ -10,7 +10,7 @@ import onnx_ir as ir
 import pytest
 from observed import run_integer
 
-from intaglio.graph_passes.integer.fuse_projections import FuseProjections
+from intaglio.graph_passes.integer.fusion.fuse_projections import FuseProjections
 
 Parse = Callable[..., ir.Model]
 

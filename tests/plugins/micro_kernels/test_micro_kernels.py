@@ -1,10 +1,8 @@
-"""The generated micro-kernels: their variants, their results, and the choice for a machine."""
+"""The generated micro-kernels: their variants and their results."""
 
 import ctypes
 import itertools
-import json
 import subprocess
-import warnings
 
 import numpy as np
 import pytest
@@ -17,7 +15,6 @@ from intaglio.plugins import OPS, ort
 from intaglio.plugins.bit_packing import pack
 from intaglio.plugins.group_matmul.signature import smallest_group
 from intaglio.plugins.kernel_check.node_model import feeds, node_model
-from intaglio.plugins.micro_kernels import tables
 from intaglio.plugins.micro_kernels.header import headers
 from intaglio.plugins.micro_kernels.instruction_sets import INSTRUCTION_SETS
 from intaglio.plugins.micro_kernels.micro_kernel import (
@@ -37,24 +34,6 @@ from intaglio.plugins.ort import build
 
 NAMES = list(INSTRUCTION_SETS)
 ALL_CASES = [(name, case) for name in NAMES for operator in BITS for case in cases(operator, INSTRUCTION_SETS[name])]
-
-
-@pytest.fixture(scope="module", autouse=True)
-def library():
-    try:
-        build.compiler()
-    except build.CompileError as error:
-        pytest.skip(str(error))
-    build.build()
-
-
-@pytest.fixture
-def cache(tmp_path, monkeypatch):
-    """An empty cache directory; the previous micro-kernels are restored afterwards."""
-    with monkeypatch.context() as patch:
-        patch.setenv("XDG_CACHE_HOME", str(tmp_path))
-        yield tmp_path / "intaglio"
-    ort.select_kernels()
 
 
 # --- generated variants -----------------------------------------------------------------------------------------------
@@ -250,58 +229,3 @@ def test_unknown_kernel_is_refused():
         ort.select_kernel(MicroKernel(MicroKernelCase("group_matmul", 7, 2, 1), 2, 4))
     with pytest.raises(ValueError, match="no micro-kernel"):
         ort.select_kernel(MicroKernel(MicroKernelCase("int_linear", 4, 2, 1), 2, 4))
-
-
-# --- the choice for a machine -----------------------------------------------------------------------------------------
-
-
-@pytest.mark.parametrize("path", sorted(tables.shipped("x").parent.glob("*.json")), ids=lambda path: path.stem)
-def test_shipped_tables_name_kernels_that_are_emitted(path, cache):
-    with warnings.catch_warnings():
-        warnings.simplefilter("error")
-        for name in json.loads(path.read_text())["kernels"]:
-            assert tables._kernels(path, path.stem, name)
-
-
-def test_stored_table_is_used_and_keeps_other_instruction_sets(cache):
-    other = {case: kernels[-1] for case, kernels in tables.emitted("avx2").items()}
-    assert tables.selection("Some-1-2", "avx2") == tables.defaults("avx2")
-    tables.store("Some-1-2", "avx2", other)
-    tables.store("Some-1-2", "portable", tables.defaults("portable"))
-    assert tables.selection("Some-1-2", "avx2") == other != tables.defaults("avx2")
-    assert tables.selection("Another-1-2", "avx2") == tables.defaults("avx2")
-
-
-@pytest.mark.parametrize(
-    "content",
-    [
-        b"",
-        b"{",
-        b"\xff\xfe",
-        b'{"format": 2, "cpu": "Some-1-2", "kernels": {}}',
-        b'{"format": 1, "cpu": "Other-1-2", "kernels": {}}',
-        b'{"format": 1, "cpu": "Some-1-2", "kernels": {"avx2": [["group_matmul", 4, 0, 1, 64, 64]]}}',
-        b'{"format": 1, "cpu": "Some-1-2", "kernels": {"avx2": [["group_matmul", 4, 0, 1, 2]]}}',
-    ],
-)
-def test_damaged_table_gives_one_warning_and_the_defaults(content, cache):
-    cache.mkdir()
-    tables.location("Some-1-2").write_bytes(content)
-    with pytest.warns(UserWarning, match="not a table of micro-kernels") as caught:
-        assert tables.selection("Some-1-2", "avx2") == tables.defaults("avx2")
-    assert len(caught) == 1 and "\n" not in str(caught[0].message)
-
-
-def test_session_opens_despite_a_damaged_table(cache):
-    onnxruntime = pytest.importorskip("onnxruntime")
-    cache.mkdir()
-    tables.location(ort.cpu()).write_text("nonsense")
-    with pytest.warns(UserWarning, match="intaglio tune"):
-        assert ort.register(onnxruntime.SessionOptions())
-
-
-def test_unwritable_table_is_reported(tmp_path, monkeypatch):
-    (tmp_path / "file").write_text("")
-    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "file"))
-    with pytest.raises(NotADirectoryError):
-        tables.store("Some-1-2", "avx2", tables.defaults("avx2"))
