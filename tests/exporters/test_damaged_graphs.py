@@ -22,7 +22,7 @@ from intaglio.networks.drafts import HIDDEN_TRANSFER, MEDUSA
 Damage = Callable[[ir.Model, str], None]  # damages a graph, in place; its weights of the given module
 ENCODERS, DECODERS, ENCODER_DECODERS = (
     f"intaglio.exporters.{module}.save"
-    for module in ("encoders.export", "decoders.writing", "encoder_decoders.writing")
+    for module in ("encoders.export", "decoders.decoder_bundle", "encoder_decoders.encoder_decoder_bundle")
 )
 
 

@@ -12,7 +12,7 @@ import pytest
 from intaglio.bundle.model_file import save
 from intaglio.exporters import export
 
-ENCODER, DECODER = "image_text.export.save", "decoders.writing.save"
+ENCODER, DECODER = "image_text.export.save", "decoders.decoder_bundle.save"
 
 
 def change_a_weight(model: ir.Model) -> None:

@@ -20,7 +20,7 @@ from intaglio.exporters import export
 from intaglio.runtime.generation.generate import TextGenerator, generate
 from intaglio.runtime.generation.requests.message import Message
 from intaglio.runtime.generation.scheduling.generated import Generated
-from intaglio.runtime.sessions import cache, decoder, limits
+from intaglio.runtime.sessions import decoder, key_value_cache, limits
 from intaglio.runtime.text.tokenizer import read_backend
 
 PROMPTS = ["Hello there", "é", "A prompt that is longer than the others."]
@@ -55,7 +55,7 @@ def test_greedy_tokens_equal_transformers(
 ) -> None:
     checkpoint, bundle = make_decoder(family)
     monkeypatch.setattr(limits, "PREFILL_TOKENS", 16)  # the longest prompt is prefilled in three chunks
-    monkeypatch.setattr(cache, "CAPACITY_STEP", 8)  # and the cache grows during decoding
+    monkeypatch.setattr(key_value_cache, "CAPACITY_STEP", 8)  # and the cache grows during decoding
     tokenizer = read_backend(Bundle.open(bundle))
     for prompt, result in zip(PROMPTS, generate(bundle, PROMPTS, max_new_tokens=20), strict=True):
         tokens = tokenizer.encode(prompt).ids

@@ -29,7 +29,7 @@ from intaglio.runtime.engines import profiles
 from intaglio.runtime.engines.onnxruntime.provider import missing_provider
 from intaglio.runtime.engines.opening import open_engine
 from intaglio.runtime.generation.generate import TextGenerator
-from intaglio.runtime.sessions import cache as module
+from intaglio.runtime.sessions import key_value_cache as module
 from intaglio.runtime.sessions import limits
 from intaglio.runtime.sessions.decoder import DecoderSession
 from intaglio.runtime.sessions.draft_inputs import drafted

@@ -12,7 +12,7 @@ import pytest
 from covering import few
 
 from intaglio.runtime.generation.generate import TextGenerator
-from intaglio.runtime.sessions import cache as module
+from intaglio.runtime.sessions import key_value_cache as module
 from intaglio.runtime.sessions.decoder import DecoderSession
 from intaglio.runtime.sessions.key_value_cache import KeyValueCache
 
