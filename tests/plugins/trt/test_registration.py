@@ -80,8 +80,8 @@ def test_every_combination_of_optional_inputs_has_a_plugin(tensorrt):
     creators = tensorrt.get_plugin_registry().all_creators
     registered = {creator.name for creator in creators if creator.plugin_namespace == DOMAIN}
     assert registered == {plugin_name(operator, form) for operator in plugged() for form in forms(operator)}
-    linear = ["IntLinear", "IntLinear_multiplier", "IntLinear_multiplier_out_multiplier"]
-    assert sorted(name for name in registered if name.startswith("IntLinear")) == linear
+    linear = ["", "_multiplier", "_multiplier_out_multiplier", "_multiplier_out_multiplier_gate", "_multiplier_residual"]
+    assert sorted(name for name in registered if name.startswith("IntLinear")) == [f"IntLinear{form}" for form in linear]
     assert {"LutMatMul", "CsrMatMul", "GroupMatMul", "GroupMatMul_zero_points"} <= registered
     assert {"IntAdd", "IntAttention_mask", "IntLayerNorm_multiplier_residual"} <= registered
 
