@@ -168,7 +168,7 @@ def test_options_of_other_models_are_named(whisper: Path, tmp_path: Path) -> Non
         TextGenerator(bundle)
     with pytest.raises(UsageError, match="--concurrency 2: a Whisper transcribes one recording at a time"):
         bench(bundle, concurrency=(2,))
-    with pytest.raises(UsageError, match=r"--strategy: .* is a speech recogniser"):
+    with pytest.raises(UsageError, match=r"--strategy: .* reads recordings and takes no prompts"):
         bench(bundle, strategy="sample")
     table = tmp_path / "list.tsv"
     table.write_text("short.wav\tsome words\n")
