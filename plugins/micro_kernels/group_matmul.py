@@ -166,10 +166,12 @@ class GroupMatMulEmitter:
                 value = f"x{row}_{vector}_{p}"
                 four = self.forms.set_integers.format(f"four_bytes({self.x.at(row, p, at)})")
                 emit(f"const {self.forms.integers} {value} = {four};")
-                for b in self.blocks if self.bytes.multiply_add else ():
+                if self.bytes.adds_pairs:
+                    continue
+                for b in self.blocks:
                     name = f"sum{row}_{b}_{p}"
                     emit(f"{name} = {self.bytes.multiply_add.format(name, f'w{b}_{vector}', value)};")
-        if self.bytes and not self.bytes.multiply_add:
+        if self.bytes and self.bytes.adds_pairs:
             self._pairs(emit, self.bytes, row, vectors)
 
     def _pairs(self, emit: SourceWriter, forms: ByteForms, row: int, vectors: list[int]) -> None:

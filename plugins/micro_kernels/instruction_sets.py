@@ -59,9 +59,14 @@ class ByteForms(NamedTuple):
     look_up: str = ""  # the entries of table {0}, repeated over 64 bytes, that the bytes {1} name
     index_bits: int = 0  # of those bytes that a look-up reads
 
+    @property
+    def adds_pairs(self) -> bool:
+        """Whether products are added up in 16 bits first."""
+        return bool(self.multiply_pairs)
+
     def takes(self, bits: int) -> bool:
         """Whether the products of a weight of `bits` fit."""
-        return bool(self.multiply_add) or pairs_that_fit(bits) > 0
+        return not self.adds_pairs or pairs_that_fit(bits) > 0
 
 
 def pairs_that_fit(bits: int) -> int:

@@ -80,7 +80,7 @@ def registers(kernel: MicroKernel, isa: InstructionSet) -> int:
     """Vector registers that a micro-kernel holds at once."""
     case, m_u, t_u = kernel
     planes = max(case.planes, 1)
-    x = 2 if adds_pairs(case, isa) else planes * m_u  # a value and the ones that widen
+    x = 2 if adds_pairs(case.planes, isa) else planes * m_u  # a value and the ones that widen
     return x + m_u * t_u + case.rows * planes * t_u + _constants(case, t_u, isa)
 
 
@@ -98,9 +98,9 @@ def _constants(case: MicroKernelCase, t_u: int, isa: InstructionSet) -> int:
     return tables * t_u + isa.index_needs_mask + loaded
 
 
-def adds_pairs(case: MicroKernelCase, isa: InstructionSet) -> bool:
-    """Whether products of bytes are added up in 16 bits first."""
-    return bool(case.planes) and isa.bytes is not None and not isa.bytes.multiply_add
+def adds_pairs(planes: int, isa: InstructionSet) -> bool:
+    """Whether products with so many planes of x are added up in 16 bits first."""
+    return planes > 0 and isa.bytes is not None and isa.bytes.adds_pairs
 
 
 def looks_up_pairs(case: MicroKernelCase, isa: InstructionSet) -> bool:
@@ -132,7 +132,7 @@ def planes_of(operator: str, bits: int, isa: InstructionSet) -> tuple[int, ...]:
 
 def rows_of(operator: str, planes: int, isa: InstructionSet) -> tuple[int, ...]:
     """The rows of x that micro-kernels take at once, ascending; none where x is not taken in so many planes."""
-    if planes and isa.bytes is not None and not isa.bytes.multiply_add:
+    if adds_pairs(planes, isa):
         return ROWS_OF_PAIRS.get(planes, ())
     return ROWS[operator].get(planes, ())
 
@@ -165,6 +165,6 @@ def variants(case: MicroKernelCase, isa: InstructionSet) -> list[MicroKernel]:
 
     Where two products or more can be widened together, that comes first.
     """
-    together = adds_pairs(case, isa)
+    together = adds_pairs(case.planes, isa)
     found = sorted(search(case, isa), key=lambda each: (together and each.m_u > 1, each.t_u, each.m_u), reverse=True)
     return found[:VARIANTS]

@@ -80,7 +80,7 @@ def test_search_finds_exactly_the_variants_that_fit_the_registers(found, count):
     fitting = set()
     for m_u in M_U:
         for t_u in T_U:
-            pairs = case.planes and not isa.bytes.multiply_add  # added up in 16 bits, then widened by ones
+            pairs = case.planes and isa.bytes.multiply_pairs  # added up in 16 bits, then widened by ones
             held = (2 if pairs else planes * m_u) + m_u * t_u + case.rows * planes * t_u  # x, weights, sums
             if case.folder == "group_matmul":
                 table = 1 if case.planes else 16 // isa.table_lanes
