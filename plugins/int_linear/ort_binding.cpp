@@ -1,3 +1,5 @@
+#include <optional>
+
 #include "plugins/integer_constants.h"
 #include "plugins/ort/factors.h"
 #include "plugins/ort/operator.h"
@@ -38,7 +40,7 @@ public:
         shape.set_axis(-1, columns);
         const int64_t rows = shape.rows();
         const Tensor gate = context.input(7), residual = context.input(10), multiple = context.input(11);
-        check_gate(gate, context.input(8), shape);
+        check_gate(gate, context.input(8), context.input(9), shape);
         check_residual(residual, multiple, shape);
         void* const y = context.output(0, shape).data;
         if (shape.elements() == 0) return;
@@ -46,13 +48,21 @@ public:
         const Factors factors(multiplier, shift, columns, {0, 0});
         const Dyadic otherwise = {constants_.out_multiplier, constants_.out_shift};
         const Factors out(context.input(5), context.input(6), columns, otherwise);
-        const Factors gated(context.input(8), context.input(9), columns, {0, 0});
-        int32_t once = 1;
-        const PerChannelValues multiples(multiple ? multiple : Tensor{&once, DType::int32, Shape{1}}, columns);
-        const Epilogue epilogue = {bits_, factors.multiplier(), factors.shift(), gelu_ ? &constants_ : nullptr,
-                                   out.multiplier(), out.shift(), gate ? gate.as<int32_t>() : nullptr,
-                                   gated.multiplier(), gated.shift(), residual ? residual.as<int32_t>() : nullptr,
-                                   multiples.data()};
+        Epilogue epilogue = {bits_, factors.multiplier(), factors.shift(), gelu_ ? &constants_ : nullptr,
+                             out.multiplier(), out.shift()};
+        std::optional<Factors> gated;
+        if (gate) {
+            gated.emplace(context.input(8), context.input(9), columns, Dyadic{0, 0});
+            epilogue.gate = gate.as<int32_t>();
+            epilogue.gate_multiplier = gated->multiplier();
+            epilogue.gate_shift = gated->shift();
+        }
+        std::optional<PerChannelValues> multiples;
+        if (residual) {
+            multiples.emplace(multiple, columns);
+            epilogue.residual = residual.as<int32_t>();
+            epilogue.multiple = multiples->data();
+        }
         const size_t x_bytes = size_t(kernel_.x_bytes(rows, depth));
         const Scratch packed_x(x_bytes);
         const Scratch packed_here(packed_ ? 0 : size_t(kernel_.weight_bytes(depth, columns)));
@@ -82,14 +92,17 @@ private:
         check_depth(weight.shape.axis(0));
     }
 
-    void check_gate(const Tensor& gate, const Tensor& multiplier, const Shape& shape) const {
+    void check_gate(const Tensor& gate, const Tensor& multiplier, const Tensor& shift, const Shape& shape) const {
+        if (bool(gate) != bool(multiplier) || bool(gate) != bool(shift)) {
+            throw Error("gate, gate_multiplier and gate_shift: expected all or none");
+        }
         if (!gate) return;
         if (!gelu_) throw Error("gate without an activation, expected activation='gelu'");
-        if (!multiplier) throw Error("gate needs the inputs gate_multiplier and gate_shift");
         if (gate.shape != shape) throw Error("gate: shape " + gate.shape.text() + ", expected that of y, " + shape.text());
     }
 
     void check_residual(const Tensor& residual, const Tensor& multiple, const Shape& shape) const {
+        if (bool(residual) != bool(multiple)) throw Error("residual and multiple: expected both or none");
         if (!residual) return;
         if (gelu_ || bits_ != 16) {
             throw Error("residual with bits=" + std::to_string(bits_) + ", expected 16 and no activation");
@@ -97,7 +110,6 @@ private:
         if (residual.shape != shape) {
             throw Error("residual: shape " + residual.shape.text() + ", expected that of y, " + shape.text());
         }
-        if (!multiple) throw Error("residual needs the input multiple");
         check_per_channel("multiple", multiple, shape.axis(-1));
     }
 
