@@ -9,7 +9,8 @@ one segment are loaded at a time.
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
-from typing import Any, Protocol, Self, TypeVar
+from itertools import cycle
+from typing import Protocol, Self, TypeVar
 
 import numpy as np
 import numpy.typing as npt
@@ -20,7 +21,12 @@ from intaglio.errors import GraphError
 from intaglio.executors.executor import INLINE, Executor
 from intaglio.graph_passes.calibration.calibrate import mask_axes
 from intaglio.graph_passes.calibration.real_tokens import Length, axes_of, real_parts
-from intaglio.graph_passes.calibration.second_moments import add_products, mirrored, second_moments
+from intaglio.graph_passes.calibration.second_moments import (
+    column_parts,
+    mirrored,
+    products_of,
+    second_moments,
+)
 from intaglio.graph_passes.calibration.spilled_values import SpilledValues
 from intaglio.graph_passes.calibration.stretch import Stretch, close_stretch, run_stretch
 from intaglio.graph_passes.graphs import infer_shapes, used_values
@@ -97,24 +103,20 @@ class Stream:
         activation.
         """
         self.advance(value)
-        for task in self._observations(value):
-            yield token_rows(*task)
+        name = str(value.name)
+        for batch, mask in enumerate(self._masks):
+            yield token_rows(name, self._values.read(batch, name), mask, self._axes, lengths(value))
 
     def second_moments(self, value: ir.Value, channels: int) -> Floats:
         """Run until `value` [..., channels] is known, and return Σ xᵀ·x over its rows: [channels, channels]."""
         if self._executor is INLINE:
             return second_moments(self.rows(value), channels)  # the products are added where they are computed
-        self.advance(value)
         sums = np.zeros((channels, channels), np.float32)
-        for products in self._executor.map(products_of, self._observations(value)):
-            sums += products
+        parts = column_parts(channels)
+        tasks = ((rows[:, part.start :], part.stop - part.start) for rows in self.rows(value) for part in parts)
+        for part, products in zip(cycle(parts), self._executor.map(products_of, tasks), strict=False):
+            sums[part, part.start :] += products
         return mirrored(sums)
-
-    def _observations(self, value: ir.Value) -> Iterator[tuple[str, Array, npt.NDArray[np.bool_] | None, Any, Any]]:
-        """Yield the arguments of `token_rows` for each batch."""
-        name = str(value.name)
-        for batch, mask in enumerate(self._masks):
-            yield name, self._values.read(batch, name), mask, self._axes, lengths(value)
 
     def _run(self, nodes: list[ir.Node], wanted: ir.Value) -> None:
         """Run the next `nodes` on every batch; keep `wanted`, and the values that later nodes need."""
@@ -187,14 +189,6 @@ def token_rows(
         parts = real_parts(numbers, axes_of(numbers, stated, mask, axes), mask)
     flat = [part.reshape(-1, part.shape[-1]) for part in parts]
     return np.concatenate(flat).astype(np.float32, copy=False)
-
-
-def products_of(*observed: Any) -> Floats:
-    """Return xᵀ·x of one batch, from the diagonal on; with the arguments of `token_rows`."""
-    rows = token_rows(*observed)
-    products = np.zeros((rows.shape[1], rows.shape[1]), np.float32)
-    add_products(products, rows)
-    return products
 
 
 def _depending_on(inputs: Sequence[ir.Value], graph: ir.Graph) -> list[ir.Node]:

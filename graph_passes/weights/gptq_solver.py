@@ -32,7 +32,7 @@ class Solver:
         """`hessian` [K, K] is not modified; `damping`: added to its diagonal, as a fraction of its mean."""
         diagonal = np.diag(hessian)
         self._order = np.argsort(-diagonal, kind="stable") if act_order else np.arange(len(diagonal))
-        self._factor = inverse_factor(hessian[np.ix_(self._order, self._order)], damping)
+        self._factor = inverse_factor(hessian, self._order, damping)
 
     def round(self, weight: Floats, grid: Grid) -> Codes:
         """Return codes [N, K] on `grid` for `weight` [N, K], which is not modified, that change x·Wᵀ little.
@@ -76,41 +76,47 @@ class Solver:
             columns[stop:] -= factor[start:stop, stop:].T @ errors
 
 
-def inverse_factor(hessian: Floats, damping: float) -> Floats:
+def inverse_factor(hessian: Floats, order: npt.NDArray[np.intp], damping: float) -> Floats:
     """U [K, K], upper triangular, with UᵀU the inverse of the damped Hessian (the Cholesky form of GPTQ's step 3).
 
+    `order` [K]: of the rows and columns of `hessian` in U.
     The inverse itself is never computed: H = R·Rᵀ with R upper triangular, from the Cholesky factor L of H with its
     rows and columns reversed; then U is the inverse of R, which is the inverse of L with its rows and columns reversed.
     Columns that were 0 in the whole text are independent of the others.
     """
-    diagonal = np.diag(hessian).astype(np.float64)
+    diagonal = np.diag(hessian)[order].astype(np.float64)
     mean = diagonal.mean() or 1.0
     part = damping
     while True:
-        reversed_ = hessian[::-1, ::-1].astype(np.float64)
-        np.fill_diagonal(reversed_, diagonal[::-1] + part * mean)
+        factor = hessian[np.ix_(order[::-1], order[::-1])].astype(np.float64)
+        np.fill_diagonal(factor, diagonal[::-1] + part * mean)
         try:
-            return inverse_of_cholesky(reversed_)[::-1, ::-1].astype(np.float32, order="C")
+            invert_cholesky(factor)
         except np.linalg.LinAlgError:
             part = max(part, 1e-4) * MORE_DAMPING
+        else:
+            return factor[::-1, ::-1].astype(np.float32, order="C")
 
 
-def inverse_of_cholesky(matrix: Doubles) -> Doubles:
-    """Return the inverse of the lower Cholesky factor of `matrix`, recursively by halves: mostly matrix products.
+def invert_cholesky(matrix: Doubles) -> None:
+    """Replace `matrix` by the inverse of its lower Cholesky factor, recursively by halves: mostly matrix products.
 
-    Raises `LinAlgError` for a matrix that is not positive definite.
+    Raises `LinAlgError` for a matrix that is not positive definite. The matrix of 28672 inputs takes 6.6 GB, so it is
+    worked on in its place.
     """
     size = len(matrix)
     if size <= SMALL:
-        return np.tril(np.linalg.inv(np.linalg.cholesky(matrix)))
+        matrix[:] = np.tril(np.linalg.inv(np.linalg.cholesky(matrix)))
+        return
     half = size // 2
-    inverse = np.zeros_like(matrix)
-    first = inverse_of_cholesky(matrix[:half, :half])
-    below = _product(matrix[half:, :half], first.T)  # of the factor
-    last = inverse_of_cholesky(matrix[half:, half:] - _product(below, below.T))
-    inverse[:half, :half], inverse[half:, half:] = first, last
-    inverse[half:, :half] = -_product(last, _product(below, first))
-    return inverse
+    first, below, last = matrix[:half, :half], matrix[half:, :half], matrix[half:, half:]
+    invert_cholesky(first)
+    below[:] = _product(below, first.T)  # of the factor
+    last -= _product(below, below.T)
+    invert_cholesky(last)
+    below[:] = _product(below, first)
+    np.negative(_product(last, below), out=below)
+    matrix[:half, half:] = 0
 
 
 def _product(left: Doubles, right: Doubles) -> Doubles:

@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+import tracemalloc
+
 import numpy as np
 import pytest
 from covering import examples
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from intaglio.graph_passes.weights.gptq_solver import BLOCK, Solver, inverse_factor, inverse_of_cholesky
+from intaglio.graph_passes.weights.gptq_solver import BLOCK, Solver, inverse_factor, invert_cholesky
 from intaglio.graph_passes.weights.uniform import Codes, Floats, Grid, fit
+from intaglio.processes.threads import bounded
 
 
 def inputs(tokens: int, channels: int, seed: int = 0) -> Floats:
@@ -93,7 +96,7 @@ def test_dead_channels_are_rounded_to_the_nearest() -> None:
 def test_indefinite_hessian_is_damped_more() -> None:
     hessian = np.ones((40, 40), np.float32)
     hessian[0, 1] = hessian[1, 0] = 1.5
-    factor = inverse_factor(hessian, 1e-6)
+    factor = inverse_factor(hessian, np.arange(len(hessian)), 1e-6)
     assert np.isfinite(factor).all()
 
 
@@ -103,7 +106,19 @@ def test_recursive_inverse_is_exact(size: int, seed: int) -> None:
     square = np.random.default_rng(seed).standard_normal((size, size)) / size + np.eye(size)
     matrix = square @ square.T + 0.01 * np.eye(size)
     expected = np.linalg.inv(np.linalg.cholesky(matrix))
-    np.testing.assert_allclose(inverse_of_cholesky(matrix), expected, atol=1e-9)
+    invert_cholesky(matrix)
+    np.testing.assert_allclose(matrix, expected, atol=1e-9)
+
+
+def test_memory_is_that_of_one_matrix_in_float64() -> None:
+    x = inputs(800, 768)
+    hessian = x.T @ x
+    tracemalloc.start()
+    with bounded(1):
+        Solver(hessian)
+    _, peak = tracemalloc.get_traced_memory()
+    tracemalloc.stop()
+    assert peak < 3.1 * hessian.nbytes, "2 for float64, 1 for a float32 copy at either end"
 
 
 def test_arguments_are_not_modified() -> None:

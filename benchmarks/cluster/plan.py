@@ -1,0 +1,119 @@
+"""The work of `gptq` on a LLaMA, in the stages that the executor gets: products to compute and bytes to move.
+
+All sizes follow from the shape of the model, so that a plan can be made for a model that no machine here holds.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+
+from intaglio.graph_passes.calibration.second_moments import column_parts
+from intaglio.graph_passes.weights.row_blocks import WEIGHTS
+
+FLOAT = 4  # bytes
+
+
+@dataclass(frozen=True)
+class Model:
+    """Sizes of a LLaMA."""
+
+    hidden: int
+    feed_forward: int
+    layers: int
+    heads: int
+    key_value_heads: int
+    vocabulary: int
+
+    @property
+    def head(self) -> int:
+        """The width of a head."""
+        return self.hidden // self.heads
+
+    @property
+    def key_value(self) -> int:
+        """The width of the keys, and of the values."""
+        return self.head * self.key_value_heads
+
+    @property
+    def parameters(self) -> int:
+        """The weights of its layers, and of both tables."""
+        layer = self.hidden * (2 * self.hidden + 2 * self.key_value + 3 * self.feed_forward)
+        return self.layers * layer + 2 * self.vocabulary * self.hidden
+
+
+@dataclass(frozen=True)
+class Text:
+    """The calibration text: batches of so many sequences of `length` tokens."""
+
+    batches: int
+    sequences: int
+    length: int
+
+    @property
+    def tokens(self) -> int:
+        """Tokens of a batch."""
+        return self.sequences * self.length
+
+
+@dataclass(frozen=True)
+class Work:
+    """A stage of equal tasks. `size` is the width of the matrices, or the bytes of the weights of a stretch.
+
+    `operations` of a task; `sent` and `received`: its bytes; `shared`: bytes that each worker gets once.
+    """
+
+    function: str
+    size: int
+    tasks: int
+    operations: int
+    sent: int
+    received: int
+    shared: int
+
+
+def plan(model: Model, text: Text) -> Iterator[Work]:
+    """Yield the stages in their order."""
+    tokens, hidden, wide, narrow = text.tokens, model.hidden, model.feed_forward, model.key_value
+    row, mask, angles = FLOAT * tokens * hidden, tokens * text.length, FLOAT * tokens * model.head
+    ids = 16 * tokens
+
+    def stretch(weights: int, sent: int, received: int, looked_up: bool = False, attention: int = 0) -> Work:
+        operations = 0 if looked_up else 2 * tokens * weights + attention
+        weights *= FLOAT
+        return Work("run_stretch", weights, text.batches, operations, sent, received, weights)
+
+    def products(width: int) -> Work:
+        parts = [(part.stop - part.start, width - part.start) for part in column_parts(width)]
+        sent = FLOAT * tokens * sum(rest for _, rest in parts) // len(parts)
+        received = FLOAT * sum(columns * rest for columns, rest in parts) // len(parts)
+        return Work("products_of", width, text.batches * len(parts), tokens * received // FLOAT, sent, received, 0)
+
+    def rounds(width: int, heights: Sequence[int]) -> Iterator[Work]:
+        for number, height in enumerate(heights):
+            rows = min(height, max(1, WEIGHTS // width))
+            tasks, shared = -(-height // rows), 0 if number else FLOAT * width * width
+            rows = height // tasks
+            yield Work("round", width, tasks, rows * width * width, FLOAT * rows * width, rows * width, shared)
+
+    yield stretch(model.vocabulary * hidden, ids + mask, 2 * row + 2 * angles + mask, looked_up=True)
+    for layer in range(model.layers):
+        if layer:
+            yield stretch(hidden * wide, row + FLOAT * tokens * wide, 2 * row)
+        yield products(hidden)
+        yield from rounds(hidden, [hidden, narrow, narrow])
+        cache = FLOAT * tokens * narrow  # empty, once: keys and values are the same zeros
+        first = 0 if layer else angles
+        scores = 4 * tokens * text.length * hidden
+        yield stretch(hidden * (hidden + 2 * narrow), row + cache + mask + angles + first, row + first, False, scores)
+        yield products(hidden)
+        yield from rounds(hidden, [hidden])
+        yield stretch(hidden * hidden, 2 * row, 2 * row)
+        yield products(hidden)
+        yield from rounds(hidden, [wide, wide])
+        yield stretch(2 * hidden * wide, row, FLOAT * tokens * wide)
+        yield products(wide)
+        yield from rounds(wide, [hidden])
+    yield stretch(hidden * wide, row + FLOAT * tokens * wide, row)
+    yield products(hidden)
+    yield from rounds(hidden, [model.vocabulary])
