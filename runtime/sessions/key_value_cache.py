@@ -3,9 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from math import prod
+
+import numpy as np
 
 from intaglio.bundle.bundle import Decoder, TensorSpec
-from intaglio.runtime.engines.memory import Buffer, Memory
+from intaglio.errors import UsageError
+from intaglio.processes.memory_limit import memory_limit
+from intaglio.runtime.engines.memory import Buffer, HostMemory, Memory
 from intaglio.runtime.sessions.step import KINDS, PAST, PRESENT, cache_names
 
 CAPACITY_STEP = 128  # slots by which a cache grows; each time it is copied, a small cost per 128 decode steps
@@ -43,19 +48,34 @@ class KeyValueCache:
             self.resize(_in_steps(slots))
 
     def resize(self, capacity: int) -> None:
-        """Give every row `capacity` slots; the content of those that remain is copied to new buffers."""
+        """Give every row `capacity` slots; the content of those that remain is copied to new buffers.
+
+        Raises `UsageError` for more than the machine's memory holds.
+        """
         kept = slice(min(capacity, self.capacity))
         caches = self._decoder.layer_caches
         heads = [cache.heads for cache in caches for _ in KINDS]
+        shapes = {}
         for name, count in zip(cache_names(len(caches)), heads, strict=True):
             spec = self._specs[PAST + name]
-            shape = (self._batch, count, capacity, int(spec.shape[-1]))
-            old, new = self.buffers.get(name), self._memory.zeros(shape, spec.dtype)
+            shapes[name] = (self._batch, count, capacity, int(spec.shape[-1])), spec.dtype
+        self._check_memory(sum(prod(shape) * np.dtype(dtype).itemsize for shape, dtype in shapes.values()), capacity)
+        for name, (shape, dtype) in shapes.items():
+            old, new = self.buffers.get(name), self._memory.zeros(shape, dtype)
             if old is not None:  # one at a time, so that old and new buffers coexist for one layer only
                 self._memory.copy(new[:, :, kept], old[:, :, kept])
                 self._memory.release(old)
             self.buffers[name] = new
         self.capacity, self.version = capacity, self.version + 1
+
+    def _check_memory(self, size: int, capacity: int) -> None:
+        """Raise `UsageError` for `size` bytes that the host has not: zeros take no memory until they are written."""
+        limit = memory_limit()
+        if isinstance(self._memory, HostMemory) and limit is not None and size > limit:
+            raise UsageError(
+                f"a KV cache of {self._batch} sequences of {capacity} slots takes {size / 1e9:.0f} GB, this machine "
+                f"has {limit / 1e9:.0f} GB. Ask for fewer sequences or tokens at a time."
+            )
 
     def bound(self, rows: slice, layers: int) -> dict[str, Buffer]:
         """The cache inputs and outputs of the first `layers` blocks, for `rows`."""
