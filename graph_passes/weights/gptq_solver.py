@@ -21,7 +21,7 @@ Doubles = npt.NDArray[np.float64]
 
 BLOCK = 128  # columns whose errors are propagated to later columns in one product (GPTQ, section 3.3, step 2)
 SMALL = 64  # rows of a matrix that is factored without splitting
-ROWS = 256  # rows of a product per task of a thread
+ROWS = 256  # rows or columns of a product per task of a thread
 MORE_DAMPING = 10.0  # factor on the damping if the Hessian has no Cholesky factor
 
 
@@ -110,21 +110,31 @@ def invert_cholesky(matrix: Doubles) -> None:
         return
     half = size // 2
     first, below, last = matrix[:half, :half], matrix[half:, :half], matrix[half:, half:]
+
+    # The zeros of triangles are left out, and blocks are ordered so that none is needed after it was replaced.
+    def solve(rows: slice) -> None:  # below·firstᵀ: the factor
+        for columns in reversed(_blocks(half)):
+            below[rows, columns] = below[rows, : columns.stop] @ first[columns, : columns.stop].T
+
+    def subtract(rows: slice) -> None:  # last - below·belowᵀ
+        last[rows, : rows.stop] -= below[rows] @ below[: rows.stop].T
+
+    def multiply(rows: slice) -> None:  # below·first
+        for columns in _blocks(half):
+            below[rows, columns] = below[rows, columns.start :] @ first[columns.start :, columns]
+
+    def complete(columns: slice) -> None:  # -last·below
+        for rows in reversed(_blocks(size - half)):
+            below[rows, columns] = -(last[rows, : rows.stop] @ below[: rows.stop, columns])
+
     invert_cholesky(first)
-    below[:] = _product(below, first.T)  # of the factor
-    last -= _product(below, below.T)
+    in_parallel(solve, _blocks(size - half))
+    in_parallel(subtract, _blocks(size - half))
     invert_cholesky(last)
-    below[:] = _product(below, first)
-    np.negative(_product(last, below), out=below)
+    in_parallel(multiply, _blocks(size - half))
+    in_parallel(complete, _blocks(half))
     matrix[:half, half:] = 0
 
 
-def _product(left: Doubles, right: Doubles) -> Doubles:
-    """Compute left @ right on all threads."""
-    product = np.empty((len(left), right.shape[1]))
-
-    def work(start: int) -> None:
-        np.matmul(left[start : start + ROWS], right, out=product[start : start + ROWS])
-
-    in_parallel(work, range(0, len(left), ROWS))
-    return product
+def _blocks(size: int) -> list[slice]:
+    return [slice(start, min(start + ROWS, size)) for start in range(0, size, ROWS)]
