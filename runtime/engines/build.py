@@ -11,6 +11,7 @@ from intaglio.processes.temporary import temporary_directory
 from intaglio.runtime.engines import profiles
 from intaglio.runtime.engines.build_request import BuildRequest, Built
 from intaglio.runtime.engines.opening import function_at
+from intaglio.storage.cache import refuse_fetched
 from intaglio.targets import find_target
 
 
@@ -41,6 +42,7 @@ def build(
         raise UsageError(f"axis {twice[0]}: lengths given twice. Give them once.")
     asked |= {name: profiles.parse(text, f"axis {name}") for name, text in (axes or {}).items()}
     opened = Bundle.open(bundle)
+    refuse_fetched(opened.path, "an engine is added to a bundle in a local folder. Copy it to one first.")
     if chosen.builds is None:
         raise UsageError(f"target {target}: it runs graphs unchanged, there is nothing to build.")
     request = BuildRequest(gpus, asked, force)
