@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import socket
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -19,6 +19,7 @@ s3fs = pytest.importorskip("s3fs")
 server = pytest.importorskip("moto.server")
 # A session of aiobotocore is closed when its file system is collected, which may be after the server has stopped.
 pytestmark = pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")
+Run = Callable[..., tuple[int, str, str]]
 ADDRESS = "s3://models/shared/tiny"
 
 
@@ -65,6 +66,16 @@ def test_replaced_bundle_is_the_new_one(store: Any) -> None:
     written = write(force=True, a=b"1", c=b"333")
     assert contents(fetch(ADDRESS)) == written
     assert len(store.find("models")) == len(written)
+
+
+def test_commands_read_and_write_addresses(store: Any, intaglio: Run, tiny_bundle: Path) -> None:
+    code, _, err = intaglio("compress", tiny_bundle, "-o", ADDRESS, "--recipe", "float16")
+    assert (code, err) == (0, "")
+    code, out, err = intaglio("run", ADDRESS, "A sentence.", "--json")
+    assert (code, err) == (0, "") and len(json.loads(out)["embedding"]) == 32
+    assert intaglio("inspect", ADDRESS, "--json")[0] == 0
+    code, _, err = intaglio("compress", tiny_bundle, "-o", ADDRESS, "--recipe", "float16")
+    assert (code, err.count("\n")) == (2, 1) and "holds a bundle. Add --force to replace it" in err
 
 
 def test_interrupted_upload_leaves_nothing(store: Any, monkeypatch: pytest.MonkeyPatch) -> None:
