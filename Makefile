@@ -100,7 +100,7 @@ $(RAY)/made: constraints.txt $(VENV)/dev
 # An S3 server of Python brings as many, so it has one too: moto's, with the part of its extra `server` that S3 needs.
 STORAGE := build/storage
 storage-test: $(STORAGE)/made kernels
-	$(STORAGE)/bin/python -m pytest -m "" tests/intaglio/storage tests/cli/test_addresses.py
+	$(STORAGE)/bin/python -m pytest -m "" tests/intaglio/storage tests/cli/options/test_choices.py
 
 $(STORAGE)/made: constraints.txt $(VENV)/dev
 	$(PYTHON) -m venv $(STORAGE)
