@@ -100,7 +100,7 @@ class BundleOrName(Kind):
 
 
 class BundleToWrite(LocalPath):
-    """A bundle that a command makes: its path, or its address, to which it is uploaded."""
+    """A bundle that a command makes or adds to: its path, or its address, to which it is uploaded."""
 
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
         """The path as a `Path`, the address as a text."""
@@ -110,6 +110,6 @@ class BundleToWrite(LocalPath):
 PATH = LocalPath()
 BUNDLE = BundleToRead()
 BUNDLE_OR_NAME = BundleOrName()
-NEW_BUNDLE = BundleToWrite()
+BUNDLE_TO_WRITE = BundleToWrite()
 TARGET = OneOf(TARGETS)
 DTYPE = OneOf(("float32", "float16"))

@@ -8,7 +8,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator
 from contextlib import contextmanager
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, TypeGuard
 
 from intaglio.errors import BundleError, IntaglioError, StorageError, UsageError, full_errno
 from intaglio.extras import load
@@ -26,7 +26,7 @@ NO_CONNECTION = {"ConnectionError", "HTTPClientError", "ClientConnectionError", 
 BUGS = (AssertionError, AttributeError, MemoryError, NameError, TypeError)  # reported as they are
 
 
-def is_address(place: object) -> bool:
+def is_address(place: object) -> TypeGuard[str]:
     """Whether `place` is an address, not a path, a hub id or the URL of a server."""
     found = _ADDRESS.fullmatch(place) if isinstance(place, str) else None
     return found is not None and found[1].lower() not in SERVERS

@@ -7,6 +7,7 @@ from pathlib import Path
 
 from intaglio.errors import UsageError
 from intaglio.files.hashes import cache_directory
+from intaglio.processes.temporary import SUFFIX
 
 SETTING = "INTAGLIO_BUNDLE_CACHE"  # environment variable
 
@@ -21,8 +22,9 @@ def bundle_cache() -> Path:
 
 
 def is_fetched(path: Path) -> bool:
-    """Whether the bundle at `path` was fetched from an address."""
-    return path.absolute().is_relative_to(bundle_cache())
+    """Whether the bundle at `path` was fetched from an address, and is not in a temporary folder of an upload."""
+    absolute, cache = path.absolute(), bundle_cache()
+    return absolute.is_relative_to(cache) and not absolute.relative_to(cache).parts[0].endswith(SUFFIX)
 
 
 def refuse_fetched(path: Path, problem: str) -> None:

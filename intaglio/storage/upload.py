@@ -17,6 +17,7 @@ from __future__ import annotations
 import functools
 import inspect
 import secrets
+import shutil
 from collections.abc import Callable, Collection, Iterable, Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
@@ -33,7 +34,7 @@ from intaglio.files.hashes import inside
 from intaglio.processes.temporary import temporary_directory
 from intaglio.storage.address import Place, is_address, lacks_bucket, open_place, place_errors
 from intaglio.storage.cache import bundle_cache
-from intaglio.storage.fetch import part, read_place_manifest, transfer
+from intaglio.storage.fetch import fetch, part, read_place_manifest, transfer
 
 Arguments = ParamSpec("Arguments")
 Written = TypeVar("Written", bound=msgspec.Struct)
@@ -84,6 +85,19 @@ def uploads(*local_with: str) -> Callable[[Callable[Arguments, Written]], Callab
     return give
 
 
+@contextmanager
+def revision(address: str) -> Iterator[Path]:
+    """Yield a local copy of the bundle at `address` to add files to; it replaces that bundle if the block succeeds.
+
+    Raises `StorageError` if another program replaced the bundle meanwhile, and as `fetch`.
+    """
+    place, fetched = open_place(address), fetch(address)
+    with temporary_directory(bundle_cache(), "upload-") as folder:
+        local = Path(shutil.copytree(fetched, folder / place.name))
+        yield local
+        upload(local, place, force=True, replaces=(fetched / MANIFEST).read_bytes())
+
+
 def check_place(place: Place, force: bool) -> None:
     """Reject a place that holds a bundle (without `force`) or other files, or is inside a bundle."""
     with place_errors(place.address, StorageError):
@@ -115,8 +129,11 @@ def _listed(place: Place) -> list[str]:
     return [path.rstrip("/").removeprefix(place.root).strip("/") for path in found]
 
 
-def upload(bundle: Path, place: Place, force: bool) -> None:
-    """Write the local `bundle` to `place`, see above; files that are there already are not uploaded again."""
+def upload(bundle: Path, place: Place, force: bool, replaces: bytes | None = None) -> None:
+    """Write the local `bundle` to `place`, see above; files that are there already are not uploaded again.
+
+    `replaces`: the manifest that must still be there.
+    """
     data = (bundle / MANIFEST).read_bytes()
     new = decode_manifest(data, bundle / MANIFEST).files
     old = _recorded(place) if force else {}
@@ -130,8 +147,11 @@ def upload(bundle: Path, place: Place, force: bool) -> None:
                 place.files.put_file(str(bundle / name), stage.path(name), callback=progress)
                 done += record.bytes
         interrupts.check()
+        # Another program may have written a bundle meanwhile.
         if not force:
-            check_place(place, force)  # another program may have written one meanwhile
+            check_place(place, force)
+        if replaces is not None and read_place_manifest(place) != replaces:
+            raise StorageError(f"{place.address}: was replaced meanwhile, and left as it is. Run the command again.")
         with interrupts.deferred():
             _publish(place, stage, changed, data, new, old)
     finally:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shutil
 from collections.abc import Callable
 from pathlib import Path
 
@@ -45,6 +46,19 @@ def test_compressed_bundle_is_written_to_an_address(intaglio: Run, tiny_bundle: 
     assert intaglio(*arguments, "--force")[0] == 0
 
 
+def test_engines_are_added_at_an_address(intaglio: Run, tiny_bundle: Path, tmp_path: Path, cache: Path) -> None:
+    shutil.copytree(tiny_bundle, tmp_path / "store" / "tiny")
+    address = f"file://{tmp_path}/store/tiny"
+    assert intaglio("build", address, "--target", "ort-cpu")[0] == 0
+    (engine,) = Bundle.open(address).manifest.engines
+    assert (tmp_path / "store" / "tiny" / engine.path).stat().st_size == engine.bytes
+    code, _, err = intaglio("build", address, "--target", "ort-cpu")
+    assert (code, err.count("\n")) == (2, 1) and "--force" in err
+    code, _, err = intaglio("build", fetch(address), "--target", "ort-cpu")
+    assert (code, err.count("\n")) == (2, 1) and "give its address" in err
+    assert not list(cache.glob("upload-*"))
+
+
 def test_failed_command_leaves_nothing_at_its_address(
     intaglio: Run, tiny_bundle: Path, tmp_path: Path, cache: Path
 ) -> None:
@@ -59,10 +73,7 @@ def test_failed_command_leaves_nothing_at_its_address(
     [
         (("run", "gs://models/llama", "a"), "gs://models/llama: the scheme is 'gs', expected one of file, memory, s3."),
         (("run", "memory://models/llama", "a"), "memory://models/llama: no bundle.json there. Give the address of"),
-        (
-            ("build", "s3://models/llama", "--target", "ort-cpu"),
-            "'BUNDLE': s3://models/llama is an address",
-        ),
+        (("sensitivity", "b", "--calibration", "t", "-o", "s3://a/b"), "s3://a/b is an address, and only a local path"),
         (("run", "llama", "--input", "s3://a/texts"), "'--input': s3://a/texts is an address, and only a local path"),
         (
             ("compress", "b", "-o", "memory://a/b", "--recipe", "gptq", "--resume"),

@@ -13,7 +13,7 @@ from intaglio.errors import BundleError, StorageError, UsageError
 from intaglio.storage import upload as uploading
 from intaglio.storage.address import Place, open_place
 from intaglio.storage.fetch import fetch
-from intaglio.storage.upload import destination
+from intaglio.storage.upload import destination, revision
 
 memory = pytest.importorskip("fsspec.implementations.memory")
 ADDRESS = "memory://models/tiny"
@@ -192,6 +192,22 @@ def test_remains_of_a_killed_upload_are_no_obstacle() -> None:
     memory.MemoryFileSystem().pipe_file(f"/models/tiny/{uploading.STAGE}0123/a.bin", b"1")
     written = write(**OLD)
     assert contents(fetch(ADDRESS)) == written
+
+
+def test_revision_adds_to_a_bundle() -> None:
+    written = write(**OLD)
+    with revision(ADDRESS) as path:
+        make_bundle(path, force=True, **OLD, more=b"4")
+    found = contents(fetch(ADDRESS))
+    assert found.keys() - written.keys() == {"parts/more.bin"} and written.keys() <= found.keys()
+
+
+def test_revision_of_a_bundle_that_was_replaced_meanwhile_is_refused() -> None:
+    write(**OLD)
+    with pytest.raises(StorageError, match="was replaced meanwhile, and left as it is"), revision(ADDRESS) as path:
+        other = write(force=True, **NEW)
+        make_bundle(path, force=True, **OLD, more=b"4")
+    assert contents(fetch(ADDRESS)) == other and len(stored()) == len(other)
 
 
 def test_old_manifest_removes_only_files_of_its_folder() -> None:
