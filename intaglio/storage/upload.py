@@ -130,14 +130,16 @@ def _listed(place: Place) -> list[str]:
 
 
 def upload(bundle: Path, place: Place, force: bool, replaces: bytes | None = None) -> None:
-    """Write the local `bundle` to `place`, see above; files that are there already are not uploaded again.
+    """Write the local `bundle` to `place`, see above.
 
-    `replaces`: the manifest that must still be there.
+    `replaces`: the manifest that must still be there, whose files are not uploaded again. Without it all are, as those
+    that are there may be damaged.
     """
     data = (bundle / MANIFEST).read_bytes()
     new = decode_manifest(data, bundle / MANIFEST).files
     old = _recorded(place) if force else {}
-    changed = {name: record for name, record in new.items() if not _is_there(place, name, record, old)}
+    kept = {} if replaces is None else old
+    changed = {name: record for name, record in new.items() if not _is_there(place, name, record, kept)}
     stage = place._replace(root=place.path(f"{STAGE}{secrets.token_hex(4)}"))
     try:
         with place_errors(place.address, StorageError), fraction(f"uploading to {place.address}") as report:

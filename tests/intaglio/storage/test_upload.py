@@ -57,18 +57,12 @@ def test_forced_upload_replaces_a_bundle_and_removes_its_other_files() -> None:
     assert stored() == {f"/models/tiny/{name}" for name in written}
 
 
-def test_unchanged_files_are_not_uploaded_again(monkeypatch: pytest.MonkeyPatch) -> None:
-    write(**OLD)
-    put: list[str] = []
-    put_file = memory.MemoryFileSystem.put_file
-
-    def counting(self: Any, source: str, target: str, **options: Any) -> None:
-        put.append(Path(target).name)
-        put_file(self, source, target, **options)
-
-    monkeypatch.setattr(memory.MemoryFileSystem, "put_file", counting)
-    write(force=True, **NEW)
-    assert put == ["b.bin"]
+def test_forced_upload_repairs_a_damaged_file() -> None:
+    written = write(**OLD)
+    memory.MemoryFileSystem().pipe_file("/models/tiny/parts/a.bin", b"X")
+    with pytest.raises(BundleError, match=r"Write the bundle to this address again, with --force"):
+        fetch(ADDRESS)
+    assert write(force=True, **OLD) == written == contents(fetch(ADDRESS))
 
 
 def test_place_with_a_bundle_is_refused_before_the_work() -> None:
@@ -194,10 +188,19 @@ def test_remains_of_a_killed_upload_are_no_obstacle() -> None:
     assert contents(fetch(ADDRESS)) == written
 
 
-def test_revision_adds_to_a_bundle() -> None:
+def test_revision_uploads_only_what_is_added(monkeypatch: pytest.MonkeyPatch) -> None:
     written = write(**OLD)
+    put: list[str] = []
+    put_file = memory.MemoryFileSystem.put_file
+
+    def counting(self: Any, source: str, target: str, **options: Any) -> None:
+        put.append(Path(target).name)
+        put_file(self, source, target, **options)
+
+    monkeypatch.setattr(memory.MemoryFileSystem, "put_file", counting)
     with revision(ADDRESS) as path:
         make_bundle(path, force=True, **OLD, more=b"4")
+    assert put == ["more.bin"]
     found = contents(fetch(ADDRESS))
     assert found.keys() - written.keys() == {"parts/more.bin"} and written.keys() <= found.keys()
 
