@@ -4,6 +4,7 @@
 # make proofs       the tests that `make test` leaves out, as faster ones guard the same risks in the small
 # make triton-test   a Triton server with its Python backend serves what is deployed; its environment is made here (0.8 GB)
 # make ray-test      Ray Serve on this machine serves what is deployed, and a cluster compresses; its environment is made here (0.3 GB)
+# make storage-test   bundles in a store with S3's API on this machine; its environment is made here (0.1 GB)
 # make families     every type of models that is known to be traced (minutes)
 # make sanitize     the CPU library's tests with AddressSanitizer and UBSan
 # make benchmarks   every benchmark, each printing a ratio against a peer
@@ -32,7 +33,7 @@ export PIP_DISABLE_PIP_VERSION_CHECK := 1
 unexport PYTHONDONTWRITEBYTECODE
 PIP := PYTHONWARNINGS=ignore $(BIN)/pip install --quiet --no-compile --constraint constraints.txt
 
-.PHONY: quickstart test test-changed lint types collected tests proofs families sanitize benchmarks kernels docs docs-test language-models sdist wheel wheel-test wheel-check man sbom triton-test ray-test clean
+.PHONY: quickstart test test-changed lint types collected tests proofs families sanitize benchmarks kernels docs docs-test language-models sdist wheel wheel-test wheel-check man sbom triton-test ray-test storage-test clean
 
 quickstart: $(VENV)/run
 	PATH="$(CURDIR)/$(BIN):$$PATH" bash examples/quickstart.sh build/quickstart
@@ -94,6 +95,17 @@ $(RAY)/made: constraints.txt $(VENV)/dev
 	$(PYTHON) -m venv $(RAY)
 	echo "import site; site.addsitedir('$$($(BIN)/python $(SITE))')" > $$($(RAY)/bin/python $(SITE))/development.pth
 	PYTHONWARNINGS=ignore $(RAY)/bin/pip install --quiet --no-compile --constraint constraints.txt 'ray[client,serve]'
+	touch $@
+
+# An S3 server of Python brings as many, so it has one too: moto's, with the part of its extra `server` that S3 needs.
+STORAGE := build/storage
+storage-test: $(STORAGE)/made kernels
+	$(STORAGE)/bin/python -m pytest -m "" tests/intaglio/storage tests/cli/options/test_choices.py
+
+$(STORAGE)/made: constraints.txt $(VENV)/dev
+	$(PYTHON) -m venv $(STORAGE)
+	echo "import site; site.addsitedir('$$($(BIN)/python $(SITE))')" > $$($(STORAGE)/bin/python $(SITE))/development.pth
+	PYTHONWARNINGS=ignore $(STORAGE)/bin/pip install --quiet --no-compile --constraint constraints.txt s3fs 'moto[s3]' flask flask-cors
 	touch $@
 
 # Each type of causal language models and encoders that is known to work; if all do, the list of `intaglio models` and its page are

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from intaglio.cli.options.choices import PATH, OneOf
+from intaglio.cli.options.choices import BUNDLE_OR_NAME, PATH, OneOf
 from intaglio.cli.options.generation import generation_options
 from intaglio.cli.printing.results import force_option, json_option, number_of, print_json, print_table, say, size
 from intaglio.cli.running.command import OUTPUT, section, verb
@@ -27,8 +27,10 @@ Examples:
 
 
 @verb("bench", epilog=EPILOG)
-@click.argument("bundle", metavar="BUNDLE|URL")
-@click.option("--baseline", help="Bundle, URL, or the output of an earlier --json, to compare with.")
+@click.argument("bundle", metavar="BUNDLE|URL", type=BUNDLE_OR_NAME)
+@click.option(
+    "--baseline", type=BUNDLE_OR_NAME, help="Bundle, URL, or the output of an earlier --json, to compare with."
+)
 @section("Load")
 @click.option("--data", type=PATH, help="File of prompts: JSON lines, or one per line.")
 @click.option(

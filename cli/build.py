@@ -7,7 +7,7 @@ from typing import Any
 
 import click
 
-from intaglio.cli.options.choices import PATH, TARGET, OneOf
+from intaglio.cli.options.choices import BUNDLE_TO_WRITE, TARGET, OneOf
 from intaglio.cli.printing.results import json_option, number_of, print_json, print_table, say, size
 from intaglio.cli.running.command import OUTPUT, section, verb
 from intaglio.errors import UsageError
@@ -23,7 +23,7 @@ Examples:
 
 
 @verb("build", epilog=EPILOG)
-@click.argument("bundle", type=PATH)
+@click.argument("bundle", type=BUNDLE_TO_WRITE)
 @click.option("--target", required=True, type=TARGET, help=f"Runtime to build the engine for: {summary()}.")
 @click.option(
     "--gpu",
@@ -39,7 +39,7 @@ Examples:
 @section(OUTPUT)
 @click.option("--force", is_flag=True, help="Replace existing engines.")
 @json_option
-def build_command(bundle: Path, axes: tuple[str, ...], as_json: bool, **options: Any) -> int:
+def build_command(bundle: Path | str, axes: tuple[str, ...], as_json: bool, **options: Any) -> int:
     """Compile engines for BUNDLE and store them in it.
 
     tensorrt-rtx compiles for GPUs that need not be present; tensorrt compiles for this machine's GPU; ort-cpu stores

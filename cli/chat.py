@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from intaglio import interrupts
-from intaglio.cli.options.choices import PATH
+from intaglio.cli.options.choices import BUNDLE
 from intaglio.cli.options.generation import generation_options
 from intaglio.cli.options.text_lines import lines
 from intaglio.cli.printing.generated_text import report_speed, show, show_trace
@@ -43,7 +43,7 @@ Ctrl-C stops an answer and keeps the partial text. Put a space before a message 
 
 
 @verb("chat", epilog=EPILOG)
-@click.argument("bundle", type=PATH)
+@click.argument("bundle", type=BUNDLE)
 @click.option("--system", help="System message.")
 @generation_options
 @section(OUTPUT)

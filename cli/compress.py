@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from intaglio.cli.options.choices import PATH, RecipeName
+from intaglio.cli.options.choices import BUNDLE, BUNDLE_TO_WRITE, PATH, RecipeName
 from intaglio.cli.options.executor import executor_option
 from intaglio.cli.printing.results import (
     counted,
@@ -82,8 +82,8 @@ class ListsRecipes(Verb):
 
 
 @verb("compress", cls=ListsRecipes, epilog=EPILOG)
-@click.argument("bundle", type=PATH)
-@click.option("-o", "--output", required=True, type=PATH, help="The bundle to make.")
+@click.argument("bundle", type=BUNDLE)
+@click.option("-o", "--output", required=True, type=BUNDLE_TO_WRITE, help="The bundle to make.")
 @click.option("--recipe", required=True, type=RecipeName(), help="A recipe below, or a YAML file with one.")
 @section("Data of the passes")
 @click.option(

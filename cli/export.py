@@ -7,7 +7,7 @@ from typing import Any
 import click
 
 from intaglio.cli.options.bounds import bound_options
-from intaglio.cli.options.choices import DTYPE, PATH, OneOf
+from intaglio.cli.options.choices import BUNDLE_OR_NAME, BUNDLE_TO_WRITE, DTYPE, PATH, OneOf
 from intaglio.cli.printing.results import force_option, json_option, print_json, print_table, say
 from intaglio.cli.printing.rows import summed_up
 from intaglio.cli.running.command import section, verb
@@ -30,8 +30,10 @@ And out again: the weights of a decoder's bundle, as other tools read them
 
 
 @verb("export", epilog=EPILOG)
-@click.argument("source")
-@click.option("-o", "--output", required=True, type=PATH, help="The bundle to make; with --format, the checkpoint.")
+@click.argument("source", type=BUNDLE_OR_NAME)
+@click.option(
+    "-o", "--output", required=True, type=BUNDLE_TO_WRITE, help="The bundle to make; with --format, the checkpoint."
+)
 @click.option("--dtype", type=DTYPE, default="float32", help="Dtype of the weights; float16 is for GPUs.")
 @click.option("--revision", help="Branch, tag or commit, for a hub id.")
 @click.option("--check/--no-check", default=True, help="Compare the outputs with the source model's.")

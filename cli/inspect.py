@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 import click
 
-from intaglio.cli.options.choices import PATH
+from intaglio.cli.options.choices import BUNDLE
 from intaglio.cli.printing.results import counted, json_option, number_of, print_json, print_table, say, size
 from intaglio.cli.running.command import verb
 
@@ -28,7 +28,7 @@ HASH = 12  # digits shown of a hash
 
 
 @verb("inspect", epilog=EPILOG)
-@click.argument("bundle", type=PATH)
+@click.argument("bundle", type=BUNDLE)
 @click.option("--hashes", is_flag=True, help="Show the full SHA-256 of each file.")
 @json_option
 def inspect_command(bundle: Path, hashes: bool, as_json: bool) -> None:

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from intaglio.cli.options.choices import PATH
+from intaglio.cli.options.choices import BUNDLE, PATH
 from intaglio.cli.options.runtime import threads_option
 from intaglio.cli.printing.results import force_option, json_option, number_of, print_json, print_table, say, size
 from intaglio.cli.running.command import OUTPUT, section, verb
@@ -23,7 +23,7 @@ Examples:
 
 
 @verb("roofline", epilog=EPILOG)
-@click.argument("bundle", type=PATH)
+@click.argument("bundle", type=BUNDLE)
 @click.option(
     "--tokens", multiple=True, type=int, default=(1, 8, 64), help="New tokens per run of a decoder. Can be repeated."
 )

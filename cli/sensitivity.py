@@ -7,7 +7,7 @@ from typing import Any
 
 import click
 
-from intaglio.cli.options.choices import PATH
+from intaglio.cli.options.choices import BUNDLE, PATH
 from intaglio.cli.options.executor import executor_option
 from intaglio.cli.printing.results import json_option, print_json, say, size
 from intaglio.cli.running.command import verb
@@ -21,7 +21,7 @@ Examples:
 
 
 @verb("sensitivity", epilog=EPILOG)
-@click.argument("bundle", type=PATH)
+@click.argument("bundle", type=BUNDLE)
 @click.option("-o", "--output", required=True, type=PATH, help="Output file.")
 @click.option("--calibration", required=True, type=PATH, help="UTF-8 text, like the text the model is used on.")
 @click.option("--samples", default=100, help="Maximum number of text windows.")

@@ -9,7 +9,7 @@ from typing import Any
 
 import click
 
-from intaglio.cli.options.choices import PATH, OneOf
+from intaglio.cli.options.choices import BUNDLE, PATH, OneOf
 from intaglio.cli.options.runtime import target_option, threads_option
 from intaglio.cli.printing.results import force_option, json_option, number_of, print_json, print_table, say, size
 from intaglio.cli.running.command import OUTPUT, section, verb
@@ -42,8 +42,8 @@ def _threshold(name: str, tried: str) -> Callable[[Any], Any]:
 
 
 @verb("tune-decoding", epilog=EPILOG)
-@click.argument("bundle", type=PATH)
-@click.option("--draft", type=PATH, help="Bundle of the small (draft) model.")
+@click.argument("bundle", type=BUNDLE)
+@click.option("--draft", type=BUNDLE, help="Bundle of the small (draft) model.")
 @click.option("--early-exit", is_flag=True, help="Draft with the model's own first blocks (see train early-exit).")
 @click.option(
     "--data",

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from intaglio.cli.options.bounds import bound_options
-from intaglio.cli.options.choices import PATH, OneOf
+from intaglio.cli.options.choices import BUNDLE, BUNDLE_OR_NAME, PATH, OneOf
 from intaglio.cli.options.runtime import cache_bits_option, target_option, threads_option
 from intaglio.cli.printing.printable import printable
 from intaglio.cli.printing.results import json_option, print_json, print_table, say, shortened, verdict
@@ -49,9 +49,10 @@ every output. For an approximation (8, 4, 3 bits, integers, pruning): the qualit
 
 
 @verb("validate", epilog=EPILOG)
-@click.argument("bundle", type=PATH)
+@click.argument("bundle", type=BUNDLE)
 @click.option(
     "--against",
+    type=BUNDLE_OR_NAME,
     help="pytorch (the source checkpoint, downloaded if necessary), its folder, reference (ONNX's reference "
     "evaluator), or a bundle.",
 )

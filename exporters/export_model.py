@@ -22,6 +22,7 @@ from intaglio.exporters.onnx_file import adopt
 from intaglio.exporters.reference.check import Checked
 from intaglio.exporters.source_folders import remember
 from intaglio.files.atomic import check_output_directory
+from intaglio.storage.upload import uploads
 
 DTYPES = ("float32", "float16")
 BOUNDED = ("relative", "max_abs", "min_cosine")  # the measures that accept a bound
@@ -41,6 +42,7 @@ class Exported(msgspec.Struct):
     notes: list[str] = []
 
 
+@uploads("format")
 def export(
     source: str | Path,
     output: str | Path,

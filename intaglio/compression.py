@@ -40,6 +40,7 @@ from intaglio.processes.temporary import sibling_directory
 from intaglio.runtime.engines.onnxruntime.open_check import NotOpened, unopenable
 from intaglio.sensitivity_file import OPTION as SENSITIVITY
 from intaglio.sensitivity_file import Sensitivities
+from intaglio.storage.upload import uploads
 from intaglio.training.gradients.sensitivity import sensitivity as compute_sensitivities
 
 ALLOW_CODE = "--allow-code"
@@ -67,6 +68,7 @@ class Compressed(msgspec.Struct):
     left_unasked: float | None = None
 
 
+@uploads("resume")
 def compress(
     bundle: str | Path,
     output: str | Path,

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from intaglio.cli.options.choices import PATH, OneOf
+from intaglio.cli.options.choices import BUNDLE_OR_NAME, PATH, OneOf
 from intaglio.cli.options.generation import drafting_options
 from intaglio.cli.options.runtime import cache_bits_option, target_option, threads_option
 from intaglio.cli.options.text_lines import standard_input
@@ -47,7 +47,13 @@ NO_QUESTION = "no question. Give it as an argument, or pipe it in."
     help="calculate, search:FOLDER, pages, pages:FOLDER, FILE.py (runs it), the URL of an MCP server, or "
     "mcp:COMMAND, which starts one. Can be repeated.",
 )
-@click.option("--model", required=True, metavar="BUNDLE|URL", help="A decoder, or a server with OpenAI's API.")
+@click.option(
+    "--model",
+    required=True,
+    metavar="BUNDLE|URL",
+    type=BUNDLE_OR_NAME,
+    help="A decoder, or a server with OpenAI's API.",
+)
 @click.option("--model-name", help="Name of the model on the server.  [default: its only one]")
 @click.option(
     "--planner",

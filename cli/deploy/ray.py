@@ -7,7 +7,7 @@ from typing import Any
 
 import click
 
-from intaglio.cli.options.choices import PATH, OneOf
+from intaglio.cli.options.choices import BUNDLE, PATH, OneOf
 from intaglio.cli.options.runtime import cache_bits_option, target_option
 from intaglio.cli.options.serving import limit_options, network_options
 from intaglio.cli.printing.results import force_option, json_option, number_of, print_json, print_table, say
@@ -42,7 +42,7 @@ Examples:
     help="CPU threads of each replica, and the processors that it reserves.",
 )
 @click.option("--strategy", type=OneOf(STRATEGIES, "NAME"), help="As for generate.")
-@click.option("--draft", type=PATH, help=f"Bundle of the draft model, for {', '.join(with_draft())}.")
+@click.option("--draft", type=BUNDLE, help=f"Bundle of the draft model, for {', '.join(with_draft())}.")
 @click.option("--prompt-name", help="Prompt before texts to embed, by its name in the model.  [default: the model's]")
 @network_options
 @limit_options

@@ -7,7 +7,7 @@ from typing import Any
 
 import click
 
-from intaglio.cli.options.choices import PATH, OneOf
+from intaglio.cli.options.choices import BUNDLE, PATH, OneOf
 from intaglio.cli.options.runtime import cache_bits_option, target_option, threads_option
 from intaglio.cli.printing.results import force_option, json_option, number_of, print_json, print_table, say, size
 from intaglio.cli.running.command import OUTPUT, section, verb
@@ -52,7 +52,7 @@ BACKENDS = {
 @section("Decoders")
 @click.option("--rows", default=8, help="Maximum texts that are generated at a time.")
 @click.option("--strategy", type=OneOf(STRATEGIES, "NAME"), help="As for generate.")
-@click.option("--draft", type=PATH, help=f"Bundle of the draft model, for {', '.join(with_draft())}.")
+@click.option("--draft", type=BUNDLE, help=f"Bundle of the draft model, for {', '.join(with_draft())}.")
 @target_option()
 @threads_option("CPU threads of each instance")
 @cache_bits_option()

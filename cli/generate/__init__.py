@@ -12,7 +12,7 @@ import click
 
 from intaglio import interrupts
 from intaglio.cli.generate.beams import SEARCH, beam_options, check_beams
-from intaglio.cli.options.choices import PATH
+from intaglio.cli.options.choices import BUNDLE, PATH
 from intaglio.cli.options.generation import generation_options
 from intaglio.cli.options.runtime import RUNTIME
 from intaglio.cli.options.text_lines import standard_input
@@ -54,7 +54,7 @@ Examples:
 
 
 @verb("generate", epilog=EPILOG)
-@click.argument("bundle", type=PATH)
+@click.argument("bundle", type=BUNDLE)
 @click.argument("prompts", nargs=-1)
 @section("Prompts")
 @click.option(

@@ -10,6 +10,8 @@ import click
 from click.shell_completion import CompletionItem
 
 from intaglio.display.nearest import did_you_mean
+from intaglio.errors import UsageError
+from intaglio.storage.address import is_address
 from intaglio.targets import TARGETS
 
 if TYPE_CHECKING:  # generic since click 8.2 and 8.5
@@ -56,6 +58,58 @@ class RecipeName(Kind):
         return found or [CompletionItem(incomplete, type="file")]
 
 
-PATH = click.Path(path_type=Path)
+class LocalPath(click.Path):
+    """A path of this machine; an address, such as s3://models/llama, is refused by name."""
+
+    def __init__(self) -> None:
+        """Paths need not exist: the function that reads or writes one says what is wrong with it."""
+        super().__init__(path_type=Path)
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
+        """The value as a `Path`."""
+        if is_address(value):
+            named = "" if param is None else f"{param.get_error_hint(ctx)}: "
+            raise UsageError(f"{named}{value} is an address, and only a local path can be used here.")
+        return super().convert(value, param, ctx)
+
+
+class BundleToRead(click.Path):
+    """A bundle that a command reads: its path, or its address, from where it is fetched to the local cache."""
+
+    def __init__(self) -> None:
+        """A bundle that does not exist is reported when it is opened."""
+        super().__init__(path_type=Path)
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
+        """The local path, as a `Path`."""
+        if not is_address(value) or (ctx is not None and ctx.resilient_parsing):
+            return Path(value)
+        from intaglio.storage.fetch import fetch
+
+        return fetch(value)
+
+
+class BundleOrName(Kind):
+    """A bundle, as `BundleToRead`, or something else that has a name, as it is."""
+
+    name = "bundle"
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> str:
+        """The local path of a bundle at an address; else the text."""
+        return str(BUNDLE.convert(value, param, ctx)) if is_address(value) else str(value)
+
+
+class BundleToWrite(LocalPath):
+    """A bundle that a command makes or adds to: its path, or its address, to which it is uploaded."""
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
+        """The path as a `Path`, the address as a text."""
+        return value if is_address(value) else super().convert(value, param, ctx)
+
+
+PATH = LocalPath()
+BUNDLE = BundleToRead()
+BUNDLE_OR_NAME = BundleOrName()
+BUNDLE_TO_WRITE = BundleToWrite()
 TARGET = OneOf(TARGETS)
 DTYPE = OneOf(("float32", "float16"))

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 
 import click
 
-from intaglio.cli.options.choices import PATH, OneOf
+from intaglio.cli.options.choices import BUNDLE, OneOf
 from intaglio.cli.options.runtime import cache_bits_option, target_option, threads_option
 from intaglio.cli.running.command import Decorator, group
 from intaglio.errors import UsageError
@@ -42,7 +42,7 @@ drafting_options = group(
         help=f"{', '.join(STRATEGIES)}.  [default: auto with --draft or --early-exit; sample with a sampling "
         "option; otherwise greedy]",
     ),
-    click.option("--draft", type=PATH, help=f"Bundle of the draft model, for {', '.join(with_draft())}."),
+    click.option("--draft", type=BUNDLE, help=f"Bundle of the draft model, for {', '.join(with_draft())}."),
     click.option("--early-exit", is_flag=True, help="Draft with the model's own first blocks (see train early-exit)."),
     *strategy_options(),
 )

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, cast
 
 import click
 
-from intaglio.cli.options.choices import PATH
+from intaglio.cli.options.choices import BUNDLE, PATH
 from intaglio.cli.options.runtime import target_option, threads_option
 from intaglio.cli.options.text_lines import lines
 from intaglio.cli.printing.printable import printable
@@ -66,7 +66,7 @@ HEADINGS = {
 
 
 @verb("run", epilog=EPILOG)
-@click.argument("bundle", type=PATH)
+@click.argument("bundle", type=BUNDLE)
 @click.argument("texts", nargs=-1, metavar="[TEXTS, IMAGES or RECORDINGS]...")
 @click.option(
     "--input",

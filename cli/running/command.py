@@ -10,6 +10,7 @@ from typing import Any
 
 import click
 
+from intaglio.cli.options.choices import BundleToRead, BundleToWrite
 from intaglio.display.nearest import nearest
 from intaglio.display.verbosity import Verbosity, set_verbosity, timed
 
@@ -129,6 +130,18 @@ class Verb(click.Command):
             _verbosity("-v", "--verbose", Verbosity.VERBOSE, "Print everything, and how long each step takes."),
         ]
 
+    def format_help_text(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
+        """Write the command's text, and that its bundles may be at addresses."""
+        super().format_help_text(ctx, formatter)
+        bundles = [each for each in self.get_params(ctx) if isinstance(each.type, BundleToRead | BundleToWrite)]
+        if bundles:
+            names = [
+                each.human_readable_name if isinstance(each, click.Argument) else each.opts[-1] for each in bundles
+            ]
+            with formatter.indentation():
+                formatter.write_paragraph()
+                formatter.write_text(f"{' and '.join(names)}: a folder, or an address such as s3://models/llama.")
+
     def format_options(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
         """Write a section for each group of options: those without a group first, those of the output last."""
         sections: dict[str, list[tuple[str, str]]] = {"Options": []}
@@ -187,13 +200,16 @@ def commands(group: click.Group, ctx: click.Context) -> Iterator[tuple[str, clic
 
 
 def _verbosity(short: str, long: str, level: Verbosity, meaning: str) -> click.Option:
-    """The flag that sets `level`; of several flags the last one counts."""
+    """The flag that sets `level`; of several flags the last one counts.
+
+    It is eager, as a bundle is fetched from an address while the arguments are read.
+    """
 
     def use(ctx: click.Context, parameter: click.Parameter, given: bool) -> None:
         if given:
             set_verbosity(level)
 
-    option = click.Option([short, long], is_flag=True, expose_value=False, callback=use, help=meaning)
+    option = click.Option([short, long], is_flag=True, expose_value=False, is_eager=True, callback=use, help=meaning)
     setattr(option, GROUP, OUTPUT)
     return option
 

@@ -6,7 +6,7 @@ from typing import Any
 
 import click
 
-from intaglio.cli.options.choices import DTYPE, PATH
+from intaglio.cli.options.choices import BUNDLE, DTYPE, PATH
 from intaglio.cli.options.runtime import target_option, threads_option
 from intaglio.cli.printing.results import force_option, json_option, print_json, print_table, say
 from intaglio.cli.running.command import section, verb
@@ -24,7 +24,7 @@ Examples:
 @verb("align", epilog=EPILOG, short_help="Align a small (draft) model with the large (target) one.")
 @click.argument("source", metavar="SMALL", type=PATH)
 @click.option("-o", "--output", required=True, type=PATH, help="Output directory.")
-@click.option("--teacher", required=True, type=PATH, help="Bundle of the large model.")
+@click.option("--teacher", required=True, type=BUNDLE, help="Bundle of the large model.")
 @click.option(
     "--data",
     required=True,

@@ -6,7 +6,7 @@ from typing import Any
 
 import click
 
-from intaglio.cli.options.choices import PATH
+from intaglio.cli.options.choices import BUNDLE, BUNDLE_TO_WRITE, PATH
 from intaglio.cli.printing.results import force_option, json_option, print_json, print_table, say
 from intaglio.cli.running.command import section, verb
 
@@ -20,9 +20,11 @@ Examples:
 
 
 @verb("int8-only", epilog=EPILOG, short_help="Fine-tune the integer weights of an int8-only bundle.")
-@click.argument("bundle", type=PATH)
-@click.option("-o", "--output", required=True, type=PATH, help="Output bundle.")
-@click.option("--teacher", required=True, type=PATH, help="The floating-point bundle that BUNDLE was compressed from.")
+@click.argument("bundle", type=BUNDLE)
+@click.option("-o", "--output", required=True, type=BUNDLE_TO_WRITE, help="Output bundle.")
+@click.option(
+    "--teacher", required=True, type=BUNDLE, help="The floating-point bundle that BUNDLE was compressed from."
+)
 @click.option(
     "--data",
     required=True,

@@ -23,6 +23,7 @@ from intaglio.runtime.generation.requests.strategy_choice import method_of, samp
 from intaglio.runtime.text.embedding_prompts import find_prompt
 from intaglio.runtime.text.tasks import EMBEDDING_TASKS
 from intaglio.serve.options import ServerOptions, read_keys
+from intaglio.storage.cache import refuse_fetched
 from intaglio.targets import DEFAULT, find_target
 
 NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]*")
@@ -229,6 +230,8 @@ def _limits(options: ServerOptions) -> dict[str, Any]:
 
 
 def _located(bundle: Bundle, mounted_at: str | None) -> RayBundle:
+    if mounted_at is None:
+        refuse_fetched(bundle.path, "the nodes need it at one path. Put it there, and add --mounted-at DIR.")
     path = bundle.path.resolve() if mounted_at is None else Path(mounted_at, bundle.path.resolve().name)
     return RayBundle(str(path), sha256(bundle.path / MANIFEST))
 

@@ -51,6 +51,7 @@ from intaglio.bundle.model_file import outline
 from intaglio.errors import GraphError, storage_errors
 from intaglio.files.atomic import atomic_directory, atomic_file, atomic_write, locked, restore
 from intaglio.files.hashes import copy_file, inside_to_write, sha256
+from intaglio.storage.fetch import local_bundle
 
 if TYPE_CHECKING:
     import onnx_ir as ir
@@ -86,12 +87,13 @@ class Bundle:
     def open(cls, path: str | Path | Bundle) -> Bundle:
         """Read and verify the bundle at `path`: format version, paths, sizes, hashes, external data.
 
+        An address, such as s3://models/llama, is fetched to the local cache first (`intaglio.storage`).
         One that is opened already is returned: hashing all files takes as long as reading them. Raises
         `BundleError` with one line: the problem and how to fix it.
         """
         if isinstance(path, Bundle):
             return path
-        path = Path(path)
+        path = local_bundle(path)
         restore(path)
         manifest = read_manifest(path)
         verify_files(path, manifest)

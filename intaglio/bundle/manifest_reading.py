@@ -29,6 +29,7 @@ from intaglio.bundle.model_file import outline
 from intaglio.errors import BundleError, one_line
 from intaglio.files.hashes import inside, sha256
 from intaglio.files.input_files import read_text
+from intaglio.storage.cache import is_fetched
 from intaglio.targets import TARGETS
 
 if TYPE_CHECKING:
@@ -50,7 +51,11 @@ def read_manifest(path: Path) -> Manifest:
         raise BundleError(f"bundle {path}: no such directory. Create it with: intaglio export SOURCE -o {path}")
     if not file.is_file():
         raise BundleError(f"bundle {path}: no {MANIFEST} in it. Create a bundle with: intaglio export SOURCE -o BUNDLE")
-    data = read_text(file, "", MAX_MANIFEST_BYTES, BundleError, "Re-create it.")
+    return decode_manifest(read_text(file, "", MAX_MANIFEST_BYTES, BundleError, "Re-create it."), file)
+
+
+def decode_manifest(data: str | bytes, file: str | Path) -> Manifest:
+    """The manifest in `data`, the content of `file`. Raises `BundleError` as `read_manifest` does."""
     try:
         version = msgspec.json.decode(data, type=_Versioned).format
         if not isinstance(version, int) or isinstance(version, bool) or version < 1:
@@ -88,9 +93,10 @@ def verify_files(path: Path, manifest: Manifest) -> None:
         except OSError as error:
             raise BundleError(f"{file}: {error.strerror}. Make it readable, or copy the bundle again.") from error
         if actual != expected.sha256:
+            fix = f"remove {path}, it is fetched again." if is_fetched(path) else "re-create the bundle."
             raise BundleError(
                 f"{file}: SHA-256 {actual[:12]}…, expected {expected.sha256[:12]}…. "
-                "The file was changed after it was written; re-create the bundle."
+                f"The file was changed after it was written; {fix}"
             )
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from contextlib import nullcontext
 from pathlib import Path
 
 from intaglio.bundle.bundle import Bundle
@@ -11,6 +12,9 @@ from intaglio.processes.temporary import temporary_directory
 from intaglio.runtime.engines import profiles
 from intaglio.runtime.engines.build_request import BuildRequest, Built
 from intaglio.runtime.engines.opening import function_at
+from intaglio.storage.address import is_address
+from intaglio.storage.cache import refuse_fetched
+from intaglio.storage.upload import revision
 from intaglio.targets import find_target
 
 
@@ -33,6 +37,8 @@ def build(
     accepts, as "MIN:OPT:MAX" or one number; see `profiles` for the defaults. An existing engine is replaced only with
     `force`. Raises `UsageError`, `MissingExtraError`, and, if nothing can be built, `BuildError` with the node, the
     operator, the reason and the fix; nothing is added to the bundle then.
+
+    A bundle at an address is fetched, and replaced by one with the engines.
     """
     chosen = find_target(target)
     given = {"batch": batch, "sequence": sequence}
@@ -40,12 +46,14 @@ def build(
     if twice := [name for name in axes or {} if given.get(name) is not None]:
         raise UsageError(f"axis {twice[0]}: lengths given twice. Give them once.")
     asked |= {name: profiles.parse(text, f"axis {name}") for name, text in (axes or {}).items()}
-    opened = Bundle.open(bundle)
-    if chosen.builds is None:
-        raise UsageError(f"target {target}: it runs graphs unchanged, there is nothing to build.")
-    request = BuildRequest(gpus, asked, force)
-    place = opened.path / "engines"
-    with temporary_directory(opened.path, ".build-") as folder, storage_errors(place, folder):
-        built: Built = function_at(chosen.builds)(opened, chosen, request, folder)
-        opened.add_files({f"engines/{path.name}": path for path in folder.iterdir()}, built.engines)
+    with revision(bundle) if is_address(bundle) else nullcontext(bundle) as local:
+        opened = Bundle.open(local)
+        refuse_fetched(opened.path, "give its address, to which the engines are written.")
+        if chosen.builds is None:
+            raise UsageError(f"target {target}: it runs graphs unchanged, there is nothing to build.")
+        request = BuildRequest(gpus, asked, force)
+        place = opened.path / "engines"
+        with temporary_directory(opened.path, ".build-") as folder, storage_errors(place, folder):
+            built: Built = function_at(chosen.builds)(opened, chosen, request, folder)
+            opened.add_files({f"engines/{path.name}": path for path in folder.iterdir()}, built.engines)
     return built

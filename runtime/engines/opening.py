@@ -12,6 +12,7 @@ from intaglio.errors import UsageError
 from intaglio.runtime.adapters.adapter import MERGE
 from intaglio.runtime.adapters.adapters import Adapters
 from intaglio.runtime.engines.engine import Engine, Opening
+from intaglio.storage.fetch import local_bundle
 from intaglio.targets import DEFAULT, find_target
 
 
@@ -37,7 +38,7 @@ def open_engine(
     if cache_bits is not None:
         check_target(target, cache_bits)
     if not isinstance(path, Bundle):
-        path = Path(path)
+        path = local_bundle(path)
         if path.suffix != ".onnx" or path.is_dir():
             path = Bundle.open(path)
         elif not chosen.runs_files:

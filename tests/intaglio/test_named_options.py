@@ -58,6 +58,7 @@ SEEN_BY = {
     "intaglio/files/atomic.py": "export compress build",
     "intaglio/sensitivity_file.py": "compress",
     "intaglio/processes/threads.py": "run generate serve",
+    "intaglio/storage": "export compress",
     "plugins/group_matmul/launch.py": "export",
     "runtime/adapters": "export generate chat serve bench",
     "runtime/agents": "agent",

@@ -21,6 +21,7 @@ from intaglio.files.atomic import check_output_directory
 from intaglio.plugins import OPS
 from intaglio.runtime.engines.onnxruntime.engine import OnnxRuntimeEngine
 from intaglio.runtime.text.tokenizer import TOKENIZER
+from intaglio.storage.upload import uploads
 from intaglio.training.integer.samples import Sample, batches, load_samples, shuffled, split
 from intaglio.version import __version__
 
@@ -53,6 +54,7 @@ class Trained(msgspec.Struct):
     seconds: float
 
 
+@uploads()
 def train_int8_only(
     bundle: str | Path,
     output: str | Path,

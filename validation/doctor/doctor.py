@@ -10,6 +10,7 @@ import msgspec
 
 from intaglio import version
 from intaglio.files.hashes import cache_directory
+from intaglio.storage.cache import bundle_cache
 from intaglio.validation.doctor.kernels import Kernels, kernels
 from intaglio.validation.doctor.machine import Gpus, System, gpus, system
 from intaglio.validation.doctor.packages import Extra, Package, installed
@@ -65,11 +66,12 @@ def doctor() -> Doctor:
 
 
 def _caches() -> list[Cache]:
-    """What lies in Intaglio's cache directory, with the sizes."""
-    try:
+    """What lies in Intaglio's cache directory, and the bundles fetched from addresses, with the sizes."""
+    entries = []
+    with contextlib.suppress(OSError):
         entries = sorted(cache_directory().iterdir())
-    except OSError:
-        return []
+    if (bundles := bundle_cache()).is_dir() and bundles not in entries:
+        entries.append(bundles)
     return [Cache(without_home(entry), _bytes(entry)) for entry in entries]
 
 

@@ -12,6 +12,7 @@ from intaglio.bundle.bundle import Bundle
 from intaglio.bundle.recorded_name import recorded_name
 from intaglio.errors import StorageError
 from intaglio.files.atomic import atomic_write
+from intaglio.storage.cache import refuse_fetched
 from intaglio.validation.comparison.compared_models import PYTORCH, ComparedModel
 from intaglio.validation.reports import report as reports
 from intaglio.validation.reports import results
@@ -31,6 +32,7 @@ def recorded_side(side: ComparedModel) -> results.ModelRecord:
 def check_report(bundle: Bundle, report: str | Path | None) -> None:
     """Raise an error before any work is done if the report cannot be written."""
     if report is None:
+        refuse_fetched(bundle.path, "its reports need another place. Add --report DIR.")
         if not os.access(bundle.path, os.W_OK):
             raise StorageError(f"bundle {bundle.path}: is not writable. Add --report DIR for the report.")
         return

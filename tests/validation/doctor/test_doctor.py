@@ -251,6 +251,16 @@ def test_missing_required_package_is_one_line(tmp_path: Path) -> None:
     assert done.stderr == ("intaglio: msgspec is not installed, which Intaglio requires. Run: pip install intaglio\n")
 
 
+def test_bundles_fetched_to_another_place_are_a_cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+    monkeypatch.setenv("INTAGLIO_BUNDLE_CACHE", str(tmp_path / "large-disk"))
+    (tmp_path / "large-disk" / "0123" / "tiny").mkdir(parents=True)
+    (tmp_path / "large-disk" / "0123" / "tiny" / "model.onnx").write_bytes(bytes(1000))
+    found = doctor()
+    assert [(Path(each.path).name, each.bytes) for each in found.caches] == [("large-disk", 1000)]
+    assert found.system.environment["INTAGLIO_BUNDLE_CACHE"] == str(tmp_path / "large-disk")
+
+
 def test_extras_are_described_as_in_the_reference() -> None:
     text = (ROOT / "docs" / "reference.md").read_text(encoding="utf-8").partition("## Install")[2]
     rows = re.findall(r"^\| `([a-z]+)` \| .* \| (.*) \|$", text.partition("\n## ")[0], re.M)
