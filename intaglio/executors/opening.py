@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from contextlib import AbstractContextManager, nullcontext
+
 from intaglio.errors import UsageError
 from intaglio.executors.executor import INLINE, OPTION, Executor
 from intaglio.executors.process_pool import ProcessPool
@@ -25,6 +27,11 @@ def open_executor(name: str) -> Executor:
     if name == "ray" or (name.startswith("ray://") and len(name) > len("ray://")):
         return RayCluster(None if name == "ray" else name)
     raise UsageError(f"{OPTION} {name}: expected inline, processes, processes:N, ray or ray://HOST:PORT.")
+
+
+def opened(executor: str | Executor) -> AbstractContextManager[Executor]:
+    """Return a context with the executor of this name, or with an open one, which stays open."""
+    return open_executor(executor) if isinstance(executor, str) else nullcontext(executor)
 
 
 def _number(name: str, text: str) -> int:
