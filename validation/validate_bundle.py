@@ -12,6 +12,7 @@ from intaglio.display.progress import step
 from intaglio.errors import UsageError
 from intaglio.executors.executor import INLINE, Executor
 from intaglio.executors.executor import OPTION as EXECUTOR
+from intaglio.executors.opening import check_target
 from intaglio.executors.opening import opened as opened_executor
 from intaglio.processes.threads import bounded
 from intaglio.runtime.modalities.table import modality_of
@@ -67,8 +68,8 @@ def validate(
         raise TypeError(f"validate() has no option {', '.join(sorted(unknown))}")
     given = given_bounds(**_only(BoundOptions, options))
     outputs, text, recordings = (_only(each, options) for each in (OutputOptions, TextOptions, RecordingOptions))
+    check_target(executor, target, others=[REFERENCE])
     with bounded(threads), opened_executor(executor) as workers:
-        _check_target(workers, target)
         opened = Bundle.open(bundle)
         if recordings.get("wer") is not None:
             others = {"data": data, "bisect": outputs.get("bisect"), **text}
@@ -94,15 +95,6 @@ def validate(
                 "--context, --stride and --cache-bits are of a perplexity. Add --perplexity FILE, or leave them out."
             )
         return compare_outputs(opened, against, data, target, report, given, workers, **outputs)
-
-
-def _check_target(executor: Executor, target: str) -> None:
-    """Raise `UsageError` for a target that workers do not run."""
-    if executor is not INLINE and target not in (DEFAULT, REFERENCE):
-        raise UsageError(
-            f"{EXECUTOR} {executor.name}: workers run {DEFAULT} or {REFERENCE}, got the target {target}. Leave one of "
-            "the two options out."
-        )
 
 
 def _check_source(executor: Executor, expected: ComparedModel) -> None:
