@@ -14,6 +14,7 @@ import msgspec
 import pytest
 from speech_bundles import RECORDINGS
 from tiny_encoders import ANSWERS, TAGS, save_encoder
+from tiny_whispers import save_whisper
 
 from intaglio.errors import IntaglioError, UsageError
 from intaglio.executors.executor import INLINE, Executor, InOrder
@@ -123,6 +124,25 @@ def test_word_errors_are_the_same_without_a_real_time_factor(
     other = Path(shutil.copytree(recogniser, tmp_path / "other"))
     found = same(pool, recogniser, tmp_path, wer=recordings, against=other, beam=4)
     assert found["wer"] > 0
+
+
+@pytest.mark.proof
+def test_word_errors_of_an_encoder_decoder_are_the_same(pool: Executor, recordings: Path, tmp_path: Path) -> None:
+    export(str(save_whisper(tmp_path / "checkpoint")), tmp_path / "bundle")
+    assert same(pool, tmp_path / "bundle", tmp_path, wer=recordings)["wer"] > 0
+
+
+def test_damaged_recording_is_the_same_error(
+    pool: Executor, recogniser: Path, recordings: Path, tmp_path: Path
+) -> None:
+    (tmp_path / "sentence-5.flac").write_bytes(b"no audio")
+    messages = []
+    for executor in (INLINE, pool):
+        with pytest.raises(UsageError) as caught:
+            validate(recogniser, wer=recordings, report=tmp_path, executor=executor)
+        messages.append(str(caught.value))
+    assert messages[0] == messages[1]
+    assert "sentence-5.flac" in messages[0]
 
 
 def test_killed_worker_changes_no_bit(
