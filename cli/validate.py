@@ -10,6 +10,7 @@ import click
 
 from intaglio.cli.options.bounds import bound_options
 from intaglio.cli.options.choices import BUNDLE, BUNDLE_OR_NAME, PATH, OneOf
+from intaglio.cli.options.executor import executor_option
 from intaglio.cli.options.runtime import cache_bits_option, target_option, threads_option
 from intaglio.cli.printing.printable import printable
 from intaglio.cli.printing.results import json_option, print_json, print_table, say, shortened, verdict
@@ -33,6 +34,7 @@ Examples:
   intaglio validate minilm-int8 --against minilm --min-cosine 0.98
   intaglio validate minilm --data sentences.txt --report reports/
   intaglio validate gpt2-3bit --perplexity novel.txt --against gpt2 --max-perplexity-rise 2
+  intaglio validate gpt2-3bit --perplexity novel.txt --executor processes:4
   intaglio validate t5-3bit --perplexity pairs.jsonl --against t5
   intaglio validate squeezeformer-int8 --wer test.tsv --against squeezeformer
 \b
@@ -59,6 +61,7 @@ every output. For an approximation (8, 4, 3 bits, integers, pruning): the qualit
 @click.option("--data", type=PATH, help="UTF-8 file with one sentence per line, or .npz arrays by input name.")
 @target_option(kind=OneOf([*TARGETS, "reference"]), also=", or reference")
 @threads_option()
+@executor_option
 @click.option("--bisect", is_flag=True, help="Find the first layer beyond its bound.")
 @click.option("--samples", default=64, help="Number of sentences to run.")
 @click.option("--batch-size", default=8, help="Sentences per run.")
@@ -201,7 +204,8 @@ def _show_word_errors(result: Validated, bundle: Path, recordings: Path) -> None
         rows += [
             ("of the other model", f"words {result.against_wer:.2f} %, characters {result.against_cer:.2f} %"),
         ]
-    rows.append(("real-time factor", f"{result.real_time_factor:.4f}"))
+    if isinstance(result.real_time_factor, float):
+        rows.append(("real-time factor", f"{result.real_time_factor:.4f}"))
     print_table("Word errors", ["", ""], rows)
     if result.worst:
         listed = [(Path(each.recording).name, each.errors, each.words) for each in result.worst]

@@ -9,6 +9,7 @@ from pathlib import Path
 from intaglio.accuracy.default_bounds import Limit, check_given, quality_limits
 from intaglio.bundle.bundle import Bundle
 from intaglio.errors import UsageError
+from intaglio.executors.executor import INLINE, Executor
 from intaglio.files.hashes import sha256
 from intaglio.runtime.speech.recognizer import SpeechOptions
 from intaglio.runtime.text.inputs import InputsUsed
@@ -31,6 +32,7 @@ def score(
     target: str,
     report: str | Path | None,
     given: Mapping[str, float],
+    executor: Executor = INLINE,
     *,
     context: int | None = None,
     stride: int | None = None,
@@ -48,7 +50,7 @@ def score(
         raise UsageError("a bound needs a model to compare with. Add --against BUNDLE, or leave the bounds out.")
     check_report(bundle, report)
     scored = "perplexity" if cache_bits is None else f"perplexity-cache-bits-{cache_bits}"
-    found = perplexity(bundle, text, other, target, context, stride, cache_bits)  # refuses other bits
+    found = perplexity(bundle, text, other, target, context, stride, cache_bits, executor)  # refuses other bits
     changes = changes and changes.with_cache(cache_bits)
     measures = judge(found.compared, quality_limits(changes.effect, SCORED, given)) if changes else []
     whole = results.Report(
@@ -74,6 +76,7 @@ def score_speech(
     report: str | Path | None,
     given: Mapping[str, float],
     speech: SpeechOptions | None = None,
+    executor: Executor = INLINE,
 ) -> Validated:
     """Measure the word error rate of `bundle` on a list of recordings, and that of the bundle `against` if given.
 
@@ -92,7 +95,7 @@ def score_speech(
         limits |= quality_limits(changes.effect, ["wer_rise"], given)
         reason = changes.reason
     path = Path(recordings)
-    found = word_errors(bundle, path, other, target, speech)
+    found = word_errors(bundle, path, other, target, speech, executor)
     measures = judge(found.measured, limits)
     whole = results.Report(
         passed=all(each.passed for each in measures),

@@ -10,13 +10,18 @@ from intaglio.accuracy.default_bounds import Bounds, given_bounds
 from intaglio.bundle.bundle import Bundle
 from intaglio.display.progress import step
 from intaglio.errors import UsageError
-from intaglio.processes.threads import limited
+from intaglio.executors.executor import INLINE, Executor
+from intaglio.executors.executor import OPTION as EXECUTOR
+from intaglio.executors.opening import check_target
+from intaglio.executors.opening import opened as opened_executor
+from intaglio.processes.threads import bounded
 from intaglio.runtime.modalities.table import modality_of
 from intaglio.runtime.speech.recognizer import speech_options
 from intaglio.targets import DEFAULT, find_target
 from intaglio.validation.comparison.bisect import blocks, first_beyond, is_beyond, measure_layers
 from intaglio.validation.comparison.changes import changes_between
 from intaglio.validation.comparison.compare import Array, compare
+from intaglio.validation.comparison.compare_in_workers import compare_in_workers
 from intaglio.validation.comparison.compared_models import BASELINE, PYTORCH, REFERENCE, ComparedModel, is_checkpoint
 from intaglio.validation.comparison.verdict_rules import rules_for
 from intaglio.validation.measures.measures import judge
@@ -37,6 +42,7 @@ def validate(
     target: str = DEFAULT,
     report: str | Path | None = None,
     threads: int | None = None,
+    executor: str | Executor = INLINE.name,
     **options: Unpack[ValidationOptions],
 ) -> Validated:
     """Run `bundle` and its reference on the same inputs, judge the differences, and write a report.
@@ -52,6 +58,8 @@ def validate(
     compute the same, every value of every output has a bound; if one approximates the other, the task's measures
     have bounds (`intaglio.validation.measures.measures`). The HTML and JSON reports are written to the bundle, under
     `reports/`, or to the directory `report`. `threads`: processor threads of ONNX Runtime, by default all.
+    `executor`: where the inputs are run, an open one or the name of one, as in `intaglio.compress`. The numbers are the
+    same with each. Workers run "ort-cpu" and "reference", and need bundles and recordings at the same paths.
 
     Raises `UsageError`, `BundleError`, `SourceError`, `EngineError`, `StorageError`. Outputs beyond their bounds do not
     raise but return `passed=False`, and so does an output that the other side does not have.
@@ -60,14 +68,15 @@ def validate(
         raise TypeError(f"validate() has no option {', '.join(sorted(unknown))}")
     given = given_bounds(**_only(BoundOptions, options))
     outputs, text, recordings = (_only(each, options) for each in (OutputOptions, TextOptions, RecordingOptions))
-    with limited(threads):
+    check_target(executor, target, others=[REFERENCE])
+    with bounded(threads), opened_executor(executor) as workers:
         opened = Bundle.open(bundle)
         if recordings.get("wer") is not None:
             others = {"data": data, "bisect": outputs.get("bisect"), **text}
             if unexpected := [f"--{name}" for name, value in others.items() if value not in (None, False)]:
                 raise UsageError(f"--wer transcribes recordings: leave out {', '.join(unexpected)}.")
             wer = recordings.pop("wer")
-            return score_speech(opened, wer, against, target, report, given, speech_options(**recordings))
+            return score_speech(opened, wer, against, target, report, given, speech_options(**recordings), workers)
         if any(value is not None for value in recordings.values()):
             raise UsageError("--beam and --language-model decode recordings. Add --wer FILE, or leave them out.")
         if opened.manifest.transcriber is not None:
@@ -80,12 +89,21 @@ def validate(
             if outputs.get("bisect"):
                 raise UsageError("--bisect compares values inside two graphs; scoring a text does not. Leave it out.")
             scored = data if perplexity is None else perplexity
-            return score(opened, scored, against, target, report, given, **text)
+            return score(opened, scored, against, target, report, given, workers, **text)
         if any(value is not None for value in text.values()):
             raise UsageError(
                 "--context, --stride and --cache-bits are of a perplexity. Add --perplexity FILE, or leave them out."
             )
-        return compare_outputs(opened, against, data, target, report, given, **outputs)
+        return compare_outputs(opened, against, data, target, report, given, workers, **outputs)
+
+
+def _check_source(executor: Executor, expected: ComparedModel) -> None:
+    """Raise `UsageError` for a source checkpoint: PyTorch rounds otherwise with another number of threads."""
+    if executor is not INLINE and expected.kind == PYTORCH:
+        raise UsageError(
+            f"{EXECUTOR} {executor.name}: workers run bundles, not {expected.name}. Add --against BUNDLE or --against "
+            "reference, or leave the option out."
+        )
 
 
 def _only(kind: type, options: Mapping[str, Any]) -> dict[str, Any]:
@@ -100,6 +118,7 @@ def compare_outputs(
     target: str,
     report: str | Path | None,
     given: Mapping[str, float],
+    executor: Executor = INLINE,
     *,
     bisect: bool = False,
     samples: int = 64,
@@ -107,6 +126,7 @@ def compare_outputs(
 ) -> Validated:
     """Compare all outputs of `bundle` and its reference, and write the report. For the arguments see `validate`."""
     actual, expected = _sides(bundle, target, against)
+    _check_source(executor, expected)
     measure = measure_for(bundle.manifest)
     rules = rules_for(changes_between(bundle.manifest, expected.manifest), measure.names, given)
     check_report(bundle, report)
@@ -117,9 +137,11 @@ def compare_outputs(
             "Run it on ort-cpu, with a bundle that names its layers."
         )
     feeds, used = modality_of(bundle.manifest).load(bundle, data, samples, batch_size)
-    comparison = compare(
-        actual.runner(), expected.runner(), feeds, rules.values, measure=measure if rules.limits else None
-    )
+    judging = measure if rules.limits else None
+    if executor is INLINE:
+        comparison = compare(actual.runner(), expected.runner(), feeds, rules.values, measure=judging)
+    else:
+        comparison = compare_in_workers(actual, expected, feeds, rules.values, judging, executor)
     outputs = {name: output_error(compared) for name, compared in comparison.outputs.items()}
     measures = judge(measure.results, rules.limits)
     worst = [feeds[comparison.worst]]

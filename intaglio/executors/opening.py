@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Collection
+from contextlib import AbstractContextManager, nullcontext
+
 from intaglio.errors import UsageError
 from intaglio.executors.executor import INLINE, OPTION, Executor
 from intaglio.executors.process_pool import ProcessPool
 from intaglio.executors.ray_cluster import RayCluster
+from intaglio.targets import DEFAULT
 
 MAX_PROCESSES = 256
 
@@ -25,6 +29,21 @@ def open_executor(name: str) -> Executor:
     if name == "ray" or (name.startswith("ray://") and len(name) > len("ray://")):
         return RayCluster(None if name == "ray" else name)
     raise UsageError(f"{OPTION} {name}: expected inline, processes, processes:N, ray or ray://HOST:PORT.")
+
+
+def opened(executor: str | Executor) -> AbstractContextManager[Executor]:
+    """Return a context with the executor of this name, or with an open one, which stays open."""
+    return open_executor(executor) if isinstance(executor, str) else nullcontext(executor)
+
+
+def check_target(executor: str | Executor, target: str, others: Collection[str] = ()) -> None:
+    """Raise `UsageError` for a target that workers do not run: all but "ort-cpu" and `others`."""
+    name = executor if isinstance(executor, str) else executor.name
+    if name != INLINE.name and target not in (known := [DEFAULT, *others]):
+        raise UsageError(
+            f"{OPTION} {name}: workers run {' or '.join(known)}, got the target {target}. "
+            "Leave one of the two options out."
+        )
 
 
 def _number(name: str, text: str) -> int:

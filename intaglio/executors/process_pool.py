@@ -17,6 +17,7 @@ from functools import lru_cache
 from pathlib import Path
 from typing import Any, Self, TypeVar
 
+from intaglio.display.verbosity import Verbosity, set_verbosity
 from intaglio.errors import WorkerError, storage_errors
 from intaglio.executors.executor import AHEAD, RETRIES, Executor, InOrder
 from intaglio.executors.worker import environment, run_task, unwrap
@@ -137,7 +138,8 @@ def _load(path: str) -> Any:
 
 
 def _start(parent: int) -> None:
-    """Prepare a process: it ends with the process `parent`, which alone reacts to Ctrl-C."""
+    """Prepare a process: it ends with the process `parent`, which alone reacts to Ctrl-C and shows progress."""
+    set_verbosity(Verbosity.QUIET)
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     end_with_ancestor(parent)
 

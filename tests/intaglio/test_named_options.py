@@ -54,7 +54,7 @@ SEEN_BY = {
     "graph_passes": "compress",
     "graph_passes/float16.py --dtype": "export",
     "intaglio/compression.py": "compress",
-    "intaglio/executors": "compress",
+    "intaglio/executors": "compress sensitivity tune-decoding validate",
     "intaglio/files/atomic.py": "export compress build",
     "intaglio/sensitivity_file.py": "compress",
     "intaglio/processes/threads.py": "run generate serve",

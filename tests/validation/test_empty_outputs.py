@@ -32,7 +32,7 @@ CASES: list[tuple[Measure, dict[str, Any], dict[str, float]]] = [
 
 @pytest.mark.parametrize(("measure", "outputs", "expected"), CASES, ids=lambda value: type(value).__name__)
 def test_empty_outputs_do_not_differ(measure: Measure, outputs: dict[str, Any], expected: dict[str, float]) -> None:
-    measure.take({"x": np.zeros((3, 4), np.float32)}, outputs, outputs)
+    measure.add(measure.part({"x": np.zeros((3, 4), np.float32)}, outputs, outputs))
     assert measure.results == expected
 
 

@@ -4,18 +4,18 @@ from __future__ import annotations
 
 import time
 from collections.abc import Iterator, Sequence
-from contextlib import nullcontext
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 import msgspec
 import numpy as np
 
-from intaglio.bundle.bundle import MODEL, Bundle
+from intaglio.bundle.bundle import Bundle
 from intaglio.display.progress import step, track
 from intaglio.errors import UsageError
 from intaglio.executors.executor import INLINE, Executor
-from intaglio.executors.opening import open_executor
+from intaglio.executors.opening import opened
+from intaglio.executors.shared_files import SharedBundle
 from intaglio.files.atomic import check_output_file
 from intaglio.processes.temporary import sibling_directory
 from intaglio.processes.threads import check_threads, limited
@@ -83,9 +83,8 @@ def sensitivity(
             )
         network = open_network(source)
     observed = Observed(source.manifest.source.sha256, Path(calibration).name, used.sha256, len(pieces), count)
-    opened = open_executor(executor) if isinstance(executor, str) else nullcontext(executor)
     with (
-        opened as workers,
+        opened(executor) as workers,
         torch_threads(1),  # the products are divided among `threads` in the same way everywhere
         limited(threads),
         SensitivityWriter.create(output, network.shapes, observed) as writer,
@@ -117,11 +116,8 @@ def _losses(
             yield add_gradients(network, piece, len(pieces), writer)
         return
     with sibling_directory(output) as folder:
-        digest = source.manifest.files[MODEL].sha256
-        tasks = (
-            (source.path.absolute(), digest, piece, observed, folder / str(number))
-            for number, piece in enumerate(pieces)
-        )
+        shared = SharedBundle.of(source)
+        tasks = ((shared, piece, observed, folder / str(number)) for number, piece in enumerate(pieces))
         losses = executor.map(write_gradients, tasks)
         for number, loss in enumerate(track(losses, "sensitivity", total=len(pieces))):
             path = folder / str(number)

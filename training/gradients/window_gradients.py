@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import platform
 from collections.abc import Mapping
 from functools import lru_cache
 from pathlib import Path
@@ -10,9 +9,10 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from intaglio.bundle.bundle import MODEL, Bundle
+from intaglio.bundle.bundle import Bundle
 from intaglio.bundle.model_file import load
-from intaglio.errors import BundleError, GraphError
+from intaglio.errors import GraphError
+from intaglio.executors.shared_files import SharedBundle
 from intaglio.extras import load as load_library
 from intaglio.runtime.engines.engine import Array
 from intaglio.sensitivity_file import Observed, SensitivityWriter
@@ -52,21 +52,16 @@ def add_gradients(network: DecoderNetwork, piece: Mapping[str, Array], count: in
     return network.gradients(feeds, loss, take)
 
 
-def write_gradients(bundle: Path, digest: str, piece: Mapping[str, Array], observed: Observed, output: Path) -> float:
+def write_gradients(bundle: SharedBundle, piece: Mapping[str, Array], observed: Observed, output: Path) -> float:
     """Write the squared gradients of one of the pieces that were `observed` to the file `output`; return the loss.
 
-    `digest`: the SHA-256 of the graph of `bundle`. Raises `BundleError` if this machine has no such bundle.
+    Raises `BundleError` if this machine has no such bundle.
     """
-    network = _network(bundle, digest)
+    network = _network(bundle)
     with torch_threads(1), SensitivityWriter.create(output, network.shapes, observed) as writer:
         return add_gradients(network, piece, observed.samples, writer)
 
 
 @lru_cache(maxsize=1)
-def _network(bundle: Path, digest: str) -> DecoderNetwork:
-    opened = Bundle.open(bundle)
-    if opened.manifest.files[MODEL].sha256 != digest:
-        raise BundleError(
-            f"bundle {bundle}: on {platform.node()} it is another one. Use storage that all machines share."
-        )
-    return open_network(opened)
+def _network(bundle: SharedBundle) -> DecoderNetwork:
+    return open_network(bundle.open())

@@ -211,7 +211,7 @@ def compare(
     bounds: Bounds,
     names: Collection[str] | None = None,
     masked_below: float = -np.inf,
-    measure: Measure | None = None,
+    measure: Measure[Any] | None = None,
 ) -> Comparison:
     """Run both runners on every batch of `feeds` and compare their outputs; see `CompareOutputs`.
 
@@ -220,8 +220,19 @@ def compare(
     Raises `UsageError` if they have no common output, `EngineError` for inputs that do not fit one of them.
     """
     batches = iter(feeds)
-    seen = None if measure is None else lambda found, wanted: measure.take(next(batches), dict(found), dict(wanted))
-    function = CompareOutputs(bounds, names, masked_below, seen)
+
+    def take(found: Mapping[str, Array], wanted: Mapping[str, Array]) -> None:
+        if measure is not None:
+            measure.add(measure.part(next(batches), dict(found), dict(wanted)))
+
+    function = CompareOutputs(bounds, names, masked_below, take)
+    return combined(compared_batches(actual, expected, feeds, function), actual.name, expected.name)
+
+
+def compared_batches(
+    actual: Runner, expected: Runner, feeds: Sequence[Mapping[str, Array]], function: CompareOutputs
+) -> list[dict[str, Compared]]:
+    """Run both runners on every batch of `feeds`; return what `function` returns for each."""
     with _quiet():
         stream = Comparator.run([actual, expected], data_loader=_batches(feeds), streaming=True)
         try:
@@ -229,9 +240,13 @@ def compare(
         except PolygraphyException as error:
             reason = one_line(error)
             raise EngineError(f"{actual.name} and {expected.name} cannot run on the same inputs: {reason}") from error
-    iterations: list[dict[str, Compared]] = results[0][actual.name, expected.name]
+    return results[0][actual.name, expected.name]  # type: ignore[no-any-return]
+
+
+def combined(iterations: Sequence[Mapping[str, Compared]], actual: str, expected: str) -> Comparison:
+    """Add up the comparisons of all batches, of the runners with these names; see `compare`."""
     if not iterations[0]:
-        raise UsageError(f"{actual.name} and {expected.name} have no common output. Compare bundles of the same task.")
+        raise UsageError(f"{actual} and {expected} have no common output. Compare bundles of the same task.")
     outputs = {name: reduce(add, (iteration[name] for iteration in iterations)) for name in iterations[0]}
     excess = [max(_excess(compared) for compared in iteration.values()) for iteration in iterations]
     return Comparison(outputs, int(np.argmax(excess)))

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager, nullcontext
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
@@ -59,6 +59,13 @@ class ComparedModel:
         if layers:
             return EngineRunner(lambda: self._exposing(layers), self.name, drop_padding=True)
         return EngineRunner(lambda: open_engine(self.bundle, self.kind), self.name, drop_padding=True)
+
+    def open_runner(self, engines: ExitStack) -> Runner:
+        """As `runner`, with an engine that is open until `engines` closes, however often the runner is activated."""
+        if self.kind in (PYTORCH, REFERENCE):
+            return self.runner()
+        engine = engines.enter_context(open_engine(self.bundle, self.kind))
+        return EngineRunner(lambda: nullcontext(engine), self.name, drop_padding=True)
 
     @cached_property
     def _module(self) -> Any:

@@ -16,13 +16,17 @@ class Answers(Labels):
 
     outputs = ("start_logits", "end_logits")
 
-    def _add(self, feeds: Mapping[str, Array], actual: Mapping[str, Array], expected: Mapping[str, Array]) -> None:
-        """Count texts with the same two tokens, on both sides finite."""
+    def _part(
+        self, feeds: Mapping[str, Array], actual: Mapping[str, Array], expected: Mapping[str, Array]
+    ) -> tuple[int, int]:
+        """The number of texts with the same two tokens, on both sides finite, and of all."""
         rows = [_by_text(feeds, outputs[name]) for name in self.outputs for outputs in (actual, expected)]
+        same = texts = 0
         for start, other_start, end, other_end in zip(*rows, strict=True):
-            same = start.argmax() == other_start.argmax() and end.argmax() == other_end.argmax()
-            self._texts += 1
-            self._same += bool(same and np.isfinite(start).all() and np.isfinite(end).all())
+            equal = start.argmax() == other_start.argmax() and end.argmax() == other_end.argmax()
+            same += bool(equal and np.isfinite(start).all() and np.isfinite(end).all())
+            texts += 1
+        return same, texts
 
 
 def _by_text(feeds: Mapping[str, Array], found: Array) -> list[Array]:

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
+from dataclasses import astuple, dataclass
+from operator import add
 
 import numpy as np
 import numpy.typing as npt
@@ -23,6 +24,9 @@ class Sums:
     against_loss: float = 0.0
     divergence: float = 0.0  # KL(other ‖ this one)
     same_top: int = 0
+
+    def __add__(self, other: Sums) -> Sums:
+        return Sums(*map(add, astuple(self), astuple(other)))
 
     def add(
         self,

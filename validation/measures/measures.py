@@ -13,8 +13,8 @@ Their bounds are in `intaglio.accuracy.default_bounds.QUALITY`.
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Mapping
-from typing import TypeAlias
+from collections.abc import Mapping, Sequence
+from typing import Generic, TypeAlias, TypeVar
 
 import msgspec
 import numpy as np
@@ -26,6 +26,7 @@ from intaglio.validation.measures.distributions import Sums, perplexity_rise
 
 Array: TypeAlias = npt.NDArray[np.generic]
 Vectors: TypeAlias = npt.NDArray[np.float64]
+Part = TypeVar("Part")  # what a batch contributes to a measure; it can be pickled
 
 # Name -> label for people.
 LABELS = {
@@ -60,25 +61,35 @@ class Measured(msgspec.Struct):
         return f"{LABELS[self.name]}: {self.value:.6g}, expected {relation} {self.bound:g}"
 
 
-class Measure(ABC):
-    """Collects the outputs of both models batch by batch. `names` are its results, `outputs` the outputs it reads."""
+class Measure(ABC, Generic[Part]):
+    """Collects what each batch contributes. `names` are its results, `outputs` the outputs it reads."""
 
     names: tuple[str, ...]
     outputs: tuple[str, ...] = ("logits",)
 
     def __init__(self) -> None:
         self._comparable = False
-        self._measured = False
+        self._parts: list[Part] = []
 
-    def take(self, feeds: Mapping[str, Array], actual: Mapping[str, Array], expected: Mapping[str, Array]) -> None:
-        """Add a batch: its inputs, and the outputs of both models without padding."""
+    def part(
+        self, feeds: Mapping[str, Array], actual: Mapping[str, Array], expected: Mapping[str, Array]
+    ) -> tuple[bool, Part | None]:
+        """What `add` needs of a batch: its inputs, and the outputs of both models without padding.
+
+        Whether the outputs can be compared, and what they contribute, if they can and have values.
+        """
         pairs = [(actual.get(name), expected.get(name)) for name in self.outputs]
-        self._comparable = all(
+        comparable = all(
             found is not None and wanted is not None and found.shape == wanted.shape for found, wanted in pairs
         )
-        if self._comparable and all(found.size for found, _ in pairs if found is not None):
-            self._measured = True
-            self._add(feeds, actual, expected)
+        measured = comparable and all(found.size for found, _ in pairs if found is not None)
+        return comparable, self._part(feeds, actual, expected) if measured else None
+
+    def add(self, part: tuple[bool, Part | None]) -> None:
+        """Add the next batch: what `part` returned, in this process or another."""
+        self._comparable, measured = part
+        if measured is not None:
+            self._parts.append(measured)
 
     @property
     def results(self) -> dict[str, float]:
@@ -86,18 +97,18 @@ class Measure(ABC):
 
         Outputs without any value do not differ.
         """
-        if self._comparable and self._measured:
-            return self._results()
+        if self._comparable and self._parts:
+            return self._results(self._parts)
         return {name: float(name in MORE_IS_BETTER) if self._comparable else float("nan") for name in self.names}
 
     @abstractmethod
-    def _add(self, feeds: Mapping[str, Array], actual: Mapping[str, Array], expected: Mapping[str, Array]) -> None: ...
+    def _part(self, feeds: Mapping[str, Array], actual: Mapping[str, Array], expected: Mapping[str, Array]) -> Part: ...
 
     @abstractmethod
-    def _results(self) -> dict[str, float]: ...
+    def _results(self, parts: Sequence[Part]) -> dict[str, float]: ...
 
 
-class Embeddings(Measure):
+class Embeddings(Measure[tuple[Vectors, Vectors]]):
     """Embedding vectors of texts."""
 
     names = ("mean_cosine", "min_cosine", "rank_correlation")
@@ -106,12 +117,13 @@ class Embeddings(Measure):
         """`output` holds one vector per text, or one per token, which are averaged."""
         super().__init__()
         self.outputs = (output,)
-        self._rows: list[tuple[Vectors, Vectors]] = []
 
-    def _add(self, feeds: Mapping[str, Array], actual: Mapping[str, Array], expected: Mapping[str, Array]) -> None:
-        """Keep the vectors."""
-        pair = (self._vectors(feeds, outputs[self.outputs[0]]) for outputs in (actual, expected))
-        self._rows.append((next(pair), next(pair)))
+    def _part(
+        self, feeds: Mapping[str, Array], actual: Mapping[str, Array], expected: Mapping[str, Array]
+    ) -> tuple[Vectors, Vectors]:
+        """The vectors."""
+        (output,) = self.outputs
+        return self._vectors(feeds, actual[output]), self._vectors(feeds, expected[output])
 
     def _vectors(self, feeds: Mapping[str, Array], found: Array) -> Vectors:
         """[texts, width]: the mean over the tokens of each text, which are consecutive rows without padding."""
@@ -124,9 +136,9 @@ class Embeddings(Measure):
         lengths = np.count_nonzero(feeds[MASK], axis=1)
         return np.stack([part.mean(axis=0) for part in np.split(vectors, np.cumsum(lengths)[:-1])])
 
-    def _results(self) -> dict[str, float]:
+    def _results(self, parts: Sequence[tuple[Vectors, Vectors]]) -> dict[str, float]:
         """See the base class; the rank correlation needs three texts and is 1 for fewer."""
-        actual, expected = (unit(np.concatenate(rows)) for rows in zip(*self._rows, strict=True))
+        actual, expected = (unit(np.concatenate(rows)) for rows in zip(*parts, strict=True))
         cosines = (actual * expected).sum(axis=1)
         pairs = np.triu_indices(len(actual), 1)
         order = rank_correlation((actual @ actual.T)[pairs], (expected @ expected.T)[pairs])
@@ -137,36 +149,36 @@ class Embeddings(Measure):
         }
 
 
-class Vectorwise(Measure):
+class Vectorwise(Measure[list[Vectors]]):
     """All outputs of a model with an unknown task: the vectors along the last axes."""
 
     names = ("mean_cosine", "min_cosine")
     outputs = ()
 
-    def __init__(self) -> None:
-        super().__init__()
-        self._cosines: list[Vectors] = []
-
-    def _add(self, feeds: Mapping[str, Array], actual: Mapping[str, Array], expected: Mapping[str, Array]) -> None:
-        """Keep the cosines of the floating-point outputs that both have with the same shape."""
+    def _part(
+        self, feeds: Mapping[str, Array], actual: Mapping[str, Array], expected: Mapping[str, Array]
+    ) -> list[Vectors]:
+        """The cosines of the floating-point outputs that both have with the same shape."""
+        cosines = []
         for name, found in actual.items():
             wanted = expected.get(name)
             if wanted is None or wanted.shape != found.shape or not np.issubdtype(found.dtype, np.floating):
                 continue
             if not found.size:
-                self._cosines.append(np.ones(1))  # nothing differs
+                cosines.append(np.ones(1))  # nothing differs
                 continue
             width = found.shape[-1] if found.ndim else 1
             left, right = (each.astype(np.float64).reshape(-1, width) for each in (found, wanted))
-            self._cosines.append((unit(left) * unit(right)).sum(axis=1))
+            cosines.append((unit(left) * unit(right)).sum(axis=1))
+        return cosines
 
-    def _results(self) -> dict[str, float]:
+    def _results(self, parts: Sequence[list[Vectors]]) -> dict[str, float]:
         """See the base class; NaN if there was nothing to compare."""
-        cosines = np.concatenate(self._cosines) if self._cosines else np.array([np.nan])
+        cosines = np.concatenate([each for part in parts for each in part] or [np.array([np.nan])])
         return {"mean_cosine": min(float(cosines.mean()), 1.0), "min_cosine": min(float(cosines.min()), 1.0)}
 
 
-class Labels(Measure):
+class Labels(Measure[tuple[int, int]]):
     """A classifier's decisions: one class, or several classes at once (`activation` "sigmoid")."""
 
     names = ("label_agreement",)
@@ -174,64 +186,64 @@ class Labels(Measure):
     def __init__(self, activation: str = "softmax"):
         super().__init__()
         self._several = activation == "sigmoid"
-        self._texts = self._same = 0
 
-    def _add(self, feeds: Mapping[str, Array], actual: Mapping[str, Array], expected: Mapping[str, Array]) -> None:
-        """Count texts whose labels are all equal; a probability of one half is a logit of 0."""
+    def _part(
+        self, feeds: Mapping[str, Array], actual: Mapping[str, Array], expected: Mapping[str, Array]
+    ) -> tuple[int, int]:
+        """The number of texts whose labels are all equal, and of all; a probability of one half is a logit of 0."""
         found, wanted = floats(actual["logits"]), floats(expected["logits"])
         if self._several:
             same = ((found > 0) == (wanted > 0)).all(axis=-1)
         else:
             same = found.argmax(axis=-1) == wanted.argmax(axis=-1)
-        self._texts += same.size
-        self._same += int(np.count_nonzero(same & np.isfinite(found).all(axis=-1)))
+        return int(np.count_nonzero(same & np.isfinite(found).all(axis=-1))), same.size
 
-    def _results(self) -> dict[str, float]:
+    def _results(self, parts: Sequence[tuple[int, int]]) -> dict[str, float]:
         """The fraction of these texts."""
-        return {"label_agreement": self._same / self._texts}
+        same, texts = map(sum, zip(*parts, strict=True))
+        return {"label_agreement": same / texts}
 
 
-class Scores(Measure):
+class Scores(Measure[tuple[Vectors, Vectors]]):
     """A regression's scores."""
 
     names: tuple[str, ...] = ("score_error",)
 
-    def __init__(self) -> None:
-        super().__init__()
-        self._rows: list[tuple[Vectors, Vectors]] = []
+    def _part(
+        self, feeds: Mapping[str, Array], actual: Mapping[str, Array], expected: Mapping[str, Array]
+    ) -> tuple[Vectors, Vectors]:
+        """The scores."""
+        return actual["logits"].astype(np.float64), expected["logits"].astype(np.float64)
 
-    def _add(self, feeds: Mapping[str, Array], actual: Mapping[str, Array], expected: Mapping[str, Array]) -> None:
-        """Keep the scores."""
-        self._rows.append((actual["logits"].astype(np.float64), expected["logits"].astype(np.float64)))
-
-    def _results(self) -> dict[str, float]:
+    def _results(self, parts: Sequence[tuple[Vectors, Vectors]]) -> dict[str, float]:
         """The error in units of the standard deviation of the expected scores over the texts."""
-        actual, expected = (np.concatenate(rows) for rows in zip(*self._rows, strict=True))
+        actual, expected = (np.concatenate(rows) for rows in zip(*parts, strict=True))
         error, spread = float(np.abs(actual - expected).mean()), float(expected.std(axis=0).mean())
         return {"score_error": error / spread if spread else (0.0 if error == 0 else float("inf"))}
 
 
-class Distributions(Measure):
+class Distributions(Measure[Sums]):
     """Distributions over a vocabulary, of the token at each position or (`continues`) of the next one."""
 
     def __init__(self, continues: bool):
         super().__init__()
         self.names = ("kl_divergence", *(("perplexity_rise",) if continues else ()), "same_top")
         self._continues = continues
-        self._sums = Sums()
 
-    def _add(self, feeds: Mapping[str, Array], actual: Mapping[str, Array], expected: Mapping[str, Array]) -> None:
+    def _part(self, feeds: Mapping[str, Array], actual: Mapping[str, Array], expected: Mapping[str, Array]) -> Sums:
         """Score every token; the last one of a decoder's sequence has no target."""
         found, wanted, targets = actual["logits"], expected["logits"], None
         if self._continues:
             ids = np.asarray(feeds["input_ids"], np.int64)
             found, wanted, targets = found[:, :-1], wanted[:, :-1], ids[:, 1:].reshape(-1)
         width = found.shape[-1]
-        self._sums.add(floats(found).reshape(-1, width), floats(wanted).reshape(-1, width), targets)
+        sums = Sums()
+        sums.add(floats(found).reshape(-1, width), floats(wanted).reshape(-1, width), targets)
+        return sums
 
-    def _results(self) -> dict[str, float]:
+    def _results(self, parts: Sequence[Sums]) -> dict[str, float]:
         """See `LABELS`."""
-        sums = self._sums
+        sums = sum(parts, Sums())
         return distribution_results(
             sums.kl_divergence,
             sums.same_top / sums.tokens,

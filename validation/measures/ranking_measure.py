@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Sequence
 
 import numpy as np
 
-from intaglio.runtime.engines.engine import Array
-from intaglio.validation.measures.measures import Scores, rank_correlation
+from intaglio.validation.measures.measures import Scores, Vectors, rank_correlation
 
 
 class Rankings(Scores):
@@ -15,20 +14,12 @@ class Rankings(Scores):
 
     names = ("score_error", "rank_correlation")
 
-    def __init__(self) -> None:
-        super().__init__()
-        self._orders: list[float] = []
-        self._weights: list[int] = []
+    def _results(self, parts: Sequence[tuple[Vectors, Vectors]]) -> dict[str, float]:
+        """The scores' error, and Spearman's correlation, the mean over documents; 1 if no query has several.
 
-    def _add(self, feeds: Mapping[str, Array], actual: Mapping[str, Array], expected: Mapping[str, Array]) -> None:
-        """Keep the scores, and compare their order; that of one document, and that of a NaN, does not exist."""
-        super()._add(feeds, actual, expected)
-        found, wanted = (outputs["logits"].astype(np.float64).reshape(-1) for outputs in (actual, expected))
-        if len(found) > 1:
-            self._orders.append(rank_correlation(found, wanted) if np.isfinite(found).all() else float("nan"))
-            self._weights.append(len(found))
-
-    def _results(self) -> dict[str, float]:
-        """The scores' error, and Spearman's correlation, the mean over documents; 1 if no query has several."""
-        order = float(np.average(self._orders, weights=self._weights)) if self._orders else 1.0
-        return super()._results() | {"rank_correlation": order}
+        The order of one document, and that of a NaN, does not exist.
+        """
+        several = [tuple(scores.reshape(-1) for scores in part) for part in parts if part[0].size > 1]
+        orders = [rank_correlation(*each) if np.isfinite(each[0]).all() else float("nan") for each in several]
+        order = float(np.average(orders, weights=[len(found) for found, _ in several])) if orders else 1.0
+        return super()._results(parts) | {"rank_correlation": order}

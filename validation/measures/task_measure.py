@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 from intaglio.bundle.bundle import Manifest
 from intaglio.validation.measures.answer_measure import Answers
 from intaglio.validation.measures.measures import Distributions, Embeddings, Labels, Measure, Scores, Vectorwise
@@ -9,7 +11,7 @@ from intaglio.validation.measures.ranking_measure import Rankings
 from intaglio.validation.measures.transcript_measure import Transcripts
 
 
-def measure_for(manifest: Manifest) -> Measure:
+def measure_for(manifest: Manifest) -> Measure[Any]:
     """The measure of a bundle's task, by its task and its outputs."""
     outputs = {spec.name for spec in manifest.outputs}
     match manifest.task:

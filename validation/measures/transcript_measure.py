@@ -10,7 +10,7 @@ import numpy.typing as npt
 from intaglio.validation.measures.measures import Array, Measure, floats
 
 
-class Transcripts(Measure):
+class Transcripts(Measure[tuple[int, int, int, int]]):
     """The transcripts of a speech recogniser, by greedy decoding.
 
     A token that is recognised one frame later changes the distributions of two frames, but not the transcript.
@@ -22,28 +22,33 @@ class Transcripts(Measure):
     def __init__(self, blank: int):
         super().__init__()
         self._blank = blank
-        self._edits = self._tokens = self._frames = self._same = 0
 
-    def _add(self, feeds: Mapping[str, Array], actual: Mapping[str, Array], expected: Mapping[str, Array]) -> None:
-        """Count the tokens that differ in each recording, whose frames are consecutive rows without padding."""
+    def _part(
+        self, feeds: Mapping[str, Array], actual: Mapping[str, Array], expected: Mapping[str, Array]
+    ) -> tuple[int, int, int, int]:
+        """The edits and tokens of the recordings, their equal frames and all.
+
+        The frames of a recording are consecutive rows without padding.
+        """
         found, wanted = (floats(each["log_probs"]).argmax(axis=-1).reshape(-1) for each in (actual, expected))
         broken = np.isnan(floats(actual["log_probs"])).any(axis=-1).reshape(-1)
-        self._frames += wanted.size
-        self._same += int(np.count_nonzero((found == wanted) & ~broken))
+        differing = tokens = 0
         ends = np.cumsum(expected["output_lengths"].astype(np.int64))[:-1]
         for ours, theirs in zip(np.split(found, ends), np.split(wanted, ends), strict=True):
             hypothesis, reference = (self._collapsed(each) for each in (ours, theirs))
-            self._edits += edits(hypothesis, reference)
-            self._tokens += len(reference)
+            differing += edits(hypothesis, reference)
+            tokens += len(reference)
+        return differing, tokens, int(np.count_nonzero((found == wanted) & ~broken)), wanted.size
 
     def _collapsed(self, best: npt.NDArray[np.int64]) -> list[int]:
         """The tokens of the best one in each frame: repetitions are one, and blanks none."""
         begins = np.append(True, best[1:] != best[:-1])[: len(best)]
         return [token for token in best[begins].tolist() if token != self._blank]
 
-    def _results(self) -> dict[str, float]:
+    def _results(self, parts: Sequence[tuple[int, int, int, int]]) -> dict[str, float]:
         """See `LABELS`; without any token, an edit counts as one of one."""
-        return {"token_errors": self._edits / max(self._tokens, 1), "same_top": self._same / max(self._frames, 1)}
+        differing, tokens, same, frames = map(sum, zip(*parts, strict=True))
+        return {"token_errors": differing / max(tokens, 1), "same_top": same / max(frames, 1)}
 
 
 def edits(found: Sequence[int], wanted: Sequence[int]) -> int:

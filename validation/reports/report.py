@@ -132,7 +132,7 @@ def _word_errors(report: Report) -> Markup:
             page.cell(f"{side.wer:.2f} %", "number"),
             *(page.cell(str(count), "number") for count in (side.substitutions, side.deletions, side.insertions)),
             page.cell(f"{side.cer:.2f} %", "number"),
-            page.cell(f"{side.real_time_factor:.4f}", "number"),
+            page.cell("–" if side.real_time_factor is None else f"{side.real_time_factor:.4f}", "number"),
         ]
         for name, side in sides.items()
     ]

@@ -8,37 +8,38 @@ pair, given its source.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import NamedTuple
 
 import msgspec
-import numpy as np
-import numpy.typing as npt
 
 from intaglio.bundle.bundle import Bundle, Encoder
-from intaglio.display.progress import step, track
+from intaglio.display.progress import track
 from intaglio.errors import UsageError
+from intaglio.executors.executor import INLINE, Executor
 from intaglio.files.input_files import read_text
 from intaglio.runtime.generation.generate import TextGenerator
 from intaglio.runtime.generation.requests.prompts import Example, read_examples
-from intaglio.runtime.sessions.decoder import DecoderSession
-from intaglio.runtime.sessions.encoder_decoder import EncoderDecoderSession, open_session
 from intaglio.runtime.sessions.step import decoder_of
 from intaglio.runtime.text.tokenizer import check_words, read_backend
 from intaglio.samples.sentences import sentences
 from intaglio.validation.measures.distributions import Sums, perplexity_rise
 from intaglio.validation.measures.measures import Distributions, distribution_results
-
-Logits = npt.NDArray[np.float32]
+from intaglio.validation.scores.window_scores import (
+    WindowTokens,
+    limit_in_worker,
+    open_sessions,
+    score,
+    score_in_worker,
+    shared_models,
+    windows,
+)
 
 OPTION = "--perplexity"
 SCORED = Distributions(continues=True).names  # the measures of two models on a text
 CONTEXT = 1024  # tokens of a window, or the model's limit
 MIN_TOKENS = 16  # of a text; the perplexity of fewer is meaningless
-PIECE_TOKENS = 512  # per step
-PIECE_BYTES = 64 << 20  # of the logits of one piece, of each model
 WRITTEN_TEXTS = 24  # generated sequences to score an encoder-decoder on without a file
 WRITTEN_TOKENS = 48  # maximum of each
 
@@ -72,13 +73,13 @@ class Text(NamedTuple):
     source: list[int] | None = None
 
 
-@dataclass(frozen=True)
-class Window:
-    """Tokens [start, stop) of a text; those from `first` on are scored."""
+class Plan(NamedTuple):
+    """The windows of the texts."""
 
-    start: int
-    first: int
-    stop: int
+    text_tokens: int
+    context: int | None  # tokens of a window; None for pairs
+    stride: int | None
+    windows: list[WindowTokens]
 
 
 def perplexity(
@@ -89,6 +90,7 @@ def perplexity(
     context: int | None = None,
     stride: int | None = None,
     cache_bits: int | None = None,
+    executor: Executor = INLINE,
 ) -> Perplexity:
     """The perplexity of the model in `bundle`, run on `target`, on the file `text`.
 
@@ -97,8 +99,9 @@ def perplexity(
     `against`: the model to compare distributions with, such as the one it was compressed from, run on "ort-cpu".
     `context`: tokens of a window, by default 1024 or the model's limit; `stride`: the distance between windows in
     tokens, by default half the context. `cache_bits`: of the model's cached keys and values, 8 or 4, by default as its
-    graph has them. Raises `UsageError` for a text that is too short, for windows that are too long
-    for the model, and for two models with different tokens; `BundleError` for a model that does not generate.
+    graph has them. `executor` scores the windows, with both models open in each worker; the sums are added in the order
+    of the windows. Raises `UsageError` for a text that is too short, for windows that are too long for the model, and
+    for two models with different tokens; `BundleError` for a model that does not generate.
     """
     kinds = {
         (each.manifest.encoder is None, (each.manifest.decoder or decoder_of(each)).vocab_size)
@@ -119,15 +122,15 @@ def perplexity(
             f"--against {against.path}: has other tokens than {bundle.path}, so their distributions cannot be "
             "compared. Give the bundle that this one was made from."
         )
-    with step("opening the model"):
-        model = open_session(bundle, target, cache_bits=cache_bits)
-    with model:
-        if against is None:
-            return _measure(model, None, texts, context, stride)
-        with step("opening the other model"):
-            other = open_session(against)
-        with other:
-            return _measure(model, other, texts, context, stride)
+    if executor is INLINE:
+        with open_sessions(bundle, against, target, cache_bits) as sessions:
+            plan = _plan(texts, sessions.limit, context, stride)
+            return _result(plan, (score(sessions, window) for window in plan.windows), against is not None)
+    models = shared_models(bundle, against, target, cache_bits)
+    (limit,) = executor.map(limit_in_worker, [(models,)])
+    plan = _plan(texts, limit, context, stride)
+    scores = executor.map(score_in_worker, ((models, window) for window in plan.windows))
+    return _result(plan, scores, against is not None)
 
 
 def _texts(bundle: Bundle, path: Path) -> list[Text]:
@@ -183,21 +186,8 @@ def _reference(example: Example, path: Path) -> str:
     return example.reference
 
 
-def windows(tokens: int, context: int, stride: int) -> Iterator[Window]:
-    """The windows of a text of `tokens` tokens; together they score each token but the first once."""
-    scored = 1
-    for start in range(0, tokens, stride):
-        stop = min(start + context, tokens)
-        yield Window(start, scored, stop)
-        scored = stop
-        if stop == tokens:
-            return
-
-
-def _measure(
-    model: DecoderSession, other: DecoderSession | None, texts: Sequence[Text], context: int | None, stride: int | None
-) -> Perplexity:
-    limit = min(session.limit for session in (model, other) if session)
+def _plan(texts: Sequence[Text], limit: int, context: int | None, stride: int | None) -> Plan:
+    """The windows to score, of at most `limit` tokens. Raises `UsageError` for a context or stride out of range."""
     pairs = texts[0].source is not None
     if pairs and (context is not None or stride is not None):
         raise UsageError(
@@ -211,47 +201,29 @@ def _measure(
     if not 1 <= stride < context:
         raise UsageError(f"stride {stride}: expected 1 to {context - 1}, less than the context of {context} tokens.")
     several = [(text, window) for text in texts for window in windows(len(text.tokens), context, stride)]
-    sums = Sums()
-    for text, window in track(several, "perplexity", len(several)):
-        for session in (model, other):
-            if session:
-                _begin(session, text)
-        _score(model, other, np.array(text.tokens[window.start : window.stop]), window.first - window.start, sums)
-    return Perplexity(
-        perplexity=sums.perplexity,
-        tokens=sums.tokens,
+    slots = max(window.stop - window.start for _, window in several)
+    return Plan(
         text_tokens=sum(len(text.tokens) for text in texts),
         context=None if pairs else context,
         stride=None if pairs else stride,
-        windows=len(several),
-        kl_divergence=sums.kl_divergence if other else None,
-        against_perplexity=sums.against_perplexity if other else None,
-        same_top=sums.same_top / sums.tokens if other else None,
+        windows=[
+            WindowTokens(text.tokens[window.start : window.stop], window.first - window.start, text.source, slots)
+            for text, window in several
+        ],
     )
 
 
-def _begin(session: DecoderSession, text: Text) -> None:
-    """Reset `session` to the source of the text, if it has one, and no tokens."""
-    if isinstance(session, EncoderDecoderSession) and text.source is not None:
-        session.encode([text.source])
-    else:
-        session.rollback(0)
-
-
-def _score(
-    model: DecoderSession, other: DecoderSession | None, tokens: npt.NDArray[np.int64], first: int, sums: Sums
-) -> None:
-    """Score the tokens of a window from `first` on; the logits of the token before predict it."""
-    size = max(1, min(PIECE_TOKENS, PIECE_BYTES // (4 * model.decoder.vocab_size)))
-    last = len(tokens) - 1  # the last token, which has no target
-    for start in range(0, last, size):
-        stop = min(start + size, last)
-        wanted = np.arange(max(first - 1, start), stop)
-        indices = (wanted if len(wanted) else np.array([stop - 1])) - start
-        logits, against = (
-            session.step(tokens[None, start:stop], logit_indices=indices[None])[0] if session else None
-            for session in (model, other)
-        )
-        if len(wanted):
-            assert logits is not None
-            sums.add(logits, against, tokens[wanted + 1])
+def _result(plan: Plan, scores: Iterable[Sums], compared: bool) -> Perplexity:
+    """Add the scores of the windows, in order; `compared`: with those of another model."""
+    sums = sum(track(scores, "perplexity", len(plan.windows)), Sums())
+    return Perplexity(
+        perplexity=sums.perplexity,
+        tokens=sums.tokens,
+        text_tokens=plan.text_tokens,
+        context=plan.context,
+        stride=plan.stride,
+        windows=len(plan.windows),
+        kl_divergence=sums.kl_divergence if compared else None,
+        against_perplexity=sums.against_perplexity if compared else None,
+        same_top=sums.same_top / sums.tokens if compared else None,
+    )

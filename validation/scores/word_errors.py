@@ -10,19 +10,25 @@ from __future__ import annotations
 import re
 import time
 import unicodedata
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import replace
 from pathlib import Path
+from typing import NamedTuple
 
 import msgspec
 
 from intaglio.bundle.bundle import Bundle
 from intaglio.display.progress import step, track
 from intaglio.errors import UsageError
+from intaglio.executors.executor import INLINE, Executor
+from intaglio.executors.kept import kept
+from intaglio.executors.shared_files import SharedBundle, SharedPath
 from intaglio.extras import load
 from intaglio.runtime.speech.audio_file import AudioFile
 from intaglio.runtime.speech.recognizer import SpeechOptions
 from intaglio.runtime.speech.recording_list import LISTS, Listed, recordings_of
-from intaglio.runtime.speech.recordings.opening import open_recognizer
+from intaglio.runtime.speech.recordings.opening import Recognizer, open_recognizer
 from intaglio.runtime.speech.transcript import real_time_factor
 from intaglio.targets import DEFAULT
 from intaglio.validation.comparison.compared_models import BASELINE
@@ -52,7 +58,7 @@ class Recognised(msgspec.Struct):
     substitutions: int  # words
     deletions: int
     insertions: int
-    real_time_factor: float  # seconds of work per second of audio
+    real_time_factor: float | None  # seconds of work per second of audio; None for work that was divided
     worst: list[RecordingErrors]  # with the most errors, at most `WORST`
 
 
@@ -90,12 +96,13 @@ def word_errors(
     against: Bundle | None = None,
     target: str = DEFAULT,
     speech: SpeechOptions | None = None,
+    executor: Executor = INLINE,
 ) -> WordErrors:
     """Transcribe the recordings of the list at `path` with `bundle` on `target`, and with `against` on "ort-cpu".
 
-    The list is a .tsv or .jsonl file, see `recording_list`. Both models decode by `speech`, by default greedily. Raises
-    `UsageError` for a list without texts, for recordings that cannot be read, and for a bundle that takes none;
-    `MissingExtraError`.
+    The list is a .tsv or .jsonl file, see `recording_list`. Both models decode by `speech`, by default greedily.
+    `executor` transcribes the recordings, with one model at a time. Raises `UsageError` for a list without texts, for
+    recordings that cannot be read, and for a bundle that takes none; `MissingExtraError`.
     """
     load("jiwer")  # before the work
     listed = _listed(path)
@@ -103,10 +110,10 @@ def word_errors(
     words = sum(len(text.split()) for text in texts)
     if not words:
         raise UsageError(f"{OPTION} {path}: its texts have no words. Write the transcript after each recording.")
-    actual, seconds = _recognised(bundle, target, speech, listed, texts)
+    actual, seconds = _recognised(bundle, target, speech, listed, texts, executor)
     expected = None
     if against is not None:
-        expected, _ = _recognised(against, BASELINE, speech, listed, texts)
+        expected, _ = _recognised(against, BASELINE, speech, listed, texts, executor)
     return WordErrors(len(listed), round(seconds, 3), words, sum(map(len, texts)), actual, expected)
 
 
@@ -123,23 +130,63 @@ def _listed(path: Path) -> list[Listed]:
 
 
 def _recognised(
-    bundle: Bundle, target: str, speech: SpeechOptions | None, listed: Sequence[Listed], texts: Sequence[str]
+    bundle: Bundle,
+    target: str,
+    speech: SpeechOptions | None,
+    listed: Sequence[Listed],
+    texts: Sequence[str],
+    executor: Executor,
 ) -> tuple[Recognised, float]:
     """The errors of one model, and the seconds of audio."""
-    with step("opening the model"):
-        recogniser = open_recognizer(bundle, target, options=speech)
-    found: list[str] = []
-    seconds, began = 0.0, time.perf_counter()
-    with recogniser:
-        for each in track(listed, f"transcribing with {bundle.path.name}", len(listed)):
-            with AudioFile(each.path, recogniser.sample_rate, recogniser.max_seconds) as file:
-                transcript = recogniser.transcribe_samples(file.blocks())
-            found.append(normalised(transcript.text))
-            seconds += transcript.seconds
-    return _errors(listed, texts, found, real_time_factor(time.perf_counter() - began, seconds)), seconds
+    speech, doing, work = speech or SpeechOptions(), f"transcribing with {bundle.path.name}", None
+    if executor is INLINE:
+        with step("opening the model"):
+            recogniser = open_recognizer(bundle, target, options=speech)
+        with recogniser:
+            began = time.perf_counter()
+            hypotheses = [_transcribed(recogniser, each.path) for each in track(listed, doing, len(listed))]
+            work = time.perf_counter() - began
+    else:
+        model = None if speech.language_model is None else SharedPath.of(speech.language_model)
+        shared = SharedBundle.of(bundle), target, replace(speech, language_model=None), model
+        tasks = ((*shared, SharedPath.of(each.path)) for each in listed)
+        hypotheses = [*track(executor.map(transcribe_in_worker, tasks), doing, len(listed))]
+    seconds = sum((each.seconds for each in hypotheses), 0.0)
+    factor = None if work is None else real_time_factor(work, seconds)
+    return _errors(listed, texts, [each.text for each in hypotheses], factor), seconds
 
 
-def _errors(listed: Sequence[Listed], texts: Sequence[str], found: Sequence[str], factor: float) -> Recognised:
+class Hypothesis(NamedTuple):
+    """What was recognised in a recording."""
+
+    text: str  # normalised
+    seconds: float
+
+
+def _transcribed(recogniser: Recognizer, path: Path) -> Hypothesis:
+    with AudioFile(path, recogniser.sample_rate, recogniser.max_seconds) as file:
+        transcript = recogniser.transcribe_samples(file.blocks())
+    return Hypothesis(normalised(transcript.text), transcript.seconds)
+
+
+def transcribe_in_worker(
+    bundle: SharedBundle, target: str, speech: SpeechOptions, model: SharedPath | None, recording: SharedPath
+) -> Hypothesis:
+    """Transcribe `recording` by the recogniser of a worker, which stays open; `model`: the language model's file."""
+    return _transcribed(kept(_open_shared, bundle, target, speech, model), recording.here())
+
+
+@contextmanager
+def _open_shared(
+    bundle: SharedBundle, target: str, speech: SpeechOptions, model: SharedPath | None
+) -> Iterator[Recognizer]:
+    if model is not None:
+        speech = replace(speech, language_model=model.here())
+    with open_recognizer(bundle.open(), target, options=speech) as recogniser:
+        yield recogniser
+
+
+def _errors(listed: Sequence[Listed], texts: Sequence[str], found: Sequence[str], factor: float | None) -> Recognised:
     jiwer = load("jiwer")
     substitutions = deletions = insertions = characters = 0
     recordings = []
@@ -160,6 +207,6 @@ def _errors(listed: Sequence[Listed], texts: Sequence[str], found: Sequence[str]
         substitutions=substitutions,
         deletions=deletions,
         insertions=insertions,
-        real_time_factor=round(factor, 5),
+        real_time_factor=None if factor is None else round(factor, 5),
         worst=[each for each in recordings[:WORST] if each.errors],
     )

@@ -18,6 +18,12 @@ import msgspec
 from intaglio.bundle.bundle import Bundle
 from intaglio.display.progress import step, track
 from intaglio.errors import UsageError
+from intaglio.executors.executor import INLINE, Executor
+from intaglio.executors.kept import kept
+from intaglio.executors.opening import check_target
+from intaglio.executors.opening import opened as opened_executor
+from intaglio.executors.shared_files import SharedBundle
+from intaglio.processes.threads import limited, usable_threads
 from intaglio.runtime.generation.generate import TextGenerator
 from intaglio.runtime.generation.requests.prompts import Example, read_examples
 from intaglio.runtime.generation.scheduling.generated import Generated
@@ -28,6 +34,7 @@ from intaglio.validation.roofline.decoding_work import DecodingWork, decoding_wo
 
 FALLBACKS = (0.3, 0.5, 0.7, 0.8, 0.9)  # around those of appendix C.1: 0.5 to 0.9 for translation, 0.2 to 0.6 else
 ROLLBACKS = (1.0, 2.0, 3.0, 5.0, 10.0)  # 1 to 10, and 2 to 6
+TIMED = 16  # texts whose time is measured where workers generate the others
 METRICS = ("bleu", "rouge_1", "rouge_2", "rouge_l")
 
 
@@ -38,7 +45,7 @@ class Setting(msgspec.Struct):
     fallback: float | None
     rollback: float | None
     quality: TextQuality
-    seconds: float  # per text, mean
+    seconds: float  # per text, mean of the timed ones
     speedup: float  # over the plain large model
     small_calls: float  # per generated token
     large_calls: float
@@ -53,6 +60,7 @@ class TunedDecoding(msgspec.Struct):
     bundle: str
     draft: str | None  # None: the bundle's own early exit
     texts: int
+    timed: int  # of them, the first ones: those whose times were measured
     metric: str
     reference: str  # "the file", or "the large model" if the file has no references
     loss: float  # maximum quality drop that was asked for, in points
@@ -65,6 +73,10 @@ class TunedDecoding(msgspec.Struct):
 class _Tried:
     strategy: Strategy
     results: list[Generated] = field(default_factory=list)
+
+    def seconds(self, timed: int) -> float:
+        """The time for the first `timed` texts."""
+        return sum(result.seconds for result in self.results[:timed])
 
 
 def tune_decoding(
@@ -80,14 +92,19 @@ def tune_decoding(
     max_samples: int | None = None,
     target: str = DEFAULT,
     threads: int | None = None,
+    executor: str | Executor = INLINE.name,
 ) -> TunedDecoding:
     """Generate for `data` with every pair of thresholds; pick the fastest that loses at most `max_quality_drop`.
 
     `draft`: the smaller decoder; None: the early exit of `bundle` itself. `data`: JSON lines with "prompt" and
     "reference", of which the first `max_samples` are used; without references the large model's own texts are the
     references. `max_quality_drop`: maximum drop of `metric` against the plain large model, in points, 0 to 100. All
-    settings take turns on each text, so that changes in the machine's load affect them alike. Raises `UsageError` for a
-    file without prompts and for thresholds out of range.
+    settings take turns on each text, so that changes in the machine's load affect them alike.
+
+    `executor`: where texts are generated, an open one or the name of one, as in `intaglio.compress`. Processes beside
+    each other, and other machines, would change the times. So the first `TIMED` texts are generated and timed in this
+    process, while no worker runs, and the others by workers, on "ort-cpu": quality, calls and work are the same with
+    each executor. Raises `UsageError` for a file without prompts and for thresholds out of range.
     """
     if metric not in METRICS:
         raise UsageError(f"metric {metric!r}: expected one of {', '.join(METRICS)}.")
@@ -98,41 +115,44 @@ def tune_decoding(
     if not fallbacks or not rollbacks:
         raise UsageError("no thresholds to try. Give at least one fallback and one rollback threshold.")
     examples = read_examples(Path(data), "--data")[:max_samples]
+    check_target(executor, target)
+    with limited(threads):
+        workers = opened_executor(executor)
+    here = examples if executor in (INLINE, INLINE.name) else examples[:TIMED]
     thresholds = list(itertools.product(fallbacks, rollbacks))
     tried = [_Tried(Plain()), _Tried(Speculative())]
     tried += [_Tried(BigLittleDecoder(fallback, rollback, max_draft)) for fallback, rollback in thresholds]
     with step("opening the models"):
         opened, opened_draft = Bundle.open(bundle), Bundle.open(draft) if draft else None
-        generator = TextGenerator(
-            opened,
-            strategy="bild",
-            draft=opened_draft,
-            early_exit=draft is None,
-            max_draft=max_draft,
-            max_new_tokens=max_new_tokens,
-            target=target,
-            threads=threads,
-        )
+        generator = _open(opened, opened_draft, max_draft, max_new_tokens, target, threads)
     with generator:
-        generator.reuse_prefix = False  # every way is to read the prompt itself
         generator.check((example.prompt for example in examples), lambda number: f"--data {data}, text {number}")
         for each in tried:
             generator.method = each.strategy
             generator.write(examples[0].prompt).whole()  # warm-up: binds buffers of new shapes
-        for example in track(examples, "decoding", len(examples)):
+        for example in track(here, "decoding", len(here)):
             for each in tried:
                 generator.method = each.strategy
                 each.results.append(generator.write(example.prompt).whole())
+    if rest := examples[len(here) :]:
+        shared_draft = None if opened_draft is None else SharedBundle.of(opened_draft)
+        models = SharedBundle.of(opened), shared_draft, max_draft, max_new_tokens
+        strategies = [each.strategy for each in tried]
+        with workers as pool:
+            written = pool.map(write_in_worker, ((models, strategies, example.prompt) for example in rest))
+            for results in track(written, "decoding in workers", len(rest)):
+                for each, result in zip(tried, results, strict=True):
+                    each.results.append(result)
     with step("scoring"):
         expected = _expected(examples, tried[0].results)
         work = decoding_work(opened, opened_draft)
-        seconds = sum(result.seconds for result in tried[0].results)
-        settings = [_setting(each, expected, seconds, work) for each in tried]
+        settings = [_setting(each, expected, tried[0].seconds(len(here)), len(here), work) for each in tried]
     best = fastest(settings, metric, max_quality_drop)
     return TunedDecoding(
         bundle=str(bundle),
         draft=str(draft) if draft else None,
         texts=len(examples),
+        timed=len(here),
         metric=metric,
         reference="the large model" if examples[0].reference is None else "the file",
         loss=max_quality_drop,
@@ -140,6 +160,42 @@ def tune_decoding(
         best=best,
         options=_options(best, draft, max_draft, target, threads),
     )
+
+
+Models = tuple[SharedBundle, SharedBundle | None, int, int]  # both bundles, max_draft, max_new_tokens
+
+
+def write_in_worker(models: Models, strategies: Sequence[Strategy], prompt: str) -> list[Generated]:
+    """Generate the text after `prompt` with each of `strategies`, by the models of a worker, which stay open."""
+    generator = kept(_open_shared, *models)
+    results = []
+    for generator.method in strategies:
+        results.append(generator.write(prompt).whole())
+    return results
+
+
+def _open_shared(
+    bundle: SharedBundle, draft: SharedBundle | None, max_draft: int, max_new_tokens: int
+) -> TextGenerator:
+    opened_draft = None if draft is None else draft.open()
+    return _open(bundle.open(), opened_draft, max_draft, max_new_tokens, DEFAULT, usable_threads())
+
+
+def _open(
+    bundle: Bundle, draft: Bundle | None, max_draft: int, max_new_tokens: int, target: str, threads: int | None
+) -> TextGenerator:
+    generator = TextGenerator(
+        bundle,
+        strategy="bild",
+        draft=draft,
+        early_exit=draft is None,
+        max_draft=max_draft,
+        max_new_tokens=max_new_tokens,
+        target=target,
+        threads=threads,
+    )
+    generator.reuse_prefix = False  # every way is to read the prompt itself
+    return generator
 
 
 def fastest(settings: Sequence[Setting], metric: str, max_quality_drop: float) -> Setting:
@@ -156,20 +212,24 @@ def _expected(examples: Sequence[Example], plain: Sequence[Generated]) -> list[s
 
 
 def _setting(
-    tried: _Tried, expected: Sequence[str], plain: float, work: Callable[[Sequence[Generated]], DecodingWork]
+    tried: _Tried,
+    expected: Sequence[str],
+    plain: float,
+    timed: int,
+    work: Callable[[Sequence[Generated]], DecodingWork],
 ) -> Setting:
-    """The results of `tried`; `plain` is the plain large model's time for all texts, in seconds."""
+    """The results of `tried`; `plain` is the plain large model's time for the first `timed` texts, in seconds."""
     results, strategy = tried.results, tried.strategy
     bild = strategy if isinstance(strategy, BigLittleDecoder) else None
     tokens = sum(len(result.tokens) for result in results)
     accepted, rolled_back = (sum(getattr(each, name) for each in results) for name in ("accepted", "rolled_back"))
-    seconds = sum(result.seconds for result in results)
+    seconds = tried.seconds(timed)
     return Setting(
         strategy="bild" if bild else "greedy" if isinstance(strategy, Plain) else "speculative",
         fallback=bild.fallback if bild else None,
         rollback=bild.rollback if bild else None,
         quality=text_quality([result.text.strip() for result in results], [text.strip() for text in expected]),
-        seconds=seconds / len(results),
+        seconds=seconds / timed,
         speedup=plain / seconds,
         small_calls=sum(result.calls.small for result in results) / tokens,
         large_calls=sum(result.calls.large for result in results) / tokens,

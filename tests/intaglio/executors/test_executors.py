@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 import worker_tasks as tasks
 
+from intaglio.display.verbosity import is_quiet
 from intaglio.errors import GraphError, MissingExtraError, UsageError, WorkerError
 from intaglio.executors import worker
 from intaglio.executors.executor import INLINE, Executor, InOrder
@@ -41,6 +42,10 @@ def test_workers_compute_the_bits_of_this_process_and_share_its_threads(pool: Ex
     process, threads = next(pool.map(tasks.process_and_threads, [()]))
     assert process != os.getpid()
     assert threads == 1
+
+
+def test_workers_show_no_progress(pool: Executor) -> None:
+    assert next(pool.map(is_quiet, [()]))
 
 
 def test_errors_of_tasks_are_raised_unchanged(pool: Executor) -> None:

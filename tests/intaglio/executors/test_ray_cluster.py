@@ -27,6 +27,7 @@ from intaglio.executors.executor import INLINE
 from intaglio.executors.ray_cluster import RayCluster
 from intaglio.exporters import export
 from intaglio.processes.threads import bounded
+from intaglio.validation import validate
 
 ray = pytest.importorskip("ray", reason="Ray is not installed: pip install ray")
 psutil = pytest.importorskip("psutil")
@@ -85,7 +86,7 @@ def digest(bundle: Path) -> str:
 
 def workers() -> list[int]:
     """The processes of Ray that run tasks of this package."""
-    names = ("run_stretch", "products_of", "fitted_lut", "round", "compensated_rows")
+    names = ("run_stretch", "products_of", "fitted_lut", "round", "compensated_rows", "score_in_worker")
     return [
         each.pid
         for each in psutil.process_iter(["cmdline"])
@@ -177,6 +178,20 @@ def test_killed_worker_changes_no_byte(cluster: Any, model: Path, expected: dict
     assert made(model, "gptq", "ray") == expected["gptq"]
     thread.join()
     assert killed
+
+
+def test_perplexity_has_the_same_bits_also_after_a_worker_was_killed(
+    cluster: Any, model: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    compress(model, model.with_name("other"), "int8-weights")
+    monkeypatch.chdir(model.parent)  # workers have another working directory
+    options: dict[str, Any] = {"perplexity": "text.txt", "context": 128, "report": tmp_path}
+    expected = validate(model.name, "other", **options)
+    killed: list[int] = []
+    thread = once(workers, killed)
+    assert validate(model.name, "other", **options, executor="ray") == expected
+    thread.join()
+    assert killed and expected.kl_divergence
 
 
 def test_killed_driver_resumes_to_the_same_bytes(cluster: Any, model: Path, expected: dict[str, str]) -> None:

@@ -15,6 +15,7 @@ from tiny_decoders import FAMILIES, save_decoder
 from intaglio.bundle.bundle import Bundle, create
 from intaglio.bundle.model_file import load, save
 from intaglio.errors import BundleError, GraphError, UsageError
+from intaglio.executors.shared_files import SharedBundle, SharedPath
 from intaglio.exporters import export
 from intaglio.sensitivity_file import Observed, Sensitivities, SensitivityWriter
 from intaglio.training.gradients.sensitivity import sensitivity
@@ -102,7 +103,7 @@ def test_workers_that_have_another_bundle_refuse_it(exported: Callable[..., tupl
     _, bundle = exported("llama")
     observed = Observed({}, "text.txt", "", 1, 64)
     with pytest.raises(BundleError, match=r"it is another one\. Use storage that all machines share"):
-        write_gradients(bundle, "0" * 64, {}, observed, tmp_path / "out")
+        write_gradients(SharedBundle(SharedPath.of(bundle), "0" * 64), {}, observed, tmp_path / "out")
 
 
 def test_too_few_tokens_are_refused(exported: Callable[..., tuple[Path, Path]], tmp_path: Path) -> None:

@@ -45,7 +45,7 @@ RANDOM = np.random.default_rng(0)
 
 
 def results(measure: Measure, actual: dict[str, Any], expected: dict[str, Any], **feeds: Any) -> dict[str, float]:
-    measure.take(feeds or {"x": next(iter(actual.values()))}, actual, expected)
+    measure.add(measure.part(feeds or {"x": next(iter(actual.values()))}, actual, expected))
     return measure.results
 
 
@@ -100,9 +100,9 @@ def test_rankings_are_compared_for_each_query() -> None:
     """Two queries: the order of the first one's documents is kept, that of the second one's is reversed."""
     measure = Rankings()
     for actual, expected in (([1.0, 2.0, 3.0], [1.0, 5.0, 9.0]), ([3.0, 2.0, 1.0], [1.0, 2.0, 3.0]), ([7.0], [0.0])):
-        measure.take({}, {"logits": np.array(actual)[:, None]}, {"logits": np.array(expected)[:, None]})
+        measure.add(measure.part({}, {"logits": np.array(actual)[:, None]}, {"logits": np.array(expected)[:, None]}))
     assert measure.results["rank_correlation"] == pytest.approx(0)
-    measure.take({}, {"logits": np.array([[np.nan], [1.0]])}, {"logits": np.array([[1.0], [2.0]])})
+    measure.add(measure.part({}, {"logits": np.array([[np.nan], [1.0]])}, {"logits": np.array([[1.0], [2.0]])}))
     assert np.isnan(measure.results["rank_correlation"])
 
 
@@ -225,7 +225,7 @@ def test_transcripts_are_compared_without_timestamps() -> None:
         return {"log_probs": np.eye(5, dtype=np.float32)[best], "output_lengths": np.array([len(row) for row in rows])}
 
     measure = Transcripts(blank=0)
-    measure.take({}, outputs([0, 1, 1, 0, 2], [3, 0, 0]), outputs([1, 1, 0, 0, 2], [3, 0, 3]))
+    measure.add(measure.part({}, outputs([0, 1, 1, 0, 2], [3, 0, 0]), outputs([1, 1, 0, 0, 2], [3, 0, 3])))
     assert measure.results["token_errors"] == pytest.approx(1 / 4)  # the second 3 of the second recording
     assert measure.results["same_top"] == pytest.approx(5 / 8)
 
@@ -235,5 +235,5 @@ def test_nan_outputs_never_count_as_equal_transcripts() -> None:
     broken = {"log_probs": np.full((2, 3), np.nan, np.float32), "output_lengths": lengths}
     whole = {"log_probs": np.eye(3, dtype=np.float32)[:2], "output_lengths": lengths}
     measure = Transcripts(blank=0)
-    measure.take({}, broken, whole)
+    measure.add(measure.part({}, broken, whole))
     assert measure.results["same_top"] == 0

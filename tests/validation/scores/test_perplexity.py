@@ -22,8 +22,9 @@ from intaglio.runtime.text.tokenizer import read_backend
 from intaglio.validation import validate
 from intaglio.validation.measures import distributions
 from intaglio.validation.measures.distributions import log_softmax
-from intaglio.validation.scores import perplexity as subject
-from intaglio.validation.scores.perplexity import Window, perplexity, windows
+from intaglio.validation.scores import window_scores
+from intaglio.validation.scores.perplexity import perplexity
+from intaglio.validation.scores.window_scores import Window, windows
 
 Make = Callable[..., tuple[Path, Path]]
 Run = Callable[..., tuple[int, str, str]]
@@ -93,7 +94,7 @@ def test_perplexities_equal_transformers(
     context: int | None, stride: int | None, pair: list[tuple[Path, Path]], text: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     (checkpoint, bundle), (other_checkpoint, other) = pair
-    monkeypatch.setattr(subject, "PIECE_TOKENS", 13)  # windows run in several pieces
+    monkeypatch.setattr(window_scores, "PIECE_TOKENS", 13)  # windows run in several pieces
     monkeypatch.setattr(distributions, "SCORED_VALUES", 3 * 272)  # and three tokens at a time are scored
     found = perplexity(Bundle.open(bundle), text, Bundle.open(other), context=context, stride=stride)
     tokens = read_backend(Bundle.open(bundle)).encode(TEXT).ids

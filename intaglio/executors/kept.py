@@ -1,0 +1,37 @@
+"""What a process keeps open between its tasks."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from contextlib import AbstractContextManager, ExitStack
+from typing import Any, TypeVar
+
+Opened = TypeVar("Opened")
+
+
+class _Kept:
+    """The one open context of this process: what opened it, and what it has returned."""
+
+    key: tuple[Any, ...] = ()
+    opened: Any = None
+    resources = ExitStack()
+
+
+def kept(function: Callable[..., AbstractContextManager[Opened]], *arguments: Any) -> Opened:
+    """Enter the context `function(*arguments)`, which stays open until this is called with something else.
+
+    The previous context is left before the next one is entered, so that the models of one are in memory at a time. For
+    tasks in workers, which have one thread; the last context ends with the process.
+    """
+    key = (function, *arguments)
+    if _Kept.key != key:
+        close_kept()
+        _Kept.opened = _Kept.resources.enter_context(function(*arguments))
+        _Kept.key = key
+    return _Kept.opened  # type: ignore[no-any-return]
+
+
+def close_kept() -> None:
+    """Leave the context that is open, if any."""
+    _Kept.key, _Kept.opened = (), None
+    _Kept.resources.close()
