@@ -6,7 +6,7 @@
 # make ray-test      Ray Serve on this machine serves what is deployed, and a cluster compresses; its environment is made here (0.3 GB)
 # make families     every type of models that is known to be traced (minutes)
 # make sanitize     the CPU library's tests with AddressSanitizer and UBSan
-# make aarch64-test   the CPU library for AArch64 passes its tests under qemu-aarch64; its environment is made here (0.4 GB)
+# make aarch64-test   the CPU library for AArch64 passes its tests under qemu-aarch64, with and without dot products; its environment is made here (0.4 GB)
 # make benchmarks   every benchmark, each printing a ratio against a peer
 # make kernels      the CPU kernels, compiled again where a source changed (the environment's installation has them too)
 # make docs         the documentation site, into build/site
@@ -165,7 +165,8 @@ wheel-test: wheel
 wheel-check: $(VENV)/dev
 	for python in $(PYTHONS); do $(BIN)/python tests/support/source/wheel_check.py dist/*_x86_64.whl --python $$python || exit 1; done
 
-# Tests that compile the library again, those of the sanitizers and those of GPUs are left out.
+# Processors of qemu: the first one has NEON alone, the second one dot products. Tests that compile the library again, those of
+# the sanitizers and those of GPUs are left out.
 AARCH64 := build/aarch64
 AARCH64_TESTS := $(SANITIZED_TESTS) $(foreach name,build sanitized cuda_nodes,--ignore tests/plugins/ort/test_$(name).py)
 aarch64-test: ARCH := aarch64
@@ -173,8 +174,10 @@ aarch64-test: $(AARCH64)/made $(TOOLS)/installed
 	rm -rf $(AARCH64)/links && mkdir -p $(AARCH64)/links/intaglio
 	ln -s $(addprefix $(CURDIR)/,$(wildcard intaglio/*) $(STAGES)) $(AARCH64)/links/intaglio
 	CXX="$(CXX_WHEEL)" LDFLAGS="-O3 -s" _PYTHON_HOST_PLATFORM=linux-aarch64 $(TOOLS)/bin/python plugins/ort/build.py $(AARCH64)/_kernels.so
-	CXX="env -u PYTHONHOME -u PYTHONPATH $(CXX_WHEEL)" INTAGLIO_EMULATOR=qemu-aarch64 \
-	    $(AARCH64)/python -m pytest --kernels $(AARCH64)/_kernels.so $(AARCH64_TESTS)
+	for cpu in cortex-a53 max; do \
+	    CXX="env -u PYTHONHOME -u PYTHONPATH $(CXX_WHEEL)" INTAGLIO_EMULATOR=qemu-aarch64 QEMU_CPU=$$cpu \
+	        $(AARCH64)/python -m pytest --kernels $(AARCH64)/_kernels.so $(AARCH64_TESTS) || exit 1; \
+	done
 
 $(AARCH64)/made: tests/support/source/aarch64_environment.sh constraints.txt $(TOOLS)/installed
 	rm -rf $(AARCH64)

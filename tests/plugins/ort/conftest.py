@@ -20,7 +20,7 @@ def library(pytestconfig):
     return build.build()
 
 
-@pytest.fixture(params=build.INSTRUCTION_SETS)
+@pytest.fixture(params=build.instruction_sets())
 def instruction_set(request, monkeypatch):
     """Each instruction set of the kernels that this CPU has."""
     if request.param not in ort.supported_instruction_sets():

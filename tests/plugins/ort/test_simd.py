@@ -9,7 +9,7 @@ from intaglio.plugins import ort
 from intaglio.plugins.ort import build
 
 
-@pytest.mark.parametrize("instruction_set", ["portable", "avx2", "avx512"])
+@pytest.mark.parametrize("instruction_set", ["portable", "avx2", "avx512", "neon"])
 def test_every_vector_function_equals_its_definition(instruction_set, tmp_path, emulator):
     if instruction_set not in ort.supported_instruction_sets():
         pytest.skip(f"this CPU has no {instruction_set}")
