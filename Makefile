@@ -166,9 +166,10 @@ wheel-check: $(VENV)/dev
 	for python in $(PYTHONS); do $(BIN)/python tests/support/source/wheel_check.py dist/*_x86_64.whl --python $$python || exit 1; done
 
 # Processors of qemu: the first one has NEON alone, the second one dot products. Tests that compile the library again, those of
-# the sanitizers and those of GPUs are left out.
+# the sanitizers and those of GPUs are left out, and one that needs torch.
 AARCH64 := build/aarch64
-AARCH64_TESTS := $(SANITIZED_TESTS) $(foreach name,build sanitized cuda_nodes,--ignore tests/plugins/ort/test_$(name).py)
+AARCH64_TESTS := $(SANITIZED_TESTS) $(foreach name,build sanitized cuda_nodes,--ignore tests/plugins/ort/test_$(name).py) \
+    --deselect tests/plugins/ort/test_weight_memory.py::test_weights_in_a_bundles_own_file_are_mapped_where_kernels_pack_them
 aarch64-test: ARCH := aarch64
 aarch64-test: $(AARCH64)/made $(TOOLS)/installed
 	rm -rf $(AARCH64)/links && mkdir -p $(AARCH64)/links/intaglio
