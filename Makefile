@@ -7,6 +7,7 @@
 # make storage-test   bundles in a store with S3's API on this machine; its environment is made here (0.1 GB)
 # make families     every type of models that is known to be traced (minutes)
 # make sanitize     the CPU library's tests with AddressSanitizer and UBSan
+# make aarch64-test   the CPU library for AArch64 passes its tests under qemu-aarch64, with and without dot products; its environment is made here (0.4 GB)
 # make benchmarks   every benchmark, each printing a ratio against a peer
 # make kernels      the CPU kernels, compiled again where a source changed (the environment's installation has them too)
 # make docs         the documentation site, into build/site
@@ -33,7 +34,7 @@ export PIP_DISABLE_PIP_VERSION_CHECK := 1
 unexport PYTHONDONTWRITEBYTECODE
 PIP := PYTHONWARNINGS=ignore $(BIN)/pip install --quiet --no-compile --constraint constraints.txt
 
-.PHONY: quickstart test test-changed lint types collected tests proofs families sanitize benchmarks kernels docs docs-test language-models sdist wheel wheel-test wheel-check man sbom triton-test ray-test storage-test clean
+.PHONY: quickstart test test-changed lint types collected tests proofs families sanitize benchmarks kernels docs docs-test language-models sdist wheel wheel-test wheel-check man sbom triton-test ray-test storage-test aarch64-test clean
 
 quickstart: $(VENV)/run
 	PATH="$(CURDIR)/$(BIN):$$PATH" bash examples/quickstart.sh build/quickstart
@@ -153,7 +154,7 @@ ARCH ?= x86_64
 GLIBC := 2.28
 # auditwheel takes names of the machine's own processor; for another one it finds the oldest that is true, manylinux_2_24.
 PLATFORM := $(if $(filter $(shell uname -m),$(ARCH)),manylinux_$(subst .,_,$(GLIBC))_$(ARCH),auto)
-CXX_WHEEL := $(CURDIR)/$(TOOLS)/bin/python -m ziglang c++ -target $(ARCH)-linux-gnu.$(GLIBC)
+CXX_WHEEL = $(CURDIR)/$(TOOLS)/bin/python -m ziglang c++ -target $(ARCH)-linux-gnu.$(GLIBC)
 
 sdist: $(TOOLS)/installed man
 	$(TOOLS)/bin/python -m build --sdist --no-isolation --outdir dist
@@ -175,6 +176,26 @@ wheel-test: wheel
 # The same with a wheel that is there.
 wheel-check: $(VENV)/dev
 	for python in $(PYTHONS); do $(BIN)/python tests/support/source/wheel_check.py dist/*_x86_64.whl --python $$python || exit 1; done
+
+# Processors of qemu: the first one has NEON alone, the second one dot products. Tests that compile the library again, those of
+# the sanitizers and those of GPUs are left out, and one that needs torch.
+AARCH64 := build/aarch64
+AARCH64_TESTS := $(SANITIZED_TESTS) $(foreach name,build sanitized cuda_nodes,--ignore tests/plugins/ort/test_$(name).py) \
+    --deselect tests/plugins/ort/test_weight_memory.py::test_weights_in_a_bundles_own_file_are_mapped_where_kernels_pack_them
+aarch64-test: ARCH := aarch64
+aarch64-test: $(AARCH64)/made $(TOOLS)/installed
+	rm -rf $(AARCH64)/links && mkdir -p $(AARCH64)/links/intaglio
+	ln -s $(addprefix $(CURDIR)/,$(wildcard intaglio/*) $(STAGES)) $(AARCH64)/links/intaglio
+	CXX="$(CXX_WHEEL)" LDFLAGS="-O3 -s" _PYTHON_HOST_PLATFORM=linux-aarch64 $(TOOLS)/bin/python plugins/ort/build.py $(AARCH64)/_kernels.so
+	for cpu in cortex-a53 max; do \
+	    CXX="env -u PYTHONHOME -u PYTHONPATH $(CXX_WHEEL)" INTAGLIO_EMULATOR=qemu-aarch64 QEMU_CPU=$$cpu \
+	        $(AARCH64)/python -m pytest --kernels $(AARCH64)/_kernels.so $(AARCH64_TESTS) || exit 1; \
+	done
+
+$(AARCH64)/made: tests/support/source/aarch64_environment.sh constraints.txt $(TOOLS)/installed
+	rm -rf $(AARCH64)
+	$< $(AARCH64) $(TOOLS)/bin/pip
+	touch $@
 
 man: $(VENV)/dev
 	$(BIN)/python tests/support/source/man_pages.py man

@@ -4,8 +4,8 @@
 //
 // Both sides are packed into groups: 32 bits with GROUP consecutive entries of K, four bytes where the CPU has VNNI,
 // two 16-bit integers where it has not. One instruction multiplies a group of x, broadcast, with the groups of LANES
-// columns and sums each group in 32 bits: vpdpbusd, or vpmaddwd and an addition. (vpmaddubsw would take four bytes too,
-// but it saturates at 16 bits.) vpdpbusd wants unsigned bytes on one side, so int8 x counts as x + 128 and
+// columns and sums each group in 32 bits: vpdpbusd, AArch64's sdot, or vpmaddwd and an addition. (vpmaddubsw would take four
+// bytes too, but it saturates at 16 bits.) vpdpbusd wants unsigned bytes on one side, so int8 x counts as x + 128 and
 // the surplus, 128·(sum of w's column), is taken off where the sums start: PackedMatrix::start.
 //
 // w is packed in panels of PANEL columns, [groups, PANEL] each, so that it is read as one stream; x keeps its rows, and
@@ -28,27 +28,40 @@ INTAGLIO_SIMD I16 as_pairs(I32 v) {
 
 #if defined(__AVX512VNNI__)
 constexpr int GROUP = 4;  // entries of K in 32 bits
+constexpr bool UNSIGNED_X = true;  // int8 x counts as x + 128
 INTAGLIO_SIMD I32 dot(I32 sum, I32 x, I32 w) {
     return {_mm512_dpbusd_epi32(sum.v, (x ^ set32(int32_t(0x80808080))).v, w.v)};  // x + 128 in each byte
 }
 INTAGLIO_SIMD I32 dot_pairs(I32 sum, I32 x, I32 w) { return {_mm512_dpwssd_epi32(sum.v, x.v, w.v)}; }
 #else
-constexpr int GROUP = 2;
+constexpr bool UNSIGNED_X = false;
 INTAGLIO_SIMD I32 dot_pairs(I32 sum, I32 x, I32 w) { return sum + multiply_add_pairs(as_pairs(x), as_pairs(w)); }
+#if defined(INTAGLIO_NEON) && defined(__ARM_FEATURE_DOTPROD)
+constexpr int GROUP = 4;
+INTAGLIO_SIMD I32 dot(I32 sum, I32 x, I32 w) {
+    return both<I32>([=](int i) {
+        return vdotq_s32(sum.v[i], vreinterpretq_s8_s32(x.v[i]), vreinterpretq_s8_s32(w.v[i]));
+    });
+}
+#else
+constexpr int GROUP = 2;
 INTAGLIO_SIMD I32 dot(I32 sum, I32 x, I32 w) { return dot_pairs(sum, x, w); }
+#endif
 #endif
 using Dot = I32 (*)(I32 sum, I32 x, I32 w);  // dot, or dot_pairs of 16-bit integers on any CPU
 
-// Registers: 32 in AVX-512, 16 before.
+// Registers: 32 in AVX-512, 16 before; 32 in NEON, of which a vector takes two.
 #if defined(__AVX512BW__)
 constexpr int ROWS = 14;
 #elif defined(__AVX2__)
 constexpr int ROWS = 6;
+#elif defined(INTAGLIO_NEON)
+constexpr int ROWS = GROUP == 4 ? 6 : 4;  // products of pairs need registers of their own
 #else
 constexpr int ROWS = 2;
 #endif
 
-constexpr bool BYTES = GROUP == 4;  // whether groups hold bytes, so that int8 x counts as x + 128
+constexpr bool BYTES = GROUP == 4;  // whether groups hold bytes
 constexpr int PANEL = 2 * LANES;    // columns of a panel
 constexpr int COLUMNS = 16;         // columns of w that are packed in one step
 static_assert(PANEL % COLUMNS == 0, "a panel is packed in whole steps");
@@ -96,9 +109,15 @@ INTAGLIO_SIMD __m128i four_groups(const int8_t* p) {
     return _mm_cvtepi8_epi16(_mm_loadl_epi64(reinterpret_cast<const __m128i*>(p)));
 }
 #else
-INTAGLIO_SIMD void store_pair(int32_t* to, int16_t first, int16_t second) {
-    const int16_t pair[2] = {first, second};
-    std::memcpy(to, pair, sizeof pair);
+// One group from entries that lie `stride` bytes apart.
+INTAGLIO_SIMD void store_group(int32_t* to, const int8_t* w, int64_t stride) {
+    if constexpr (BYTES) {
+        const int8_t bytes[4] = {w[0], w[stride], w[2 * stride], w[3 * stride]};
+        std::memcpy(to, bytes, sizeof bytes);
+    } else {
+        const int16_t pair[2] = {w[0], w[stride]};
+        std::memcpy(to, pair, sizeof pair);
+    }
 }
 #endif
 
@@ -121,7 +140,7 @@ INTAGLIO_SIMD void interleave_rows(const int8_t* w, int64_t stride, int32_t* out
         store_four(out + 12, _mm_cvtepi8_epi16(_mm_srli_si128(high, 8)));
     }
 #else
-    for (int c = 0; c < COLUMNS; ++c) store_pair(out + c, w[c], w[c + stride]);
+    for (int c = 0; c < COLUMNS; ++c) store_group(out + c, w + c, stride);
 #endif
 }
 
@@ -138,7 +157,7 @@ INTAGLIO_SIMD void interleave_columns(const int8_t* w, int64_t stride, int32_t* 
     store_four(out + 3 * PANEL, _mm_unpackhi_epi64(next_ab, next_cd));
 #else
     for (int g = 0; g < 4; ++g) {
-        for (int c = 0; c < 4; ++c) store_pair(out + g * PANEL + c, w[c * stride + 2 * g], w[c * stride + 2 * g + 1]);
+        for (int c = 0; c < 4; ++c) store_group(out + g * PANEL + c, w + c * stride + GROUP * g, 1);
     }
 #endif
 }
@@ -147,7 +166,7 @@ INTAGLIO_SIMD void interleave_columns(const int8_t* w, int64_t stride, int32_t* 
 [[maybe_unused]] static void find_start(const PackedMatrix& matrix, int64_t panel) {
     for (int half = 0; half < PANEL; half += LANES) {
         I32 surplus = set32(0);
-        if constexpr (BYTES) {
+        if constexpr (UNSIGNED_X) {
             const int32_t* w = matrix.panel(panel) + half;
             for (int64_t g = 0; g < matrix.groups; ++g) surplus = dot(surplus, set32(0), load32(w + g * PANEL));
         }
@@ -243,8 +262,8 @@ INTAGLIO_SIMD void pack_entries(const int8_t* x, int32_t* out) {
         int64_t k = 0;
         for (; k + STEP <= depth; k += STEP) pack_entries(from + k, to + k / GROUP);
         if (k < depth) {
-            int8_t edge[4 * LANES];  // STEP or more
-            store(edge, load8(from + k, int(depth - k)));
+            int8_t edge[STEP] = {};
+            std::memcpy(edge, from + k, size_t(depth - k));
             pack_entries(edge, to + k / GROUP);
         }
     }

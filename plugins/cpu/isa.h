@@ -11,10 +11,27 @@
 #else
 #define INTAGLIO_X86 0
 #endif
+#if defined(__aarch64__) && defined(__linux__) && !defined(INTAGLIO_PORTABLE)
+#define INTAGLIO_ARM 1
+#else
+#define INTAGLIO_ARM 0
+#endif
+
+// GCC's intrinsics want the architecture that brought dot products by name, an option that Zig's compiler does not have.
+#if INTAGLIO_ARM && defined(__ARM_FEATURE_DOTPROD) && !defined(__clang__)
+#pragma GCC target("arch=armv8.2-a+dotprod")
+#endif
 
 namespace intaglio {
 
-enum class Isa { portable, avx2, avx512, avx512vnni, avx512vbmi };  // each can also run those before it
+// A CPU that has one can also run those before it.
+#if INTAGLIO_ARM
+enum class Isa { portable, neon, dotprod };
+constexpr const char* ISA_NAMES[] = {"portable", "neon", "dotprod"};
+#else
+enum class Isa { portable, avx2, avx512, avx512vnni, avx512vbmi };
+constexpr const char* ISA_NAMES[] = {"portable", "avx2", "avx512", "avx512vnni", "avx512vbmi"};
+#endif
 
 }  // namespace intaglio
 
@@ -38,6 +55,20 @@ enum class Isa { portable, avx2, avx512, avx512vnni, avx512vbmi };  // each can 
             default: return portable::name;                     \
         }                                                       \
     }                                                           \
+    }
+#elif INTAGLIO_ARM
+#define INTAGLIO_DECLARE_KERNEL(Type, name)                   \
+    namespace intaglio::portable { extern const Type name; }  \
+    namespace intaglio::neon { extern const Type name; }      \
+    namespace intaglio::dotprod { extern const Type name; }   \
+    namespace intaglio {                                      \
+    static inline const Type& name(Isa isa) {                 \
+        switch (isa) {                                        \
+            case Isa::dotprod: return dotprod::name;          \
+            case Isa::neon: return neon::name;                \
+            default: return portable::name;                   \
+        }                                                     \
+    }                                                         \
     }
 #else
 #define INTAGLIO_DECLARE_KERNEL(Type, name)                   \

@@ -6,8 +6,25 @@
 #include "plugins/cpu/micro_kernel.h"
 #include "plugins/cpu/simd_float.h"
 
+// Neighbours that products of bytes add up at once (ByteForms of plugins/micro_kernels/instruction_sets.py): four in 32
+// bits, or two in 16, which takes weights of at most 6 bits; 0 where there are none.
+#if defined(__AVX512VNNI__) || (defined(INTAGLIO_NEON) && defined(__ARM_FEATURE_DOTPROD))
+#define INTAGLIO_BYTE_PRODUCTS 4
+#elif (defined(__AVX2__) && !defined(__AVX512F__)) || defined(INTAGLIO_NEON)
+#define INTAGLIO_BYTE_PRODUCTS 2
+#else
+#define INTAGLIO_BYTE_PRODUCTS 0
+#endif
+
 namespace intaglio::INTAGLIO_ISA {
 namespace {
+
+// What is added to signed bytes of a weight: those of products are unsigned on x86, signed on AArch64.
+#if defined(INTAGLIO_NEON)
+constexpr int BYTE_OFFSET = 0;
+#else
+constexpr int BYTE_OFFSET = 128;
+#endif
 
 template <typename Stretch>
 struct MicroKernel {
@@ -60,7 +77,7 @@ private:
 
 #if !defined(__AVX2__)
 using Words = uint32_t __attribute__((vector_size(16)));
-INTAGLIO_FLOAT Words load_words(const uint8_t* p) {
+INTAGLIO_FLOAT Words load_words(const void* p) {
     Words v;
     __builtin_memcpy(&v, p, sizeof v);
     return v;
@@ -129,3 +146,7 @@ INTAGLIO_FLOAT void add_sums(int32_t* p, __m512i a, __m512i b, __m512i c, __m512
 
 }  // namespace
 }  // namespace intaglio::INTAGLIO_ISA
+
+#if defined(INTAGLIO_NEON)
+#include "plugins/cpu/micro_kernel_neon.h"
+#endif

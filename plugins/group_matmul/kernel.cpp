@@ -65,10 +65,10 @@ struct Layout {
 };
 
 static int32_t planes_for(int32_t activation_bits, int32_t bits, const float* levels) {
-#if defined(__AVX512VNNI__)
+#if INTAGLIO_BYTE_PRODUCTS == 4
     if (levels != nullptr && (bits != 4 || step_of(levels) == 0)) return 0;
     return activation_bits == 16 ? 2 : 3;
-#elif defined(__AVX2__) && !defined(__AVX512F__)
+#elif INTAGLIO_BYTE_PRODUCTS == 2
     if (levels != nullptr || bits > 6) return 0;  // two products of 8 bits may exceed 16
     return activation_bits == 16 ? 2 : 3;
 #else
@@ -90,7 +90,7 @@ static void pack_row_of(const uint32_t* words, int64_t units, int lane, uint8_t*
             if (sizeof(Lane) == 4) {
                 put_index<Lane>(target, BITS, k, lane, value);
             } else {
-                put_index<Lane>(target, BITS, k / 4, lane * 4 + k % 4, value);
+                put_index<Lane>(target, BITS, k / 4, lane * 4 + k % 4, BITS == 8 ? value ^ SIGN : value);
             }
         }
     }
@@ -114,8 +114,9 @@ static void pack_weight(const GroupFormat& format, const int32_t* numbers, const
     const int bits = format.bits;
     uint8_t* const base = static_cast<uint8_t*>(packed);
     auto* const zeros = reinterpret_cast<int32_t*>(base + layout.zero_points);
+    const int less = taken_off(format);
     if (!layout.zero_stride && begin == 0)
-        for (int64_t n = 0; n < TILE; ++n) zeros[n] = format.zero_point;
+        for (int64_t n = 0; n < TILE; ++n) zeros[n] = format.zero_point - less;
     const double step = format.has_levels ? pack_levels(format, levels, base + layout.levels) : 1;
     for (int64_t tile = begin; tile < end; ++tile) {
         uint8_t* const units = base + tile * layout.tile_bytes;
@@ -127,7 +128,7 @@ static void pack_weight(const GroupFormat& format, const int32_t* numbers, const
                 const int64_t at = (tile * layout.groups + group) * TILE + n, from = row * layout.groups + group;
                 const bool inside = row < format.rows;
                 reinterpret_cast<float*>(base + layout.scales)[at] = inside ? float(scales[from] * step) : 0;
-                if (layout.zero_stride) zeros[at] = inside ? zero_points[from] : 0;
+                if (layout.zero_stride) zeros[at] = inside ? zero_points[from] - less : 0;
             }
             if (row >= format.rows) continue;
             const uint32_t* const words = reinterpret_cast<const uint32_t*>(numbers) + row * (format.depth * bits / 32);

@@ -11,7 +11,7 @@ namespace intaglio {
 
 struct GroupFormat {
     int32_t bits;        // of q: 2 to 6, 8
-    int32_t planes;      // 0: x in float32; 2 or 3: x in fixed point with that number of bytes (avx2, avx512vnni and later)
+    int32_t planes;      // 0: x in float32; 2 or 3: x in fixed point with that number of bytes (INTAGLIO_BYTE_PRODUCTS)
     int64_t depth;       // K
     int64_t group_size;  // a multiple of 16, with 3 and 5 bits of 32, that divides K
     int64_t rows;        // N
@@ -21,7 +21,7 @@ struct GroupFormat {
 };
 
 constexpr int32_t NO_ZERO_POINT = -1;
-constexpr int32_t MIDDLE = 128;  // what is added to levels in bytes
+constexpr int32_t MIDDLE = 128;  // zero point of levels in bytes, and what is added to them where bytes are unsigned
 
 // Weights are packed in tiles of 64 rows, x in rows. x: [count, K] float32; y: [count, N] float32.
 struct GroupMatMulKernel {

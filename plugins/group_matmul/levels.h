@@ -1,15 +1,22 @@
 // Levels as the kernels keep them:
 //
-//     [2^bits] float32            the levels; or 16 bytes, whole numbers of steps, with the step in the scales
+//     [2^bits] float32            the levels; or 16 bytes, whole numbers of steps, with the step in the scales, as
+//                                 BYTE_OFFSET says
 //     [32], [32], [16] float32    of levels of 8 bits that lie on lines, slopes and starts; 0 to 7, twice
 #pragma once
 
 #include <stddef.h>
 
+#include "plugins/cpu/micro_kernel_choice.h"
 #include "plugins/group_matmul/kernel.h"
 
 namespace intaglio::INTAGLIO_ISA {
 namespace {
+
+constexpr int SIGN = MIDDLE - BYTE_OFFSET;  // of a byte, which is turned over where bytes are signed
+
+// What is taken off numbers that fill a byte, and so off their zero points.
+static int taken_off(const GroupFormat& f) { return f.planes > 0 && (f.has_levels || f.bits == 8) ? SIGN : 0; }
 
 constexpr int64_t LINE_BYTES = 80 * sizeof(float);
 
@@ -65,7 +72,7 @@ static double pack_levels(const GroupFormat& format, const float* levels, uint8_
         return 1;
     }
     const double step = step_of(levels);
-    for (int i = 0; i < 16; ++i) target[i] = uint8_t(int(__builtin_rint(levels[i] / step)) + MIDDLE);
+    for (int i = 0; i < 16; ++i) target[i] = uint8_t(int(__builtin_rint(levels[i] / step)) + BYTE_OFFSET);
     return step;
 }
 

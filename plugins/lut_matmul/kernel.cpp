@@ -2,7 +2,7 @@
 // rows, and a group the first units of its rows, then the second ones, and so on: one stream.
 //
 //     [blocks][4 groups][units][4 rows][unit]    indices
-//     [N filled up][tables][2^bits] bytes        tables: entries with 128 added; or [N filled up][16] float32, repeated
+//     [N filled up][tables][2^bits] bytes        tables: entries with BYTE_OFFSET added; or [N filled up][16] float32, repeated
 //     [N filled up] float32                      factors of the rows, where tables are bytes
 //
 // Lanes go along K: of a unit's indices, number `vector`·lanes + lane lies in `lane`, lanes being 16 words for tables of
@@ -61,7 +61,7 @@ struct Layout {
 
 // --- packing --------------------------------------------------------------------------------------------------------
 
-#if defined(__AVX512VNNI__)
+#if INTAGLIO_BYTE_PRODUCTS == 4
 // The factor with which every entry of a row's table is factor·(-127..127) to float32's last digit, 127 among them;
 // 0 where there is none.
 static float grid_factor(const float* lut, int entries) {
@@ -80,7 +80,7 @@ static float grid_factor(const float* lut, int entries) {
 
 static LutFormat choose(const float* lut, int64_t rows, int64_t depth, int32_t bits, int32_t activation_bits) {
     LutFormat format = {bits, 0, 1, depth, rows};
-#if defined(__AVX512VNNI__)
+#if INTAGLIO_BYTE_PRODUCTS == 4
     bool grid = true, finite = true;
     const int64_t entries = int64_t(1) << bits;
     for (int64_t row = 0; row < rows && grid; ++row) grid = grid_factor(lut + row * entries, int(entries)) > 0;
@@ -112,8 +112,8 @@ static void pack_table(const LutFormat& format, const float* lut, uint8_t* table
     for (int i = 0; i < entries; ++i) {
         const int value = step > 0 ? int(__builtin_rint(double(lut[i]) / step)) : 0;
         const int low = int8_t(value);
-        table[i] = uint8_t(low + 128);
-        if (format.tables == 2) table[entries + i] = uint8_t((value - low) / 256 + 128);
+        table[i] = uint8_t(low + BYTE_OFFSET);
+        if (format.tables == 2) table[entries + i] = uint8_t((value - low) / 256 + BYTE_OFFSET);
     }
 }
 
@@ -242,7 +242,7 @@ static void finish(const int32_t* sums, const FixedPointRow& row, const float* f
             for (int plane = PLANES - 1; plane >= 0; --plane) {
                 integer = integer * 256 + sums[(table * PLANES + plane) * BLOCK + n];
             }
-            total = total * 256 + (integer - 128 * row.sum);
+            total = total * 256 + (integer - BYTE_OFFSET * row.sum);
         }
         y[n] = float(total * (row.scale * factors[n]));
     }

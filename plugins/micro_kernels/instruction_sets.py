@@ -2,7 +2,8 @@
 
 A form is C++ with its operands as {0}, {1}, ...; integers are vectors of 32-bit lanes unless the name says bytes. Lanes
 of `float32` and of integers are as many: 4, 8 or 16. The forms of `portable` are functions of
-plugins/cpu/simd_float.h and plugins/cpu/index_units.h, which every compiler translates.
+plugins/cpu/simd_float.h and plugins/cpu/index_units.h, which every compiler translates; those of AArch64 are the same,
+and functions of plugins/cpu/micro_kernel_neon.h.
 
 To add an instruction set: an entry here, its compiler options in plugins/ort/build.py, and its name in
 plugins/cpu/isa.h.
@@ -43,7 +44,8 @@ class Forms(NamedTuple):
 class ByteForms(NamedTuple):
     """The C++ of products of unsigned bytes of a weight with signed bytes of x, in a whole vector.
 
-    With VNNI one instruction adds up four neighbours. Without, products of two neighbours become sums of 16 bits, a few
+    With VNNI one instruction adds up four neighbours, and so does AArch64's dot product, of signed bytes: numbers that
+    take all of a byte are packed less 128. Without, products of two neighbours become sums of 16 bits, a few
     of which are added up before they are widened: that takes weights of at most 6 bits.
     """
 
@@ -55,8 +57,9 @@ class ByteForms(NamedTuple):
     multiply_add: str = ""  # {0} + the sums of four neighbours of {1} (unsigned)·{2} (signed)
     multiply_pairs: str = ""  # without it: the 16-bit sums of two neighbours of {0} (unsigned)·{1} (signed)
     add_pairs: str = ""  # {0} + {1}, in 16 bits
+    sum: str = ""  # of the 32-bit lanes
     widen_add: str = ""  # {0} + the sums of two neighbours of the 16-bit {1}
-    look_up: str = ""  # the entries of table {0}, repeated over 64 bytes, that the bytes {1} name
+    look_up: str = ""  # the entries of table {0}, repeated over the vector, that the bytes {1} name
     index_bits: int = 0  # of those bytes that a look-up reads
 
     @property
@@ -83,6 +86,7 @@ class InstructionSet(NamedTuple):
     forms: Forms
     bytes: ByteForms | None = None
     table_lanes: int = 16  # entries of float32 that one look-up chooses from
+    table_registers: int = 1  # that such a table takes
     index_needs_mask: bool = False  # a look-up takes more bits for its index than the table needs
 
 
@@ -166,6 +170,7 @@ VNNI = ByteForms(
     zero="_mm512_setzero_si512()",
     multiply="_mm512_mullo_epi32({0}, {1})",
     multiply_add="_mm512_dpbusd_epi32({0}, {1}, {2})",
+    sum="_mm512_reduce_add_epi32({0})",
     look_up="_mm512_shuffle_epi8({0}, {1})",
     index_bits=4,
 )
@@ -180,6 +185,24 @@ AVX2_BYTES = ByteForms(
     widen_add="_mm256_add_epi32({0}, _mm256_madd_epi16({1}, _mm256_set1_epi16(1)))",
 )
 VBMI = VNNI._replace(look_up="_mm512_permutexvar_epi8({1}, {0})", index_bits=6)
+NEON = PORTABLE._replace(table="FloatTable", load_table="load_table({0})")
+NEON_BYTES = ByteForms(
+    shift_right=NEON.shift_right,
+    shift_left=NEON.shift_left,
+    set_bytes="set_bytes({0})",
+    zero="set_words(0)",
+    multiply="({0} * {1})",
+    multiply_pairs="multiply_pairs({0}, {1})",
+    add_pairs="vaddq_s16({0}, {1})",
+    widen_add="widen_add({0}, {1})",
+)
+DOT_PRODUCT = NEON_BYTES._replace(
+    multiply_pairs="",
+    multiply_add="add_products({0}, {1}, {2})",
+    sum="sum_words({0})",
+    look_up="look_up_bytes({0}, {1})",
+    index_bits=4,
+)
 
 INSTRUCTION_SETS = {
     each.name: each
@@ -189,5 +212,7 @@ INSTRUCTION_SETS = {
         InstructionSet("avx512", 32, 16, AVX512),
         InstructionSet("avx512vnni", 32, 16, AVX512, VNNI, index_needs_mask=True),
         InstructionSet("avx512vbmi", 32, 16, AVX512, VBMI),
+        InstructionSet("neon", 32, 4, NEON, NEON_BYTES, table_registers=4, index_needs_mask=True),
+        InstructionSet("dotprod", 32, 4, NEON, DOT_PRODUCT, table_registers=4, index_needs_mask=True),
     )
 }

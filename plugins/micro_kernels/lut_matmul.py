@@ -1,4 +1,4 @@
-"""The micro-kernel of LutMatMul. Lanes go along K: 4 to 16 values of float32, or 64 of bytes.
+"""The micro-kernel of LutMatMul. Lanes go along K: 4 to 16 values of float32, or four times as many bytes.
 
     y[r][n] += Σ_k x[r][k]·table[n][index[n][k]]        over a stretch of K
 
@@ -37,9 +37,10 @@ class LookupTables:
         """Load the table of a row."""
         address = "s.tables" if row == 0 else f"s.tables + {row} * s.table_stride"
         if self.bytes:
-            emit(f"const __m512i t{row} = repeat<{2**self.bits}>({address});")
+            emit(f"const {self.forms.integers} t{row} = repeat<{2**self.bits}>({address});")
             if self.pairs:
-                emit(f"const __m512i u{row} = {self.bytes.look_up.format(f't{row}', f'lane_numbers({self.bits})')};")
+                upper = self.bytes.look_up.format(f"t{row}", f"lane_numbers({self.bits})")
+                emit(f"const {self.forms.integers} u{row} = {upper};")
             return
         floats = f"reinterpret_cast<const float*>({address})"
         if self.gathers:
@@ -65,7 +66,7 @@ class LookupTables:
             table, at = f"u{row}", at._replace(shift=at.shift - self.bits)
         index = take(loaded, at)
         if self.bytes:
-            emit(f"const __m512i {name} = {self.bytes.look_up.format(table, index)};")
+            emit(f"const {self.forms.integers} {name} = {self.bytes.look_up.format(table, index)};")
         elif self.gathers:
             emit(f"const {self.forms.floats} {name} = {self.forms.gather.format(table, index)};")
         elif self.halves == 1:
@@ -82,7 +83,9 @@ class LutMatMulEmitter:
     def __init__(self, kernel: MicroKernel, isa: InstructionSet) -> None:
         self.kernel, self.isa, self.forms, self.case = kernel, isa, isa.forms, kernel.case
         self.bytes: ByteForms | None = isa.bytes if kernel.case.planes else None
-        self.lanes = 64 if self.bytes else isa.lanes  # values of K of a vector
+        self.lane_bytes = 1 if self.bytes else 4
+        self.lanes = isa.lanes * 4 // self.lane_bytes  # values of K of a vector
+        self.unit_lanes = LOAD // self.lane_bytes
         self.rows, self.planes = range(self.case.rows), range(max(self.case.planes, 1))
         self.weights = range(kernel.t_u)
 
@@ -109,19 +112,19 @@ class LutMatMulEmitter:
             table.load(emit, row)
         emit("const uint8_t* unit = s.units;")
         bits, vectors = self.case.bits, unit_vectors(self.case.bits, lane_bits(self.case.planes))
-        unit_lanes = 64 if self.bytes else LOAD // 4
-        with emit.block(f"for (int64_t k = 0; k < s.depth; k += {vectors * unit_lanes})"):
+        with emit.block(f"for (int64_t k = 0; k < s.depth; k += {vectors * self.unit_lanes})"):
             # Asked for in the order in which they lie, the lines are one stream to the processor's own prefetching. At
             # 3 bits that takes the product from 0.6 to 0.9 of the memory's bandwidth; asking further ahead slows it.
             for line in range(0, GROUP * unit_bytes(bits), LOAD):
                 emit(f"__builtin_prefetch({plus('unit', line)});")
-            if self.lanes == unit_lanes:
+            if self.lanes == self.unit_lanes:
                 self._steps(emit, table, vectors, "unit", "")
             else:
-                with emit.block(f"for (int part = 0; part < {unit_lanes}; part += {self.lanes})"):
-                    self._steps(emit, table, vectors, "unit + 4 * part", " + part")
+                start = "unit + part" if self.bytes else f"unit + {self.lane_bytes} * part"
+                with emit.block(f"for (int part = 0; part < {self.unit_lanes}; part += {self.lanes})"):
+                    self._steps(emit, table, vectors, start, " + part")
             emit(f"unit += {GROUP * unit_bytes(bits)};")
-            self.x.advance(vectors * unit_lanes)
+            self.x.advance(vectors * self.unit_lanes)
 
     def _steps(self, emit: SourceWriter, table: LookupTables, vectors: int, unit: str, part: str) -> None:
         for first in range(0, vectors, self.kernel.m_u):
@@ -138,10 +141,10 @@ class LutMatMulEmitter:
 
     def _products(self, emit: SourceWriter, row: int, plane: int, vector: int, part: str) -> None:
         """Of a vector of a row of x with the same one of every weight."""
-        address = self.x.at(row, plane, vector * (64 if self.bytes else LOAD // 4)) + part
+        address = self.x.at(row, plane, vector * self.unit_lanes) + part
         name = f"x{row}_{vector}_{plane}"
         if self.bytes:
-            emit(f"__m512i {name} = _mm512_load_si512({address});")
+            emit(f"{self.forms.integers} {name} = {self.forms.load_integers.format(address)};")
             emit(f"keep({name});")
         else:
             emit(f"const {self.forms.floats} {name} = {self.forms.load.format(address)};")
@@ -160,14 +163,14 @@ class LutMatMulEmitter:
             emit(f"add_sums(y + {start}{plane * BLOCK}, {', '.join(totals)});")
             return
         for n, total in enumerate(totals):
-            lanes = f"_mm512_reduce_add_epi32({total})" if self.bytes else self.forms.sum.format(total)
+            lanes = (self.bytes or self.forms).sum.format(total)
             emit(f"y[{start}{plane * BLOCK + n}] += {lanes};")
 
     def _sum(self, row: int, weight: int, plane: int) -> str:
         return f"sum{row}_{weight}_{plane}" if self.bytes else f"sum{row}_{weight}"
 
     def _type(self) -> str:
-        return "__m512i" if self.bytes else self.forms.floats
+        return self.forms.integers if self.bytes else self.forms.floats
 
     def _zero(self) -> str:
-        return "_mm512_setzero_si512()" if self.bytes else self.forms.zero
+        return (self.bytes or self.forms).zero

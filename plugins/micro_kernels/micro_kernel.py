@@ -90,12 +90,15 @@ def _constants(case: MicroKernelCase, t_u: int, isa: InstructionSet) -> int:
         zero_points = 0 if case.planes else t_u
         return zero_points + 1 + loaded  # and the mask
     if case.operator == GROUP_LEVELS:
-        tables = (
-            5 * has_lines(case, isa) if gathers(case) else 1 if case.planes else -(-(2**case.bits) // isa.table_lanes)
-        )
+        tables = 5 * has_lines(case, isa) if gathers(case) else 1 if case.planes else _table_registers(case, isa)
         return tables + 1 + loaded  # and the mask
-    tables = 1 + looks_up_pairs(case, isa) if case.planes else -(-(2**case.bits) // isa.table_lanes)
+    tables = 1 + looks_up_pairs(case, isa) if case.planes else _table_registers(case, isa)
     return tables * t_u + isa.index_needs_mask + loaded
+
+
+def _table_registers(case: MicroKernelCase, isa: InstructionSet) -> int:
+    """Registers of a table of float32."""
+    return isa.table_registers * int(-(-(2**case.bits) // isa.table_lanes))
 
 
 def adds_pairs(planes: int, isa: InstructionSet) -> bool:

@@ -43,7 +43,8 @@ def instruction_set() -> str | None:
     """The instruction set of the kernels for new sessions; None without a library.
 
     It is the best one that this CPU supports, or the environment variable INTAGLIO_ISA: portable, avx2, avx512,
-    avx512vnni or avx512vbmi. Raises `UsageError` if the variable has another value.
+    avx512vnni or avx512vbmi, on AArch64 portable, neon or dotprod. Raises `UsageError` if the variable has another
+    value.
     """
     name = _text("intaglio_isa")
     if name is None and library() is not None:
@@ -75,7 +76,7 @@ def select_kernel(kernel: MicroKernel) -> None:
 
 
 def cpu() -> str | None:
-    """This CPU's maker, family and model, such as "AuthenticAMD-25-17"; None without a library."""
+    """This CPU's maker, family and model, such as "AuthenticAMD-25-17" or "aarch64-65-3340"; None without a library."""
     return _text("intaglio_cpu")
 
 

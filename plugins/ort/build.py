@@ -51,14 +51,22 @@ SANITIZE = "-O1", "-g1", SANITIZERS, "-fno-sanitize=alignment", "-fno-sanitize-r
 KERNEL_FLAGS = (
     "-fno-exceptions", "-fno-rtti", "-Wno-unknown-warning-option", "-Wno-uninitialized", "-Wno-maybe-uninitialized",
 )  # fmt: skip
+# Options by machine, as sysconfig names it, and instruction set; every machine has "portable" before them.
 AVX512 = ("-mavx512f", "-mavx512bw", "-mavx512dq", "-mavx512vl", "-mprefer-vector-width=512")
-INSTRUCTION_SETS = {
-    "portable": (),
-    "avx2": ("-mavx2", "-mfma"),
-    "avx512": AVX512,
-    "avx512vnni": (*AVX512, "-mavx512vnni"),
-    "avx512vbmi": (*AVX512, "-mavx512vnni", "-mavx512vbmi"),
+MACHINES: dict[str, dict[str, tuple[str, ...]]] = {
+    "x86_64": {
+        "avx2": ("-mavx2", "-mfma"),
+        "avx512": AVX512,
+        "avx512vnni": (*AVX512, "-mavx512vnni"),
+        "avx512vbmi": (*AVX512, "-mavx512vnni", "-mavx512vbmi"),
+    },
+    # What compilers take for granted on AArch64, NEON among it, `portable` has, too.
+    "aarch64": {
+        "neon": ("-DINTAGLIO_NEON",),
+        "dotprod": ("-DINTAGLIO_NEON", "-mcpu=generic+dotprod"),
+    },
 }
+INSTRUCTION_SETS: dict[str, tuple[str, ...]] = {"portable": (), **MACHINES["x86_64"], **MACHINES["aarch64"]}
 
 
 class CompileError(Exception):
@@ -101,13 +109,18 @@ class Compilation(NamedTuple):
 
 def sources(options: Options = RELEASE) -> Iterator[Compilation]:
     """Every compilation that the library consists of."""
-    # As setuptools names wheels: what _PYTHON_HOST_PLATFORM says when it compiles for another machine.
-    x86 = sysconfig.get_platform().endswith("x86_64") and not options.quick
     for path in sorted([*(PLUGINS / "ort").glob("*.cpp"), *PLUGINS.rglob("*_binding.cpp")]):
         yield Compilation(path)
     for path in sorted(PLUGINS.rglob("kernel.cpp")):
-        for instruction_set in INSTRUCTION_SETS if x86 else ("portable",):
+        for instruction_set in ("portable",) if options.quick else instruction_sets():
             yield Compilation(path, instruction_set)
+
+
+def instruction_sets() -> tuple[str, ...]:
+    """Those that the library has kernels for on this machine, or the one that it is compiled for."""
+    # As setuptools names wheels: what _PYTHON_HOST_PLATFORM says when it compiles for another machine.
+    machine = sysconfig.get_platform().rpartition("-")[2]
+    return ("portable", *MACHINES.get(machine, {}))
 
 
 def source_files() -> list[Path]:

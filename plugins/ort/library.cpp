@@ -2,8 +2,7 @@
 //
 // An operator comes in by its folder alone (docs/extending.md): build.py finds its kernel.cpp and ort_binding.cpp, and
 // schemas/operators.h, which schemas.py writes from the signatures, has the table OPERATORS. The environment variable
-// INTAGLIO_ISA=avx2 (portable, avx2, avx512, avx512vnni, avx512vbmi) makes sessions registered from then on use that copy
-// of the kernels.
+// INTAGLIO_ISA=avx2 (one of ISA_NAMES in isa.h) makes sessions registered from then on use that copy of the kernels.
 
 #include <cstdlib>
 #include <iterator>
@@ -14,6 +13,8 @@
 
 #if defined(__x86_64__)
 #include <cpuid.h>
+#elif defined(__aarch64__) && defined(__linux__)
+#include <sys/auxv.h>
 #endif
 
 #include "plugins/ort/cuda_operator.h"
@@ -26,8 +27,6 @@ namespace intaglio::ort {
 namespace {
 
 // --- the instruction set --------------------------------------------------------------------------------------------
-
-constexpr const char* ISA_NAMES[] = {"portable", "avx2", "avx512", "avx512vnni", "avx512vbmi"};
 
 // The best instruction set that this CPU and its operating system offer. CPUID itself is asked: __builtin_cpu_supports
 // denies everything where it is not initialised by GCC's library, as in a library linked by Zig.
@@ -44,6 +43,8 @@ Isa best_isa() {
     if ((saved & ZMM) != ZMM || (ebx & AVX512) != AVX512) return Isa::avx2;
     if (!(ecx & bit_AVX512VNNI)) return Isa::avx512;
     return (ecx & bit_AVX512VBMI) ? Isa::avx512vbmi : Isa::avx512vnni;
+#elif INTAGLIO_ARM
+    return getauxval(AT_HWCAP) & HWCAP_ASIMDDP ? Isa::dotprod : Isa::neon;
 #else
     return Isa::portable;
 #endif
@@ -66,7 +67,7 @@ Isa choose_isa() {
     throw Error(std::string("INTAGLIO_ISA=") + wish + ": this CPU offers " + supported_isas() + ". Choose one of them.");
 }
 
-// Maker, family and model as CPUID gives them: "AuthenticAMD-25-17".
+// Maker, family and model as CPUID gives them: "AuthenticAMD-25-17"; on AArch64 implementer and part: "aarch64-65-3340".
 std::string cpu() {
 #if defined(__x86_64__)
     unsigned maker[3], signature = 0, highest = 0, ignored[2];
@@ -77,6 +78,11 @@ std::string cpu() {
     const unsigned model = (signature >> 4 & 15) | (extended ? signature >> 16 & 15 : 0) << 4;
     return std::string(reinterpret_cast<const char*>(maker), sizeof maker) + "-" + std::to_string(family) + "-" +
            std::to_string(model);
+#elif defined(__aarch64__) && defined(__linux__)
+    if (!(getauxval(AT_HWCAP) & HWCAP_CPUID)) return "unknown";
+    uint64_t id;  // the system answers in place of the processor, which keeps it to itself
+    __asm__("mrs %0, MIDR_EL1" : "=r"(id));
+    return "aarch64-" + std::to_string(id >> 24 & 255) + "-" + std::to_string(id >> 4 & 4095);
 #else
     return "unknown";
 #endif
@@ -287,7 +293,7 @@ INTAGLIO_EXPORT OrtStatus* RegisterCustomOps(OrtSessionOptions* options, const O
 // this CPU offers.
 INTAGLIO_EXPORT const char* intaglio_isa() {
     try {
-        return intaglio::ort::ISA_NAMES[int(intaglio::ort::choose_isa())];
+        return intaglio::ISA_NAMES[int(intaglio::ort::choose_isa())];
     } catch (...) {
         return nullptr;
     }

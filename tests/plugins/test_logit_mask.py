@@ -12,9 +12,10 @@ from hypothesis import strategies as st
 from intaglio.plugins import ort
 from intaglio.plugins.native import logit_mask
 from intaglio.plugins.native.logit_mask import reference
+from intaglio.plugins.ort import build
 
 
-@pytest.fixture(params=["numpy", "portable", "avx2", "avx512", "avx512vnni", "avx512vbmi"])
+@pytest.fixture(params=["numpy", *build.instruction_sets()])
 def backend(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> Iterator[str]:
     logit_mask._kernel.cache_clear()
     if request.param == "numpy":

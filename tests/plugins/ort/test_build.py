@@ -132,11 +132,17 @@ def test_compiler_and_linker_take_arguments_from_the_environment(monkeypatch, tm
     assert build.build(tmp_path / "whole.so").stat().st_size > stripped.stat().st_size
 
 
-def test_library_for_another_processor_has_portable_kernels(monkeypatch):
-    monkeypatch.setenv("_PYTHON_HOST_PLATFORM", "linux-aarch64")
-    assert {source.instruction_set for source in build.sources()} == {None, "portable"}
-    monkeypatch.setenv("_PYTHON_HOST_PLATFORM", "linux-x86_64")
-    assert {source.instruction_set for source in build.sources()} == {None, *build.INSTRUCTION_SETS}
+@pytest.mark.parametrize(
+    ("machine", "instruction_sets"),
+    [
+        ("riscv64", ["portable"]),
+        ("aarch64", ["portable", "neon", "dotprod"]),
+        ("x86_64", ["portable", "avx2", "avx512", "avx512vnni", "avx512vbmi"]),
+    ],
+)
+def test_library_for_another_processor_has_the_kernels_of_that_one(machine, instruction_sets, monkeypatch):
+    monkeypatch.setenv("_PYTHON_HOST_PLATFORM", f"linux-{machine}")
+    assert {source.instruction_set for source in build.sources()} == {None, *instruction_sets}
 
 
 GENERATE = """

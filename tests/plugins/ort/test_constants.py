@@ -18,7 +18,7 @@ EXTREME = np.array([0, -1, 1e-45, 1e-38, 2.0**-27, 2.0**-24, 1, 512, 2.0**10, 3e
 
 
 @pytest.fixture(scope="module")
-def derive(tmp_path_factory):
+def derive(tmp_path_factory, emulator):
     """The results of the C++ code for many lines, as text."""
     program = tmp_path_factory.mktemp("constants") / "constants_check"
     source = Path(__file__).with_name("constants_check.cpp")
@@ -27,7 +27,7 @@ def derive(tmp_path_factory):
 
     def run(lines: list[Line]) -> list[str]:
         text = "\n".join(" ".join([kind, *(value.hex() for value in values)]) for kind, values in lines)
-        done = subprocess.run([str(program)], input=text, capture_output=True, text=True, check=True)
+        done = subprocess.run([*emulator, str(program)], input=text, capture_output=True, text=True, check=True)
         return done.stdout.splitlines()
 
     return run

@@ -27,15 +27,16 @@ MEBIBYTES = 128  # limit for a node without elements; ONNX Runtime needs some to
 # Opens and runs the model of each folder on an instruction set, stores the output, and prints the message of ONNX
 # Runtime and the growth of the process's peak memory in MiB; a crash of a kernel is a crash of this process.
 CHILD = """
-import os, sys
+import os, pathlib, sys
 import numpy, onnxruntime
 from intaglio.plugins import ort
+ort.library = pathlib.Path(sys.argv[1]).resolve
 def most():
     if not os.path.exists("/proc/self/status"):
         return 0
     lines = open("/proc/self/status").read().splitlines()
     return sum(int(line.split()[1]) for line in lines if line.startswith("VmHWM:")) // 1024
-for isa, folder in zip(sys.argv[1::2], sys.argv[2::2]):
+for isa, folder in zip(sys.argv[2::2], sys.argv[3::2]):
     os.environ["INTAGLIO_ISA"] = isa
     options = onnxruntime.SessionOptions()
     options.log_severity_level = 4
@@ -300,8 +301,9 @@ def folders(tmp_path_factory):
 def results(folders):
     """The message of ONNX Runtime for each of `ALL`, and the MiB that it took, in a separate process; nodes after a
     crash are missing."""
-    arguments = [argument for name, folder in folders.items() for argument in (ALL[name].isa, str(folder))]
-    process = subprocess.Popen([sys.executable, "-c", CHILD, *arguments], stdout=subprocess.PIPE, text=True)
+    nodes = [argument for name, folder in folders.items() for argument in (ALL[name].isa, str(folder))]
+    command = [sys.executable, "-c", CHILD, str(ort.library()), *nodes]
+    process = subprocess.Popen(command, stdout=subprocess.PIPE, text=True)
     try:
         output = process.communicate(timeout=SECONDS)[0]
     except subprocess.TimeoutExpired:

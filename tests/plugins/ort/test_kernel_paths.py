@@ -9,7 +9,7 @@ from operator_session import operator_session
 
 from intaglio.plugins import OPS, ort
 from intaglio.plugins.kernel_check.node_model import feeds, node_model
-from intaglio.plugins.ort.build import INSTRUCTION_SETS
+from intaglio.plugins.ort.build import instruction_sets
 
 onnxruntime = pytest.importorskip("onnxruntime")
 ir = pytest.importorskip("onnx_ir")
@@ -17,7 +17,7 @@ ir = pytest.importorskip("onnx_ir")
 INT32 = np.array([-(2**31), 2**31 - 1, -1, 0, 1], np.int64)
 
 
-@pytest.fixture(params=INSTRUCTION_SETS)
+@pytest.fixture(params=instruction_sets())
 def check(request, monkeypatch):
     """Runs a case on one instruction set and compares it."""
     if request.param not in ort.supported_instruction_sets():

@@ -8,13 +8,13 @@ from operator_session import operator_session
 from intaglio.plugins import ort
 from intaglio.plugins.bit_packing import pack
 from intaglio.plugins.kernel_check.node_model import feeds
-from intaglio.plugins.ort.build import INSTRUCTION_SETS
+from intaglio.plugins.ort.build import instruction_sets
 
 pytest.importorskip("onnxruntime")
 
 
 @pytest.mark.parametrize("used", [False, True])
-@pytest.mark.parametrize("name", INSTRUCTION_SETS)
+@pytest.mark.parametrize("name", instruction_sets())
 def test_a_level_that_is_no_number_reaches_the_rows_that_use_it(name, used, monkeypatch):
     """As of FP8, whose other levels lie on lines."""
     if name not in ort.supported_instruction_sets():
