@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import fcntl
-import functools
 import gc
 import hashlib
 import importlib.util
@@ -306,15 +305,17 @@ def make_decoder(once: Once, traced_once: None) -> Callable[..., tuple[Path, Pat
 
 
 @pytest.fixture(scope="session")
-def make_encoder_decoder(tmp_path_factory: pytest.TempPathFactory) -> Callable[..., tuple[Path, Path]]:
-    """The same for an encoder-decoder; equal requests return the same bundle."""
+def make_encoder_decoder(once: Once) -> Callable[..., tuple[Path, Path]]:
+    """The same for an encoder-decoder; equal requests return the same bundle, also in other workers."""
 
-    @functools.cache
     def make(family: str, **options: Any) -> tuple[Path, Path]:
-        folder = tmp_path_factory.mktemp(family)
-        checkpoint = save_encoder_decoder(folder / "checkpoint", family, **options)
-        export(str(checkpoint), folder / "bundle", check=False)
-        return checkpoint, folder / "bundle"
+        def save(path: Path) -> None:
+            save_encoder_decoder(path.with_suffix(".unfinished"), family, **options).rename(path)
+
+        digest = hashlib.sha256(repr(sorted(options.items())).encode()).hexdigest()[:16]
+        name = f"encoder-decoders/{family}-{digest}"
+        checkpoint = once(f"{name}/checkpoint", save)
+        return checkpoint, once(f"{name}/bundle", lambda path: export(str(checkpoint), path, check=False))
 
     return make
 

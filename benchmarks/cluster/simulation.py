@@ -6,7 +6,8 @@
 `gptq` compresses three LLaMAs of random weights in this process, one thread, and every task is recorded: its seconds,
 and the bytes of its arguments and results. Costs are fitted to these records: seconds for each operation, byte and
 call. Then stage after stage is simulated: the program that was called sends the arguments of a task over its link when
-a worker may take it, and adds the results in their order; what all workers need passes the link once for each machine.
+a worker may take it, and adds the results in their order; what all workers need passes the link once for each machine,
+although Ray's machines also pass it on to each other. The program that was called computes with one thread.
 
 The simulation is checked: its bytes and tasks against the recorded ones, its seconds against runs with one and two
 processes of each of the three models. Then it is asked for 70 billion (LLaMA 2 and 3: 80 layers of width 8192).
@@ -27,7 +28,7 @@ import msgspec
 import numpy as np
 import numpy.typing as npt
 
-from benchmarks.cluster.costs import Costs, costs_of
+from benchmarks.cluster.costs import Costs, costs_of, fit
 from benchmarks.cluster.plan import Model, Text, Work, plan
 from benchmarks.cluster.recording import Recorder, Stage
 from benchmarks.shared import random_llama
@@ -89,9 +90,17 @@ class Result(msgspec.Struct):
 
 
 def simulate(
-    works: Iterable[Work], costs: Costs, workers: int, link: float, machines: int = 1, delay: float = 0
+    works: Iterable[Work],
+    costs: Costs,
+    workers: int,
+    link: float,
+    machines: int = 1,
+    delay: float = 0,
+    piped: bool = False,
 ) -> tuple[float, float, float]:
     """Run the stages one after the other. `delay`: seconds between the driver's call and the task's start.
+
+    `piped`: a worker does nothing else while arguments and results pass the link, as in a process pool.
 
     Return the seconds at the end, those of the driver's own work, and those of all workers.
     """
@@ -109,13 +118,13 @@ def simulate(
             if index >= AHEAD * workers:
                 driver = max(driver, arrived[index - AHEAD * workers])
             driver += each
-            link_free = max(link_free, driver) + work.sent / link
             worker, opened = heapq.heappop(free)
             spent = seconds + (0 if opened else opening)
+            link_free = max(link_free, driver, worker if piped else 0) + work.sent / link
             end = max(worker, link_free + delay) + spent
-            computing += spent
-            heapq.heappush(free, (end, True))
             back_free = max(back_free, end) + work.received / link
+            heapq.heappush(free, (back_free if piped else end, True))
+            computing += spent
             arrived.append(back_free)
         now = max(driver, back_free)
     return now, driver_busy, computing
@@ -126,11 +135,13 @@ def echo(array: npt.NDArray[np.uint8]) -> npt.NDArray[np.uint8]:
     return array
 
 
-def local_link() -> tuple[float, float]:
-    """Bytes a second between this process and one of a pool, each way, and the seconds of an empty task."""
+def local_link() -> tuple[float, float, float]:
+    """Bytes a second between this process and one of a pool, each way; seconds of an empty task and of the start."""
     array = np.zeros(32 << 20, np.uint8)
     with ProcessPool(1) as pool:
+        start = time.perf_counter()
         list(pool.map(echo, [(array[:1],)]))
+        first = time.perf_counter() - start
         start = time.perf_counter()
         list(pool.map(echo, [(array[:1],)] * 200))
         small = (time.perf_counter() - start) / 200
@@ -138,7 +149,7 @@ def local_link() -> tuple[float, float]:
         for _ in range(8):
             list(pool.map(echo, [(array,)]))
         large = (time.perf_counter() - start) / 8
-    return 2 * array.size / large, small
+    return 2 * array.size / large, small, first
 
 
 @click.command(help=(__doc__ or "").split("\n\n")[0])
@@ -151,7 +162,7 @@ def local_link() -> tuple[float, float]:
 def main(machines: int, workers: int, link: float, samples: int, batches: tuple[int, ...], as_json: bool) -> None:
     """Record, check and simulate."""
     text = Text(SAMPLES // BATCH, BATCH, LENGTH)
-    recorded, checks, ratios = [], [], []
+    recorded, checks, ratios, sizes, afters = [], [], [], [], []
     measured: list[tuple[Model, int, float]] = []
     for shape in SHAPES:
         model = Model(shape.hidden, shape.feed_forward, shape.layers, shape.heads, shape.heads, random_llama.VOCABULARY)
@@ -162,17 +173,22 @@ def main(machines: int, workers: int, link: float, samples: int, batches: tuple[
             works = list(plan(model, text))
             ratios.append(agreement(works, recorder.stages))
             recorded += list(zip(works, recorder.stages, strict=True))
+            sizes.append([1.0, model.parameters])
+            afters.append(recorder.after)
             for count in (1, 2):
                 with bounded(count):
                     pool = ProcessPool(count)
                 measured.append((model, count, run(pool)))
     costs = costs_of(recorded)
-    rate, delay = local_link()
+    after = fit(sizes, afters)
+    rate, delay, start = local_link()
     for model, count, seconds in measured:
-        simulated = simulate(plan(model, text), costs, count, rate, delay=delay)[0]
+        simulated = start + simulate(plan(model, text), costs, count, rate, delay=delay, piped=True)[0]
+        simulated += float(after @ [1.0, model.parameters])
         checks.append(Check(model.parameters, count, seconds, simulated))
     answers = [
-        answer(costs, Text(samples // batch, batch, LENGTH), machines, workers, link * GIGA / 8) for batch in batches
+        answer(costs, Text(samples // batch, batch, LENGTH), machines, workers, link * GIGA / 8, after)
+        for batch in batches
     ]
     result = Result(max(ratios, key=lambda ratio: abs(math.log(ratio))), checks, answers)
     click.echo(msgspec.json.encode(result).decode() if as_json else table(result))
@@ -192,6 +208,8 @@ def prepared(shape: random_llama.Shape, folder: Path) -> Callable[[Executor], fl
             start = time.perf_counter()
             inputs = PassInputs(bundle.manifest, data, executor=executor)
             run_passes([Gptq(samples=SAMPLES, batch=BATCH)], model, inputs, 1)
+            if isinstance(executor, Recorder):
+                executor.finish()
             return time.perf_counter() - start
 
     return run
@@ -208,10 +226,14 @@ def agreement(works: Sequence[Work], stages: Sequence[Stage]) -> float:
     return ours / theirs
 
 
-def answer(costs: Costs, text: Text, machines: int, workers: int, link: float) -> Answer:
-    """Simulate 70 billion weights."""
+def answer(
+    costs: Costs, text: Text, machines: int, workers: int, link: float, after: npt.NDArray[np.float64]
+) -> Answer:
+    """Simulate 70 billion weights. `after`: seconds of the driver after the last task, as coefficients."""
     works = list(plan(SEVENTY_BILLION, text))
     seconds, driver, computing = simulate(works, costs, machines * workers, link, machines, 1e-3)
+    end = float(after @ [1.0, SEVENTY_BILLION.parameters])
+    seconds, driver = seconds + end, driver + end
     sent = sum(work.shared * min(machines, work.tasks) + work.tasks * work.sent for work in works)
     received = sum(work.tasks * work.received for work in works)
     largest = max(max(work.sent, work.received, work.shared) for work in works)
@@ -240,8 +262,18 @@ def table(result: Result) -> str:
             f"  its link, sending  {each.sending / 3600:6.1f} h, {each.sent / 1e12:.2f} TB",
             f"  receiving          {each.receiving / 3600:6.1f} h, {each.received / 1e12:.2f} TB",
             f"  largest array      {each.largest / 1e9:6.1f} GB",
+            f"  held back most by  {held_back_by(each)}",
         ]
     return "\n".join(lines)
+
+
+def held_back_by(each: Answer) -> str:
+    """What takes most of the time."""
+    parts = {
+        "the workers": each.computing, "the driver's own work": each.driver,
+        "what the driver sends": each.sending, "what the driver receives": each.receiving,
+    }  # fmt: skip
+    return max(parts, key=parts.__getitem__)
 
 
 if __name__ == "__main__":

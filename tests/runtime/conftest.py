@@ -133,9 +133,9 @@ def no_cuda_device() -> None:
 def models(
     make_decoder: Callable[..., tuple[Path, Path]],
     make_encoder_decoder: Callable[..., tuple[Path, Path]],
-    tmp_path_factory: pytest.TempPathFactory,
+    once: Callable[[str, Callable[[Path], object]], Path],
 ) -> Iterator[dict[str, Models]]:
     """The small random models that a scheduler drives, by name."""
-    made = make_bundles(make_decoder, make_encoder_decoder, tmp_path_factory.mktemp("scheduled"))
+    made = make_bundles(make_decoder, make_encoder_decoder, once)
     with open_models(made) as opened:
         yield opened

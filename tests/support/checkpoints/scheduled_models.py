@@ -12,6 +12,7 @@ from typing import Any
 from drafts import save_drafts
 from early_exits import save_early_exit
 from fixed_engine import FixedEngine
+from tiny_decoders import Once
 
 from intaglio.bundle.bundle import Bundle
 from intaglio.exporters import export
@@ -54,29 +55,33 @@ class Models:
 
 
 def make_bundles(
-    make_decoder: Callable[..., tuple[Path, Path]], make_encoder_decoder: Callable[..., tuple[Path, Path]], folder: Path
+    make_decoder: Callable[..., tuple[Path, Path]], make_encoder_decoder: Callable[..., tuple[Path, Path]], once: Once
 ) -> Made:
-    """The bundles, by name."""
+    """The bundles, by name; each is made once per run."""
     checkpoint, target = make_decoder("llama", **SIZES)
     calm, _ = make_decoder("gpt2", n_layer=4, initializer_range=0.015, n_positions=POSITIONS)
     exiting, _ = make_decoder("llama", **SIZES, num_hidden_layers=3)
-    checkpoints = {
-        "small": noisy(checkpoint, folder / "noisy"),
-        "medusa": save_drafts(checkpoint, folder / "medusa", "medusa"),
-        "hidden-transfer": save_drafts(checkpoint, folder / "hidden-transfer", "hidden-transfer"),
-        "calm": save_early_exit(calm, folder / "calm", "every"),
-        "exit": save_early_exit(exiting, folder / "exit", 1),
+    savers: dict[str, Callable[[Path], Path]] = {
+        "small": lambda folder: noisy(checkpoint, folder),
+        "medusa": lambda folder: save_drafts(checkpoint, folder, "medusa"),
+        "hidden-transfer": lambda folder: save_drafts(checkpoint, folder, "hidden-transfer"),
+        "calm": lambda folder: save_early_exit(calm, folder, "every"),
+        "exit": lambda folder: save_early_exit(exiting, folder, 1),
     }
-    bundles = {"large": target, "four": folder / "four-bits"}
-    for name, each in checkpoints.items():
-        bundles[name] = folder / f"{name}-bundle"
-        export(str(each), bundles[name], check=False)
-    compress(target, bundles["four"], "rtn")
+
+    def exported(name: str, save: Callable[[Path], Path]) -> Path:
+        source = once(f"scheduled/{name}", lambda path: save(path.with_suffix(".unfinished")).rename(path))
+        return once(f"scheduled/{name}-bundle", lambda path: export(str(source), path, check=False))
+
+    def in_four(bundle: Path, name: str) -> Path:
+        return once(f"scheduled/{name}", lambda path: compress(bundle, path, "rtn"))
+
+    bundles = {name: exported(name, save) for name, save in savers.items()}
+    bundles |= {"large": target, "four": in_four(target, "four-bits")}
     for name, layers in ("t5", 2), ("small t5", 1):
         bundles[name] = make_encoder_decoder("mt5", num_layers=layers, num_decoder_layers=layers)[1]
     for name in COMPRESSED:
-        bundles[in_four_bits(name)] = folder / in_four_bits(name).replace(" ", "-")
-        compress(bundles[name], bundles[in_four_bits(name)], "rtn")
+        bundles[in_four_bits(name)] = in_four(bundles[name], in_four_bits(name).replace(" ", "-"))
     return bundles
 
 
