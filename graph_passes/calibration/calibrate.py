@@ -18,12 +18,13 @@ from intaglio.bundle.model_file import save
 from intaglio.display.progress import track
 from intaglio.errors import GraphError
 from intaglio.executors.executor import Executor
+from intaglio.executors.kept import close_kept
 from intaglio.graph_passes.calibration.activation_statistics import KEY, Statistics
 from intaglio.graph_passes.calibration.data import count_tokens
 from intaglio.graph_passes.calibration.observation import Observed, observe
 from intaglio.graph_passes.calibration.observing import ObservingPass
 from intaglio.graph_passes.calibration.real_tokens import Length
-from intaglio.graph_passes.calibration.stretch import Stretch, close_stretch
+from intaglio.graph_passes.calibration.stretch import Stretch
 from intaglio.graph_passes.calibration.thresholds import Method, threshold
 from intaglio.graph_passes.contract import Counts, PassInputs
 from intaglio.graph_passes.graphs import Names, all_nodes, has_subgraphs, infer_shapes
@@ -131,7 +132,7 @@ def _observe(
                     for value, each in zip(group, found, strict=True):
                         statistics[value].merge(each)
             finally:
-                close_stretch()
+                close_kept()
 
 
 def _refuse_quantised(model: ir.Model) -> None:

@@ -19,6 +19,7 @@ import onnx_ir as ir
 from intaglio.bundle.model_file import save
 from intaglio.errors import GraphError
 from intaglio.executors.executor import INLINE, Executor
+from intaglio.executors.kept import close_kept
 from intaglio.graph_passes.calibration.calibrate import mask_axes
 from intaglio.graph_passes.calibration.real_tokens import Length, axes_of, real_parts
 from intaglio.graph_passes.calibration.second_moments import (
@@ -28,7 +29,7 @@ from intaglio.graph_passes.calibration.second_moments import (
     second_moments,
 )
 from intaglio.graph_passes.calibration.spilled_values import SpilledValues
-from intaglio.graph_passes.calibration.stretch import Stretch, close_stretch, run_stretch
+from intaglio.graph_passes.calibration.stretch import Stretch, run_stretch
 from intaglio.graph_passes.graphs import infer_shapes, used_values
 from intaglio.plugins.nodes import lengths
 from intaglio.processes.temporary import scratch_directory
@@ -139,7 +140,7 @@ class Stream:
                 for batch, results in enumerate(self._executor.map(run_stretch, tasks)):
                     self._values.replace(batch, results, kept)
             finally:
-                close_stretch()
+                close_kept()
 
     def _stretch(self, inputs: Sequence[ir.Value], nodes: list[ir.Node], outputs: Sequence[ir.Value]) -> ir.Model:
         """Build a model of `nodes`, with the nodes they need that do not depend on inputs of the graph."""

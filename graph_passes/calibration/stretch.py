@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import uuid
-from collections.abc import Callable, Mapping
-from contextlib import ExitStack
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
 
 import numpy as np
 import numpy.typing as npt
 
+from intaglio.executors.kept import kept
 from intaglio.processes.temporary import scratch_directory
 from intaglio.runtime.engines.engine import Array, Engine
 from intaglio.runtime.engines.onnxruntime.engine import OnnxRuntimeEngine
@@ -33,31 +34,23 @@ class Stretch:
         return Stretch, (self.folder, self.spinning, contents, self.key)
 
 
-class _Open:
-    """The engine of this process, of the stretch `key`."""
+@contextmanager
+def _opened(stretch: Stretch) -> Iterator[Engine]:
+    with ExitStack() as resources:
+        folder = stretch.folder
+        if stretch.contents is not None:
+            folder = resources.enter_context(scratch_directory("stretch"))
+            _write(stretch.contents, folder)
+        engine = resources.enter_context(OnnxRuntimeEngine(folder / "model.onnx", spinning=stretch.spinning))
+        del stretch  # and the contents, which the engine has
+        yield engine
 
-    key = ""
-    engine: Engine
-    resources = ExitStack()
+
+def _write(contents: Contents, folder: Path) -> None:
+    for name, content in contents.items():
+        content.tofile(folder / name)
 
 
 def run_stretch(stretch: Stretch, feeds: Mapping[str, Array]) -> dict[str, Array]:
-    """Return the outputs of `stretch` by name; it stays open until another one is run."""
-    if _Open.key != stretch.key:
-        close_stretch()
-        folder = stretch.folder
-        if stretch.contents is not None:
-            folder = _Open.resources.enter_context(scratch_directory("stretch"))
-            for name, content in stretch.contents.items():
-                content.tofile(folder / name)
-        _Open.engine = _Open.resources.enter_context(
-            OnnxRuntimeEngine(folder / "model.onnx", spinning=stretch.spinning)
-        )
-        _Open.key = stretch.key
-    return _Open.engine.run(feeds)
-
-
-def close_stretch() -> None:
-    """Close the engine of this process, if one is open."""
-    _Open.key = ""
-    _Open.resources.close()
+    """Return the outputs of `stretch` by name; it stays open in this process, see `kept`."""
+    return kept(_opened, stretch, key=stretch.key).run(feeds)
