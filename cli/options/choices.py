@@ -10,8 +10,7 @@ import click
 from click.shell_completion import CompletionItem
 
 from intaglio.display.nearest import did_you_mean
-from intaglio.errors import UsageError
-from intaglio.storage.address import is_address
+from intaglio.storage.address import check_local, is_address
 from intaglio.targets import TARGETS
 
 if TYPE_CHECKING:  # generic since click 8.2 and 8.5
@@ -67,9 +66,7 @@ class LocalPath(click.Path):
 
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
         """The value as a `Path`."""
-        if is_address(value):
-            named = "" if param is None else f"{param.get_error_hint(ctx)}: "
-            raise UsageError(f"{named}{value} is an address, and only a local path can be used here.")
+        check_local(value, f"{param.get_error_hint(ctx)}: {value}" if param else str(value))
         return super().convert(value, param, ctx)
 
 

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from intaglio.errors import UsageError
-from intaglio.storage.address import is_address
+from intaglio.storage.address import check_local, is_address
 from intaglio.storage.fetch import local_bundle
 
 
@@ -27,8 +27,8 @@ def named(bundles: Sequence[str | Path], what: str = "bundle") -> dict[str, Path
             raise UsageError(f"{what} {str(bundle)!r}: its {'path' if name else 'name'} is empty. Write NAME=PATH.")
         if name in found:
             raise UsageError(f"two {what}s are named {name!r}: {found[name]} and {path}. Write NAME=PATH for one.")
-        if is_address(path) and what != "bundle":
-            raise UsageError(f"{what} {path} is an address, and only a local path can be used here.")
+        if what != "bundle":
+            check_local(path, f"{what} {path}")
         found[name] = local_bundle(path)
     if not found:
         raise UsageError(f"no {what} is given, expected at least one.")

@@ -32,6 +32,12 @@ def is_address(place: object) -> TypeGuard[str]:
     return found is not None and found[1].lower() not in SERVERS
 
 
+def check_local(place: object, named: str) -> None:
+    """Raise `UsageError` if `place`, which is `named` in the message, is an address."""
+    if is_address(place):
+        raise UsageError(f"{named} is an address, and only a local path can be used here.")
+
+
 class Place(NamedTuple):
     """A bundle's address, its file system, and its folder there."""
 
