@@ -87,7 +87,7 @@ class BundleToRead(click.Path):
 
 
 class BundleOrName(Kind):
-    """A bundle, as `BundleToRead`, or something else that has a name, as it is."""
+    """A bundle, as `BundleToRead`, or something else that has a name, unchanged."""
 
     name = "bundle"
 

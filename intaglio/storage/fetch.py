@@ -99,7 +99,7 @@ def _kept() -> dict[str, Path]:
 
 
 def _copied(source: Path, target: Path, record: FileRecord) -> bool:
-    """Copy a file of the cache; False if it is not as recorded any more."""
+    """Copy a file of the cache; False if it is no longer as recorded."""
     if not _is_there(source, record):
         return False
     shutil.copyfile(source, target)
