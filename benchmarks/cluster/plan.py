@@ -8,38 +8,11 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
+from benchmarks.shared.random_llama import Shape
 from intaglio.graph_passes.calibration.second_moments import column_parts
 from intaglio.graph_passes.weights.row_blocks import WEIGHTS
 
 FLOAT = 4  # bytes
-
-
-@dataclass(frozen=True)
-class Model:
-    """Sizes of a LLaMA."""
-
-    hidden: int
-    feed_forward: int
-    layers: int
-    heads: int
-    key_value_heads: int
-    vocabulary: int
-
-    @property
-    def head(self) -> int:
-        """The width of a head."""
-        return self.hidden // self.heads
-
-    @property
-    def key_value(self) -> int:
-        """The width of the keys, and of the values."""
-        return self.head * self.key_value_heads
-
-    @property
-    def parameters(self) -> int:
-        """The weights of its layers, and of both tables."""
-        layer = self.hidden * (2 * self.hidden + 2 * self.key_value + 3 * self.feed_forward)
-        return self.layers * layer + 2 * self.vocabulary * self.hidden
 
 
 @dataclass(frozen=True)
@@ -72,7 +45,7 @@ class Work:
     shared: int
 
 
-def plan(model: Model, text: Text) -> Iterator[Work]:
+def plan(model: Shape, text: Text) -> Iterator[Work]:
     """Yield the stages in their order."""
     tokens, hidden, wide, narrow = text.tokens, model.hidden, model.feed_forward, model.key_value
     row, mask, angles = FLOAT * tokens * hidden, tokens * text.length, FLOAT * tokens * model.head

@@ -29,7 +29,7 @@ import numpy as np
 import numpy.typing as npt
 
 from benchmarks.cluster.costs import Costs, costs_of, fit
-from benchmarks.cluster.plan import Model, Text, Work, plan
+from benchmarks.cluster.plan import Text, Work, plan
 from benchmarks.cluster.recording import Recorder, Stage
 from benchmarks.shared import random_llama
 from intaglio.bundle.bundle import Bundle
@@ -49,7 +49,7 @@ SHAPES = [
     random_llama.Shape(512, 1792, 2, 8),
     random_llama.Shape(768, 2688, 2, 12),
 ]
-SEVENTY_BILLION = Model(8192, 28672, 80, 64, 8, 128_256)
+SEVENTY_BILLION = random_llama.Shape(8192, 28672, 80, 64, 8, 128_256)
 LENGTH = 512  # tokens of a sequence of calibration text
 SAMPLES, BATCH = 16, 2  # of the small runs
 GIGA = 1e9
@@ -163,17 +163,16 @@ def main(machines: int, workers: int, link: float, samples: int, batches: tuple[
     """Record, check and simulate."""
     text = Text(SAMPLES // BATCH, BATCH, LENGTH)
     recorded, checks, ratios, sizes, afters = [], [], [], [], []
-    measured: list[tuple[Model, int, float]] = []
-    for shape in SHAPES:
-        model = Model(shape.hidden, shape.feed_forward, shape.layers, shape.heads, shape.heads, random_llama.VOCABULARY)
-        with tempfile.TemporaryDirectory() as folder, step(f"{model.parameters / 1e6:.0f} million weights"):
-            run = prepared(shape, Path(folder))
+    measured: list[tuple[random_llama.Shape, int, float]] = []
+    for model in SHAPES:
+        with tempfile.TemporaryDirectory() as folder, step(f"{model.parameters() / 1e6:.0f} million weights"):
+            run = prepared(model, Path(folder))
             recorder = Recorder()
             run(recorder)
             works = list(plan(model, text))
             ratios.append(agreement(works, recorder.stages))
             recorded += list(zip(works, recorder.stages, strict=True))
-            sizes.append([1.0, model.parameters])
+            sizes.append([1.0, model.parameters()])
             afters.append(recorder.after)
             for count in (1, 2):
                 with bounded(count):
@@ -184,8 +183,8 @@ def main(machines: int, workers: int, link: float, samples: int, batches: tuple[
     rate, delay, start = local_link()
     for model, count, seconds in measured:
         simulated = start + simulate(plan(model, text), costs, count, rate, delay=delay, piped=True)[0]
-        simulated += float(after @ [1.0, model.parameters])
-        checks.append(Check(model.parameters, count, seconds, simulated))
+        simulated += float(after @ [1.0, model.parameters()])
+        checks.append(Check(model.parameters(), count, seconds, simulated))
     answers = [
         answer(costs, Text(samples // batch, batch, LENGTH), machines, workers, link * GIGA / 8, after)
         for batch in batches
@@ -232,13 +231,13 @@ def answer(
     """Simulate 70 billion weights. `after`: seconds of the driver after the last task, as coefficients."""
     works = list(plan(SEVENTY_BILLION, text))
     seconds, driver, computing = simulate(works, costs, machines * workers, link, machines, 1e-3)
-    end = float(after @ [1.0, SEVENTY_BILLION.parameters])
+    end = float(after @ [1.0, SEVENTY_BILLION.parameters()])
     seconds, driver = seconds + end, driver + end
     sent = sum(work.shared * min(machines, work.tasks) + work.tasks * work.sent for work in works)
     received = sum(work.tasks * work.received for work in works)
     largest = max(max(work.sent, work.received, work.shared) for work in works)
     return Answer(
-        SEVENTY_BILLION.parameters, machines, workers, link, seconds, computing / machines / workers, driver,
+        SEVENTY_BILLION.parameters(), machines, workers, link, seconds, computing / machines / workers, driver,
         sent / link, received / link, sent, received, largest,
     )  # fmt: skip
 

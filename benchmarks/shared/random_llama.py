@@ -35,6 +35,18 @@ class Shape:
     feed_forward: int = 5632
     layers: int = 16
     heads: int = 32
+    key_value_heads: int = 0  # 0: as many as `heads`
+    vocabulary: int = VOCABULARY
+
+    @property
+    def head(self) -> int:
+        """The width of a head."""
+        return self.hidden // self.heads
+
+    @property
+    def key_value(self) -> int:
+        """The width of the keys, and of the values."""
+        return self.head * (self.key_value_heads or self.heads)
 
     def parameters(self) -> int:
         """How many numbers the weights are."""
@@ -42,16 +54,16 @@ class Shape:
 
     def weights(self) -> dict[str, tuple[int, ...]]:
         """The name and shape of every weight, in the order of the file."""
-        square = (self.hidden, self.hidden)
+        square, narrow = (self.hidden, self.hidden), (self.key_value, self.hidden)
         layer = {
             "input_layernorm": (self.hidden,),
-            **{f"self_attn.{name}_proj": square for name in "qkvo"},
+            **{f"self_attn.{name}_proj": narrow if name in "kv" else square for name in "qkvo"},
             "post_attention_layernorm": (self.hidden,),
             "mlp.gate_proj": (self.feed_forward, self.hidden),
             "mlp.up_proj": (self.feed_forward, self.hidden),
             "mlp.down_proj": (self.hidden, self.feed_forward),
         }
-        outer = (VOCABULARY, self.hidden)
+        outer = (self.vocabulary, self.hidden)
         first, last = (
             {"model.embed_tokens.weight": outer},
             {"model.norm.weight": (self.hidden,), "lm_head.weight": outer},
@@ -68,9 +80,9 @@ class Shape:
             "intermediate_size": self.feed_forward,
             "num_hidden_layers": self.layers,
             "num_attention_heads": self.heads,
-            "num_key_value_heads": self.heads,
-            "head_dim": self.hidden // self.heads,
-            "vocab_size": VOCABULARY,
+            "num_key_value_heads": self.key_value_heads or self.heads,
+            "head_dim": self.head,
+            "vocab_size": self.vocabulary,
             "max_position_embeddings": 2048,
             "hidden_act": "silu",
             "rms_norm_eps": 1e-5,
@@ -102,7 +114,7 @@ def checkpoint(folder: Path, shape: Shape = BILLION, stored: str = "float16") ->
     if not (folder / CONFIG_FILE).exists():
         folder.mkdir(parents=True, exist_ok=True)
         with step("writing a tokenizer"):
-            write_tokenizer(folder / TOKENIZER)
+            write_tokenizer(folder / TOKENIZER, shape.vocabulary)
         write_weights(shape.weights(), folder / WEIGHTS, stored)
         config = shape.config() | {"dtype": stored}
         (folder / CONFIG_FILE).write_bytes(msgspec.json.format(msgspec.json.encode(config), indent=2))
@@ -139,19 +151,19 @@ def _arrays(shapes: Iterable[tuple[int, ...]], norm: float) -> Iterator[npt.NDAr
             yield values
 
 
-def write_tokenizer(path: Path) -> None:
-    """A byte-level BPE learnt from Python's manual, which is too short for all of the vocabulary; then filled up."""
+def write_tokenizer(path: Path, vocabulary: int = VOCABULARY) -> None:
+    """A byte-level BPE learnt from Python's manual, which is too short for all of `vocabulary`; then filled up."""
     from tokenizers import Tokenizer, decoders, models, pre_tokenizers, trainers
 
     tokenizer = Tokenizer(models.BPE())
     tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
     tokenizer.decoder = decoders.ByteLevel()
     trainer = trainers.BpeTrainer(
-        vocab_size=VOCABULARY,
+        vocab_size=vocabulary,
         special_tokens=SPECIAL,
         initial_alphabet=pre_tokenizers.ByteLevel.alphabet(),
         show_progress=False,
     )
     tokenizer.train_from_iterator((text for _, text in sorted(topics.items())), trainer)
-    tokenizer.add_tokens([f"<unused {index}>" for index in range(VOCABULARY - tokenizer.get_vocab_size())])
+    tokenizer.add_tokens([f"<unused {index}>" for index in range(vocabulary - tokenizer.get_vocab_size())])
     tokenizer.save(str(path))
