@@ -8,6 +8,7 @@ import subprocess
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import pytest
 import yaml
 from triton_server import environment
@@ -110,6 +111,49 @@ def test_application_of_ray_fits_its_pods() -> None:
     (claim,) = documents("models.yaml")
     assert spec["volumes"][0]["persistentVolumeClaim"]["claimName"] == claim["metadata"]["name"]
     assert f"ray=={cluster['rayVersion']}\n" in (DEPLOY.parents[1] / "constraints.txt").read_text()
+
+
+class RayGroup(msgspec.Struct, forbid_unknown_fields=True, rename="camel"):
+    """Of KubeRay's API, ray.io/v1, the fields of a HeadGroupSpec that the manifest has."""
+
+    ray_start_params: dict[str, str]
+    template: dict[str, Any]
+
+
+class RayWorkerGroup(RayGroup, forbid_unknown_fields=True, rename="camel"):
+    """WorkerGroupSpec."""
+
+    group_name: str
+    replicas: int
+    min_replicas: int
+    max_replicas: int
+
+
+class RayCluster(msgspec.Struct, forbid_unknown_fields=True, rename="camel"):
+    """RayClusterSpec."""
+
+    ray_version: str
+    enable_in_tree_autoscaling: bool
+    head_group_spec: RayGroup
+    worker_group_specs: list[RayWorkerGroup]
+
+
+class RayService(msgspec.Struct, forbid_unknown_fields=True):
+    """RayServiceSpec."""
+
+    serve_config: str = msgspec.field(name="serveConfigV2")
+    cluster: RayCluster = msgspec.field(name="rayClusterConfig")
+
+
+def test_fields_around_the_pods_of_ray_are_those_of_kuberay() -> None:
+    (service,) = documents("rayservice.yaml")
+    assert (service["apiVersion"], service["kind"]) == ("ray.io/v1", "RayService")
+    (workers,) = msgspec.convert(service["spec"], RayService).cluster.worker_group_specs
+    assert workers.min_replicas <= workers.replicas <= workers.max_replicas
+    # A number where KubeRay has text is the usual mistake: an API server refuses it.
+    service["spec"]["rayClusterConfig"]["headGroupSpec"]["rayStartParams"]["num-cpus"] = 0
+    with pytest.raises(msgspec.ValidationError, match="Expected `str`, got `int`"):
+        msgspec.convert(service["spec"], RayService)
 
 
 def test_autoscaling_reads_a_metric_of_the_server() -> None:
