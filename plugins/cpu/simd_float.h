@@ -11,6 +11,7 @@
 //     square_root(v)                rounded to the nearest
 //     load_codes(p)                 FLOATS integers of 8 bits, as floats
 //     load_halves(p, shift)         bits shift to shift + 3 of FLOATS bytes
+//     load_float16(p)               FLOATS numbers of float16, each finite, and 0 or at least 2^-14
 //     float_of(bits)                one number, of these bits
 //     exp(v)                        of values up to 0, within 2e-7 of it; 0 below -87, and no number of what is none
 #pragma once
@@ -40,6 +41,9 @@ INTAGLIO_FLOAT F32 load_codes(const int8_t* p) {
 INTAGLIO_FLOAT F32 load_halves(const uint8_t* p, int shift) {
     const __m512i bytes = _mm512_cvtepu8_epi32(_mm_loadu_si128(reinterpret_cast<const __m128i*>(p)));
     return _mm512_cvtepi32_ps(_mm512_and_si512(_mm512_srli_epi32(bytes, unsigned(shift)), _mm512_set1_epi32(15)));
+}
+INTAGLIO_FLOAT F32 load_float16(const uint16_t* p) {
+    return _mm512_cvtph_ps(_mm256_loadu_si256(reinterpret_cast<const __m256i*>(p)));
 }
 INTAGLIO_FLOAT F32 max(F32 a, F32 b) { return _mm512_max_ps(a, b); }
 INTAGLIO_FLOAT float sum(F32 v) { return _mm512_reduce_add_ps(v); }
@@ -73,6 +77,9 @@ INTAGLIO_FLOAT F32 load_codes(const int8_t* p) {
 INTAGLIO_FLOAT F32 load_halves(const uint8_t* p, int shift) {
     const __m256i bytes = _mm256_cvtepu8_epi32(_mm_loadl_epi64(reinterpret_cast<const __m128i*>(p)));
     return _mm256_cvtepi32_ps(_mm256_and_si256(_mm256_srli_epi32(bytes, shift), _mm256_set1_epi32(15)));
+}
+INTAGLIO_FLOAT F32 load_float16(const uint16_t* p) {
+    return _mm256_cvtph_ps(_mm_loadu_si128(reinterpret_cast<const __m128i*>(p)));
 }
 INTAGLIO_FLOAT F32 max(F32 a, F32 b) { return _mm256_max_ps(a, b); }
 INTAGLIO_FLOAT F32 multiply_add(F32 a, F32 b, F32 c) { return _mm256_fmadd_ps(a, b, c); }
@@ -111,6 +118,15 @@ INTAGLIO_FLOAT F32 load_codes(const int8_t* p) { return F32{float(p[0]), float(p
 INTAGLIO_FLOAT F32 load_halves(const uint8_t* p, int shift) {
     F32 v;
     for (int i = 0; i < FLOATS; ++i) v[i] = float(p[i] >> shift & 15);
+    return v;
+}
+INTAGLIO_FLOAT F32 load_float16(const uint16_t* p) {
+    F32 v;
+    for (int i = 0; i < FLOATS; ++i) {
+        const uint32_t rest = p[i] & 0x7fff;
+        const uint32_t bits = uint32_t(p[i] & 0x8000) << 16 | (rest == 0 ? 0 : (rest << 13) + (uint32_t(127 - 15) << 23));
+        __builtin_memcpy(reinterpret_cast<char*>(&v) + i * sizeof bits, &bits, sizeof bits);
+    }
     return v;
 }
 INTAGLIO_FLOAT F32 max(F32 a, F32 b) { return a > b ? a : b; }

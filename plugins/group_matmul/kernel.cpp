@@ -3,7 +3,7 @@
 // multiplies bytes. A packed weight lies in memory in units (index_units.h):
 //
 //     [tiles][K / unit][4 blocks][unit]        numbers: of 16 rows, unit·/16 values of K
-//     [tiles][groups][4 blocks][16] float32    scales
+//     scales, minimums                         as group_factors.h packs them
 //     [tiles][groups][4 blocks][16] int32      zero points; [4 blocks][16] where all groups have the same
 //     levels                                   as levels.h packs them
 //
@@ -17,6 +17,7 @@
 #include "plugins/cpu/fixed_point.h"
 #include "plugins/cpu/index_units.h"
 #include "plugins/cpu/micro_kernel_choice.h"
+#include "plugins/group_matmul/group_factors.h"
 #include "plugins/group_matmul/levels.h"
 
 namespace intaglio::INTAGLIO_ISA {
@@ -31,14 +32,14 @@ constexpr int BLOCKS = int(TILE) / ROWS;
 struct GroupStretch {
     int64_t groups, group_units;
     const uint8_t* units;
-    const float* scales;
+    Factors scales, minimums;  // minimums: with the other sign, to be added
     const int32_t* zero_points;
     const uint8_t* tables;  // the levels
-    bool has_lines;
+    bool has_lines, has_minimums;
     int64_t zero_stride;   // from a group's zero points to the next one's: TILE, or 0 where they are all the same
-    const float* x;        // where x is float32
+    const float *x, *x_sums;  // where x is float32; the sums of its groups, for minimums
     const int8_t* digits;  // where it is in fixed point, planes `plane_stride` apart
-    const int32_t* sums;   // of the digits of each group, [groups][planes], rows `sums_stride` apart
+    const int32_t* sums;   // of each group, [groups][sum_count(planes)], rows `sums_stride` apart
     int64_t x_stride, plane_stride, sums_stride;
     float* y;  // added to; without the factors of x's rows
 };
@@ -51,8 +52,9 @@ struct Layout {
           groups(f.depth / f.group_size),
           tiles((f.rows + TILE - 1) / TILE),
           tile_bytes(units * BLOCKS * unit_bytes(f.bits)),
-          scales(tiles * tile_bytes),
-          zero_points(scales + tiles * groups * TILE * int64_t(sizeof(float))),
+          scales(f.scales, tiles, groups, tiles * tile_bytes),
+          minimums(f.minimums, f.has_minimums ? tiles : 0, groups, scales.end),
+          zero_points(minimums.end),
           zero_stride(f.zero_point == NO_ZERO_POINT ? TILE : 0),
           levels(zero_points + (zero_stride ? tiles * groups : 1) * TILE * int64_t(sizeof(int32_t))),
           bytes(levels + level_bytes(f)) {}
@@ -61,7 +63,8 @@ struct Layout {
     int64_t groups;  // of a row
     int64_t tiles;
     int64_t tile_bytes;
-    int64_t scales, zero_points, zero_stride, levels, bytes;
+    FactorLayout scales, minimums;
+    int64_t zero_points, zero_stride, levels, bytes;
 };
 
 static int32_t planes_for(int32_t activation_bits, int32_t bits, const float* levels) {
@@ -75,6 +78,16 @@ static int32_t planes_for(int32_t activation_bits, int32_t bits, const float* le
     (void)activation_bits, (void)bits, (void)levels;
     return 0;
 #endif
+}
+
+// Of x in two planes, |x·(q - zero point)| is below 2^(15 + bits): sums of so many stay in 32 bits.
+static int64_t kernel_group_size(int64_t group_size, int32_t planes, int32_t bits, bool has_levels) {
+    if (planes != 2) return group_size;
+    const int64_t longest = int64_t(1) << (16 - (has_levels ? 8 : bits)), unit = unit_depth(bits) < 16 ? 16 : unit_depth(bits);
+    int64_t size = group_size;
+    for (int64_t parts = 2; size > longest; ++parts)
+        if (group_size % (parts * unit) == 0) size = group_size / parts;
+    return size;
 }
 
 static int64_t weight_bytes(const GroupFormat& format) { return Layout(format).bytes; }
@@ -108,8 +121,8 @@ static void pack_row(const uint32_t* words, int bits, int64_t units, int lane, u
     }
 }
 
-static void pack_weight(const GroupFormat& format, const int32_t* numbers, const float* scales,
-                        const uint8_t* zero_points, const float* levels, int64_t begin, int64_t end, void* packed) {
+static void pack_weight(const GroupFormat& format, const int32_t* numbers, const float* scales, const uint8_t* zero_points,
+                        const float* minimums, const float* levels, int64_t begin, int64_t end, void* packed) {
     const Layout layout(format);
     const int bits = format.bits;
     uint8_t* const base = static_cast<uint8_t*>(packed);
@@ -124,13 +137,18 @@ static void pack_weight(const GroupFormat& format, const int32_t* numbers, const
         for (int64_t n = 0; n < TILE; ++n) {
             const int64_t row = tile * TILE + n, block = n / ROWS;
             const int lane = int(n % ROWS);
-            for (int64_t group = 0; group < layout.groups; ++group) {
-                const int64_t at = (tile * layout.groups + group) * TILE + n, from = row * layout.groups + group;
-                const bool inside = row < format.rows;
-                reinterpret_cast<float*>(base + layout.scales)[at] = inside ? float(scales[from] * step) : 0;
-                if (layout.zero_stride) zeros[at] = inside ? zero_points[from] - less : 0;
+            const bool inside = row < format.rows;
+            const auto of = [&](int64_t group) { return (row * layout.groups + group) / format.parts; };
+            pack_factors(format.scales, layout.scales, base, tile, layout.groups, n,
+                         [&](int64_t group) { return inside ? float(scales[of(group)] * step) : 0; });
+            if (format.has_minimums) {
+                pack_factors(format.minimums, layout.minimums, base, tile, layout.groups, n, [&](int64_t group) {
+                    return inside ? -minimums[group / format.parts * format.rows + row] : 0;
+                });
             }
-            if (row >= format.rows) continue;
+            for (int64_t group = 0; group < layout.groups && layout.zero_stride; ++group)
+                zeros[(tile * layout.groups + group) * TILE + n] = inside ? zero_points[of(group)] - less : 0;
+            if (!inside) continue;
             const uint32_t* const words = reinterpret_cast<const uint32_t*>(numbers) + row * (format.depth * bits / 32);
             uint8_t* const target = units + block * unit_bytes(bits);
             if (format.planes == 0) {
@@ -144,10 +162,14 @@ static void pack_weight(const GroupFormat& format, const int32_t* numbers, const
 
 // --- x --------------------------------------------------------------------------------------------------------------
 
-// Of a row of x in fixed point: [planes][K] int8, then [groups][planes] int32, the sums of each group.
+// Two planes have one sum of 32 bits together.
+constexpr int sum_count(int planes) { return planes == 3 ? 3 : 1; }
+
+// Of a row of x in fixed point: [planes][K] int8, then [groups][sum_count(planes)] int32, the sums of each group. In float32,
+// for minimums: [K], then [groups] sums.
 static int64_t x_row_bytes(const GroupFormat& f) {
-    const int64_t bytes = f.planes * (f.depth + f.depth / f.group_size * int64_t(sizeof(int32_t)));
-    return f.planes == 0 ? f.depth * int64_t(sizeof(float)) : bytes;
+    const int64_t sums = f.planes > 0 || f.has_minimums ? f.depth / f.group_size * sum_count(f.planes) : 0;
+    return f.depth * (f.planes == 0 ? int64_t(sizeof(float)) : f.planes) + sums * int64_t(sizeof(int32_t));
 }
 
 static int64_t x_bytes(const GroupFormat& format, int64_t count) {
@@ -168,6 +190,12 @@ static void pack_x(const GroupFormat& format, const float* x, int64_t count, int
         int8_t* const digits = reinterpret_cast<int8_t*>(target);
         if (format.planes == 0) {
             __builtin_memcpy(target, source, size_t(depth) * sizeof(float));
+            float* const totals = reinterpret_cast<float*>(target) + depth;
+            for (int64_t group = 0; group < depth / size && format.has_minimums; ++group) {
+                double total = 0;
+                for (int64_t k = 0; k < size; ++k) total += source[group * size + k];
+                totals[group] = float(total);
+            }
             continue;
         }
         FixedPointRow* const row = x_rows(format, count, packed) + i;
@@ -178,11 +206,15 @@ static void pack_x(const GroupFormat& format, const float* x, int64_t count, int
         }
         int32_t* const sums = reinterpret_cast<int32_t*>(target + format.planes * depth);
         for (int64_t group = 0; group < depth / size; ++group) {
+            int32_t totals[3] = {};
             for (int plane = 0; plane < format.planes; ++plane) {
                 const int8_t* const part = digits + plane * depth + group * size;
-                int32_t total = 0;
-                for (int64_t k = 0; k < size; ++k) total += part[k];
-                sums[group * format.planes + plane] = total;
+                for (int64_t k = 0; k < size; ++k) totals[plane] += part[k];
+            }
+            if (format.planes == 2) {
+                sums[group] = totals[0] + 256 * totals[1];
+            } else {
+                __builtin_memcpy(sums + group * format.planes, totals, size_t(format.planes) * sizeof(int32_t));
             }
         }
     }
@@ -210,9 +242,11 @@ constexpr int TOKENS = 16;  // rows of x that share what is read of a weight
 static GroupStretch stretch_at(const GroupFormat& f, const Layout& layout, const uint8_t* packed, int64_t tile) {
     GroupStretch s{};
     const int64_t first = tile * layout.groups * TILE;
+    s.scales = factors_of_tile(f.scales, layout.scales, packed, tile, layout.groups);
+    s.has_minimums = f.has_minimums;
+    if (f.has_minimums) s.minimums = factors_of_tile(f.minimums, layout.minimums, packed, tile, layout.groups);
     s.group_units = f.group_size / unit_depth(f.bits);
     s.units = packed + tile * layout.tile_bytes;
-    s.scales = reinterpret_cast<const float*>(packed + layout.scales) + first;
     s.zero_points = reinterpret_cast<const int32_t*>(packed + layout.zero_points) + (layout.zero_stride ? first : 0);
     s.zero_stride = layout.zero_stride;
     s.tables = packed + layout.levels;
@@ -224,7 +258,8 @@ static GroupStretch stretch_at(const GroupFormat& f, const Layout& layout, const
 static GroupStretch part_of(GroupStretch s, const GroupFormat& f, int64_t group, int64_t groups, int64_t row) {
     s.groups = groups;
     s.units += group * s.group_units * BLOCKS * unit_bytes(f.bits) + row / ROWS * unit_bytes(f.bits) + row % ROWS * 4;
-    s.scales += group * TILE + row;
+    s.scales.advance(group, row);
+    if (s.has_minimums) s.minimums.advance(group, row);
     s.zero_points += group * s.zero_stride + row;
     return s;
 }
@@ -234,11 +269,12 @@ static void with_x(GroupStretch* s, const GroupFormat& f, const void* packed_x, 
     const uint8_t* const row = static_cast<const uint8_t*>(packed_x) + token * x_row_bytes(f);
     if (f.planes == 0) {
         s->x = reinterpret_cast<const float*>(row) + group * f.group_size;
-        s->x_stride = f.depth;
+        s->x_sums = reinterpret_cast<const float*>(row) + f.depth + group;
+        s->x_stride = s->sums_stride = x_row_bytes(f) / int64_t(sizeof(float));
         return;
     }
     s->digits = reinterpret_cast<const int8_t*>(row) + group * f.group_size;
-    s->sums = reinterpret_cast<const int32_t*>(row + f.planes * f.depth) + group * f.planes;
+    s->sums = reinterpret_cast<const int32_t*>(row + f.planes * f.depth) + group * sum_count(f.planes);
     s->x_stride = x_row_bytes(f);
     s->plane_stride = f.depth;
     s->sums_stride = x_row_bytes(f) / int64_t(sizeof(int32_t));
@@ -304,6 +340,6 @@ static bool select(const MicroKernelName& name) {
 
 }  // namespace
 
-const GroupMatMulKernel group_matmul_kernel = {planes_for, lines, weight_bytes, pack_weight, x_bytes, pack_x, run, select};
+const GroupMatMulKernel group_matmul_kernel = {planes_for, kernel_group_size, lines, factor_form, weight_bytes, pack_weight, x_bytes, pack_x, run, select};
 
 }  // namespace intaglio::INTAGLIO_ISA

@@ -1,5 +1,5 @@
-// A linear layer whose weight is uniform within groups: y = x·wᵀ, w[n, k] = scale[n, g]·(q[n, k] - zero_point[n, g]), or
-// scale[n, g]·levels[q[n, k]].
+// A linear layer whose weight is uniform within groups: y = x·wᵀ, w[n, k] = scale[n, g]·(q[n, k] - zero_point[n, g]), less
+// minimum[g, n] where there are minimums, or scale[n, g]·levels[q[n, k]].
 #pragma once
 
 #include <cstdint>
@@ -9,15 +9,25 @@
 
 namespace intaglio {
 
+// How the kernels keep the scales, or the minimums, of groups: see group_factors.h.
+enum Kept : int32_t { FLOATS_KEPT, HALVES_KEPT, PRODUCTS_KEPT };
+struct FactorForm {
+    Kept kept;
+    int32_t shift;  // 2^shift groups share a factor
+};
+
 struct GroupFormat {
     int32_t bits;        // of q: 2 to 6, 8
     int32_t planes;      // 0: x in float32; 2 or 3: x in fixed point with that number of bytes (INTAGLIO_BYTE_PRODUCTS)
     int64_t depth;       // K
-    int64_t group_size;  // a multiple of 16, with 3 and 5 bits of 32, that divides K
+    int64_t group_size;  // a multiple of 16, with 3 and 5 bits of 32, that divides K; of what `group_size` returned
+    int32_t parts;       // groups that have a scale and a zero point together
     int64_t rows;        // N
     int32_t zero_point;  // of all groups; NO_ZERO_POINT: each has its own
     bool has_levels;     // of 2^bits float32, 4 or 8 bits; the zero point is then MIDDLE
     bool has_lines;      // what `lines` returned
+    bool has_minimums;   // which a weight is less by
+    FactorForm scales, minimums;  // what `factor_form` returned
 };
 
 constexpr int32_t NO_ZERO_POINT = -1;
@@ -29,15 +39,20 @@ struct GroupMatMulKernel {
 
     // Of x, in the format to use; levels: [2^bits] or nullptr
     int32_t (*planes)(int32_t activation_bits, int32_t bits, const float* levels);
+    // The size of the groups whose products the kernel adds up in integers: that of the weight's, or of a part of each
+    int64_t (*group_size)(int64_t group_size, int32_t planes, int32_t bits, bool has_levels);
     // Whether the levels of all numbers, of 8 bits, are levels[first] + slope·(number - first), with a slope for each first of
     // eight; false where no kernel computes them. bytes: of all numbers
     bool (*lines)(const uint8_t* numbers, int64_t bytes, const float* levels);
+    // Of rows·groups scales or minimums in float32, those of neighbouring rows and groups so many apart
+    FactorForm (*factor_form)(const float* numbers, int64_t row_stride, int64_t group_stride, int64_t rows, int64_t groups,
+                              int64_t group_size);
     int64_t (*weight_bytes)(const GroupFormat& format);
-    // Tiles begin..end-1; numbers: [rows, depth·bits/32] int32 as bit_packing packs them; scales: [rows, groups];
-    // zero_points: the same, read where the format has none for all; levels: [2^bits], read where the format has them;
-    // packed: aligned to 64 bytes
-    void (*pack_weight)(const GroupFormat& format, const int32_t* numbers, const float* scales,
-                        const uint8_t* zero_points, const float* levels, int64_t begin, int64_t end, void* packed);
+    // Tiles begin..end-1; numbers: [rows, depth·bits/32] int32 as bit_packing packs them; scales: [rows, groups / parts];
+    // zero_points: the same, read where the format has none for all; minimums: [groups / parts, rows], levels: [2^bits], both
+    // read where the format has them; packed: aligned to 64 bytes
+    void (*pack_weight)(const GroupFormat& format, const int32_t* numbers, const float* scales, const uint8_t* zero_points,
+                        const float* minimums, const float* levels, int64_t begin, int64_t end, void* packed);
     int64_t (*x_bytes)(const GroupFormat& format, int64_t count);
     void (*pack_x)(const GroupFormat& format, const float* x, int64_t count, int64_t begin, int64_t end, void* packed);
     // Tiles begin..end-1 of the rows of y.

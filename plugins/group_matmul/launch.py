@@ -13,11 +13,13 @@ def launch(inputs: Tensors, attributes: Attributes, sm: int) -> Launch:
     """Rows are all axes of x but the last; the kernel is chosen by x's dtype, bits, and whether there are zero points
     or levels.
 
-    `activation_bits` is for CPUs. Raises `EngineError` for groups so large that the kernel could not tell them apart,
+    `activation_bits` is for CPUs. Raises `EngineError` for minimums, for groups so large that the kernel could not tell them apart,
     and for smaller ones than it has.
     """
+    if len(inputs) > 5 and inputs[5] is not None:
+        raise EngineError("group_matmul: minimums, which kernels of GPUs do not take. Use standard operators for them.")
     x, depth, group_size = inputs[0], attributes["K"], attributes["group_size"]
-    kinds = zip(("_zero_points", "_levels"), inputs[3:], strict=False)
+    kinds = zip(("_zero_points", "_levels"), inputs[3:5], strict=False)
     suffix = next((kind for kind, given in kinds if given is not None), "")
     is_float32 = x is not None and x.dtype == "float32"
     if is_float32:

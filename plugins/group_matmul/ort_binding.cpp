@@ -16,8 +16,9 @@ public:
         : kernel_(group_matmul_kernel(node.isa())),
           kind_(node),
           group_size_(node.integer("group_size")),
-          has_levels_(node.input_count() > 4),
-          has_zero_points_(node.input_count() == 4) {
+          has_levels_(node.input_count() == 5),
+          has_zero_points_(node.input_count() == 4 || node.input_count() == 6),
+          has_minimums_(node.input_count() == 6) {
         const int64_t least = kind_.bits % 2 ? 32 : 16;  // values of K of the largest unit
         if (group_size_ < least || group_size_ > LARGEST_GROUP || group_size_ % least != 0 || kind_.depth % group_size_ != 0) {
             throw Error("group_size: " + std::to_string(group_size_) + ", expected a multiple of " + std::to_string(least) + ", at most " +
@@ -26,18 +27,20 @@ public:
         const Tensor packed = node.constant(1), scales = node.constant(2);
         const Tensor zero_points = has_zero_points_ ? node.constant(3) : Tensor{};
         const Tensor levels = has_levels_ ? node.constant(4) : Tensor{};
-        if (packed && scales && (zero_points || !has_zero_points_) && (levels || !has_levels_)) {
-            weight_ = pack(packed, scales, zero_points, levels);
+        const Tensor minimums = has_minimums_ ? node.constant(5) : Tensor{};
+        // A node with minimums may leave out zero points, too: it is packed in each run.
+        if (packed && scales && (zero_points || !has_zero_points_) && (levels || !has_levels_) && (minimums || !has_minimums_)) {
+            weight_ = pack({packed, scales, zero_points, levels, minimums});
         }
     }
 
     // x [..., K] float32 or float16, packed [N, K·bits/32] int32, scales [N, K/group_size] the same, optional zero_points uint8 of
-    // the same shape or, instead of these, levels [2^bits] float32 -> y [..., N] as x
+    // the same shape or, instead of these, levels [2^bits] float32; optional minimums [K/group_size, N] float32, with no levels
+    // -> y [..., N] as x
     void compute(const Context& context) const override {
         const Tensor x = context.input(0);
-        if (context.input(3) && context.input(4)) throw Error("zero_points: given beside levels, expected one of both");
         const bool ready = bool(weight_.buffer);
-        const Weight here = ready ? Weight{} : pack(context.input(1), context.input(2), context.input(3), context.input(4));
+        const Weight here = ready ? Weight{} : pack({context.input(1), context.input(2), context.input(3), context.input(4), context.input(5)});
         const Weight& weight = ready ? weight_ : here;
         const GroupFormat& format = weight.format;
         const Shape shape = kind_.output_shape(x, format.rows);
@@ -64,14 +67,25 @@ private:
         Buffer buffer;
     };
 
-    Weight pack(const Tensor& packed, const Tensor& scales, const Tensor& zero_points, const Tensor& levels) const {
-        const int64_t rows = kind_.rows(packed);
-        const Shape expected{rows, kind_.depth / group_size_};
+    struct Inputs {
+        Tensor packed, scales, zero_points, levels, minimums;
+    };
+
+    Weight pack(const Inputs& given) const {
+        const auto& [packed, scales, zero_points, levels, minimums] = given;
+        const int64_t rows = kind_.rows(packed), groups = kind_.depth / group_size_;
+        const Shape expected{rows, groups}, of_minimums{groups, rows};
+        if (levels && (zero_points || minimums)) {
+            throw Error(std::string(zero_points ? "zero_points" : "minimums") + ": given beside levels, expected one of both");
+        }
         if (scales.shape != expected) {
             throw Error("scales: shape " + scales.shape.text() + ", expected " + expected.text());
         }
         if (zero_points && zero_points.shape != expected) {
             throw Error("zero_points: shape " + zero_points.shape.text() + ", expected " + expected.text());
+        }
+        if (minimums && minimums.shape != of_minimums) {
+            throw Error("minimums: shape " + minimums.shape.text() + ", expected " + of_minimums.text());
         }
         if (levels && kind_.bits != 4 && kind_.bits != 8) {
             throw Error("levels: with bits=" + std::to_string(kind_.bits) + ", expected 4 or 8");
@@ -83,15 +97,30 @@ private:
         const int32_t bits = int32_t(kind_.bits), planes = kernel_.planes(int32_t(kind_.activation_bits), bits, table);
         const int32_t zero_point = levels ? MIDDLE : zero_point_of_all(zero_points);
         const bool has_lines = levels && bits == 8 && kernel_.lines(static_cast<const uint8_t*>(packed.data), rows * kind_.depth, table);
-        const GroupFormat format = {bits, planes, kind_.depth, group_size_, rows, zero_point, bool(levels), has_lines};
+        const int64_t size = kernel_.group_size(group_size_, planes, bits, bool(levels));
+        const RealInput factors(scales);
+        GroupFormat format = {};
+        format.bits = bits;
+        format.planes = planes;
+        format.depth = kind_.depth;
+        format.group_size = size;
+        format.parts = int32_t(group_size_ / size);
+        format.rows = rows;
+        format.zero_point = zero_point;
+        format.has_levels = bool(levels);
+        format.has_lines = has_lines;
+        format.has_minimums = bool(minimums);
+        const float* const lowest = minimums ? minimums.as<float>() : nullptr;
+        if (!levels) format.scales = kernel_.factor_form(factors.data(), groups, 1, rows, groups, group_size_);
+        if (minimums) format.minimums = kernel_.factor_form(lowest, 1, rows, rows, groups, group_size_);
         Weight weight = {format, Buffer(size_t(std::max<int64_t>(kernel_.weight_bytes(format), 64)))};
         if (kind_.depth == 0) return weight;  // rows without elements may be any number
-        const RealInput factors(scales);
         const uint8_t* const zeros = zero_points ? zero_points.as<uint8_t>() : nullptr;
         pack_in_pieces(packed, GroupMatMulKernel::TILE, [&](int64_t begin, int64_t end) {
-            kernel_.pack_weight(format, packed.as<int32_t>(), factors.data(), zeros, table, begin, end, weight.buffer.as<void>());
+            kernel_.pack_weight(format, packed.as<int32_t>(), factors.data(), zeros, lowest, table, begin, end, weight.buffer.as<void>());
         });
         release_file_pages(scales.data, scales.shape.elements() * (scales.dtype == DType::float16 ? 2 : 4));
+        if (minimums) release_file_pages(minimums.data, minimums.shape.elements() * int64_t(sizeof(float)));
         return weight;
     }
 
@@ -105,7 +134,7 @@ private:
     const GroupMatMulKernel& kernel_;
     PackedWeight kind_;
     int64_t group_size_;
-    bool has_levels_, has_zero_points_;
+    bool has_levels_, has_zero_points_, has_minimums_;
     Weight weight_{};  // where the weight is a constant of the graph
 };
 

@@ -25,6 +25,7 @@ SIGNATURE = Signature(
         Input(
             "levels", ("float32",), ("codes",), optional=True, note="2^bits, instead of zero_points", known_width=True
         ),
+        Input("minimums", ("float32",), ("groups", "N"), optional=True, note="not with levels"),
     ),
     outputs=(Output("y", Like("x")),),
     attributes=(
@@ -33,5 +34,5 @@ SIGNATURE = Signature(
         Attribute("group_size", int),
         ACTIVATION_BITS,
     ),
-    groups=(Group(("zero_points",)), Group(("levels",), instead_of="zero_points")),
+    groups=(Group(("zero_points",)), Group(("levels",), instead_of="zero_points"), Group(("minimums",), on_gpu=False)),
 )

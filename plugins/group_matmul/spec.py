@@ -1,11 +1,13 @@
 """GroupMatMul: a linear layer whose weight is stored as 2 to 6 or 8 bits for each value, uniform within groups.
 
     w[n, k] = scales[n, g]·(q[n, k] - zero_points[n, g]),   g = k // group_size   (QIGen, section 2)
-    w[n, k] = scales[n, g]·levels[q[n, k]]                  with `levels`
+    w[n, k] = scales[n, g]·(q[n, k] - zero_points[n, g]) - minimums[g, n]         with `minimums`
+    w[n, k] = scales[n, g]·levels[q[n, k]]                                        with `levels`
     y = x·wᵀ
 
 The first is the result of round-to-nearest, GPTQ and AWQ; missing zero points are 2^(bits - 1), the middle. Levels are
-for numbers that are no equal steps: NF4, FP4, MXFP4, NVFP4 and IQ4 in 4 bits, FP8 in 8.
+for numbers that are no equal steps: NF4, FP4, MXFP4, NVFP4 and IQ4 in 4 bits, FP8 in 8. Minimums are those of GGUF's
+K-quants; graphs in files have standard operators for them, which sessions on a CPU put in here.
 `activation_bits` is as in LutMatMul.
 """
 
@@ -64,10 +66,11 @@ class GroupMatMul(Operator):
         if inputs[4] is None:
             return
         check_width(self.name, "levels", inputs[4], 2**bits, "2^bits")
-        if bits not in LEVEL_BITS or inputs[3] is not None:
+        beside = [self.inputs[index].name for index in (3, 5) if inputs[index] is not None]
+        if bits not in LEVEL_BITS or beside:
             raise GraphError(
-                f"{self.name}: levels with {bits} bits{' and zero_points' if inputs[3] is not None else ''}, expected "
-                "4 or 8 bits, and no zero_points beside them."
+                f"{self.name}: levels with {' and '.join([f'{bits} bits', *beside])}, expected 4 or 8 bits, and no "
+                "zero_points or minimums beside them."
             )
 
     def compute(self, *inputs: Array | None, **attributes: Any) -> list[Array]:
@@ -87,7 +90,7 @@ class GroupMatMul(Operator):
 
     def body(self, graph: Body, inputs: Values, attributes: Attributes) -> Results:
         """DequantizeLinear and MatMul, which ONNX Runtime fuses; else the weight by Sub and Mul."""
-        x, packed, scales, zero_points, levels = inputs
+        x, packed, scales, zero_points, levels, minimums = inputs
         assert x is not None and packed is not None and scales is not None
         bits, depth, size = (attributes[name] for name in ("bits", "K", "group_size"))
         weight = _dequantized(graph, inputs, bits, size)
@@ -106,6 +109,9 @@ class GroupMatMul(Operator):
                 middle = graph.op("Unsqueeze", graph.cast(zero_points, ir.DataType.INT32), last)
             steps = graph.op("Sub", grouped, middle)
         weight = graph.op("Mul", graph.cast_like(steps, scales), graph.op("Unsqueeze", scales, last))
+        if minimums is not None:
+            below = graph.op("Unsqueeze", graph.op("Transpose", minimums, perm=[1, 0]), last)
+            weight = graph.op("Sub", weight, graph.cast_like(below, scales))
         return [graph.product(x, graph.op("Reshape", weight, graph.constant(np.array([0, depth]))))]
 
 
@@ -114,11 +120,12 @@ OPERATOR = GroupMatMul()
 
 def _dequantized(graph: Body, inputs: Values, bits: int, group_size: int) -> ir.Value | None:
     """The weight [K, N] by DequantizeLinear of blocks; None unless all is constant and the blocks are `BLOCKS`."""
-    _, packed, scales, zero_points, levels = inputs
+    _, packed, scales, zero_points, levels, minimums = inputs
     assert packed is not None
     factors = graph.fixed(scales)
     if (
         levels is not None
+        or minimums is not None
         or group_size not in BLOCKS
         or factors is None
         or (zero_points is not None and graph.fixed(zero_points) is None)
@@ -136,11 +143,14 @@ def _dequantized(graph: Body, inputs: Values, bits: int, group_size: int) -> ir.
 
 
 def group_weight(constants: Sequence[Array | None], bits: int, group_size: int) -> Array:
-    """The weight [N, K] from `packed`, `scales`, `zero_points` and `levels`, in float64."""
-    packed, scales, zero_points, levels = constants
+    """The weight [N, K] from `packed`, `scales`, `zero_points`, `levels` and `minimums`, in float64."""
+    packed, scales, zero_points, levels, minimums = constants
     assert packed is not None and scales is not None
     numbers = unpack(packed.view(np.int32), bits).reshape(len(packed), -1, group_size)
     middle = np.float64(2 ** (bits - 1)) if zero_points is None else zero_points.astype(np.float64)[:, :, None]
     steps = numbers.astype(np.float64) - middle if levels is None else levels.astype(np.float64)[numbers]
-    weight: Array = (scales.astype(np.float64)[:, :, None] * steps).reshape(len(packed), -1)
+    grouped = scales.astype(np.float64)[:, :, None] * steps
+    if minimums is not None:
+        grouped -= minimums.astype(np.float64).T[:, :, None]
+    weight: Array = grouped.reshape(len(packed), -1)
     return weight

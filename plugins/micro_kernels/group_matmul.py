@@ -1,10 +1,12 @@
 """The micro-kernel of GroupMatMul. Lanes are rows of the weight: a vector holds `lanes` of them, with four
 values of K each where bytes are multiplied.
 
-    y[r][n] += scale[g][n]·Σ_k x[r][k]·(q[n][k] - zero_point[g][n])        for the groups g of a stretch of K
+    y[r][n] += scale[g][n]·Σ_k x[r][k]·(q[n][k] - zero_point[g][n]) - minimum[g][n]·Σ_k x[r][k]
+                                                                   for the groups g of a stretch of K
 
-with x in fixed point as QIGen's equation 2, Σ x·q - zero_point·Σ x, in integers and exact. y rests in memory and is
-added to once a group, so that the registers hold nothing but the group's sums.
+with x in fixed point as QIGen's equation 2, Σ x·q - zero_point·Σ x, in integers and exact: in one of 32 bits where x
+has two planes, for which groups are short enough, else in one for each plane. y rests in memory and is added to once a
+group, so that the registers hold nothing but the group's sums.
 
 With levels (the case's operator is `GROUP_LEVELS`) a look-up takes the place of q less the zero point; levels in bytes
 have 128 added, which is the zero point of all. Of 8 bits they are read from memory, unless they lie on lines, eight on
@@ -13,6 +15,7 @@ each, as those of FP8 do: slope[q / 8]·(q mod 8) + start[q / 8] takes half of t
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from functools import reduce
 
 from intaglio.plugins.micro_kernels.instruction_sets import ByteForms, InstructionSet, pairs_that_fit
@@ -189,35 +192,69 @@ class GroupMatMulEmitter:
 
     def _finish(self, emit: SourceWriter, block: int) -> None:
         """Add a group's sums to y."""
-        lanes = self.isa.lanes
-        first = f"group * {TILE_BLOCKS * BLOCK}"
+        row_of_tile = block * self.isa.lanes
         with emit.block(""):
-            scales = plus(f"s.scales + {first}", block * lanes)
-            emit(f"const {self.forms.floats} scale = {self.forms.load.format(scales)};")
+            emit(f"const {self.forms.floats} scale = load_factors(s.scales, group, {row_of_tile});")
             if self.bytes:
-                zero_points = plus("s.zero_points + group * s.zero_stride", block * lanes)
+                zero_points = plus("s.zero_points + group * s.zero_stride", row_of_tile)
                 address = f"reinterpret_cast<const uint8_t*>({zero_points})"
                 emit(f"const {self.forms.integers} zero_point = {self.forms.load_integers.format(address)};")
-                emit("constexpr float BASE = 256;  // of the planes")
-                emit(f"const {self.forms.floats} base = {self.forms.broadcast.format('&BASE')};")
+                if len(self.planes) > 2:
+                    emit("constexpr float BASE = 256;  // of the planes")
+                    emit(f"const {self.forms.floats} base = {self.forms.broadcast.format('&BASE')};")
             for row in self.rows:
-                y = plus("s.y", row * 64 + block * lanes)
-                value = self._digits(emit, self.bytes, row, block) if self.bytes else f"sum{row}_{block}"
+                y = plus("s.y", row * 64 + row_of_tile)
+                value = self._total(emit, self.bytes, row, block) if self.bytes else f"sum{row}_{block}"
                 total = self.forms.multiply_add.format(value, "scale", self.forms.load.format(y))
-                emit(self.forms.store.format(y, total) + ";")
+                emit(f"{self.forms.floats} y{row} = {total};")
+            if not self.levels:
+                with emit.block("if (s.has_minimums)"):
+                    emit(f"const {self.forms.floats} minimum = load_factors(s.minimums, group, {row_of_tile});")
+                    for row in self.rows:
+                        sum_of_x = self._sum_of_x(emit, row)
+                        emit(f"y{row} = {self.forms.multiply_add.format('minimum', sum_of_x, f'y{row}')};")
+            for row in self.rows:
+                emit(self.forms.store.format(plus("s.y", row * 64 + row_of_tile), f"y{row}") + ";")
 
-    def _digits(self, emit: SourceWriter, forms: ByteForms, row: int, block: int) -> str:
-        """Name of the sum of the planes, without the zero points' part."""
-        stride = f" + {row} * s.sums_stride" if row else ""
-        names = []
-        for p in self.planes:
-            name = f"digit{row}_{p}"
-            total = self.forms.set_integers.format(f"s.sums[group * {len(self.planes)} + {p}{stride}]")
-            offset = forms.multiply.format("zero_point", total)
-            digit = self.forms.to_float.format(self.forms.subtract.format(f"sum{row}_{block}_{p}", offset))
-            emit(f"const {self.forms.floats} {name} = {digit};")
-            names.append(name)
-        value = names[-1]
-        for name in reversed(names[:-1]):
-            value = self.forms.multiply_add.format(value, "base", name)
+    def _total(self, emit: SourceWriter, forms: ByteForms, row: int, block: int) -> str:
+        """Name of the sum of a group less the zero points' part, as float32; two planes are one integer before."""
+        sums = [f"sum{row}_{block}_{p}" for p in self.planes]
+        if len(sums) == 2:
+            low, high = sums
+            joined = self.forms.add.format(low, self.forms.shift_left.format(high, 8))
+            emit(f"const {self.forms.integers} joined{row} = {joined};")
+            sums = [f"joined{row}"]
+        totals = []
+        for index, each in enumerate(sums):
+            of_x = self.forms.set_integers.format(self._at_sums(row, len(sums), index))
+            offset = forms.multiply.format("zero_point", of_x)
+            totals.append(self.forms.to_float.format(self.forms.subtract.format(each, offset)))
+        return self._join(emit, f"total{row}", totals)
+
+    def _sum_of_x(self, emit: SourceWriter, row: int) -> str:
+        """Name of the sum of x over the group, in all lanes."""
+        if not self.bytes:
+            emit(f"const {self.forms.floats} x_sum{row} = "
+                 f"{self.forms.broadcast.format('s.x_sums + group' + self._stride(row))};")  # fmt: skip
+            return f"x_sum{row}"
+        count = 1 if len(self.planes) == 2 else len(self.planes)
+        parts = [
+            self.forms.to_float.format(self.forms.set_integers.format(self._at_sums(row, count, index)))
+            for index in range(count)
+        ]
+        return self._join(emit, f"x_sum{row}", parts)
+
+    def _at_sums(self, row: int, count: int, index: int) -> str:
+        return f"s.sums[group * {count} + {index}{self._stride(row)}]"
+
+    def _stride(self, row: int) -> str:
+        return f" + {row} * s.sums_stride" if row else ""
+
+    def _join(self, emit: SourceWriter, name: str, digits: Sequence[str]) -> str:
+        """The name of the number with these digits to the base of 256, the lowest first."""
+        for index, digit in enumerate(digits):
+            emit(f"const {self.forms.floats} {name}_{index} = {digit};")
+        value = f"{name}_{len(digits) - 1}"
+        for index in reversed(range(len(digits) - 1)):
+            value = self.forms.multiply_add.format(value, "base", f"{name}_{index}")
         return value

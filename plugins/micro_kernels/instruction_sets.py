@@ -30,6 +30,7 @@ class Forms(NamedTuple):
     shift_right: str  # each lane by a number of bits
     shift_left: str
     bit_and: str
+    add: str
     subtract: str
     to_float: str
     merge: str  # the bits of {1} where {0} has ones, else those of {2}
@@ -104,6 +105,7 @@ PORTABLE = Forms(
     shift_right="({0} >> {1})",
     shift_left="({0} << {1})",
     bit_and="({0} & {1})",
+    add="({0} + {1})",
     subtract="({0} - {1})",
     to_float="to_float({0})",
     merge="(({1} & {0}) | ({2} & ~{0}))",
@@ -128,6 +130,7 @@ AVX2 = Forms(
     shift_right="_mm256_srli_epi32({0}, {1})",
     shift_left="_mm256_slli_epi32({0}, {1})",
     bit_and="_mm256_and_si256({0}, {1})",
+    add="_mm256_add_epi32({0}, {1})",
     subtract="_mm256_sub_epi32({0}, {1})",
     to_float="_mm256_cvtepi32_ps({0})",
     merge="_mm256_or_si256(_mm256_and_si256({1}, {0}), _mm256_andnot_si256({0}, {2}))",
@@ -152,6 +155,7 @@ AVX512 = Forms(
     shift_right="_mm512_srli_epi32({0}, {1})",
     shift_left="_mm512_slli_epi32({0}, {1})",
     bit_and="_mm512_and_si512({0}, {1})",
+    add="_mm512_add_epi32({0}, {1})",
     subtract="_mm512_sub_epi32({0}, {1})",
     to_float="_mm512_cvtepi32_ps({0})",
     merge="_mm512_ternarylogic_epi32({0}, {1}, {2}, 0xCA)",

@@ -55,7 +55,7 @@ KERNEL_FLAGS = (
 AVX512 = ("-mavx512f", "-mavx512bw", "-mavx512dq", "-mavx512vl", "-mprefer-vector-width=512")
 MACHINES: dict[str, dict[str, tuple[str, ...]]] = {
     "x86_64": {
-        "avx2": ("-mavx2", "-mfma"),
+        "avx2": ("-mavx2", "-mfma", "-mf16c"),
         "avx512": AVX512,
         "avx512vnni": (*AVX512, "-mavx512vnni"),
         "avx512vbmi": (*AVX512, "-mavx512vnni", "-mavx512vbmi"),

@@ -39,7 +39,9 @@ Isa best_isa() {
     __asm__ volatile("xgetbv" : "=a"(saved), "=d"(upper) : "c"(0));
     constexpr unsigned YMM = 0x06, ZMM = 0xe6;
     constexpr unsigned AVX512 = bit_AVX512F | bit_AVX512BW | bit_AVX512DQ | bit_AVX512VL;
-    if ((saved & YMM) != YMM || !(features & bit_FMA) || !(ebx & bit_AVX2)) return Isa::portable;
+    if ((saved & YMM) != YMM || !(features & bit_FMA) || !(features & bit_F16C) || !(ebx & bit_AVX2)) {
+        return Isa::portable;
+    }
     if ((saved & ZMM) != ZMM || (ebx & AVX512) != AVX512) return Isa::avx2;
     if (!(ecx & bit_AVX512VNNI)) return Isa::avx512;
     return (ecx & bit_AVX512VBMI) ? Isa::avx512vbmi : Isa::avx512vnni;

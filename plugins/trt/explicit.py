@@ -60,12 +60,13 @@ def explicit(model: ir.Model) -> ir.Model:
 
 
 def forms(operator: Operator) -> list[tuple[int, ...]]:
-    """The possible selections of inputs for an operator's nodes, as positions among its inputs."""
+    """The possible selections of inputs for an operator's nodes on GPUs, as positions among its inputs."""
     names = [each.name for each in operator.inputs]
     required = [index for index, each in enumerate(operator.inputs) if not each.optional]
     found = []
-    for count in range(len(operator.groups) + 1):
-        for chosen in combinations(operator.groups, count):
+    groups = [group for group in operator.groups if group.on_gpu]
+    for count in range(len(groups) + 1):
+        for chosen in combinations(groups, count):
             given = [name for group in chosen for name in group.names]
             fits = all(group.after is None or group.after in given for group in chosen)
             if fits and not any(group.instead_of in given for group in chosen):

@@ -6,7 +6,7 @@ import numpy as np
 import onnx_ir as ir
 import pytest
 from kernel_cases import kernel_case
-from operator_cases import FLOAT_LIMITS, MAKERS, PLUGGED, Case, in_float16, longest
+from operator_cases import FLOAT_LIMITS, MAKERS, PLUGGED, Case, for_gpu, in_float16, longest
 
 from intaglio.errors import GraphError
 from intaglio.plugins import OPS
@@ -66,7 +66,7 @@ def test_output_without_a_dtype_gets_the_input_dtype(operator: str) -> None:
 
 def zero_points_case() -> Case:
     random = np.random.default_rng(0)
-    cases = (MAKERS["GroupMatMul"](random) for _ in range(99))
+    cases = (for_gpu(MAKERS["GroupMatMul"](random)) for _ in range(99))
     return next(case for case in cases if case.attributes["bits"] == 8 and case.inputs[3] is not None)
 
 

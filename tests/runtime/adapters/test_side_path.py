@@ -119,7 +119,7 @@ def quantised_model(checkpoint: Path, adapter: Path, bundle: Path) -> Any:
             bits = node.attributes["bits"].as_int()
             if node.op_type == "GroupMatMul":
                 size = node.attributes["group_size"].as_int()
-                weight = group_weight([packed, *rest, None, None][:4], bits, size)
+                weight = group_weight([packed, *rest, None, None, None][:5], bits, size)
             else:
                 weight = table_weight(packed, rest[0], bits)
             path = node.inputs[1].name.removesuffix(".packed").removesuffix(".weight") + ".weight"

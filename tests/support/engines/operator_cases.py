@@ -255,17 +255,35 @@ def csr_matmul(random: Random) -> Case:
 
 
 def group_matmul(random: Random) -> Case:
-    """Groups from the smallest to the full row; with zero points or levels, any or of a grid, or without."""
+    """Groups from the smallest to the full row; with zero points, minimums or levels, any or of a grid, or without."""
     bits, rows = int(random.choice([2, 3, 4, 5, 6, 8])), width(random)
     size = smallest_group(bits) * int(random.choice([1, 2, 3, 4, 8]))
     depth = size * int(random.integers(1, 6)) * (2 if size % 32 else 1)
-    scales = floats(random, rows, depth // size)
+    if random.random() < 0.3:  # super-blocks of 256
+        size = smallest_group(bits) * int(random.choice([1, 2]))
+        depth = 256 * int(random.integers(1, 4))
+    scales = group_factors(random, rows, depth, size)
     zero_points = random.integers(0, 2**bits, scales.shape).astype(np.uint8) if random.random() < 0.5 else None
     attributes = {"bits": bits, "K": depth, "group_size": size, "activation_bits": int(random.choice([16, 32]))}
     x, packed = floats(random, *leading(random), depth), indices(random, rows, depth, bits)
     if bits in LEVEL_BITS and random.random() < 0.5:
         return Case("GroupMatMul", (x, packed, scales, None, levels(random, bits)), attributes)
+    if random.random() < 0.4:
+        minimums = np.ascontiguousarray(group_factors(random, rows, depth, size).T)
+        return Case("GroupMatMul", (x, packed, scales, zero_points, None, minimums), attributes)
     return Case("GroupMatMul", (x, packed, scales, zero_points), attributes)
+
+
+def group_factors(random: Random, rows: int, depth: int, size: int) -> Array:
+    """Scales [rows, groups] of groups of `size`: any, of float16, or small integers times one number for each 256."""
+    shape = rows, depth // size
+    kind = random.choice(["any", "float16", "products"])
+    if kind == "products" and depth % 256 == 0:
+        steps = random.integers(-127, 128, shape) * random.choice([0, 1], shape, p=[0.1, 0.9])
+        numbers = random.normal(size=(rows, depth // 256)).astype(np.float16).astype(np.float32)
+        return (np.repeat(numbers, 256 // size, axis=1) * steps).astype(np.float32)
+    found = floats(random, *shape)
+    return found if kind == "any" else found.astype(np.float16).astype(np.float32)
 
 
 def levels(random: Random, bits: int) -> Array:
@@ -320,6 +338,18 @@ FLOAT_LIMITS: dict[str, dict[str, float]] = {
 }
 
 
+def for_gpu(case: Case) -> Case:
+    """The case without inputs that kernels of GPUs do not take."""
+    left_out = {name for group in OPS[case.operator].groups if not group.on_gpu for name in group.names}
+    kept = [
+        None if spec.name in left_out else array
+        for spec, array in zip(OPS[case.operator].inputs, case.inputs, strict=False)
+    ]
+    while kept[-1] is None:
+        kept.pop()
+    return Case(case.operator, tuple(kept), case.attributes, case.outputs)
+
+
 def in_float16(case: Case, mixed: bool = False) -> Case:
     """The case with its floats in float16, scaled down; with `mixed` only x and y, which must have the same dtype.
 
@@ -327,7 +357,7 @@ def in_float16(case: Case, mixed: bool = False) -> Case:
     """
     limits = FLOAT_LIMITS[case.operator]
     if case.attributes.get("group_size", 32) % 32:
-        x, packed, *constants = case.inputs
+        x, packed, *constants = for_gpu(case).inputs
         fewer = (array if array is None or array.ndim == 1 else array[:, ::2] for array in constants)
         attributes = {**case.attributes, "group_size": 2 * case.attributes["group_size"]}
         case = Case(case.operator, (x, packed, *fewer), attributes, case.outputs)

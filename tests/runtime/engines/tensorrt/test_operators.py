@@ -14,7 +14,7 @@ import pytest
 from covering import few
 from full_tensorrt import full_tensorrt
 from onnx import helper
-from operator_cases import FLOAT_LIMITS, MAKERS, PLUGGED, in_float16
+from operator_cases import FLOAT_LIMITS, MAKERS, PLUGGED, for_gpu, in_float16
 
 from intaglio.bundle.bundle import Bundle
 from intaglio.errors import BuildError
@@ -46,7 +46,7 @@ ENCODER = ("IntLinear", "IntLayerNorm", "IntAdd", "IntAttention")  # test_int8_o
 @pytest.mark.parametrize("operator", few(PLUGGED, [name for name in PLUGGED if name not in ENCODER]))
 def test_every_operator_inlined_compiles_for_t4_and_a100(operator: str) -> None:
     random = np.random.default_rng(3)
-    cases = [case for case in (MAKERS[operator](random) for _ in range(9)) if not has_empty(case.inputs)]
+    cases = [case for case in (for_gpu(MAKERS[operator](random)) for _ in range(9)) if not has_empty(case.inputs)]
     for case in cases[:3]:
         model = node_model(in_float16(case) if operator in FLOAT_LIMITS else case)  # a T4 has no product in float32
         inline(model, body=FloatBody)

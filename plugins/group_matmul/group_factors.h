@@ -1,0 +1,150 @@
+// Scales and minimums of groups as the kernels keep them, in as few bytes as lose nothing: what is read of memory limits a
+// product with few rows of x, and of 4-bit weights in groups of 32 a fifth would be scales of float32.
+//
+//     FLOATS_KEPT      [tiles][groups][TILE] float32
+//     HALVES_KEPT      [tiles][groups][TILE] float16, where each is one
+//     PRODUCTS_KEPT    [tiles][groups][TILE] int8, and [tiles][spans][TILE] float32 that 2^shift groups share, where their
+//                      products are the numbers: those of GGUF's K-quants are
+#pragma once
+
+#include <stdint.h>
+
+#include "plugins/cpu/simd_float.h"
+#include "plugins/group_matmul/kernel.h"
+
+namespace intaglio::INTAGLIO_ISA {
+namespace {
+
+constexpr int64_t FACTOR_ROWS = GroupMatMulKernel::TILE;
+constexpr int32_t MOST_STEPS = 127;
+constexpr int64_t SPAN = 256;  // numbers of a row that share a factor
+
+static uint32_t bits_of(float value) {
+    uint32_t bits;
+    __builtin_memcpy(&bits, &value, sizeof bits);
+    return bits;
+}
+
+// Of float16's, those below 2^-14 are left out, which a processor may take for zeros.
+static bool is_half(float value) {
+    const uint32_t bits = bits_of(value), magnitude = bits & 0x7fffffff;
+    return magnitude == 0 || ((bits & 0x1fff) == 0 && magnitude >= 0x38800000 && magnitude < 0x47800000);
+}
+
+static uint16_t half_of(float value) {
+    const uint32_t bits = bits_of(value), magnitude = bits & 0x7fffffff;
+    return uint16_t(bits >> 16 & 0x8000) | uint16_t(magnitude == 0 ? 0 : (magnitude - (uint32_t(127 - 15) << 23)) >> 13);
+}
+
+// The float32 of which all `count` numbers, `stride` apart, are -127 to 127 times; 0 where all are zero, and negative where
+// there is none. The largest number says which ones are possible: its odd part is a multiple of theirs.
+static float common_factor(const float* numbers, int64_t stride, int64_t count) {
+    float largest = 0;
+    for (int64_t i = 0; i < count; ++i) {
+        const float magnitude = __builtin_fabsf(numbers[i * stride]);
+        if (!(magnitude <= 3.4028235e38f)) return -1;
+        largest = magnitude > largest ? magnitude : largest;
+    }
+    if (largest == 0) return 0;
+    int exponent;
+    uint32_t odd = uint32_t(__builtin_frexpf(largest, &exponent) * 16777216);
+    odd >>= __builtin_ctz(odd);
+    for (int32_t most = MOST_STEPS; most >= 1; --most) {
+        if (odd % uint32_t(most >> __builtin_ctz(uint32_t(most))) != 0) continue;
+        const float factor = largest / float(most);
+        bool fits = factor >= 1.1754944e-38f;
+        for (int64_t i = 0; i < count && fits; ++i) {
+            const float number = numbers[i * stride];
+            fits = __builtin_rintf(number / factor) * factor == number;
+        }
+        if (fits) return factor;
+    }
+    return -1;
+}
+
+// rows·groups numbers, those of a row `group_stride` apart and rows `row_stride`.
+static FactorForm factor_form(const float* numbers, int64_t row_stride, int64_t group_stride, int64_t rows, int64_t groups,
+                              int64_t group_size) {
+    const int64_t span = SPAN / group_size;
+    bool halves = true, products = span > 1 && span * group_size == SPAN && (span & (span - 1)) == 0 && groups % span == 0;
+    for (int64_t row = 0; row < rows && (halves || products); ++row) {
+        const float* const first = numbers + row * row_stride;
+        for (int64_t group = 0; group < groups && halves; ++group) halves = is_half(first[group * group_stride]);
+        for (int64_t group = 0; group < groups && products; group += span)
+            products = common_factor(first + group * group_stride, group_stride, span) >= 0;
+    }
+    if (products) return {PRODUCTS_KEPT, __builtin_ctz(unsigned(span))};
+    return {halves ? HALVES_KEPT : FLOATS_KEPT, 0};
+}
+
+constexpr int64_t factor_bytes(FactorForm form) { return form.kept == FLOATS_KEPT ? 4 : form.kept == HALVES_KEPT ? 2 : 1; }
+
+// Where they lie, from `begin` on.
+struct FactorLayout {
+    FactorLayout(FactorForm form, int64_t tiles, int64_t groups, int64_t begin)
+        : codes(begin),
+          spans(codes + tiles * groups * FACTOR_ROWS * factor_bytes(form)),
+          spans_of_tile(form.kept == PRODUCTS_KEPT ? groups >> form.shift : 0),
+          end(spans + tiles * spans_of_tile * FACTOR_ROWS * int64_t(sizeof(float))) {}
+
+    int64_t codes, spans, spans_of_tile, end;
+};
+
+// Writes the factors of row `row` of a tile, `get(group)` each.
+template <typename Get>
+static void pack_factors(FactorForm form, const FactorLayout& layout, uint8_t* base, int64_t tile, int64_t groups, int64_t row,
+                         const Get& get) {
+    uint8_t* const codes = base + layout.codes;
+    float* const spans = reinterpret_cast<float*>(base + layout.spans) + tile * layout.spans_of_tile * FACTOR_ROWS + row;
+    float factor = 0;
+    for (int64_t group = 0; group < groups; ++group) {
+        const int64_t at = (tile * groups + group) * FACTOR_ROWS + row;
+        const float value = get(group);
+        if (form.kept == FLOATS_KEPT) {
+            reinterpret_cast<float*>(codes)[at] = value;
+        } else if (form.kept == HALVES_KEPT) {
+            reinterpret_cast<uint16_t*>(codes)[at] = half_of(value);
+        } else {
+            const int64_t span = int64_t(1) << form.shift;
+            if (group % span == 0) {
+                float numbers[SPAN];
+                for (int64_t i = 0; i < span; ++i) numbers[i] = get(group + i);
+                factor = common_factor(numbers, 1, span);
+                spans[(group >> form.shift) * FACTOR_ROWS] = factor;
+            }
+            reinterpret_cast<int8_t*>(codes)[at] = factor == 0 ? int8_t(0) : int8_t(__builtin_rintf(value / factor));
+        }
+    }
+}
+
+// Factors of a tile, from a group and a row of it on.
+struct Factors {
+    const uint8_t* codes;
+    const float* spans;
+    int64_t group;  // the first one's place in its tile
+    FactorForm form;
+
+    void advance(int64_t groups, int64_t rows) {
+        codes += (groups * FACTOR_ROWS + rows) * factor_bytes(form);
+        spans += rows;
+        group += groups;
+    }
+};
+
+static Factors factors_of_tile(FactorForm form, const FactorLayout& layout, const uint8_t* base, int64_t tile, int64_t groups) {
+    const float* const spans = reinterpret_cast<const float*>(base + layout.spans);
+    return {base + layout.codes + tile * groups * FACTOR_ROWS * factor_bytes(form),
+            spans + tile * layout.spans_of_tile * FACTOR_ROWS, 0, form};
+}
+
+// Of group `index` of the stretch, those of FLOATS rows from `row` on.
+INTAGLIO_FLOAT F32 load_factors(const Factors& f, int64_t index, int64_t row) {
+    const int64_t at = index * FACTOR_ROWS + row;
+    if (f.form.kept == FLOATS_KEPT) return load_float(reinterpret_cast<const float*>(f.codes) + at);
+    if (f.form.kept == HALVES_KEPT) return load_float16(reinterpret_cast<const uint16_t*>(f.codes) + at);
+    const float* const spans = f.spans + ((f.group + index) >> f.form.shift) * FACTOR_ROWS + row;
+    return load_codes(reinterpret_cast<const int8_t*>(f.codes) + at) * load_float(spans);
+}
+
+}  // namespace
+}  // namespace intaglio::INTAGLIO_ISA
