@@ -64,8 +64,8 @@ class Group:
     """Optional inputs that come together or not at all, by name.
 
     `after`: the first name of another group that is then required too. `instead_of`: that of one that must then be left
-    out. `unused`: values of attributes, each of which makes a node ignore these inputs. `on_gpu`: whether kernels of GPUs
-    take them.
+    out. `unused`: values of attributes, each of which makes a node ignore these inputs. `on_gpu`: whether kernels of
+    GPUs take them.
     """
 
     names: tuple[str, ...]

@@ -1,6 +1,7 @@
 """What does a second worker add where a model is compressed by an executor, and are the bytes the same?
 
-    python -m benchmarks.cluster.workers [--recipe gptq ...] [--executor processes ...] [--layers N] [--rounds N] [--json]
+    python -m benchmarks.cluster.workers [--recipe gptq ...] [--executor processes ...] [--layers N] [--rounds N]
+        [--json]
 
 A LLaMA of random weights with the shape of SmolLM2-135M is compressed with one worker and then with two, each of one
 thread: processes of this machine, and nodes of a Ray cluster that is started here (`build/ray/bin/python`, which
@@ -146,10 +147,7 @@ def table(result: Result) -> str:
     ]
     for row in result.rows:
         found = ", ".join(f"{ratio:.2f}" for ratio in row.ratios)
-        lines.append(
-            f"{row.recipe:11} {row.executor:9} {row.one:8.1f} s {row.two:8.1f} s {row.ratio:6.2f} "
-            f"({found})"
-        )
+        lines.append(f"{row.recipe:11} {row.executor:9} {row.one:8.1f} s {row.two:8.1f} s {row.ratio:6.2f} ({found})")
     lines += ["", *(verdict(f"{row.recipe}, {row.executor}", row.ratio, TARGET) for row in result.rows)]
     return "\n".join(lines)
 

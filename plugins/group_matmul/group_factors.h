@@ -46,8 +46,8 @@ static float common_factor(const float* numbers, int64_t stride, int64_t count) 
         largest = magnitude > largest ? magnitude : largest;
     }
     if (largest == 0) return 0;
-    int exponent;
-    uint32_t odd = uint32_t(__builtin_frexpf(largest, &exponent) * 16777216);
+    const uint32_t bits = bits_of(largest);
+    uint32_t odd = (bits & 0x7fffff) | (bits >> 23 == 0 ? 0 : 0x800000);
     odd >>= __builtin_ctz(odd);
     for (int32_t most = MOST_STEPS; most >= 1; --most) {
         if (odd % uint32_t(most >> __builtin_ctz(uint32_t(most))) != 0) continue;

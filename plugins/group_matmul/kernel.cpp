@@ -2,7 +2,9 @@
 // once for all of them: QIGen's micro-kernel (section 3), with integers in the place of its floats where the processor
 // multiplies bytes. A packed weight lies in memory in units (index_units.h):
 //
-//     [tiles][K / unit][4 blocks][unit]        numbers: of 16 rows, unit·/16 values of K
+//     [tiles][K / unit][4 blocks][unit]        numbers: of 16 rows, unit·/16 values of K; where vectors have fewer lanes
+//                                              than 16, so that micro-kernels read a part of the tile's rows at a time:
+//     [tiles][4 blocks][K / unit][unit]
 //     scales, minimums                         as group_factors.h packs them
 //     [tiles][groups][4 blocks][16] int32      zero points; [4 blocks][16] where all groups have the same
 //     levels                                   as levels.h packs them
@@ -32,6 +34,7 @@ constexpr int BLOCKS = int(TILE) / ROWS;
 struct GroupStretch {
     int64_t groups, group_units;
     const uint8_t* units;
+    int64_t unit_stride, block_stride;
     Factors scales, minimums;  // minimums: with the other sign, to be added
     const int32_t* zero_points;
     const uint8_t* tables;  // the levels
@@ -52,6 +55,8 @@ struct Layout {
           groups(f.depth / f.group_size),
           tiles((f.rows + TILE - 1) / TILE),
           tile_bytes(units * BLOCKS * unit_bytes(f.bits)),
+          unit_stride((FLOATS < ROWS ? 1 : BLOCKS) * unit_bytes(f.bits)),
+          block_stride((FLOATS < ROWS ? units : 1) * unit_bytes(f.bits)),
           scales(f.scales, tiles, groups, tiles * tile_bytes),
           minimums(f.minimums, f.has_minimums ? tiles : 0, groups, scales.end),
           zero_points(minimums.end),
@@ -62,7 +67,7 @@ struct Layout {
     int64_t units;   // of a row's K
     int64_t groups;  // of a row
     int64_t tiles;
-    int64_t tile_bytes;
+    int64_t tile_bytes, unit_stride, block_stride;
     FactorLayout scales, minimums;
     int64_t zero_points, zero_stride, levels, bytes;
 };
@@ -94,9 +99,9 @@ static int64_t weight_bytes(const GroupFormat& format) { return Layout(format).b
 
 // Puts the numbers of a row into lane `lane`, or its four bytes, of the units of a block.
 template <typename Lane, int BITS>
-static void pack_row_of(const uint32_t* words, int64_t units, int lane, uint8_t* target) {
+static void pack_row_of(const uint32_t* words, const Layout& layout, int lane, uint8_t* target) {
     constexpr int DEPTH = unit_depth(BITS);
-    for (int64_t first = 0; first < units * DEPTH; first += DEPTH, target += BLOCKS * unit_bytes(BITS)) {
+    for (int64_t first = 0; first < layout.units * DEPTH; first += DEPTH, target += layout.unit_stride) {
 #pragma GCC unroll 32
         for (int k = 0; k < DEPTH; ++k) {
             const int value = index_at(words, first + k, BITS);
@@ -110,14 +115,14 @@ static void pack_row_of(const uint32_t* words, int64_t units, int lane, uint8_t*
 }
 
 template <typename Lane>
-static void pack_row(const uint32_t* words, int bits, int64_t units, int lane, uint8_t* target) {
+static void pack_row(const uint32_t* words, int bits, const Layout& layout, int lane, uint8_t* target) {
     switch (bits) {
-        case 2: return pack_row_of<Lane, 2>(words, units, lane, target);
-        case 3: return pack_row_of<Lane, 3>(words, units, lane, target);
-        case 4: return pack_row_of<Lane, 4>(words, units, lane, target);
-        case 5: return pack_row_of<Lane, 5>(words, units, lane, target);
-        case 6: return pack_row_of<Lane, 6>(words, units, lane, target);
-        default: return pack_row_of<Lane, 8>(words, units, lane, target);
+        case 2: return pack_row_of<Lane, 2>(words, layout, lane, target);
+        case 3: return pack_row_of<Lane, 3>(words, layout, lane, target);
+        case 4: return pack_row_of<Lane, 4>(words, layout, lane, target);
+        case 5: return pack_row_of<Lane, 5>(words, layout, lane, target);
+        case 6: return pack_row_of<Lane, 6>(words, layout, lane, target);
+        default: return pack_row_of<Lane, 8>(words, layout, lane, target);
     }
 }
 
@@ -150,11 +155,11 @@ static void pack_weight(const GroupFormat& format, const int32_t* numbers, const
                 zeros[(tile * layout.groups + group) * TILE + n] = inside ? zero_points[of(group)] - less : 0;
             if (!inside) continue;
             const uint32_t* const words = reinterpret_cast<const uint32_t*>(numbers) + row * (format.depth * bits / 32);
-            uint8_t* const target = units + block * unit_bytes(bits);
+            uint8_t* const target = units + block * layout.block_stride;
             if (format.planes == 0) {
-                pack_row<uint32_t>(words, bits, layout.units, lane, target);
+                pack_row<uint32_t>(words, bits, layout, lane, target);
             } else {
-                pack_row<uint8_t>(words, bits, layout.units, lane, target);
+                pack_row<uint8_t>(words, bits, layout, lane, target);
             }
         }
     }
@@ -247,6 +252,8 @@ static GroupStretch stretch_at(const GroupFormat& f, const Layout& layout, const
     if (f.has_minimums) s.minimums = factors_of_tile(f.minimums, layout.minimums, packed, tile, layout.groups);
     s.group_units = f.group_size / unit_depth(f.bits);
     s.units = packed + tile * layout.tile_bytes;
+    s.unit_stride = layout.unit_stride;
+    s.block_stride = layout.block_stride;
     s.zero_points = reinterpret_cast<const int32_t*>(packed + layout.zero_points) + (layout.zero_stride ? first : 0);
     s.zero_stride = layout.zero_stride;
     s.tables = packed + layout.levels;
@@ -255,9 +262,9 @@ static GroupStretch stretch_at(const GroupFormat& f, const Layout& layout, const
 }
 
 // Goes on to group `group`, row `row` of the tile.
-static GroupStretch part_of(GroupStretch s, const GroupFormat& f, int64_t group, int64_t groups, int64_t row) {
+static GroupStretch part_of(GroupStretch s, int64_t group, int64_t groups, int64_t row) {
     s.groups = groups;
-    s.units += group * s.group_units * BLOCKS * unit_bytes(f.bits) + row / ROWS * unit_bytes(f.bits) + row % ROWS * 4;
+    s.units += group * s.group_units * s.unit_stride + row / ROWS * s.block_stride + row % ROWS * 4;
     s.scales.advance(group, row);
     if (s.has_minimums) s.minimums.advance(group, row);
     s.zero_points += group * s.zero_stride + row;
@@ -293,7 +300,7 @@ static void tile_product(const GroupFormat& f, const GroupStretch& tile, const C
                                                          : choice(f.bits, f.planes, tokens - token);
                 rows = kernel.name.rows;
                 for (int64_t row = begin; row < end; row += FLOATS * kernel.name.t_u) {
-                    GroupStretch stretch = part_of(tile, f, group, count, row);
+                    GroupStretch stretch = part_of(tile, group, count, row);
                     with_x(&stretch, f, x, first + token, group);
                     stretch.y = y + token * TILE + row;
                     kernel.run(stretch);

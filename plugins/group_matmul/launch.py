@@ -13,8 +13,8 @@ def launch(inputs: Tensors, attributes: Attributes, sm: int) -> Launch:
     """Rows are all axes of x but the last; the kernel is chosen by x's dtype, bits, and whether there are zero points
     or levels.
 
-    `activation_bits` is for CPUs. Raises `EngineError` for minimums, for groups so large that the kernel could not tell them apart,
-    and for smaller ones than it has.
+    `activation_bits` is for CPUs. Raises `EngineError` for minimums, for groups so large that the kernel could not tell
+    them apart, and for smaller ones than it has.
     """
     if len(inputs) > 5 and inputs[5] is not None:
         raise EngineError("group_matmul: minimums, which kernels of GPUs do not take. Use standard operators for them.")

@@ -111,10 +111,10 @@ private:
         format.has_lines = has_lines;
         format.has_minimums = bool(minimums);
         const float* const lowest = minimums ? minimums.as<float>() : nullptr;
+        if (kind_.depth == 0) return {format, Buffer(64)};  // rows without elements may be any number
         if (!levels) format.scales = kernel_.factor_form(factors.data(), groups, 1, rows, groups, group_size_);
         if (minimums) format.minimums = kernel_.factor_form(lowest, 1, rows, rows, groups, group_size_);
         Weight weight = {format, Buffer(size_t(std::max<int64_t>(kernel_.weight_bytes(format), 64)))};
-        if (kind_.depth == 0) return weight;  // rows without elements may be any number
         const uint8_t* const zeros = zero_points ? zero_points.as<uint8_t>() : nullptr;
         pack_in_pieces(packed, GroupMatMulKernel::TILE, [&](int64_t begin, int64_t end) {
             kernel_.pack_weight(format, packed.as<int32_t>(), factors.data(), zeros, lowest, table, begin, end, weight.buffer.as<void>());

@@ -22,6 +22,7 @@ from intaglio.runtime.engines.memory import Buffer
 from intaglio.runtime.engines.onnxruntime.cached_attention import OPERATOR, QUANTIZE, attend_by_our_kernel, can_attend
 from intaglio.runtime.engines.onnxruntime.custom_operators import runnable
 from intaglio.runtime.engines.onnxruntime.exact_products import keep_activations
+from intaglio.runtime.engines.onnxruntime.folded_minimums import fold_minimums
 from intaglio.runtime.engines.onnxruntime.partial_graph import partial_graph
 from intaglio.runtime.engines.onnxruntime.provider import missing_provider, open_session
 from intaglio.runtime.engines.onnxruntime.quantized_cache import quantize_caches
@@ -96,13 +97,8 @@ class OnnxRuntimeEngine(Engine):
             model: str | bytes = str(file)
             if packs or attends or exact or (outputs, adapters, cache_bits) != (None, None, None):
                 part = partial_graph(file, outputs)
-                if exact:
-                    keep_activations(part)
-                if attends:
-                    attend_by_our_kernel(part)
-                if cache_bits is not None:
-                    quantize_caches(part, cache_bits)
-                    self.cache_bits = cache_bits
+                _put_in_kernels(part, exact, attends, packs and not TARGETS[target].needs_gpu, cache_bits)
+                self.cache_bits = cache_bits
                 if adapters is not None and isinstance(source, Bundle):
                     self._add(adapters, part, source, path, options)
                 model = part.SerializeToString()
@@ -140,6 +136,18 @@ class OnnxRuntimeEngine(Engine):
         self._session, self._matrices = None, ()
         if self._device is not None and self._owns_device:
             self._device.close()
+
+
+def _put_in_kernels(part: Any, exact: bool, attends: bool, folds: bool, cache_bits: int | None) -> None:
+    """Replace nodes of the graph `part` by those that this session is to compute with."""
+    if exact:
+        keep_activations(part)
+    if attends:
+        attend_by_our_kernel(part)
+    if folds:
+        fold_minimums(part.graph)
+    if cache_bits is not None:
+        quantize_caches(part, cache_bits)
 
 
 def open_target(source: Path | Bundle, target: Target, options: Opening) -> OnnxRuntimeEngine:

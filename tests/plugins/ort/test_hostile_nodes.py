@@ -96,6 +96,14 @@ def levels(bits: int, count: int, zero_points: np.ndarray | None = None) -> Case
     return Case("GroupMatMul", (floats(2, 64), packed, floats(5, 2), zero_points, floats(count)), attributes)
 
 
+def minimums(*shape: int, levels: int = 0) -> Case:
+    """A weight with minimums of `shape`, and with levels beside them."""
+    attributes = {"bits": 4, "K": 64, "group_size": 32}
+    beside = floats(levels) if levels else None
+    inputs = (floats(2, 64), indices(random(), 5, 64, 4), floats(5, 2), None, beside, floats(*shape))
+    return Case("GroupMatMul", inputs, attributes)
+
+
 def csr(values: int, columns: np.ndarray, offsets: np.ndarray, depth: int = 4) -> Case:
     rows = len(offsets) - 1
     return Case("CsrMatMul", (floats(2, depth), floats(values), columns, offsets, floats(2, max(rows, 0))), {})
@@ -134,6 +142,8 @@ HOSTILE = {
     "a huge group": Hostile(group(), "group_size: 4611686018427387904, expected", {"group_size": 2**62}),
     "a negative group": Hostile(group(), "group_size: -32, expected", {"group_size": -32}),
     "too few levels": Hostile(levels(8, 255), r"levels: shape .255., expected .256."),
+    "minimums of rows first": Hostile(minimums(5, 2), r"minimums: shape .5, 2., expected .2, 5."),
+    "minimums beside levels": Hostile(minimums(2, 5, levels=16), "minimums: given beside levels", constants=False),
     "levels of 5 bits": Hostile(levels(5, 32), "levels: with bits=5, expected 4 or 8"),
     "levels beside zero points": Hostile(
         levels(4, 16, np.ones((5, 2), np.uint8)), "zero_points: given beside levels", constants=False

@@ -67,7 +67,7 @@ def test_output_without_a_dtype_gets_the_input_dtype(operator: str) -> None:
 def zero_points_case() -> Case:
     random = np.random.default_rng(0)
     cases = (for_gpu(MAKERS["GroupMatMul"](random)) for _ in range(99))
-    return next(case for case in cases if case.attributes["bits"] == 8 and case.inputs[3] is not None)
+    return next(case for case in cases if case.attributes["bits"] == 8 and len(case.inputs) == 4)
 
 
 def test_constant_zero_points_need_no_cast() -> None:
@@ -88,6 +88,13 @@ def test_constant_zero_points_need_no_cast() -> None:
 def test_non_constant_zero_points_are_cast() -> None:
     model = explicit(node_model(zero_points_case()))
     assert [each.op_type for each in model.graph] == ["Cast", "GroupMatMul_zero_points"]
+
+
+def test_minimums_are_refused() -> None:
+    random = np.random.default_rng(0)
+    case = next(case for case in (MAKERS["GroupMatMul"](random) for _ in range(99)) if len(case.inputs) == 6)
+    with pytest.raises(GraphError, match="minimums, which kernels of GPUs do not take"):
+        explicit(node_model(case))
 
 
 def test_inputs_unused_by_the_attributes_are_removed() -> None:

@@ -282,8 +282,9 @@ def group_factors(random: Random, rows: int, depth: int, size: int) -> Array:
         steps = random.integers(-127, 128, shape) * random.choice([0, 1], shape, p=[0.1, 0.9])
         numbers = random.normal(size=(rows, depth // 256)).astype(np.float16).astype(np.float32)
         return (np.repeat(numbers, 256 // size, axis=1) * steps).astype(np.float32)
-    found = floats(random, *shape)
-    return found if kind == "any" else found.astype(np.float16).astype(np.float32)
+    if kind == "float16":
+        return random.normal(size=shape).astype(np.float16).astype(np.float32)
+    return floats(random, *shape)
 
 
 def levels(random: Random, bits: int) -> Array:

@@ -36,7 +36,7 @@ def product(tmp_path: Path) -> tuple[Path, dict[str, np.ndarray], np.ndarray]:
     )
     opsets = [helper.make_opsetid("", 23), helper.make_opsetid(DOMAIN, VERSION)]
     onnx.save(helper.make_model(graph, opset_imports=opsets, ir_version=10), tmp_path / "model.onnx")
-    expected = OPS["GroupMatMul"].compute(x.astype(np.float64), packed, scales, None, None, **ATTRIBUTES)[0]
+    expected = OPS["GroupMatMul"].compute(x.astype(np.float64), packed, scales, None, None, None, **ATTRIBUTES)[0]
     return tmp_path / "model.onnx", {"x": x}, expected
 
 
