@@ -148,10 +148,9 @@ def _check_settings(checkpoint: Checkpoint, model: Any) -> None:
         length = getattr(config, name, None)
         empty = isinstance(length, int) and length < 1
         if (empty and kind in (kinds or (SLIDING,))) or (length is None and kind in kinds):
-            raise SourceError(
-                f"{checkpoint.folder}: {name} is {length} in config.json, expected 1 or more tokens, or null for "
-                "layers without a window. Fix it."
-            )
+            stated = "null" if length is None else length
+            expected = f"1 or more tokens for {kind} of layer_types" if kinds else "1 or more tokens, or null for none"
+            raise SourceError(f"{checkpoint.folder}: {name} is {stated} in config.json, expected {expected}. Fix it.")
     for name, buffer in model.named_buffers():
         if name.endswith("inv_freq") and not (buffer.isfinite() & (buffer >= 0)).all():
             raise SourceError(

@@ -172,22 +172,22 @@ BAD: dict[str, tuple[str, dict[str, Any], str]] = {
     "windows": (
         "qwen2",
         {"use_sliding_window": True, "layer_types": ["full_attention", "sliding_attention"]},
-        "sliding_window is None in config.json, expected 1 or more tokens",
+        "sliding_window is null in config.json, expected 1 or more tokens",
     ),
     "normalised heads, windows": (
         "qwen3",
         {"use_sliding_window": True, "layer_types": ["full_attention", "sliding_attention"]},
-        "sliding_window is None in config.json, expected 1 or more tokens",
+        "sliding_window is null in config.json, expected 1 or more tokens",
     ),
     "chunks": (
         "qwen2",
         {"use_sliding_window": True, "layer_types": ["chunked_attention"] * 2, "sliding_window": 8},
-        "attention_chunk_size is None in config.json, expected 1 or more tokens",
+        "attention_chunk_size is null in config.json, expected 1 or more tokens",
     ),
     "windows of no length": (
         "qwen2",
         {"layer_types": ["sliding_attention"] * 2},
-        "sliding_window is None in config.json, expected 1 or more tokens",
+        "sliding_window is null in config.json, expected 1 or more tokens",
     ),
     "vocabulary": ("gpt2", {"vocab_size": 100}, r"transformer\.wte\.weight: got \[272, 32\], expected \[100, 32\]"),
     "width": ("gpt2", {"n_embd": [32]}, r"n_embd is '\[32\]', expected a number"),

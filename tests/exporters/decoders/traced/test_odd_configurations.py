@@ -36,7 +36,7 @@ REFUSED: list[tuple[str, dict[str, Any], str]] = [
     ("gemma3_text", {"num_hidden_layers": 0}, NO_MODEL),
     ("gemma3_text", {"sliding_window": 0}, "sliding_window is 0 in config.json, expected 1 or more"),
     ("gemma3_text", {"sliding_window": -1}, "sliding_window is -1 in config.json, expected 1 or more"),
-    ("gemma3_text", {"sliding_window": None}, NOT_TRACED),
+    ("gemma3_text", {"sliding_window": None}, "sliding_window is null in config.json, expected 1 or more tokens for"),
     ("gemma3_text", {"layer_types": ["full_attention"]}, NO_MODEL),
     ("gemma3_text", {"layer_types": ["full_attention", "linear_attention"]}, NO_MODEL),
     ("gemma3_text", {"vocab_size": 7}, OTHER_SHAPES),
