@@ -130,9 +130,9 @@ sanitize: $(VENV)/dev
 	    $(BIN)/pytest -n 2 --kernels $(SANITIZED) $(SANITIZED_TESTS) \
 	    --deselect tests/plugins/ort/test_build.py --deselect tests/plugins/ort/test_sanitized.py
 
-# Without those that ask for checkpoints (docs/decoding.md describes how to make them), one that takes hours, and those that
+# Without those that ask for checkpoints (docs/decoding.md describes how to make them), two that take long, and those that
 # need the environments of triton-test and ray-test.
-ASKING := decoding.strategies decoding.early_exit exporting.large_decoder serving.triton_throughput serving.ray_throughput serving.ray_prefixes
+ASKING := decoding.strategies decoding.early_exit exporting.large_decoder cluster.workers serving.triton_throughput serving.ray_throughput serving.ray_prefixes
 benchmarks: $(VENV)/dev kernels
 	for name in $(filter-out $(addprefix benchmarks.,$(ASKING)) benchmarks.shared.%,$(subst /,.,$(basename $(wildcard benchmarks/*/*.py)))); do echo "== $$name"; $(BIN)/python -m $$name || exit 1; done
 
