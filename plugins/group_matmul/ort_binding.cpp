@@ -72,7 +72,8 @@ private:
     };
 
     Weight pack(const Inputs& given) const {
-        const auto& [packed, scales, zero_points, levels, minimums] = given;
+        const Tensor &packed = given.packed, &scales = given.scales, &zero_points = given.zero_points, &levels = given.levels;
+        const Tensor& minimums = given.minimums;
         const int64_t rows = kind_.rows(packed), groups = kind_.depth / group_size_;
         const Shape expected{rows, groups}, of_minimums{groups, rows};
         if (levels && (zero_points || minimums)) {
