@@ -39,6 +39,9 @@ public:
     // -> y [..., N] as x
     void compute(const Context& context) const override {
         const Tensor x = context.input(0);
+        if (context.input(4) && (context.input(3) || context.input(5))) {
+            throw Error(std::string(context.input(3) ? "zero_points" : "minimums") + ": given beside levels, expected one of both");
+        }
         const bool ready = bool(weight_.buffer);
         const Weight here = ready ? Weight{} : pack({context.input(1), context.input(2), context.input(3), context.input(4), context.input(5)});
         const Weight& weight = ready ? weight_ : here;
@@ -76,9 +79,6 @@ private:
         const Tensor& minimums = given.minimums;
         const int64_t rows = kind_.rows(packed), groups = kind_.depth / group_size_;
         const Shape expected{rows, groups}, of_minimums{groups, rows};
-        if (levels && (zero_points || minimums)) {
-            throw Error(std::string(zero_points ? "zero_points" : "minimums") + ": given beside levels, expected one of both");
-        }
         if (scales.shape != expected) {
             throw Error("scales: shape " + scales.shape.text() + ", expected " + expected.text());
         }

@@ -144,6 +144,10 @@ HOSTILE = {
     "too few levels": Hostile(levels(8, 255), r"levels: shape .255., expected .256."),
     "minimums of rows first": Hostile(minimums(5, 2), r"minimums: shape .5, 2., expected .2, 5."),
     "minimums beside levels": Hostile(minimums(2, 5, levels=16), "minimums: given beside levels", constants=False),
+    "minimums beside levels as constants": Hostile(minimums(2, 5, levels=16), "minimums: given beside levels"),
+    "zero points beside levels as constants": Hostile(
+        levels(4, 16, np.ones((5, 2), np.uint8)), "zero_points: given beside levels"
+    ),
     "levels of 5 bits": Hostile(levels(5, 32), "levels: with bits=5, expected 4 or 8"),
     "levels beside zero points": Hostile(
         levels(4, 16, np.ones((5, 2), np.uint8)), "zero_points: given beside levels", constants=False
