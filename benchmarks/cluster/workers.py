@@ -5,8 +5,8 @@
 
 A LLaMA of random weights with the shape of SmolLM2-135M is compressed with one worker and then with two, each of one
 thread: processes of this machine, and nodes of a Ray cluster that is started here (`build/ray/bin/python`, which
-`make ray-test` makes). The time is that of the whole of `intaglio compress` from Python, the start of the processes
-included; the ratio is the median of those of the rounds. Two workers need two cores that are idle. The target is 1.7.
+`make ray-test` makes). The time includes all of `intaglio compress`, called from Python, and the start of the
+processes; the ratio is the median over the rounds. Two workers need two cores that are idle. The target is 1.7.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-// Scales of groups as plugins/group_matmul/group_factors.h keeps them: the form that is expected, and every number as it was.
+// Scales of groups as plugins/group_matmul/group_factors.h keeps them: the form that is expected, and every number unchanged.
 // Prints what differs; the exit status is the number of differences.
 #include "plugins/group_matmul/group_factors.h"
 
