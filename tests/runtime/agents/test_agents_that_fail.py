@@ -6,6 +6,7 @@ import asyncio
 import threading
 import time
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -26,10 +27,9 @@ from intaglio.runtime.agents.tools.mcp_client import mcp_tools
 from intaglio.runtime.agents.tools.tool import Tool
 
 PLAN = '1. bad()\n2. search("b")\n3. echo($1)\n4. join()'
-LIMITS = AgentLimits(tool_timeout=0.4)
 
 
-def agents(bad: Tool, limits: AgentLimits = LIMITS) -> list[Agent]:
+def agents(bad: Tool, limits: AgentLimits | None = None) -> list[Agent]:
     """Each kind of agent, whose model calls `bad`."""
     given = {**tools(0.05), "bad": bad}
     return [
@@ -84,9 +84,9 @@ def leave_thread() -> None:
     ],
 )
 def test_hanging_or_raising_tool_fails_alone(function: Callable[[], Any], message: str) -> None:
-    # The short limit is only for tools that reach it: a busy machine can keep the event loop itself for that long.
-    limits = LIMITS if "within" in message else AgentLimits()
-    for agent in agents(tool_of(function, "bad"), limits)[: 1 if function is stubborn else None]:  # it takes 2 s to end
+    # Only a tool that reaches its limit has a short one: a busy machine can keep the event loop itself for that long.
+    bad = replace(tool_of(function, "bad"), timeout=0.4 if "within" in message else None)
+    for agent in agents(bad)[: 1 if function is stubborn else None]:  # it takes 2 s to end
         result = run(answered(agent))
         assert (result.answer, result.complete) == ("over", True)
         assert result.observations[2].value == "found b"
@@ -97,7 +97,7 @@ def test_hanging_or_raising_tool_fails_alone(function: Callable[[], Any], messag
 @pytest.mark.parametrize("function", [hang, stubborn])
 def test_cancelled_run_cancels_its_async_tools(function: Callable[[], Any]) -> None:
     async def main() -> None:
-        for agent in agents(tool_of(function, "bad"), AgentLimits())[: 1 if function is stubborn else None]:
+        for agent in agents(tool_of(function, "bad"))[: 1 if function is stubborn else None]:
             task = asyncio.create_task(agent.run("Why?"))
             await asyncio.sleep(0.1)
             task.cancel()
@@ -114,7 +114,7 @@ def test_cancelled_run_does_not_wait_for_a_blocking_tool() -> None:
 
     async def main() -> float:
         longest = 0.0
-        for agent in agents(tool_of(lambda: gate.wait(30), "bad"), AgentLimits()):
+        for agent in agents(tool_of(lambda: gate.wait(30), "bad")):
             task = asyncio.create_task(agent.run("Why?"))
             await asyncio.sleep(0.1)
             began = time.perf_counter()
