@@ -37,6 +37,7 @@ from intaglio.graph_passes.user.code import UserCode
 from intaglio.graph_passes.weight_share import LeftWeight
 from intaglio.plugins import custom_operators
 from intaglio.processes.temporary import sibling_directory
+from intaglio.processes.threads import limited
 from intaglio.runtime.engines.onnxruntime.open_check import NotOpened, unopenable
 from intaglio.sensitivity_file import OPTION as SENSITIVITY
 from intaglio.sensitivity_file import Sensitivities
@@ -111,7 +112,8 @@ def compress(
     _check_run(name, passes, executor, resume)
     check_output_directory(Path(output), force)
     needs = {need for each in passes for need in each.needs}
-    workers = open_executor(executor)
+    with limited(threads):  # which its processes divide among themselves
+        workers = open_executor(executor)
     with step("reading"):
         source = Bundle.open(bundle)
         _check_graph(source, graph)

@@ -31,7 +31,6 @@ from intaglio.compression import compress
 from intaglio.display.progress import step
 from intaglio.exporters import export
 from intaglio.extras import load
-from intaglio.processes.threads import limited
 
 TARGET = 1.7
 SHAPE = {
@@ -94,12 +93,10 @@ def measured(folder: Path, recipe: str, executor: str, rounds: int) -> Row:
     for number in range(rounds):
         times.append([])
         for count in (1, 2):
-            # One process would take both threads; nodes of Ray have one each.
-            with step(f"{recipe}, {executor}, {count}, round {number + 1}"), limited(count), \
-                    workers(executor, count) as option:  # fmt: skip
+            with step(f"{recipe}, {executor}, {count}, round {number + 1}"), workers(executor, count) as option:
                 start = time.perf_counter()
                 compress(folder / "bundle", folder / "out", recipe, calibration=folder / "text.txt", executor=option,
-                         force=True)  # fmt: skip
+                         threads=count, force=True)  # fmt: skip
                 times[-1].append(time.perf_counter() - start)
             print(recipe, option, f"{times[-1][-1]:.1f} s", file=sys.stderr, flush=True)
             written.add(digest(folder / "out"))

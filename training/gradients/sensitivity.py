@@ -84,9 +84,9 @@ def sensitivity(
         network = open_network(source)
     observed = Observed(source.manifest.source.sha256, Path(calibration).name, used.sha256, len(pieces), count)
     with (
+        limited(threads),  # processes divide them among themselves
         opened(executor) as workers,
-        torch_threads(1),  # the products are divided among `threads` in the same way everywhere
-        limited(threads),
+        torch_threads(1),  # the products are divided among the threads in the same way everywhere
         SensitivityWriter.create(output, network.shapes, observed) as writer,
     ):
         losses = list(_losses(source, network, pieces, writer, workers, observed, output))
