@@ -25,12 +25,12 @@ class Costs:
 
 Features = Callable[[Work], list[float]]
 TASK: dict[str, Features] = {
-    "run_stretch": lambda work: [1, work.operations, work.received],
+    "run_batch": lambda work: [1, work.operations, work.received],
     "products_of": lambda work: [1, work.operations],
     "round": lambda work: [1, work.size, work.operations],
 }
 BEFORE: dict[str, Features] = {
-    "run_stretch": lambda work: [1, work.size],
+    "run_batch": lambda work: [1, work.size],
     "products_of": lambda work: [1, work.size**2],
     "round": lambda work: [1, work.size**2, work.size**3],
 }
@@ -77,7 +77,7 @@ def costs_of(recorded: Iterable[tuple[Work, Stage]]) -> Costs:
         return median(each.seconds for each in stage.tasks[len(stage.tasks) > 1 :])
 
     def opening(work: Work, stage: Stage) -> float | None:
-        opened = work.function == "run_stretch"
+        opened = work.function == "run_batch"
         return max(0.0, stage.tasks[0].seconds - usual(work, stage)) if opened else None
 
     return Costs(

@@ -10,6 +10,7 @@ from dataclasses import dataclass
 
 from benchmarks.shared.random_llama import Shape
 from intaglio.graph_passes.calibration.second_moments import column_parts
+from intaglio.graph_passes.calibration.stream import PRODUCTS
 from intaglio.graph_passes.weights.row_blocks import WEIGHTS
 
 FLOAT = 4  # bytes
@@ -45,22 +46,27 @@ class Work:
     shared: int
 
 
-def plan(model: Shape, text: Text) -> Iterator[Work]:
-    """Yield the stages in their order."""
+def plan(model: Shape, text: Text, most: int = PRODUCTS) -> Iterator[Work]:
+    """Yield the stages in their order. `most`: products of an activation that are computed where its batch is run."""
     tokens, hidden, wide, narrow = text.tokens, model.hidden, model.feed_forward, model.key_value
     row, mask, angles = FLOAT * tokens * hidden, tokens * text.length, FLOAT * tokens * model.head
     ids = 16 * tokens
 
-    def stretch(weights: int, sent: int, received: int, looked_up: bool = False, attention: int = 0) -> Work:
+    def stretch(
+        weights: int, sent: int, received: int, width: int = 0, looked_up: bool = False, attention: int = 0
+    ) -> Iterator[Work]:
         operations = 0 if looked_up else 2 * tokens * weights + attention
         weights *= FLOAT
-        return Work("run_stretch", weights, text.batches, operations, sent, received, weights)
-
-    def products(width: int) -> Work:
-        parts = [(part.stop - part.start, width - part.start) for part in column_parts(width)]
-        sent = FLOAT * tokens * sum(rest for _, rest in parts) // len(parts)
-        received = FLOAT * sum(columns * rest for columns, rest in parts) // len(parts)
-        return Work("products_of", width, text.batches * len(parts), tokens * received // FLOAT, sent, received, 0)
+        parts = [(part.stop - part.start, width - part.start) for part in column_parts(width)] if width else []
+        numbers = sum(columns * rest for columns, rest in parts)
+        if together := width * width <= most:
+            operations += 2 * tokens * numbers
+            received += FLOAT * numbers
+        yield Work("run_batch", weights, text.batches, operations, sent + tokens, received, weights)
+        if not together:
+            sent, received = (FLOAT * each // len(parts) for each in (tokens * sum(r for _, r in parts), numbers))
+            operations = 2 * tokens * numbers // len(parts)
+            yield Work("products_of", width, text.batches * len(parts), operations, sent, received, 0)
 
     def rounds(width: int, heights: Sequence[int]) -> Iterator[Work]:
         for number, height in enumerate(heights):
@@ -69,24 +75,20 @@ def plan(model: Shape, text: Text) -> Iterator[Work]:
             rows = height // tasks
             yield Work("round", width, tasks, rows * width * width, FLOAT * rows * width, rows * width, shared)
 
-    yield stretch(model.vocabulary * hidden, ids + mask, 2 * row + 2 * angles + mask, looked_up=True)
+    yield from stretch(model.vocabulary * hidden, ids + mask, 2 * row + 2 * angles + mask, hidden, looked_up=True)
     for layer in range(model.layers):
         if layer:
-            yield stretch(hidden * wide, row + FLOAT * tokens * wide, 2 * row)
-        yield products(hidden)
+            yield from stretch(hidden * wide, row + FLOAT * tokens * wide, 2 * row, hidden)
         yield from rounds(hidden, [hidden, narrow, narrow])
         cache = FLOAT * tokens * narrow  # empty, once: keys and values are the same zeros
         first = 0 if layer else angles
         scores = 4 * tokens * text.length * hidden
-        yield stretch(hidden * (hidden + 2 * narrow), row + cache + mask + angles + first, row + first, False, scores)
-        yield products(hidden)
+        sent = row + cache + mask + angles + first
+        yield from stretch(hidden * (hidden + 2 * narrow), sent, row + first, hidden, attention=scores)
         yield from rounds(hidden, [hidden])
-        yield stretch(hidden * hidden, 2 * row, 2 * row)
-        yield products(hidden)
+        yield from stretch(hidden * hidden, 2 * row, 2 * row, hidden)
         yield from rounds(hidden, [wide, wide])
-        yield stretch(2 * hidden * wide, row, FLOAT * tokens * wide)
-        yield products(wide)
+        yield from stretch(2 * hidden * wide, row, FLOAT * tokens * wide, wide)
         yield from rounds(wide, [hidden])
-    yield stretch(hidden * wide, row + FLOAT * tokens * wide, row)
-    yield products(hidden)
+    yield from stretch(hidden * wide, row + FLOAT * tokens * wide, row, hidden)
     yield from rounds(hidden, [model.vocabulary])

@@ -9,6 +9,7 @@ from dataclasses import dataclass, field
 from typing import Any, TypeVar
 
 from intaglio.executors.executor import Executor
+from intaglio.executors.parcel import Keep, opened, stored
 from intaglio.processes.threads import bounded
 
 Result = TypeVar("Result")
@@ -53,11 +54,15 @@ class Recorder(Executor):
         return value
 
     def map(
-        self, function: Callable[..., Result], tasks: Iterable[tuple[Any, ...]], small: bool = False
+        self,
+        function: Callable[..., Result],
+        tasks: Iterable[tuple[Any, ...]],
+        small: bool = False,
+        keep: Keep | None = None,
     ) -> Iterator[Result]:
-        """See `Executor`."""
+        """See `Executor`. What is kept is sent and received, as with Ray."""
         stage = None
-        for task in tasks:
+        for task in map(tuple, map(opened, tasks)):
             driver = time.perf_counter() - self._since
             if stage is None:
                 stage = Stage(function.__name__, driver, sum(map(self._first_use, task)))
@@ -70,7 +75,7 @@ class Recorder(Executor):
             seconds = time.perf_counter() - start
             stage.tasks.append(Task(seconds, driver, sent, _size(result)))
             self._since = time.perf_counter()
-            yield result
+            yield stored(result, keep)
 
     def _first_use(self, value: Any) -> int:
         """Bytes of a shared value the first time, else 0: workers keep it."""

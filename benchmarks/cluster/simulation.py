@@ -22,6 +22,7 @@ import time
 from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 from pydoc_data.topics import topics
+from unittest.mock import patch
 
 import click
 import msgspec
@@ -38,6 +39,7 @@ from intaglio.display.progress import step
 from intaglio.executors.executor import AHEAD, Executor
 from intaglio.executors.process_pool import ProcessPool
 from intaglio.exporters import export
+from intaglio.graph_passes.calibration import stream
 from intaglio.graph_passes.calibration.data import CalibrationData
 from intaglio.graph_passes.contract import PassInputs
 from intaglio.graph_passes.run_passes import run_passes
@@ -52,6 +54,7 @@ SHAPES = [
 SEVENTY_BILLION = random_llama.Shape(8192, 28672, 80, 64, 8, 128_256)
 LENGTH = 512  # tokens of a sequence of calibration text
 SAMPLES, BATCH = 16, 2  # of the small runs
+PRODUCTS = 1 << 20  # so that of the small models' layers, too, those behind an MLP are multiplied in tasks of their own
 GIGA = 1e9
 
 
@@ -165,11 +168,15 @@ def main(machines: int, workers: int, link: float, samples: int, batches: tuple[
     recorded, checks, ratios, sizes, afters = [], [], [], [], []
     measured: list[tuple[random_llama.Shape, int, float]] = []
     for model in SHAPES:
-        with tempfile.TemporaryDirectory() as folder, step(f"{model.parameters() / 1e6:.0f} million weights"):
+        with (
+            tempfile.TemporaryDirectory() as folder,
+            step(f"{model.parameters() / 1e6:.0f} million weights"),
+            patch.object(stream, "PRODUCTS", PRODUCTS),
+        ):
             run = prepared(model, Path(folder))
             recorder = Recorder()
             run(recorder)
-            works = list(plan(model, text))
+            works = list(plan(model, text, PRODUCTS))
             ratios.append(agreement(works, recorder.stages))
             recorded += list(zip(works, recorder.stages, strict=True))
             sizes.append([1.0, model.parameters()])
@@ -182,7 +189,7 @@ def main(machines: int, workers: int, link: float, samples: int, batches: tuple[
     after = fit(sizes, afters)
     rate, delay, start = local_link()
     for model, count, seconds in measured:
-        simulated = start + simulate(plan(model, text), costs, count, rate, delay=delay, piped=True)[0]
+        simulated = start + simulate(plan(model, text, PRODUCTS), costs, count, rate, delay=delay, piped=True)[0]
         simulated += float(after @ [1.0, model.parameters()])
         checks.append(Check(model.parameters(), count, seconds, simulated))
     answers = [

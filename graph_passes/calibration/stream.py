@@ -2,15 +2,17 @@
 
 A pass that rounds the weights of a layer, or corrects its bias, needs the inputs of the layer after those before
 were changed. Running the whole graph for each layer would take as many runs as there are layers. Here every node runs
-once: values that later nodes need are kept between segments, in files (`spilled_values.py`), and only the weights of
-one segment are loaded at a time.
+once: values that later nodes need are kept between segments, in files, as the activations of a hundred texts would take
+more memory than the model's weights. Only the weights of one segment are loaded at a time.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
+from contextlib import ExitStack
+from dataclasses import dataclass
 from itertools import cycle
-from typing import Protocol, Self, TypeVar
+from typing import Any, Protocol, Self, TypeVar
 
 import numpy as np
 import numpy.typing as npt
@@ -20,15 +22,16 @@ from intaglio.bundle.model_file import save
 from intaglio.errors import GraphError
 from intaglio.executors.executor import INLINE, Executor
 from intaglio.executors.kept import close_kept
+from intaglio.executors.parcel import Keep, StoredValue
 from intaglio.graph_passes.calibration.calibrate import mask_axes
 from intaglio.graph_passes.calibration.real_tokens import Length, axes_of, real_parts
 from intaglio.graph_passes.calibration.second_moments import (
+    NUMBERS,
     column_parts,
     mirrored,
     products_of,
     second_moments,
 )
-from intaglio.graph_passes.calibration.spilled_values import SpilledValues
 from intaglio.graph_passes.calibration.stretch import Stretch, run_stretch
 from intaglio.graph_passes.graphs import infer_shapes, used_values
 from intaglio.plugins.nodes import lengths
@@ -37,6 +40,8 @@ from intaglio.runtime.engines.engine import Array
 from intaglio.runtime.text.inputs import MASK
 
 Floats = npt.NDArray[np.float32]
+
+PRODUCTS = 2 * NUMBERS  # of the most that a task computes besides running a stretch
 
 
 class Layer(Protocol):
@@ -66,7 +71,9 @@ class Stream:
         self._model, self._executor = model, executor
         self._pending = _depending_on(inputs, model.graph)
         self._position = {node: index for index, node in enumerate(self._pending)}
-        self._values = SpilledValues(batches)
+        self._values: list[dict[str, Array | StoredValue]] = [dict(batch) for batch in batches]
+        self._open = ExitStack()
+        self._folder = self._open.enter_context(scratch_directory("values"))
         self._masks = [batch[MASK] != 0 if MASK in batch else None for batch in batches]
         self._axes = mask_axes(model)
 
@@ -74,7 +81,7 @@ class Stream:
         return self
 
     def __exit__(self, *error: object) -> None:
-        self._values.close()
+        self._open.close()
 
     def levels(self, layers: Iterable[AnyLayer]) -> list[list[AnyLayer]]:
         """Group the layers by input, in the order in which the inputs become known."""
@@ -93,9 +100,12 @@ class Stream:
 
     def advance(self, value: ir.Value) -> None:
         """Run until `value` is known."""
-        producer = value.producer()
-        if producer in self._pending:
-            self._run(self._pending[: self._pending.index(producer) + 1], value)
+        if not self._is_known(value):
+            for _ in self._run(value):
+                pass
+
+    def _is_known(self, value: ir.Value) -> bool:
+        return value.producer() not in self._pending
 
     def rows(self, value: ir.Value) -> Iterator[Floats]:
         """Run until `value` [..., channels] is known, and yield it for each batch: [tokens, channels].
@@ -104,9 +114,15 @@ class Stream:
         activation.
         """
         self.advance(value)
-        name = str(value.name)
-        for batch, mask in enumerate(self._masks):
-            yield token_rows(name, self._values.read(batch, name), mask, self._axes, lengths(value))
+        for batch in range(len(self._values)):
+            yield self._tokens(value, batch).of(self._array(batch, str(value.name)))
+
+    def _array(self, batch: int, name: str) -> Array:
+        value = self._values[batch][name]
+        return value.open() if isinstance(value, StoredValue) else value
+
+    def _tokens(self, value: ir.Value, batch: int) -> Tokens:
+        return Tokens(str(value.name), self._masks[batch], self._axes, lengths(value))
 
     def second_moments(self, value: ir.Value, channels: int) -> Floats:
         """Run until `value` [..., channels] is known, and return Σ xᵀ·x over its rows: [channels, channels]."""
@@ -114,31 +130,55 @@ class Stream:
             return second_moments(self.rows(value), channels)  # the products are added where they are computed
         sums = np.zeros((channels, channels), np.float32)
         parts = column_parts(channels)
-        tasks = ((rows[:, part.start :], part.stop - part.start) for rows in self.rows(value) for part in parts)
-        for part, products in zip(cycle(parts), self._executor.map(products_of, tasks), strict=False):
+        for part, products in zip(cycle(parts), self._products(value, channels), strict=False):
             sums[part, part.start :] += products
         return mirrored(sums)
 
-    def _run(self, nodes: list[ir.Node], wanted: ir.Value) -> None:
-        """Run the next `nodes` on every batch; keep `wanted`, and the values that later nodes need."""
-        self._pending = self._pending[len(nodes) :]
+    def _products(self, value: ir.Value, channels: int) -> Iterator[Floats]:
+        """Yield the products of each of `column_parts`, batch after batch.
+
+        The worker that runs a batch multiplies its rows, too, so that they need not be sent. A wide layer's products
+        would not fit into its memory together, so that each part is a task.
+        """
+        parts = column_parts(channels)
+        if self._is_known(value) or channels * channels > PRODUCTS:
+            tasks = ((rows[:, part.start :], part.stop - part.start) for rows in self.rows(value) for part in parts)
+            yield from self._executor.map(products_of, tasks)
+        else:
+            for products in self._run(value, parts):
+                yield from products
+
+    def _run(self, wanted: ir.Value, parts: Sequence[slice] = ()) -> Iterator[list[Floats]]:
+        """Run the nodes up to `wanted` on every batch; keep it, and the values that later nodes need.
+
+        Yield the products of `parts` of the columns of `wanted`, for each batch.
+        """
+        producer = wanted.producer()
+        assert producer is not None
+        count = self._pending.index(producer) + 1
+        nodes, self._pending = self._pending[:count], self._pending[count:]
         needed = {value for node in self._pending for value in used_values(node)} | {wanted}
         used = {value for node in nodes for value in used_values(node)}
         made = {value for node in nodes for value in node.outputs}
         outputs = sorted((value for value in made if value in needed), key=lambda value: str(value.name))
-        inputs = [value for value in used - made if str(value.name) in self._values and not value.is_initializer()]
+        inputs = [value for value in used - made if str(value.name) in self._values[0] and not value.is_initializer()]
         names = [str(value.name) for value in inputs]
-        kept = {str(value.name) for value in needed}
+        made_names = [str(value.name) for value in outputs]
+        needed_names = {str(value.name) for value in needed}
         with scratch_directory("stream") as directory:
             save(self._stretch(inputs, nodes, outputs), directory / "model.onnx", external_above=0)
             stretch = self._executor.share(Stretch(directory))
             tasks = (
-                (stretch, {name: self._values.read(batch, name) for name in names})
-                for batch in range(len(self._values))
+                (stretch, made_names, self._tokens(wanted, batch), parts, names, *(values[name] for name in names))
+                for batch, values in enumerate(self._values)
             )
             try:
-                for batch, results in enumerate(self._executor.map(run_stretch, tasks)):
-                    self._values.replace(batch, results, kept)
+                found = self._executor.map(run_batch, tasks, keep=Keep(len(outputs), self._folder))
+                for values, (*kept, products) in zip(self._values, found, strict=True):
+                    values.update(zip(made_names, kept, strict=True))
+                    for name in values.keys() - needed_names:
+                        del values[name]
+                    yield products
             finally:
                 close_kept()
 
@@ -163,33 +203,48 @@ class Stream:
         )  # fmt: skip
         clone = view.clone()
         for value in clone.inputs:  # the batch defines the lengths; names of axes could be inconsistent
-            value.shape = ir.Shape([None] * self._values.rank(str(value.name)))
+            value.shape = ir.Shape([None] * self._array(0, str(value.name)).ndim)
         functions = list(self._model.functions.values())
         return ir.Model(clone, ir_version=self._model.ir_version, functions=functions)
 
 
-def token_rows(
-    name: str,
-    array: Array,
-    mask: npt.NDArray[np.bool_] | None,
-    axes: Sequence[Length] | None,
-    stated: Sequence[Length] | None,
-) -> Floats:
-    """Return the rows [tokens, channels] of the activation `name` that are not padding.
+@dataclass(frozen=True)
+class Tokens:
+    """Which rows of the activation `name` are tokens. `stated`: its lengths in the graph; `axes`: those of the mask."""
 
-    `array`: its values in a batch; `stated`: its lengths in the graph; `axes`: those of the mask. Raises `GraphError`.
-    """
-    numbers: Floats = array.astype(np.float32, copy=False)
-    if not np.isfinite(numbers).all():
-        raise GraphError(
-            f"the activation {name!r} is NaN or infinite on the calibration data, expected finite "
-            "numbers. Fix the model or the data; a float16 graph may overflow where the float32 one does not."
-        )
-    parts: Iterable[npt.NDArray[np.float32 | np.float64]] = [numbers]
-    if mask is not None and axes is not None:
-        parts = real_parts(numbers, axes_of(numbers, stated, mask, axes), mask)
-    flat = [part.reshape(-1, part.shape[-1]) for part in parts]
-    return np.concatenate(flat).astype(np.float32, copy=False)
+    name: str
+    mask: npt.NDArray[np.bool_] | None
+    axes: Sequence[Length] | None
+    stated: Sequence[Length] | None
+
+    def of(self, array: Array) -> Floats:
+        """Return the rows [tokens, channels] of the activation's values that are not padding. Raises `GraphError`."""
+        numbers: Floats = array.astype(np.float32, copy=False)
+        if not np.isfinite(numbers).all():
+            raise GraphError(
+                f"the activation {self.name!r} is NaN or infinite on the calibration data, expected finite "
+                "numbers. Fix the model or the data; a float16 graph may overflow where the float32 one does not."
+            )
+        parts: Iterable[npt.NDArray[np.float32 | np.float64]] = [numbers]
+        if self.mask is not None and self.axes is not None:
+            parts = real_parts(numbers, axes_of(numbers, self.stated, self.mask, self.axes), self.mask)
+        flat = [part.reshape(-1, part.shape[-1]) for part in parts]
+        return np.concatenate(flat).astype(np.float32, copy=False)
+
+
+def run_batch(
+    stretch: Stretch,
+    outputs: Sequence[str],
+    tokens: Tokens,
+    parts: Sequence[slice],
+    names: Sequence[str],
+    *feeds: Array,
+) -> tuple[Any, ...]:
+    """Run `stretch` with the inputs `names`; return its `outputs`, and the products of `parts` of one's columns."""
+    results = run_stretch(stretch, dict(zip(names, feeds, strict=True)))
+    rows = tokens.of(results[tokens.name]) if parts else None
+    products = [products_of(rows[:, part.start :], part.stop - part.start) for part in parts if rows is not None]
+    return *(results[name] for name in outputs), products
 
 
 def _depending_on(inputs: Sequence[ir.Value], graph: ir.Graph) -> list[ir.Node]:

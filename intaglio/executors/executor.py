@@ -13,6 +13,7 @@ from collections.abc import Callable, Iterable, Iterator
 from typing import Any, Generic, Self, TypeVar
 
 from intaglio import interrupts
+from intaglio.executors.parcel import Keep, opened, stored
 from intaglio.processes.threads import in_parallel
 
 Result = TypeVar("Result")
@@ -30,14 +31,19 @@ class Executor(ABC):
 
     @abstractmethod
     def map(
-        self, function: Callable[..., Result], tasks: Iterable[tuple[Any, ...]], small: bool = False
+        self,
+        function: Callable[..., Result],
+        tasks: Iterable[tuple[Any, ...]],
+        small: bool = False,
+        keep: Keep | None = None,
     ) -> Iterator[Result]:
         """Return the results of `function(*task)` for each of `tasks`, in their order.
 
         `function` is defined at the top of a module, must not modify its arguments, and its arguments and results can
         be pickled. `tasks` is consumed as far as tasks are started: at most `AHEAD` per worker. `small`: a task uses a
-        single thread, so that in this process several run at a time. Raises what `function` raises, and `WorkerError`
-        for a task whose workers died more than `RETRIES` times.
+        single thread, so that in this process several run at a time. `keep`: first items of each result that later
+        tasks need, but not the caller, who gets a `StoredValue` in the place of each. Raises what `function` raises,
+        and `WorkerError` for a task whose workers died more than `RETRIES` times.
         """
 
     def share(self, value: Any) -> Any:
@@ -57,17 +63,26 @@ class Inline(Executor):
     name = "inline"
 
     def map(
-        self, function: Callable[..., Result], tasks: Iterable[tuple[Any, ...]], small: bool = False
+        self,
+        function: Callable[..., Result],
+        tasks: Iterable[tuple[Any, ...]],
+        small: bool = False,
+        keep: Keep | None = None,
     ) -> Iterator[Result]:
         """See `Executor`."""
+
+        def run(task: tuple[Any, ...]) -> Result:
+            result: Result = stored(function(*opened(task)), keep)
+            return result
+
         if small:
             with interrupts.deferred():
-                results = in_parallel(lambda task: function(*task), tasks)
+                results = in_parallel(run, tasks)
             yield from results
             return
         for task in tasks:
             with interrupts.deferred():
-                result = function(*task)
+                result = run(task)
             yield result
 
 

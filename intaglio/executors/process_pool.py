@@ -1,13 +1,10 @@
-"""Tasks in processes of this machine. Arguments and results are pickled between this program and its own children."""
+"""Tasks in processes of this machine. Arguments and results are parcels between this program and its own children."""
 
 from __future__ import annotations
 
 import multiprocessing
 import os
-import pickle
 import signal
-import uuid
-import weakref
 from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import Future, ProcessPoolExecutor
 from concurrent.futures.process import BrokenProcessPool
@@ -18,9 +15,10 @@ from pathlib import Path
 from typing import Any, Self, TypeVar
 
 from intaglio.display.verbosity import Verbosity, set_verbosity
-from intaglio.errors import WorkerError, storage_errors
+from intaglio.errors import WorkerError
 from intaglio.executors.executor import AHEAD, RETRIES, Executor, InOrder
-from intaglio.executors.worker import environment, run_task, unwrap
+from intaglio.executors.parcel import Argument, Keep, Parcel, StoredValue
+from intaglio.executors.worker import Failure, environment, run_task, unwrap
 from intaglio.processes.child_process import end_with_ancestor
 from intaglio.processes.temporary import scratch_directory
 from intaglio.processes.threads import usable_threads
@@ -30,8 +28,9 @@ Result = TypeVar("Result")
 
 @dataclass(eq=False)
 class _Task:
-    call: tuple[Any, ...]  # arguments of `run_task` after the environment
-    future: Future[Any]
+    name: str
+    call: tuple[Parcel, Path, Keep | None]  # the arguments of `_run`
+    future: Future[Parcel]
     deaths: int = 0  # of workers while it was unfinished
 
 
@@ -66,27 +65,32 @@ class ProcessPool(Executor):
 
     def share(self, value: Any) -> Any:
         """See `Executor`: a file, removed with the last reference to the returned object."""
-        return _SharedFile(value, self._folder)
+        return StoredValue.of(value, self._folder, reused=True)
 
     def map(
-        self, function: Callable[..., Result], tasks: Iterable[tuple[Any, ...]], small: bool = False
+        self,
+        function: Callable[..., Result],
+        tasks: Iterable[tuple[Any, ...]],
+        small: bool = False,
+        keep: Keep | None = None,
     ) -> Iterator[Result]:
-        """See `Executor`."""
+        """See `Executor`. Processes keep what is kept, and read it, without this one."""
 
         def start(task: tuple[Any, ...]) -> _Task:
-            call = (self._threads, function, *task)
-            started = _Task(call, self._submit(call))
+            arguments = Parcel.of((environment(), self._threads, function, *task), self._folder)
+            call = arguments, self._folder, keep
+            started = _Task(function.__name__, call, self._submit(call))
             self._unfinished[started] = None
             return started
 
         return InOrder(tasks, start, self._finish, AHEAD * self._processes)
 
-    def _submit(self, call: tuple[Any, ...]) -> Future[Any]:
+    def _submit(self, call: tuple[Parcel, Path, Keep | None]) -> Future[Parcel]:
         try:
-            return self._pool.submit(_run, environment(), *call)
+            return self._pool.submit(_run, *call)
         except BrokenProcessPool:  # since the last result
             self._restart()
-            return self._pool.submit(_run, environment(), *call)
+            return self._pool.submit(_run, *call)
 
     def _finish(self, task: _Task) -> Any:
         while True:
@@ -95,13 +99,19 @@ class ProcessPool(Executor):
             except BrokenProcessPool as error:
                 if task.deaths >= RETRIES:
                     raise WorkerError(
-                        f"{self.name}: the process of a task ({task.call[1].__name__}) died {task.deaths + 1} times, "
+                        f"{self.name}: the process of a task ({task.name}) died {task.deaths + 1} times, "
                         "expected a result. It may lack memory: use fewer processes."
                     ) from error
                 self._restart()
             else:
                 del self._unfinished[task]
-                return unwrap(result)
+                arguments, _, keep = task.call
+                arguments.remove()
+                try:
+                    found = unwrap(result.open())
+                finally:
+                    result.remove()
+                return found if keep is None else (*map(StoredValue, found[0]), *found[1])
 
     def _restart(self) -> None:
         """Start new processes, and all tasks again that have no result: one dead process ends the whole pool."""
@@ -110,31 +120,18 @@ class ProcessPool(Executor):
         for task in self._unfinished:
             if not task.future.done() or task.future.cancelled() or task.future.exception() is not None:
                 task.deaths += 1
-                task.future = self._pool.submit(_run, environment(), *task.call)
-
-
-class _SharedFile:
-    """A pickled value in a file of a private folder. It is pickled itself as the file's path."""
-
-    def __init__(self, value: Any, folder: Path):
-        self._path = folder / uuid.uuid4().hex  # never used again: processes keep what they have read
-        with storage_errors(self._path), self._path.open("wb") as file:
-            pickle.dump(value, file, protocol=5)
-        weakref.finalize(self, self._path.unlink, missing_ok=True)
-
-    def __reduce__(self) -> tuple[Callable[[str], _Shared], tuple[str]]:
-        return _Shared, (str(self._path),)
-
-
-@dataclass(frozen=True)
-class _Shared:
-    path: str
+                task.future = self._pool.submit(_run, *task.call)
 
 
 @lru_cache(maxsize=1)
-def _load(path: str) -> Any:
-    with Path(path).open("rb") as file:
-        return pickle.load(file)  # noqa: S301  # written by this program, in a folder that only this user may enter
+def _opened(parcel: Parcel) -> Any:  # no two have the same path
+    return parcel.open()
+
+
+def _value(argument: Any) -> Any:
+    if not isinstance(argument, Argument):
+        return argument
+    return _opened(argument.parcel) if argument.reused else argument.parcel.open()
 
 
 def _start(parent: int) -> None:
@@ -144,5 +141,8 @@ def _start(parent: int) -> None:
     end_with_ancestor(parent)
 
 
-def _run(*call: Any) -> Any:
-    return run_task(*(_load(each.path) if isinstance(each, _Shared) else each for each in call))
+def _run(arguments: Parcel, folder: Path, keep: Keep | None) -> Parcel:
+    result = run_task(*map(_value, arguments.open()))
+    if keep is not None and not isinstance(result, Failure):
+        result = keep.split(result)
+    return Parcel.of(result, folder)

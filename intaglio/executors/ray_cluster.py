@@ -11,6 +11,7 @@ from typing import Any, Self, TypeVar
 from intaglio import interrupts
 from intaglio.errors import UsageError, WorkerError, one_line
 from intaglio.executors.executor import AHEAD, OPTION, RETRIES, Executor, InOrder
+from intaglio.executors.parcel import Keep, opened, stored
 from intaglio.executors.worker import environment, run_task, unwrap
 from intaglio.extras import load
 
@@ -61,16 +62,23 @@ class RayCluster(Executor):
         return self._ray.put(value)
 
     def map(
-        self, function: Callable[..., Result], tasks: Iterable[tuple[Any, ...]], small: bool = False
+        self,
+        function: Callable[..., Result],
+        tasks: Iterable[tuple[Any, ...]],
+        small: bool = False,
+        keep: Keep | None = None,
     ) -> Iterator[Result]:
-        """See `Executor`."""
+        """See `Executor`. What is kept is kept by this program: a node that is lost would take it along."""
         call = self._call.options(name=function.__name__)
 
         def start(task: tuple[Any, ...]) -> Any:
-            return call.remote(environment(), 1, function, *task)
+            return call.remote(environment(), 1, function, *opened(task))
+
+        def finish(reference: Any) -> Any:
+            return stored(self._finish(reference), keep)
 
         processors = max(1, int(self._ray.cluster_resources().get("CPU", 1)))
-        return InOrder(tasks, start, self._finish, AHEAD * processors)
+        return InOrder(tasks, start, finish, AHEAD * processors)
 
     def _finish(self, reference: Any) -> Any:
         try:

@@ -12,11 +12,13 @@ import pytest
 from intaglio.bundle.bundle import Bundle
 from intaglio.bundle.model_file import load, save
 from intaglio.errors import GraphError
+from intaglio.executors.executor import INLINE, Inline
 from intaglio.graph_passes.calibration.data import CalibrationData
 from intaglio.graph_passes.calibration.stream import Stream
 from intaglio.graph_passes.contract import Counts
 from intaglio.graph_passes.weights.group_layers import set_weight
 from intaglio.graph_passes.weights.linear_layers import linear_layers
+from intaglio.processes.threads import bounded
 from intaglio.runtime.engines.onnxruntime.engine import OnnxRuntimeEngine
 from intaglio.samples.sentences import sentences
 
@@ -74,6 +76,27 @@ def test_later_layers_use_the_changed_weights(tiny_decoder: Path, text: Path, tm
         np.testing.assert_allclose(rows, results[str(last.name)].reshape(rows.shape), rtol=1e-4, atol=1e-5)
 
 
+@pytest.mark.parametrize("most", [None, 0], ids=["where a batch runs", "in tasks of their own"])
+@pytest.mark.parametrize("which", ["tiny_bundle", "tiny_decoder"])
+def test_workers_add_the_products_of_this_process(
+    which: str, most: int | None, text: Path, request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    bundle = Bundle.open(request.getfixturevalue(which))
+    batches, _ = CalibrationData.open(text, bundle).load(6, 4)
+    if most is not None:
+        monkeypatch.setattr("intaglio.graph_passes.calibration.stream.PRODUCTS", most)
+    found = []
+    for executor in (INLINE, Inline()):  # the second one is treated as workers are
+        model = load(bundle.model_path)
+        with bounded(1), Stream(model, batches, executor) as stream:
+            levels = stream.levels(linear_layers(model, Counts(), tied=True))
+            found.append([stream.second_moments(level[0].x, level[0].shape[1]) for level in levels])
+            again = stream.second_moments(levels[-1][0].x, levels[-1][0].shape[1])  # what is known already
+            np.testing.assert_array_equal(again, found[-1][-1])
+    for expected, got in zip(*found, strict=True):
+        np.testing.assert_array_equal(got, expected)
+
+
 def test_layer_late_in_the_graph_is_not_run_early(parse: Callable[..., ir.Model]) -> None:
     body = """(float[n, 32] x, float[n, 32] c) => (float[n, 32] y)
         { h = MatMul(x, a)  r = Relu(h)  k = MatMul(c, b)  y = Add(r, k) }"""
@@ -94,6 +117,14 @@ def test_infinite_activation_is_named(parse: Callable[..., ir.Model]) -> None:
         list(stream.rows(model.graph.node(0).outputs[0]))
 
 
+def test_infinite_activation_is_named_where_it_is_multiplied(parse: Callable[..., ir.Model]) -> None:
+    body = "(float[n, 32] x) => (float[n, 32] y) { h = Exp(x)  y = MatMul(h, a) }"
+    model = parse(body, {"a": np.eye(32, dtype=np.float32)})
+    named = pytest.raises(GraphError, match="the activation 'h' is NaN or infinite")
+    with Stream(model, [{"x": np.full((1, 32), 1000, np.float32)}], Inline()) as stream, named:
+        stream.second_moments(model.graph.node(0).outputs[0], 32)
+
+
 def test_temporary_value_files_are_removed(
     parse: Callable[..., ir.Model], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -104,7 +135,9 @@ def test_temporary_value_files_are_removed(
     with Stream(model, batches) as stream:
         relu = model.graph.node(1).outputs[0]
         assert [part[0, 0] for part in stream.rows(relu)] == [0, 1, 2]
-        assert len(list(tmp_path.rglob("*.npy"))) == len(batches)
+        assert len(list(tmp_path.glob("intaglio-values-*/*"))) == len(batches)
         list(stream.rows(model.graph.node(2).outputs[0]))
-        assert len(list(tmp_path.rglob("*.npy"))) == len(batches)  # values without later consumers are deleted
+        assert len(list(tmp_path.glob("intaglio-values-*/*"))) == len(
+            batches
+        )  # values without later consumers are deleted
     assert not list(tmp_path.iterdir())

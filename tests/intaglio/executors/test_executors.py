@@ -21,7 +21,7 @@ from intaglio.processes.threads import bounded
 
 
 @pytest.fixture(scope="module")
-def pool() -> Iterator[Executor]:
+def pool() -> Iterator[ProcessPool]:
     with ProcessPool(2) as opened:
         yield opened
 
@@ -44,6 +44,19 @@ def test_workers_compute_the_bits_of_this_process_and_share_its_threads(pool: Ex
     assert threads == 1
 
 
+def test_large_arguments_and_results_leave_no_file(pool: ProcessPool) -> None:
+    left = np.random.default_rng(0).standard_normal((300, 300)).astype(np.float32)
+    shared = pool.share(left)
+    with bounded(1):
+        expected = left @ left
+    for got in pool.map(tasks.product, ((left, shared) for _ in range(5))):
+        np.testing.assert_array_equal(got, expected)
+        got[:] = 0  # the result belongs to the caller
+    assert len(list(pool._folder.iterdir())) == 1
+    del shared
+    assert not list(pool._folder.iterdir())
+
+
 def test_workers_show_no_progress(pool: Executor) -> None:
     assert next(pool.map(is_quiet, [()]))
 
@@ -57,7 +70,8 @@ def test_errors_of_tasks_are_raised_unchanged(pool: Executor) -> None:
 
 
 def test_tasks_of_a_killed_process_run_again(pool: Executor, tmp_path: Path) -> None:
-    found = pool.map(tasks.die_until, ((str(tmp_path), number, int(number == 1)) for number in range(5)))
+    large = np.arange(1 << 16)
+    found = pool.map(tasks.die_until, ((str(tmp_path), number, int(number == 1), large) for number in range(5)))
     assert list(found) == list(range(5))
     assert [path.name for path in tmp_path.iterdir()] == ["1-0"]
 

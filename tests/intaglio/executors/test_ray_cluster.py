@@ -86,7 +86,7 @@ def digest(bundle: Path) -> str:
 
 def workers() -> list[int]:
     """The processes of Ray that run tasks of this package."""
-    names = ("run_stretch", "products_of", "fitted_lut", "round", "compensated_rows", "score_in_worker")
+    names = ("run_batch", "products_of", "fitted_lut", "round", "compensated_rows", "score_in_worker")
     return [
         each.pid
         for each in psutil.process_iter(["cmdline"])

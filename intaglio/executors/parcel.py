@@ -1,0 +1,117 @@
+"""Values for another process of this machine: pickled, and with large arrays in a file that the other process maps.
+
+Through a pipe, both processes would copy an array in pieces of 64 KiB, and wait for each other after each.
+"""
+
+from __future__ import annotations
+
+import mmap
+import pickle
+import uuid
+import weakref
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Self
+
+from intaglio.errors import storage_errors
+
+LEAST = 1 << 16  # bytes that are worth a file
+ALIGNMENT = 64  # of arrays in a file: the bytes of the widest vectors
+
+
+@dataclass(frozen=True)
+class Parcel:
+    """A pickled value, in `pickled` or in a file.
+
+    `places`: where the file has the pickled value and then each of its arrays, as the first byte and the one after the
+    last.
+    """
+
+    pickled: bytes = b""
+    path: Path | None = None
+    places: tuple[tuple[int, int], ...] = ()
+
+    @classmethod
+    def of(cls, value: Any, folder: Path, least: int = LEAST) -> Self:
+        """Pack `value`, from `least` bytes on into a new file in `folder`. Raises `StorageError`."""
+        buffers: list[pickle.PickleBuffer] = []
+        pickled = pickle.dumps(value, protocol=5, buffer_callback=buffers.append)
+        contents = [memoryview(pickled), *(buffer.raw() for buffer in buffers)]
+        if sum(content.nbytes for content in contents) < least:
+            return cls(pickle.dumps(value, protocol=5))
+        path, places = folder / uuid.uuid4().hex, []
+        with storage_errors(path), path.open("wb") as file:
+            for content in contents:
+                file.write(bytes(-file.tell() % ALIGNMENT))
+                places.append((file.tell(), file.tell() + content.nbytes))
+                file.write(content)
+        return cls(path=path, places=tuple(places))
+
+    def open(self) -> Any:
+        """Return the value, to be used and changed also after `remove`."""
+        if self.path is None:
+            return pickle.loads(self.pickled)  # noqa: S301  # made by this program or its children
+        with self.path.open("rb") as file:
+            content = memoryview(mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_COPY))
+        pickled, *arrays = (content[start:stop] for start, stop in self.places)
+        return pickle.loads(pickled, buffers=arrays)  # noqa: S301
+
+    def remove(self) -> None:
+        """Remove the file, if there is one."""
+        if self.path is not None:
+            self.path.unlink(missing_ok=True)
+
+
+class StoredValue:
+    """A value in a file, which is removed with the last reference. In a task it stands for its value."""
+
+    def __init__(self, parcel: Parcel, reused: bool = False):
+        """`reused`: many tasks get it, so that a worker should open it once."""
+        self.parcel, self.reused = parcel, reused
+        weakref.finalize(self, parcel.remove)
+
+    @classmethod
+    def of(cls, value: Any, folder: Path, reused: bool = False) -> Self:
+        """Store `value` in a new file in `folder`. Raises `StorageError`."""
+        return cls(Parcel.of(value, folder, least=0), reused)
+
+    def open(self) -> Any:
+        """Return the value, as `Parcel.open`."""
+        return self.parcel.open()
+
+    def __reduce__(self) -> tuple[type[Argument], tuple[Parcel, bool]]:
+        return Argument, (self.parcel, self.reused)
+
+
+@dataclass(frozen=True)
+class Argument:
+    """A `StoredValue` in another process, which does not remove the file."""
+
+    parcel: Parcel
+    reused: bool
+
+
+@dataclass(frozen=True)
+class Keep:
+    """The first `count` items that a task returns become `StoredValue`s in `folder`."""
+
+    count: int
+    folder: Path
+
+    def split(self, result: Sequence[Any]) -> tuple[list[Parcel], Sequence[Any]]:
+        """Return the items in parcels, and the others."""
+        return [Parcel.of(item, self.folder, least=0) for item in result[: self.count]], result[self.count :]
+
+
+def stored(result: Any, keep: Keep | None) -> Any:
+    """Return what a task returned, once its items are stored that `keep` asks for."""
+    if keep is None:
+        return result
+    parcels, others = keep.split(result)
+    return *map(StoredValue, parcels), *others
+
+
+def opened(task: Iterable[Any]) -> Iterator[Any]:
+    """Yield the arguments of a task with the values that are stored."""
+    return (each.open() if isinstance(each, StoredValue) else each for each in task)
