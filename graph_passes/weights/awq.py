@@ -87,7 +87,7 @@ class Awq(GroupPass, ObservingPass):
                 matrix *= rows[node][:, None]
             grid = self.grid(matrix)
             codes = grid.encode(matrix)
-            count(counts, layer, matrix, codes, grid)
+            count(counts, layer, matrix, grid.decode(codes), grid)
             emit(writer, [layer], codes, grid, self.activation_bits)
 
     def _search(self, level: Sequence[LinearLayer], means: Floats, sample: Floats) -> Floats:

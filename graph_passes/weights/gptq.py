@@ -49,6 +49,7 @@ class Gptq(GroupPass, ObservingPass):
     name: ClassVar[str] = "gptq"
     uses_executor: ClassVar[bool] = True
     keeps_layers: ClassVar[bool] = True
+    batch: int = 4  # chunks of hundreds of tokens: larger batches are not faster, and harder to divide among workers
     act_order: bool = True
     damping: float = 0.01
 
@@ -99,9 +100,10 @@ class Gptq(GroupPass, ObservingPass):
         """Return the layer's codes and grid; its weight becomes their values, unless it is an embedding table."""
         matrix = layer.matrix()
         grid = self.grid(matrix)
-        count(counts, layer, matrix, codes, grid)
+        values = grid.decode(codes)
+        count(counts, layer, matrix, values, grid)
         if not layer.tied:
-            set_weight(layer, grid.decode(codes))
+            set_weight(layer, values)
         return layer, codes, grid
 
     def _emit(self, writer: LayerWriter, rounded: Iterable[tuple[LinearLayer, Codes, Grid]]) -> None:

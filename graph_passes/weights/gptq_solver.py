@@ -88,7 +88,7 @@ def inverse_factor(hessian: Floats, order: npt.NDArray[np.intp], damping: float)
     mean = diagonal.mean() or 1.0
     part = damping
     while True:
-        factor = hessian[np.ix_(order[::-1], order[::-1])].astype(np.float64)
+        factor = hessian.take(order[::-1], axis=0).take(order[::-1], axis=1).astype(np.float64)
         np.fill_diagonal(factor, diagonal[::-1] + part * mean)
         try:
             invert_cholesky(factor)

@@ -87,20 +87,19 @@ def emit(writer: LayerWriter, layers: Sequence[LinearLayer], codes: Codes, grid:
         layer.replace(writer, writer.product(layer, "GroupMatMul", [layer.x, *constants], **attributes))
 
 
-def count(counts: Counts, layer: LinearLayer, matrix: Floats, codes: Codes, grid: Grid) -> None:
-    """Record one more weight: its compressed bytes, its bits per weight, and the rounding error of `matrix`.
+def count(counts: Counts, layer: LinearLayer, matrix: Floats, rounded: Floats, grid: Grid) -> None:
+    """Record one more weight: its compressed bytes, its bits per weight, and the error of `rounded` for `matrix`.
 
     The error is Σ (weight - rounded)² / Σ weight².
     """
     zero_points = 0 if grid.zero_points is None else grid.zero_points.nbytes
-    size = codes.size * grid.bits // 8 + grid.scales.nbytes + zero_points
+    size = matrix.size * grid.bits // 8 + grid.scales.nbytes + zero_points
     counts.add("layers")
-    counts.add("weights", codes.size)
+    counts.add("weights", matrix.size)
     counts.add("bytes", size)
-    lost = grid.decode(codes)
-    lost -= matrix
+    lost = rounded - matrix
     whole = float(np.vdot(matrix, matrix))
-    counts.layers[layer.name] = {"bits": 8 * size / codes.size, "error": float(np.vdot(lost, lost)) / (whole or 1.0)}
+    counts.layers[layer.name] = {"bits": 8 * size / matrix.size, "error": float(np.vdot(lost, lost)) / (whole or 1.0)}
 
 
 def set_weight(layer: LinearLayer, matrix: npt.NDArray[Any]) -> None:
