@@ -64,7 +64,7 @@ def round_to_nearest(
             matrix = group[0].matrix()
             grid = grid_of(matrix)
             codes = grid.encode(matrix)
-            count(counts, group[0], matrix, codes, grid)
+            count(counts, group[0], matrix, grid.decode(codes), grid)
             emit(writer, group, codes, grid, activation_bits)
 
 
