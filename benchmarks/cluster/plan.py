@@ -62,7 +62,7 @@ def plan(model: Shape, text: Text, most: int = PRODUCTS) -> Iterator[Work]:
         if together := width * width <= most:
             operations += 2 * tokens * numbers
             received += FLOAT * numbers
-        yield Work("run_batch", weights, text.batches, operations, sent + tokens, received, weights)
+        yield Work("run_batch", weights, text.batches, operations, sent, received, weights)
         if not together:
             sent, received = (FLOAT * each // len(parts) for each in (tokens * sum(r for _, r in parts), numbers))
             operations = 2 * tokens * numbers // len(parts)
@@ -80,7 +80,7 @@ def plan(model: Shape, text: Text, most: int = PRODUCTS) -> Iterator[Work]:
         if layer:
             yield from stretch(hidden * wide, row + FLOAT * tokens * wide, 2 * row, hidden)
         yield from rounds(hidden, [hidden, narrow, narrow])
-        cache = FLOAT * tokens * narrow  # empty, once: keys and values are the same zeros
+        cache = 2 * FLOAT * tokens * narrow  # empty keys and values
         first = 0 if layer else angles
         scores = 4 * tokens * text.length * hidden
         sent = row + cache + mask + angles + first

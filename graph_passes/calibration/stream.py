@@ -74,8 +74,9 @@ class Stream:
         self._values: list[dict[str, Array | StoredValue]] = [dict(batch) for batch in batches]
         self._open = ExitStack()
         self._folder = self._open.enter_context(scratch_directory("values"))
-        self._masks = [batch[MASK] != 0 if MASK in batch else None for batch in batches]
         self._axes = mask_axes(model)
+        padded = self._axes is not None
+        self._masks = [batch[MASK] != 0 if padded and MASK in batch else None for batch in batches]
 
     def __enter__(self) -> Self:
         return self
