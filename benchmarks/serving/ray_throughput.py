@@ -6,9 +6,10 @@
 `make ray-test` makes the environment. One application offers the same bundle twice, with one replica and with two, each
 replica with one thread; callers ask one and then the other over HTTP, through Ray's proxy and the front door, and the
 ratio is the median of those of the rounds. Beside it stand the cores that the replicas took, and those that the
-callers, the proxy, the front door and Ray took, on average. The model is the real MiniLM, 16 texts a request; with
---decoder a LLaMA of 58 million random parameters in float32, 64 new tokens a request, 8 rows. A replica keeps one core
-busy, so the machine needs a core for each, and more for all else. The target is 1.8.
+callers, the proxy, the front door and Ray took, on average. The model is the real MiniLM, 8 passages of eight sentences
+a request; with --decoder a LLaMA of 58 million random parameters in float32, 64 new tokens a request, 8 rows, which the
+callers have to fill for both replicas. A replica keeps one core busy, so the machine needs a core for each, and more for
+all else. The target is 1.8.
 """
 
 from __future__ import annotations
@@ -42,15 +43,15 @@ from intaglio.extras import load
 TARGET = 1.8
 PORT = 18200
 BEGINNING = 5.0  # seconds until requests end as evenly as they begin
-TEXTS = 16  # of a request
+PASSAGES = 8  # of a request
+SENTENCES = 8  # of a passage
 TOKENS = 64  # of a request
 SMALL = Shape(hidden=512, feed_forward=1408, layers=8, heads=8)
 
 
 class Result(msgspec.Struct):
-    """Texts or tokens a second, the medians of the rounds, and the median of the ratios of each round."""
+    """Tokens a second, the medians of the rounds, and the median of the ratios of each round."""
 
-    unit: str
     callers: int
     processors: int
     load: float  # of the machine, before: processes that ran or waited, on average over a minute
@@ -96,10 +97,9 @@ def command(decoder: bool, callers: int, seconds: float, rounds: int, as_json: b
             used = [(end - begin) / elapsed for begin, end in zip(before, processor_seconds(replicas), strict=True)]
     ratios = [two / one for one, two in found]
     speeds = [statistics.median(each) for each in zip(*found, strict=True)]
-    unit = "tokens/s" if decoder else "texts/s"
     processors = len(os.sched_getaffinity(0))
     ratio = statistics.median(ratios)
-    result = Result(unit, callers, processors, load_before, *speeds, ratio, ratios, *used)
+    result = Result(callers, processors, load_before, *speeds, ratio, ratios, *used)
     click.echo(msgspec.json.encode(result).decode() if as_json else line(result))
 
 
@@ -129,7 +129,7 @@ def processor_seconds(replicas: set[int]) -> tuple[float, float]:
 
 
 async def measure(model: str, url: str, decoder: bool, callers: int, seconds: float) -> float:
-    """Texts or tokens a second of the requests that end within `seconds`, while all callers ask."""
+    """Tokens a second of the requests that end within `seconds`, while all callers ask."""
     aiohttp = load("aiohttp")
     path, done = "/v1/completions" if decoder else "/v1/embeddings", 0
     begins = time.perf_counter() + BEGINNING
@@ -144,7 +144,7 @@ async def measure(model: str, url: str, decoder: bool, callers: int, seconds: fl
                 found = await response.json()
                 assert response.status == 200, found
             if begins <= time.perf_counter() < until:
-                done += found["usage"]["completion_tokens"] if decoder else TEXTS
+                done += found["usage"]["completion_tokens" if decoder else "prompt_tokens"]
 
     connector = aiohttp.TCPConnector(limit=callers)
     async with aiohttp.ClientSession(connector=connector, timeout=aiohttp.ClientTimeout(600)) as session:
@@ -158,14 +158,16 @@ def request(model: str, decoder: bool, number: int) -> Mapping[str, object]:
     if decoder:
         prompt = f"{number} {texts[number % len(texts)]}"
         return {"model": model, "prompt": prompt, "max_tokens": TOKENS, "temperature": 0, "ignore_eos": True}
-    return {"model": model, "input": [texts[(number * TEXTS + each) % len(texts)] for each in range(TEXTS)]}
+    starts = range(number * PASSAGES * SENTENCES, (number + 1) * PASSAGES * SENTENCES, SENTENCES)
+    passages = [" ".join(texts[(start + each) % len(texts)] for each in range(SENTENCES)) for start in starts]
+    return {"model": model, "input": passages}
 
 
 def line(result: Result) -> str:
     """For people."""
     return (
         f"{result.callers} callers, {result.processors} processors, load before {result.load:.1f}: "
-        f"{result.one:.0f} {result.unit} with one replica, {result.two:.0f} with two; "
+        f"{result.one:.0f} tokens/s with one replica, {result.two:.0f} with two; "
         f"ratios {', '.join(f'{each:.2f}' for each in result.ratios)}; the replicas took {result.replicas:.2f} cores, "
         f"all else {result.way:.2f}\n  " + verdict("ratio", result.ratio, TARGET)
     )

@@ -22,7 +22,7 @@ from intaglio.bundle.model_file import save
 from intaglio.errors import GraphError
 from intaglio.executors.executor import INLINE, Executor
 from intaglio.executors.kept import close_kept
-from intaglio.executors.parcel import Keep, StoredValue
+from intaglio.executors.parcel import Keep, Stored
 from intaglio.graph_passes.calibration.calibrate import mask_axes
 from intaglio.graph_passes.calibration.real_tokens import Length, axes_of, real_parts
 from intaglio.graph_passes.calibration.second_moments import (
@@ -71,7 +71,7 @@ class Stream:
         self._model, self._executor = model, executor
         self._pending = _depending_on(inputs, model.graph)
         self._position = {node: index for index, node in enumerate(self._pending)}
-        self._values: list[dict[str, Array | StoredValue]] = [dict(batch) for batch in batches]
+        self._values: list[dict[str, Array | Stored]] = [dict(batch) for batch in batches]
         self._open = ExitStack()
         self._folder = self._open.enter_context(scratch_directory("values"))
         self._axes = mask_axes(model)
@@ -120,7 +120,7 @@ class Stream:
 
     def _array(self, batch: int, name: str) -> Array:
         value = self._values[batch][name]
-        return value.open() if isinstance(value, StoredValue) else value
+        return value if isinstance(value, np.ndarray) else value.open()
 
     def _tokens(self, value: ir.Value, batch: int) -> Tokens:
         return Tokens(str(value.name), self._masks[batch], self._axes, lengths(value))

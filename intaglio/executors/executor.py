@@ -42,7 +42,7 @@ class Executor(ABC):
         `function` is defined at the top of a module, must not modify its arguments, and its arguments and results can
         be pickled. `tasks` is consumed as far as tasks are started: at most `AHEAD` per worker. `small`: a task uses a
         single thread, so that in this process several run at a time. `keep`: first items of each result that later
-        tasks need, but not the caller, who gets a `StoredValue` in the place of each. Raises what `function` raises,
+        tasks need, but not the caller, who gets a `Stored` one in the place of each. Raises what `function` raises,
         and `WorkerError` for a task whose workers died more than `RETRIES` times.
         """
 

@@ -12,7 +12,7 @@ import weakref
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Self
+from typing import Any, Protocol, Self
 
 from intaglio.errors import storage_errors
 
@@ -63,8 +63,15 @@ class Parcel:
             self.path.unlink(missing_ok=True)
 
 
+class Stored(Protocol):
+    """A value that is stored until the last reference to this is gone. As an argument of a task it stands for it."""
+
+    def open(self) -> Any:
+        """Return the value."""
+
+
 class StoredValue:
-    """A value in a file, which is removed with the last reference. In a task it stands for its value."""
+    """A value that is `Stored` in a file."""
 
     def __init__(self, parcel: Parcel, reused: bool = False):
         """`reused`: many tasks get it, so that a worker should open it once."""
@@ -94,7 +101,7 @@ class Argument:
 
 @dataclass(frozen=True)
 class Keep:
-    """The first `count` items that a task returns become `StoredValue`s in `folder`."""
+    """The first `count` items that a task returns become `Stored`: on this machine in files in `folder`."""
 
     count: int
     folder: Path

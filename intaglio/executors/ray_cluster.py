@@ -6,12 +6,13 @@ import os
 import signal
 import socket
 from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass
 from typing import Any, Self, TypeVar
 
 from intaglio import interrupts
 from intaglio.errors import UsageError, WorkerError, one_line
 from intaglio.executors.executor import AHEAD, OPTION, RETRIES, Executor, InOrder
-from intaglio.executors.parcel import Keep, opened, stored
+from intaglio.executors.parcel import Keep
 from intaglio.executors.worker import environment, run_task, unwrap
 from intaglio.extras import load
 
@@ -68,14 +69,19 @@ class RayCluster(Executor):
         small: bool = False,
         keep: Keep | None = None,
     ) -> Iterator[Result]:
-        """See `Executor`. What is kept is kept by this program: a node that is lost would take it along."""
+        """See `Executor`. What is kept becomes an object of this node: another one, once lost, would take it along."""
         call = self._call.options(name=function.__name__)
 
         def start(task: tuple[Any, ...]) -> Any:
-            return call.remote(environment(), 1, function, *opened(task))
+            arguments = (each.reference if isinstance(each, _StoredObject) else each for each in task)
+            return call.remote(environment(), 1, function, *arguments)
 
         def finish(reference: Any) -> Any:
-            return stored(self._finish(reference), keep)
+            result = self._finish(reference)
+            if keep is None:
+                return result
+            kept = [_StoredObject(self._ray.put(each), self._ray.get) for each in result[: keep.count]]
+            return *kept, *result[keep.count :]
 
         processors = max(1, int(self._ray.cluster_resources().get("CPU", 1)))
         return InOrder(tasks, start, finish, AHEAD * processors)
@@ -89,6 +95,18 @@ class RayCluster(Executor):
                 "Check that its nodes run, have enough memory, and have intaglio installed."
             ) from error
         return unwrap(result)
+
+
+@dataclass(frozen=True)
+class _StoredObject:
+    """See `Stored`."""
+
+    reference: Any
+    get: Callable[[Any], Any]
+
+    def open(self) -> Any:
+        """See `Stored`."""
+        return self.get(self.reference)
 
 
 def _check_reachable(name: str, address: str) -> None:

@@ -112,7 +112,11 @@ def ray_server(application: Path, port: int, processors: int = 4, key: str = "")
             yield server
         finally:
             process.send_signal(signal.SIGINT)
-            process.wait(60)
+            try:
+                process.wait(60)
+            except subprocess.TimeoutExpired:  # it ignores the signal, as what a shell starts in the background does
+                process.kill()
+                process.wait()
     finally:
         cluster.shutdown()
 
