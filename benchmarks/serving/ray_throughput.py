@@ -7,8 +7,8 @@
 replica with one thread; callers ask one and then the other over HTTP, through Ray's proxy and the front door, and the
 ratio is the median of those of the rounds. Beside it stand the cores that the replicas took, and those that the
 callers, the proxy, the front door and Ray took, on average. The model is the real MiniLM, 8 passages of eight sentences
-a request; with --decoder a LLaMA of 58 million random parameters in float32, 64 new tokens a request, 8 rows, which the
-callers have to fill for both replicas. A replica keeps one core busy, so the machine needs a core for each, and more for
+a request; with --decoder a LLaMA of 58 million random parameters in float32, 64 new tokens a request, 8 rows, which
+callers have to fill in both replicas. A replica keeps one core busy, so the machine needs a core for each, and more for
 all else. The target is 1.8.
 """
 
