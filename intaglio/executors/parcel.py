@@ -14,6 +14,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Protocol, Self
 
+import numpy as np
+
 from intaglio.errors import storage_errors
 
 LEAST = 1 << 16  # bytes that are worth a file
@@ -49,13 +51,22 @@ class Parcel:
         return cls(path=path, places=tuple(places))
 
     def open(self) -> Any:
-        """Return the value, to be used and changed also after `remove`."""
+        """Return the value, to be used and changed also after `remove`; a mapped file takes a descriptor."""
         if self.path is None:
-            return pickle.loads(self.pickled)  # noqa: S301  # made by this program or its children
+            return self._value(memoryview(self.pickled))
         with self.path.open("rb") as file:
-            content = memoryview(mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_COPY))
-        pickled, *arrays = (content[start:stop] for start, stop in self.places)
-        return pickle.loads(pickled, buffers=arrays)  # noqa: S301
+            return self._value(memoryview(mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_COPY)))
+
+    def take(self) -> Any:
+        """Return the value, in memory alone, and remove the file."""
+        try:
+            return self._value(memoryview(self.pickled) if self.path is None else np.fromfile(self.path, np.uint8).data)
+        finally:
+            self.remove()
+
+    def _value(self, content: memoryview) -> Any:
+        pickled, *arrays = [content[start:stop] for start, stop in self.places] or [content]
+        return pickle.loads(pickled, buffers=arrays)  # noqa: S301  # made by this program or its children
 
     def remove(self) -> None:
         """Remove the file, if there is one."""

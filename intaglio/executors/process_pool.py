@@ -30,7 +30,7 @@ Result = TypeVar("Result")
 class _Task:
     name: str
     call: tuple[Parcel, Path, Keep | None]  # the arguments of `_run`
-    future: Future[Parcel]
+    future: Future[Parcel | Failure]
     deaths: int = 0  # of workers while it was unfinished
 
 
@@ -85,7 +85,7 @@ class ProcessPool(Executor):
 
         return InOrder(tasks, start, self._finish, AHEAD * self._processes)
 
-    def _submit(self, call: tuple[Parcel, Path, Keep | None]) -> Future[Parcel]:
+    def _submit(self, call: tuple[Parcel, Path, Keep | None]) -> Future[Parcel | Failure]:
         try:
             return self._pool.submit(_run, *call)
         except BrokenProcessPool:  # since the last result
@@ -107,10 +107,7 @@ class ProcessPool(Executor):
                 del self._unfinished[task]
                 arguments, _, keep = task.call
                 arguments.remove()
-                try:
-                    found = unwrap(result.open())
-                finally:
-                    result.remove()
+                found = unwrap(result).take()
                 return found if keep is None else (*map(StoredValue, found[0]), *found[1])
 
     def _restart(self) -> None:
@@ -141,8 +138,12 @@ def _start(parent: int) -> None:
     end_with_ancestor(parent)
 
 
-def _run(arguments: Parcel, folder: Path, keep: Keep | None) -> Parcel:
-    result = run_task(*map(_value, arguments.open()))
-    if keep is not None and not isinstance(result, Failure):
-        result = keep.split(result)
-    return Parcel.of(result, folder)
+def _run(arguments: Parcel, folder: Path, keep: Keep | None) -> Parcel | Failure:
+    expected, threads, function, *values = map(_value, arguments.open())
+    found: Parcel | Failure = run_task(expected, threads, _packed, folder, keep, function, *values)
+    return found
+
+
+def _packed(folder: Path, keep: Keep | None, function: Callable[..., Any], *values: Any) -> Parcel:
+    result = function(*values)
+    return Parcel.of(result if keep is None else keep.split(result), folder)

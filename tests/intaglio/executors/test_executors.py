@@ -11,7 +11,7 @@ import pytest
 import worker_tasks as tasks
 
 from intaglio.display.verbosity import is_quiet
-from intaglio.errors import GraphError, MissingExtraError, UsageError, WorkerError
+from intaglio.errors import GraphError, MissingExtraError, StorageError, UsageError, WorkerError
 from intaglio.executors import worker
 from intaglio.executors.executor import INLINE, Executor, InOrder
 from intaglio.executors.opening import open_executor
@@ -55,6 +55,11 @@ def test_large_arguments_and_results_leave_no_file(pool: ProcessPool) -> None:
     assert len(list(pool._folder.iterdir())) == 1
     del shared
     assert not list(pool._folder.iterdir())
+
+
+def test_result_that_cannot_be_written_is_an_error() -> None:
+    with ProcessPool(1) as alone, pytest.raises(StorageError, match=r"cannot write .*File too large"):
+        list(alone.map(tasks.more_than_a_file_holds, [()]))
 
 
 def test_workers_show_no_progress(pool: Executor) -> None:

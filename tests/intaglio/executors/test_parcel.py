@@ -36,12 +36,11 @@ class Value:
 def test_values_come_back(found: list[np.ndarray], text: str, least: int, transposed: bool, tmp_path: Path) -> None:
     found = [array.T if transposed else array for array in found]
     parcel = Parcel.of((text, {"arrays": found}), tmp_path, least)
-    again, named = parcel.open()
-    parcel.remove()
-    assert again == text
-    for got, expected in zip(named["arrays"], found, strict=True):
-        assert (got.dtype, got.shape) == (expected.dtype, expected.shape)
-        assert got.tobytes() == expected.tobytes()
+    for again, named in (parcel.open(), parcel.take()):
+        assert again == text
+        for got, expected in zip(named["arrays"], found, strict=True):
+            assert (got.dtype, got.shape) == (expected.dtype, expected.shape)
+            assert got.tobytes() == expected.tobytes()
     assert not list(tmp_path.iterdir())
 
 
@@ -62,6 +61,14 @@ def test_arrays_are_aligned_and_may_be_changed_alone(tmp_path: Path) -> None:
     first[0].table[:] = 0
     parcel.remove()
     np.testing.assert_array_equal(second[0].table, given_value.table)  # of the file that is gone
+
+
+def test_values_in_memory_hold_no_file_open(tmp_path: Path) -> None:
+    descriptors = len(list(Path("/proc/self/fd").iterdir()))
+    taken = [Parcel.of(np.full(LEAST, number), tmp_path).take() for number in range(20)]
+    assert len(list(Path("/proc/self/fd").iterdir())) == descriptors
+    assert not list(tmp_path.iterdir())
+    assert [array[-1] for array in taken] == list(range(20))
 
 
 def test_what_one_process_may_not_change_stays_so(tmp_path: Path) -> None:

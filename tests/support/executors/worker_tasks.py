@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import resource
 import sys
 import time
 from pathlib import Path
@@ -39,6 +40,11 @@ def die_until(folder: str, number: int, deaths: int, large: Any = None) -> int:
         (Path(folder) / f"{number}-{seen}").touch()
         os.kill(os.getpid(), 9)
     return number
+
+
+def more_than_a_file_holds() -> Any:
+    resource.setrlimit(resource.RLIMIT_FSIZE, (1 << 12, resource.RLIM_INFINITY))
+    return np.zeros(1 << 20)
 
 
 def process_and_threads() -> tuple[int, int]:
