@@ -1,7 +1,7 @@
 """What does a second replica on Ray Serve add to the throughput of one?
 
     build/ray/bin/python -m benchmarks.serving.ray_throughput [--decoder] [--callers N] [--seconds S] [--rounds N]
-        [--json]
+        [--passages N] [--sentences N] [--json]
 
 `make ray-test` makes the environment. One application offers the same bundle twice, with one replica and with two, each
 replica with one thread; callers ask one and then the other over HTTP, through Ray's proxy and the front door, and the
@@ -20,11 +20,11 @@ import statistics
 import sys
 import tempfile
 import time
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from contextlib import suppress
-from functools import cache
+from functools import cache, partial
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeAlias
 
 import click
 import msgspec
@@ -43,10 +43,11 @@ from intaglio.extras import load
 TARGET = 1.8
 PORT = 18200
 BEGINNING = 5.0  # seconds until requests end as evenly as they begin
-PASSAGES = 8  # of a request
-SENTENCES = 8  # of a passage
 TOKENS = 64  # of a request
 SMALL = Shape(hidden=512, feed_forward=1408, layers=8, heads=8)
+
+
+Body: TypeAlias = Callable[[int], tuple[str, Mapping[str, object]]]  # of a request: its path and its fields
 
 
 class Result(msgspec.Struct):
@@ -68,8 +69,12 @@ class Result(msgspec.Struct):
 @click.option("--callers", default=8, show_default=True, help="Concurrent requests.")
 @click.option("--seconds", default=15.0, show_default=True, help="Of a measurement.")
 @click.option("--rounds", default=5, show_default=True)
+@click.option("--passages", default=8, show_default=True, help="Of a request to MiniLM.")
+@click.option("--sentences", default=8, show_default=True, help="Of a passage.")
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON object on one line.")
-def command(decoder: bool, callers: int, seconds: float, rounds: int, as_json: bool) -> None:
+def command(
+    decoder: bool, callers: int, seconds: float, rounds: int, passages: int, sentences: int, as_json: bool
+) -> None:
     """Measure and print."""
     sys.path.append(str(Path(__file__).parents[2] / "tests" / "support" / "deployed"))
     from ray_server import ray_server
@@ -86,8 +91,11 @@ def command(decoder: bool, callers: int, seconds: float, rounds: int, as_json: b
         with ray_server(folder / "app.yaml", PORT, processors=3) as server:
             server.wait_for_replicas("two", 2)
 
+            def body(model: str) -> Body:
+                return partial(completion, model) if decoder else partial(embedding, model, passages, sentences)
+
             def both(duration: float) -> list[float]:
-                return [asyncio.run(measure(model, server.url, decoder, callers, duration)) for model in ("one", "two")]
+                return [asyncio.run(measure(body(model), server.url, callers, duration)) for model in ("one", "two")]
 
             both(3.0)  # warms up
             replicas = {process for model in ("one", "two") for process in server.processes(model)}
@@ -128,10 +136,10 @@ def processor_seconds(replicas: set[int]) -> tuple[float, float]:
     return inside, outside
 
 
-async def measure(model: str, url: str, decoder: bool, callers: int, seconds: float) -> float:
-    """Tokens a second of the requests that end within `seconds`, while all callers ask."""
+async def measure(body: Body, url: str, callers: int, seconds: float) -> float:
+    """Tokens a second of the requests that end within `seconds`, while all callers ask; new ones or those embedded."""
     aiohttp = load("aiohttp")
-    path, done = "/v1/completions" if decoder else "/v1/embeddings", 0
+    done = 0
     begins = time.perf_counter() + BEGINNING
     until = begins + seconds
 
@@ -139,12 +147,12 @@ async def measure(model: str, url: str, decoder: bool, callers: int, seconds: fl
         nonlocal done
         while time.perf_counter() < until:
             number += callers
-            body = request(model, decoder, number)
-            async with session.post(url + path, json=body) as response:
+            path, fields = body(number)
+            async with session.post(url + path, json=fields) as response:
                 found = await response.json()
                 assert response.status == 200, found
             if begins <= time.perf_counter() < until:
-                done += found["usage"]["completion_tokens" if decoder else "prompt_tokens"]
+                done += found["usage"].get("completion_tokens", found["usage"]["prompt_tokens"])
 
     connector = aiohttp.TCPConnector(limit=callers)
     async with aiohttp.ClientSession(connector=connector, timeout=aiohttp.ClientTimeout(600)) as session:
@@ -152,15 +160,20 @@ async def measure(model: str, url: str, decoder: bool, callers: int, seconds: fl
     return done / seconds
 
 
-def request(model: str, decoder: bool, number: int) -> Mapping[str, object]:
-    """The body of a request; successive ones have different texts."""
+def completion(model: str, number: int) -> tuple[str, Mapping[str, object]]:
+    """The path and the body of a request; successive ones have different texts."""
     texts = all_texts()
-    if decoder:
-        prompt = f"{number} {texts[number % len(texts)]}"
-        return {"model": model, "prompt": prompt, "max_tokens": TOKENS, "temperature": 0, "ignore_eos": True}
-    starts = range(number * PASSAGES * SENTENCES, (number + 1) * PASSAGES * SENTENCES, SENTENCES)
-    passages = [" ".join(texts[(start + each) % len(texts)] for each in range(SENTENCES)) for start in starts]
-    return {"model": model, "input": passages}
+    prompt = f"{number} {texts[number % len(texts)]}"
+    fields = {"model": model, "prompt": prompt, "max_tokens": TOKENS, "temperature": 0, "ignore_eos": True}
+    return "/v1/completions", fields
+
+
+def embedding(model: str, passages: int, sentences: int, number: int) -> tuple[str, Mapping[str, object]]:
+    """As `completion`."""
+    texts = all_texts()
+    starts = [(number * passages + each) * sentences for each in range(passages)]
+    joined = [" ".join(texts[(start + each) % len(texts)] for each in range(sentences)) for start in starts]
+    return "/v1/embeddings", {"model": model, "input": joined}
 
 
 def line(result: Result) -> str:
