@@ -121,13 +121,14 @@ class Keep:
         """Return the items in parcels, and the others."""
         return [Parcel.of(item, self.folder, least=0) for item in result[: self.count]], result[self.count :]
 
+    def joined(self, parcels: Sequence[Parcel], others: Sequence[Any]) -> tuple[Any, ...]:
+        """Return what `split` has divided, as the caller gets it."""
+        return *map(StoredValue, parcels), *others
+
 
 def stored(result: Any, keep: Keep | None) -> Any:
     """Return what a task returned, once its items are stored that `keep` asks for."""
-    if keep is None:
-        return result
-    parcels, others = keep.split(result)
-    return *map(StoredValue, parcels), *others
+    return result if keep is None else keep.joined(*keep.split(result))
 
 
 def opened(task: Iterable[Any]) -> Iterator[Any]:

@@ -108,7 +108,7 @@ class ProcessPool(Executor):
                 arguments, _, keep = task.call
                 arguments.remove()
                 found = unwrap(result).take()
-                return found if keep is None else (*map(StoredValue, found[0]), *found[1])
+                return found if keep is None else keep.joined(*found)
 
     def _restart(self) -> None:
         """Start new processes, and all tasks again that have no result: one dead process ends the whole pool."""

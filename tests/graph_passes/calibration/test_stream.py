@@ -137,7 +137,6 @@ def test_temporary_value_files_are_removed(
         assert [part[0, 0] for part in stream.rows(relu)] == [0, 1, 2]
         assert len(list(tmp_path.glob("intaglio-values-*/*"))) == len(batches)
         list(stream.rows(model.graph.node(2).outputs[0]))
-        assert len(list(tmp_path.glob("intaglio-values-*/*"))) == len(
-            batches
-        )  # values without later consumers are deleted
+        # values without later consumers are deleted
+        assert len(list(tmp_path.glob("intaglio-values-*/*"))) == len(batches)
     assert not list(tmp_path.iterdir())
