@@ -8,23 +8,20 @@ more memory than the model's weights. Only the weights of one segment are loaded
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import ExitStack
-from dataclasses import dataclass
 from itertools import cycle
-from typing import Any, Protocol, Self, TypeVar
+from typing import Protocol, Self, TypeVar
 
 import numpy as np
 import numpy.typing as npt
 import onnx_ir as ir
 
 from intaglio.bundle.model_file import save
-from intaglio.errors import GraphError
 from intaglio.executors.executor import INLINE, Executor
 from intaglio.executors.kept import close_kept
 from intaglio.executors.parcel import Keep, Stored
 from intaglio.graph_passes.calibration.calibrate import mask_axes
-from intaglio.graph_passes.calibration.real_tokens import Length, axes_of, real_parts
 from intaglio.graph_passes.calibration.second_moments import (
     NUMBERS,
     column_parts,
@@ -32,7 +29,7 @@ from intaglio.graph_passes.calibration.second_moments import (
     products_of,
     second_moments,
 )
-from intaglio.graph_passes.calibration.stretch import Stretch, run_stretch
+from intaglio.graph_passes.calibration.stretch import Stretch, Tokens, run_batch
 from intaglio.graph_passes.graphs import infer_shapes, used_values
 from intaglio.plugins.nodes import lengths
 from intaglio.processes.temporary import scratch_directory
@@ -42,6 +39,10 @@ from intaglio.runtime.text.inputs import MASK
 Floats = npt.NDArray[np.float32]
 
 PRODUCTS = 2 * NUMBERS  # of the most that a task computes besides running a stretch
+
+
+def _nothing() -> None:
+    """Do nothing meanwhile."""
 
 
 class Layer(Protocol):
@@ -125,17 +126,22 @@ class Stream:
     def _tokens(self, value: ir.Value, batch: int) -> Tokens:
         return Tokens(str(value.name), self._masks[batch], self._axes, lengths(value))
 
-    def second_moments(self, value: ir.Value, channels: int) -> Floats:
-        """Run until `value` [..., channels] is known, and return Σ xᵀ·x over its rows: [channels, channels]."""
+    def second_moments(self, value: ir.Value, channels: int, meanwhile: Callable[[], None] = _nothing) -> Floats:
+        """Run until `value` [..., channels] is known, and return Σ xᵀ·x over its rows: [channels, channels].
+
+        `meanwhile` is called once, when workers have their first tasks.
+        """
         if self._executor is INLINE:
+            self.advance(value)
+            meanwhile()
             return second_moments(self.rows(value), channels)  # the products are added where they are computed
         sums = np.zeros((channels, channels), np.float32)
         parts = column_parts(channels)
-        for part, products in zip(cycle(parts), self._products(value, channels), strict=False):
+        for part, products in zip(cycle(parts), self._products(value, channels, meanwhile), strict=False):
             sums[part, part.start :] += products
         return mirrored(sums)
 
-    def _products(self, value: ir.Value, channels: int) -> Iterator[Floats]:
+    def _products(self, value: ir.Value, channels: int, meanwhile: Callable[[], None]) -> Iterator[Floats]:
         """Yield the products of each of `column_parts`, batch after batch.
 
         The worker that runs a batch multiplies its rows, too, so that they need not be sent. A wide layer's products
@@ -144,15 +150,19 @@ class Stream:
         parts = column_parts(channels)
         if self._is_known(value) or channels * channels > PRODUCTS:
             tasks = ((rows[:, part.start :], part.stop - part.start) for rows in self.rows(value) for part in parts)
-            yield from self._executor.map(products_of, tasks)
+            found = self._executor.map(products_of, tasks)
+            meanwhile()
+            yield from found
         else:
-            for products in self._run(value, parts):
+            for products in self._run(value, parts, meanwhile):
                 yield from products
 
-    def _run(self, wanted: ir.Value, parts: Sequence[slice] = ()) -> Iterator[list[Floats]]:
+    def _run(
+        self, wanted: ir.Value, parts: Sequence[slice] = (), meanwhile: Callable[[], None] = _nothing
+    ) -> Iterator[list[Floats]]:
         """Run the nodes up to `wanted` on every batch; keep it, and the values that later nodes need.
 
-        Yield the products of `parts` of the columns of `wanted`, for each batch.
+        Yield the products of `parts` of the columns of `wanted`, for each batch. `meanwhile`: as of `second_moments`.
         """
         producer = wanted.producer()
         assert producer is not None
@@ -175,6 +185,7 @@ class Stream:
             )
             try:
                 found = self._executor.map(run_batch, tasks, keep=Keep(len(outputs), self._folder))
+                meanwhile()
                 for values, (*kept, products) in zip(self._values, found, strict=True):
                     values.update(zip(made_names, kept, strict=True))
                     for name in values.keys() - needed_names:
@@ -207,45 +218,6 @@ class Stream:
             value.shape = ir.Shape([None] * self._array(0, str(value.name)).ndim)
         functions = list(self._model.functions.values())
         return ir.Model(clone, ir_version=self._model.ir_version, functions=functions)
-
-
-@dataclass(frozen=True)
-class Tokens:
-    """Which rows of the activation `name` are tokens. `stated`: its lengths in the graph; `axes`: those of the mask."""
-
-    name: str
-    mask: npt.NDArray[np.bool_] | None
-    axes: Sequence[Length] | None
-    stated: Sequence[Length] | None
-
-    def of(self, array: Array) -> Floats:
-        """Return the rows [tokens, channels] of the activation's values that are not padding. Raises `GraphError`."""
-        numbers: Floats = array.astype(np.float32, copy=False)
-        if not np.isfinite(numbers).all():
-            raise GraphError(
-                f"the activation {self.name!r} is NaN or infinite on the calibration data, expected finite "
-                "numbers. Fix the model or the data; a float16 graph may overflow where the float32 one does not."
-            )
-        parts: Iterable[npt.NDArray[np.float32 | np.float64]] = [numbers]
-        if self.mask is not None and self.axes is not None:
-            parts = real_parts(numbers, axes_of(numbers, self.stated, self.mask, self.axes), self.mask)
-        flat = [part.reshape(-1, part.shape[-1]) for part in parts]
-        return np.concatenate(flat).astype(np.float32, copy=False)
-
-
-def run_batch(
-    stretch: Stretch,
-    outputs: Sequence[str],
-    tokens: Tokens,
-    parts: Sequence[slice],
-    names: Sequence[str],
-    *feeds: Array,
-) -> tuple[Any, ...]:
-    """Run `stretch` with the inputs `names`; return its `outputs`, and the products of `parts` of one's columns."""
-    results = run_stretch(stretch, dict(zip(names, feeds, strict=True)))
-    rows = tokens.of(results[tokens.name]) if parts else None
-    products = [products_of(rows[:, part.start :], part.stop - part.start) for part in parts if rows is not None]
-    return *(results[name] for name in outputs), products
 
 
 def _depending_on(inputs: Sequence[ir.Value], graph: ir.Graph) -> list[ir.Node]:

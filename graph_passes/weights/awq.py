@@ -20,7 +20,7 @@ from intaglio.graph_passes.weights.fold import Fold, find_fold
 from intaglio.graph_passes.weights.group_layers import count, emit, grouped_layers, own_weights
 from intaglio.graph_passes.weights.linear_layers import LayerWriter, LinearLayer
 from intaglio.graph_passes.weights.options import GroupPass
-from intaglio.graph_passes.weights.uniform import Floats
+from intaglio.graph_passes.weights.uniform import Floats, squares
 from intaglio.processes.threads import in_parallel
 
 SAMPLE = 512  # tokens to measure errors on
@@ -87,7 +87,7 @@ class Awq(GroupPass, ObservingPass):
                 matrix *= rows[node][:, None]
             grid = self.grid(matrix)
             codes = grid.encode(matrix)
-            count(counts, layer, matrix, grid.decode(codes), grid)
+            count(counts, layer, grid, squares(matrix, grid.decode(codes)))
             emit(writer, [layer], codes, grid, self.activation_bits)
 
     def _search(self, level: Sequence[LinearLayer], means: Floats, sample: Floats) -> Floats:

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
 import numpy as np
+import numpy.typing as npt
 import onnx_ir as ir
 
 from intaglio.display.progress import track
@@ -16,7 +17,7 @@ from intaglio.graph_passes.calibration.observing import ObservingPass
 from intaglio.graph_passes.calibration.stream import Stream
 from intaglio.graph_passes.contract import Counts, PassInputs
 from intaglio.graph_passes.weights.calibration_rows import load_batches
-from intaglio.graph_passes.weights.gptq_solver import Solver
+from intaglio.graph_passes.weights.gptq_solver import Solver, rounded_rows
 from intaglio.graph_passes.weights.group_layers import (
     count,
     emit,
@@ -65,47 +66,63 @@ class Gptq(GroupPass, ObservingPass):
             return
         batches, model.meta[RECORD] = load_batches(self.name, inputs.calibration, self.samples, self.batch, counts)
         writer = LayerWriter(model)
-        rounded: list[tuple[LinearLayer, Codes, Grid]] = []
+        rounded: list[_Rounded] = []
         with Stream(model, batches, inputs.executor) as stream:
+
+            def emit_those_that_ran() -> None:
+                self._emit(writer, [each for each in rounded if stream.has_run(each.layer.node)])
+                rounded[:] = [each for each in rounded if each.layer.node.graph is not None]
+
             levels = stream.levels(layers)
             for level in track(levels, self.name, total=len(levels)):
-                codes = self._codes(level, stream, inputs)
-                self._emit(writer, [each for each in rounded if stream.has_run(each[0].node)])
-                rounded = [each for each in rounded if not stream.has_run(each[0].node)]
-                rounded += [self._rounded(layer, each, counts) for layer, each in zip(level, codes, strict=True)]
+                for each in self._level(level, stream, inputs, meanwhile=emit_those_that_ran):
+                    count(counts, each.layer, each.grid, each.squares)
+                    if not each.layer.tied:
+                        set_weight(each.layer, each.grid.decode(each.codes))
+                    rounded.append(each)
         self._emit(writer, rounded)
 
-    def _codes(self, level: Sequence[LinearLayer], stream: Stream, inputs: PassInputs) -> list[Codes]:
-        """Return the codes of the layers of a level: those of a run that ended early, or of GPTQ."""
-        if all(layer.name in inputs.finished for layer in level):
+    def _level(
+        self, level: Sequence[LinearLayer], stream: Stream, inputs: PassInputs, meanwhile: Callable[[], None]
+    ) -> list[_Rounded]:
+        """Round the layers of a level, or read those of a run that ended early; `meanwhile` as of `second_moments`."""
+        executor, finished = inputs.executor, inputs.finished
+        if all(layer.name in finished for layer in level):
             stream.advance(level[0].x)
-            return [inputs.finished.read(layer.name)["codes"] for layer in level]
-        hessian = stream.second_moments(level[0].x, level[0].shape[1])
-        solver = inputs.executor.share(Solver(hessian, self.damping, self.act_order))
+            meanwhile()
+            return [_Rounded(layer, self.grid(layer.matrix()), **finished.read(layer.name)) for layer in level]
+        hessian = stream.second_moments(level[0].x, level[0].shape[1], meanwhile)
+        solver = executor.share(Solver(hessian, self.damping, self.act_order))
         del hessian
+        grids = [self.grid(layer.matrix()) for layer in level]
         # with workers, the layers of a level are rounded together
-        started = [inputs.executor.map(Solver.round, self._blocks(layer, solver), small=True) for layer in level]
-        codes = [np.concatenate(list(parts)) for parts in started]
-        for layer, each in zip(level, codes, strict=True):
-            inputs.finished.put(layer.name, codes=each)
-        return codes
+        started = [
+            executor.map(rounded_rows, _blocks(*each, solver), small=True) for each in zip(level, grids, strict=True)
+        ]
+        found = []
+        for layer, grid, results in zip(level, grids, started, strict=True):
+            codes, squares = zip(*results, strict=True)
+            found.append(_Rounded(layer, grid, np.concatenate(codes), np.sum(squares, axis=0)))
+            finished.put(layer.name, codes=found[-1].codes, squares=found[-1].squares)
+        return found
 
-    def _blocks(self, layer: LinearLayer, solver: Any) -> Iterator[tuple[Any, Floats, Grid]]:
-        """Yield the tasks for a layer, each for a block of its rows."""
-        matrix = layer.matrix()
-        for part in row_blocks(matrix):
-            yield solver, matrix[part], self.grid(matrix[part])
+    def _emit(self, writer: LayerWriter, rounded: Iterable[_Rounded]) -> None:
+        for each in rounded:
+            emit(writer, [each.layer], each.codes, each.grid, self.activation_bits)
 
-    def _rounded(self, layer: LinearLayer, codes: Codes, counts: Counts) -> tuple[LinearLayer, Codes, Grid]:
-        """Return the layer's codes and grid; its weight becomes their values, unless it is an embedding table."""
-        matrix = layer.matrix()
-        grid = self.grid(matrix)
-        values = grid.decode(codes)
-        count(counts, layer, matrix, values, grid)
-        if not layer.tied:
-            set_weight(layer, values)
-        return layer, codes, grid
 
-    def _emit(self, writer: LayerWriter, rounded: Iterable[tuple[LinearLayer, Codes, Grid]]) -> None:
-        for layer, codes, grid in rounded:
-            emit(writer, [layer], codes, grid, self.activation_bits)
+@dataclass(frozen=True)
+class _Rounded:
+    """A layer, and its weight on a grid. `squares`: see `rounded_rows`."""
+
+    layer: LinearLayer
+    grid: Grid
+    codes: Codes
+    squares: npt.NDArray[np.float64]
+
+
+def _blocks(layer: LinearLayer, grid: Grid, solver: Any) -> Iterator[tuple[Any, Floats, Grid]]:
+    """Yield the tasks for a layer, each for a block of its rows."""
+    matrix = layer.matrix()
+    for rows in row_blocks(matrix):
+        yield solver, matrix[rows], grid.of(rows)

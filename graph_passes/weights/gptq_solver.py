@@ -14,7 +14,7 @@ from collections.abc import Callable
 import numpy as np
 import numpy.typing as npt
 
-from intaglio.graph_passes.weights.uniform import Codes, Floats, Grid
+from intaglio.graph_passes.weights.uniform import Codes, Floats, Grid, squares
 from intaglio.processes.threads import in_parallel
 
 Doubles = npt.NDArray[np.float64]
@@ -74,6 +74,12 @@ class Solver:
                 np.subtract(column, rounded(int(order[index]), column), out=errors[index - start])
                 errors[index - start] /= factor[index, index]
             columns[stop:] -= factor[start:stop, stop:].T @ errors
+
+
+def rounded_rows(solver: Solver, weight: Floats, grid: Grid) -> tuple[Codes, npt.NDArray[np.float64]]:
+    """Return `solver`'s codes for rows of a weight, and their `squares`."""
+    codes = solver.round(weight, grid)
+    return codes, squares(weight, grid.decode(codes))
 
 
 def inverse_factor(hessian: Floats, order: npt.NDArray[np.intp], damping: float) -> Floats:

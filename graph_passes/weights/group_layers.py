@@ -13,7 +13,7 @@ from intaglio import interrupts
 from intaglio.display.progress import track
 from intaglio.graph_passes.contract import Counts
 from intaglio.graph_passes.weights.linear_layers import LayerWriter, LinearLayer, by_weight, linear_layers
-from intaglio.graph_passes.weights.uniform import Codes, Floats, Grid, usable_group_size
+from intaglio.graph_passes.weights.uniform import Codes, Floats, Grid, squares, usable_group_size
 from intaglio.plugins.bit_packing import WORD, pack
 
 
@@ -64,7 +64,7 @@ def round_to_nearest(
             matrix = group[0].matrix()
             grid = grid_of(matrix)
             codes = grid.encode(matrix)
-            count(counts, group[0], matrix, grid.decode(codes), grid)
+            count(counts, group[0], grid, squares(matrix, grid.decode(codes)))
             emit(writer, group, codes, grid, activation_bits)
 
 
@@ -87,19 +87,16 @@ def emit(writer: LayerWriter, layers: Sequence[LinearLayer], codes: Codes, grid:
         layer.replace(writer, writer.product(layer, "GroupMatMul", [layer.x, *constants], **attributes))
 
 
-def count(counts: Counts, layer: LinearLayer, matrix: Floats, rounded: Floats, grid: Grid) -> None:
-    """Record one more weight: its compressed bytes, its bits per weight, and the error of `rounded` for `matrix`.
-
-    The error is Σ (weight - rounded)² / Σ weight².
-    """
+def count(counts: Counts, layer: LinearLayer, grid: Grid, lost_and_whole: npt.NDArray[np.float64]) -> None:
+    """Record one more weight: its compressed bytes, its bits per weight, and the error by its `squares`."""
+    number = layer.shape[0] * layer.shape[1]
     zero_points = 0 if grid.zero_points is None else grid.zero_points.nbytes
-    size = matrix.size * grid.bits // 8 + grid.scales.nbytes + zero_points
+    size = number * grid.bits // 8 + grid.scales.nbytes + zero_points
     counts.add("layers")
-    counts.add("weights", matrix.size)
+    counts.add("weights", number)
     counts.add("bytes", size)
-    lost = rounded - matrix
-    whole = float(np.vdot(matrix, matrix))
-    counts.layers[layer.name] = {"bits": 8 * size / matrix.size, "error": float(np.vdot(lost, lost)) / (whole or 1.0)}
+    lost, whole = map(float, lost_and_whole)
+    counts.layers[layer.name] = {"bits": 8 * size / number, "error": lost / (whole or 1.0)}
 
 
 def set_weight(layer: LinearLayer, matrix: npt.NDArray[Any]) -> None:

@@ -17,6 +17,7 @@ from intaglio.graph_passes.front_end import front_end
 from intaglio.graph_passes.graphs import all_nodes, constant, remove_if_dead, take_over
 from intaglio.graph_passes.lookup_tables.sparse import Sparse
 from intaglio.graph_passes.quantize_dequantize.quantized import Writer
+from intaglio.graph_passes.weights.weight_file import WeightFile
 from intaglio.plugins import DOMAIN
 from intaglio.plugins.group_matmul.minimums import completes_groups
 from intaglio.plugins.nodes import lengths
@@ -94,7 +95,17 @@ class LinearLayer:
 
 
 class LayerWriter(Writer):
-    """Adds the custom operators that multiply by compressed weights."""
+    """Adds the custom operators that multiply by compressed weights, which a file keeps."""
+
+    def __init__(self, model: ir.Model):
+        super().__init__(model)
+        self._file = WeightFile()
+
+    def constant(self, array: npt.NDArray[Any], name: str) -> ir.Value:
+        """Add an initializer. Raises `StorageError`."""
+        value = super().constant(array, name)
+        value.const_value = self._file.stored(array, str(value.name))
+        return value
 
     def product(
         self, layer: LinearLayer, op_type: str, inputs: Sequence[ir.Value | None], **attributes: int

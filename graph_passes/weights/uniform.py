@@ -39,6 +39,10 @@ class Grid:
             return self.zero_points.astype(np.float32)
         return np.full((1, self.scales.shape[1]), 1 << (self.bits - 1), np.float32)
 
+    def of(self, rows: slice) -> Grid:
+        """Return the grid of some rows of the matrix."""
+        return Grid(self.bits, self.scales[rows], None if self.zero_points is None else self.zero_points[rows])
+
     def encode(self, weight: Floats) -> Codes:
         """Return the codes q [N, K] nearest to `weight`."""
         codes = np.empty(weight.shape, np.uint8)
@@ -61,6 +65,12 @@ class Grid:
         groups = self.scales.shape[1]
         size = length // groups
         return [slice(index * size, (index + 1) * size) for index in range(groups)]
+
+
+def squares(weight: Floats, rounded: Floats) -> npt.NDArray[np.float64]:
+    """Return [Σ (weight - rounded)², Σ weight²], whose quotient is the error of a rounded weight."""
+    lost = rounded - weight
+    return np.array([np.vdot(lost, lost), np.vdot(weight, weight)], np.float64)
 
 
 def fit(weight: Floats, bits: int, group_size: int, symmetric: bool, half: bool = False) -> Grid:

@@ -30,6 +30,7 @@ Result = TypeVar("Result")
 class _Task:
     name: str
     call: tuple[Parcel, Path, Keep | None]  # the arguments of `_run`
+    needed: list[StoredValue]  # whose files it reads, also where the caller has no more use for them
     future: Future[Parcel | Failure]
     deaths: int = 0  # of workers while it was unfinished
 
@@ -61,7 +62,10 @@ class ProcessPool(Executor):
     def _new_pool(self) -> ProcessPoolExecutor:
         # Threads and locks of libraries do not survive a fork, so processes are spawned.
         context = multiprocessing.get_context("spawn")
-        return ProcessPoolExecutor(self._processes, context, initializer=_start, initargs=(os.getpid(),))
+        pool = ProcessPoolExecutor(self._processes, context, initializer=_start, initargs=(os.getpid(),))
+        for _ in range(self._processes):  # each starts a process, which has imported most when tasks come
+            pool.submit(environment)
+        return pool
 
     def share(self, value: Any) -> Any:
         """See `Executor`: a file, removed with the last reference to the returned object."""
@@ -79,7 +83,8 @@ class ProcessPool(Executor):
         def start(task: tuple[Any, ...]) -> _Task:
             arguments = Parcel.of((environment(), self._threads, function, *task), self._folder)
             call = arguments, self._folder, keep
-            started = _Task(function.__name__, call, self._submit(call))
+            needed = [each for each in task if isinstance(each, StoredValue)]
+            started = _Task(function.__name__, call, needed, self._submit(call))
             self._unfinished[started] = None
             return started
 

@@ -38,9 +38,9 @@ def test_a_killed_run_goes_on_from_its_finished_layers(
     computed: list[str] = []
     moments, put = Stream.second_moments, FinishedLayers.put
 
-    def counted(self: Stream, value: Any, channels: int) -> Any:
+    def counted(self: Stream, value: Any, *arguments: Any) -> Any:
         computed.append(value.name)
-        return moments(self, value, channels)
+        return moments(self, value, *arguments)
 
     def killing(self: FinishedLayers, layer: str, **arrays: Any) -> None:
         if len(list(folder_of(tmp_path / "resumed").glob("*.npz"))) == 4:

@@ -57,6 +57,13 @@ def test_large_arguments_and_results_leave_no_file(pool: ProcessPool) -> None:
     assert not list(pool._folder.iterdir())
 
 
+def test_values_that_only_tasks_need_are_there_for_them(pool: ProcessPool) -> None:
+    eye = np.eye(200, dtype=np.float32)
+    found = pool.map(tasks.product, ((eye, pool.share(eye * number)) for number in range(6)))
+    assert [each[0, 0] for each in found] == list(range(6))
+    assert not list(pool._folder.iterdir())
+
+
 def test_result_that_cannot_be_written_is_an_error() -> None:
     with ProcessPool(1) as alone, pytest.raises(StorageError, match=r"cannot write .*File too large"):
         list(alone.map(tasks.more_than_a_file_holds, [()]))
