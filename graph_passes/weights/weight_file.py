@@ -38,7 +38,7 @@ class WeightFile:
         return _FileTensor(self, path.name, offset, array, name)
 
 
-class _FileTensor(ir.ExternalTensor):  # type: ignore[misc]  # its classes are untyped for mypy
+class _FileTensor(ir.ExternalTensor):
     """A tensor in a `WeightFile`, which exists as long as this."""
 
     def __init__(self, file: WeightFile, location: str, offset: int, array: npt.NDArray[Any], name: str):

@@ -64,7 +64,7 @@ def test_no_compressed_weight_is_in_memory(
     (tmp_path / "text.txt").write_text("A text that has some words in it.\n" * 40)
     compress(tiny_decoder, tmp_path / "out", recipe, calibration=None if recipe == "rtn" else tmp_path / "text.txt")
     large = [value.const_value for value in added if value.const_value and value.const_value.nbytes >= LEAST]
-    assert len(large) > 10
+    assert len(large) >= 6
     assert all(isinstance(tensor, ir.ExternalTensor) for tensor in large)
     large.clear()
     added.clear()
