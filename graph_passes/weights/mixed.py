@@ -7,6 +7,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
+import numpy as np
 import onnx_ir as ir
 
 from intaglio.bundle.effect import Effect
@@ -88,13 +89,14 @@ class Mixed(TablePass, SparsePass):
         batches: Batches | None,
     ) -> dict[ir.Value, list[Choice]]:
         """Return the ways to store each weight, with their errors."""
-        description, methods = f"{self.name}: measuring", self._methods()
+        description, methods, finished = f"{self.name}: measuring", self._methods(), inputs.finished
         layers = [group[0] for group in groups]
+        unmeasured = [layer for layer in layers if _record(layer) not in finished]
 
         def tasks() -> Iterator[tuple[Floats, Floats, list[Method], Any]]:
-            levels: Iterable[tuple[list[LinearLayer], Compensation | None]] = [(layers, None)]
+            levels: Iterable[tuple[list[LinearLayer], Compensation | None]] = [(unmeasured, None)]
             if batches is not None:
-                levels = compensated_levels(model, layers, batches, inputs.executor)
+                levels = compensated_levels(model, unmeasured, batches, inputs.executor)
             for level, compensation in levels:
                 shared = None if compensation is None else inputs.executor.share(compensation)
                 for layer in level:
@@ -102,13 +104,23 @@ class Mixed(TablePass, SparsePass):
                     yield layer.matrix(), sensitivities_of(layer, inputs.sensitivities), methods, shared
 
         order: list[LinearLayer] = []  # that of the tasks
-        results = inputs.executor.map(measure, tasks())
-        found: dict[ir.Value, list[Choice]] = {}
-        for place, choices in enumerate(track(results, description, total=len(groups))):
+        measured: dict[LinearLayer, list[Choice]] = {}
+        for place, choices in enumerate(
+            track(inputs.executor.map(measure, tasks()), description, total=len(unmeasured))
+        ):
             layer = order[place]
+            measured[layer] = choices
+            sizes, errors = [choice.nbytes for choice in choices], [choice.error for choice in choices]
+            finished.put(_record(layer), sizes=np.array(sizes), errors=np.array(errors, np.float64))
+        found: dict[ir.Value, list[Choice]] = {}
+        for layer in layers:
+            if layer not in measured:
+                record = finished.read(_record(layer))
+                known = zip(methods, record["sizes"], record["errors"], strict=True)
+                measured[layer] = [Choice(method, int(size), float(error)) for method, size, error in known]
             tensor = layer.weight.const_value
             assert tensor is not None
-            found[layer.weight] = [Choice(None, tensor.nbytes, 0.0), *choices]
+            found[layer.weight] = [Choice(None, tensor.nbytes, 0.0), *measured[layer]]
         return found
 
     def _methods(self) -> list[Method]:
@@ -121,6 +133,11 @@ class Mixed(TablePass, SparsePass):
         if self.megabytes is not None:
             return int(self.megabytes * 1e6)
         return int(self.bits_per_weight * sum(_size(group[0]) for group in groups) / 8)
+
+
+def _record(layer: LinearLayer) -> str:
+    """Return the name under which a layer's choices are kept."""
+    return f"{layer.name}, choices"
 
 
 def measure(

@@ -12,6 +12,7 @@ from intaglio.errors import UsageError
 from intaglio.graph_passes import compress
 from intaglio.graph_passes.calibration.stream import Stream
 from intaglio.graph_passes.finished_layers import NOTHING_FINISHED, FinishedLayers, kept_beside
+from intaglio.graph_passes.weights import mixed
 from intaglio.samples.sentences import sentences
 
 
@@ -58,6 +59,36 @@ def test_a_killed_run_goes_on_from_its_finished_layers(
     compress(tiny_decoder, tmp_path / "resumed", recipe, resume=True, **options)
     assert len(computed) == len(uninterrupted) - 4
     assert not folder_of(tmp_path / "resumed").exists()
+    for name in ("model.onnx", "bundle.json"):
+        assert (tmp_path / "resumed" / name).read_bytes() == (tmp_path / "whole" / name).read_bytes()
+
+
+def test_a_killed_search_measures_no_layer_again(
+    tiny_decoder: Path, text: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    measured: list[str] = []
+    compressed, put = mixed.compressed, FinishedLayers.put
+
+    def counted(*arguments: Any) -> Any:
+        measured.append("once")
+        return compressed(*arguments)
+
+    def killing(self: FinishedLayers, layer: str, **arrays: Any) -> None:
+        if len(list(folder_of(tmp_path / "resumed").glob("*.npz"))) == 3:
+            raise KilledError
+        put(self, layer, **arrays)
+
+    monkeypatch.setattr(mixed, "compressed", counted)
+    recipe = tmp_path / "recipe.yaml"
+    recipe.write_text("passes: [mixed: {bits_per_weight: 14, compensate: false}]")
+    compress(tiny_decoder, tmp_path / "whole", recipe, calibration=text)
+    uninterrupted = len(measured)
+    with monkeypatch.context() as patched, pytest.raises(KilledError):
+        patched.setattr(FinishedLayers, "put", killing)
+        compress(tiny_decoder, tmp_path / "resumed", recipe, calibration=text, resume=True)
+    measured.clear()
+    compress(tiny_decoder, tmp_path / "resumed", recipe, calibration=text, resume=True)
+    assert len(measured) == uninterrupted - 3 * 6  # each layer with 2, 3 and 4 bits, with and without sparse weights
     for name in ("model.onnx", "bundle.json"):
         assert (tmp_path / "resumed" / name).read_bytes() == (tmp_path / "whole" / name).read_bytes()
 
