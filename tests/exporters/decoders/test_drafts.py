@@ -55,7 +55,8 @@ VARIANTS: dict[str, tuple[str, dict[str, Any], tuple[int, ...], int]] = {
 }  # fmt: skip
 
 
-@pytest.mark.parametrize("variant", few(VARIANTS, ["a window shorter than the drafts"]))
+@pytest.mark.proof
+@pytest.mark.parametrize("variant", VARIANTS)
 def test_drafts_equal_the_reference_for_other_shapes(make_decoder: MakeDecoder, tmp_path: Path, variant: str) -> None:
     family, options, layers, width = VARIANTS[variant]
     folder = save_drafts(make_decoder(family, **options)[0], tmp_path / "drafting", KINDS[0], layers, width)
@@ -131,7 +132,8 @@ def test_compressed_graphs_draft(make_decoder: MakeDecoder, language_models: Pat
 BUILT = [("gpt2", KINDS[0]), ("mistral", KINDS[0]), ("llama", KINDS[1])]
 
 
-@pytest.mark.parametrize(("family", "kind"), few(BUILT, BUILT[:1]))
+@pytest.mark.proof
+@pytest.mark.parametrize(("family", "kind"), BUILT)
 def test_float16_graph_with_drafts_builds_for_t4(
     make_decoder: MakeDecoder, tmp_path: Path, family: str, kind: str
 ) -> None:

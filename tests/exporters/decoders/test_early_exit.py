@@ -93,6 +93,7 @@ def test_validation_compares_the_exit_and_every_layer(make_decoder: MakeDecoder,
     assert result.passed and result.first_layer_beyond is None and "exit_logits" in result.outputs
 
 
+@pytest.mark.proof  # the scheduler's tests run compressed exits
 def test_compressed_graphs_keep_the_exit(make_decoder: MakeDecoder, tmp_path: Path) -> None:
     """The weights of the head, used by two products, are compressed and stored once."""
     wide = {"num_hidden_layers": 3, "hidden_size": 128, "intermediate_size": 128}

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-import statistics
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -194,20 +193,12 @@ def test_exit_logits_equal_a_shorter_model(language_models: Path, exiting: Path)
     np.testing.assert_allclose(found, expected, atol=1e-4, rtol=1e-4)
 
 
-def test_exit_step_skips_later_blocks(make_exiting: Callable[..., Path]) -> None:
-    """With 1 of 6 blocks it takes far less time than a step of the whole model."""
-    whole, first = open_both(make_exiting("gpt2", 1, n_layer=6, n_embd=64))
+def test_exit_step_has_no_later_blocks(make_exiting: Callable[..., Path]) -> None:
+    """Their caches are no inputs of it, and nobody waits for their outputs."""
+    whole, first = open_both(make_exiting("gpt2"))
     assert [spec.name for spec in first.engine.outputs] == ["exit_logits", "present_key_0", "present_value_0"]
     assert sum(spec.name.startswith("past") for spec in first.engine.inputs) == 2
     assert "exit_logits" not in [spec.name for spec in whole.engine.outputs]
-
-    def seconds(session: DecoderSession) -> float:
-        before = session.seconds
-        session.append([[7]], [1])
-        return session.seconds - before
-
-    times = {session: [seconds(session) for _ in range(30)][5:] for session in (whole, first)}
-    assert statistics.median(times[first]) < 0.5 * statistics.median(times[whole])
 
 
 @pytest.mark.filterwarnings("ignore::intaglio.runtime.engines.onnxruntime.custom_operators.MissingKernels")
