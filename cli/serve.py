@@ -2,17 +2,20 @@
 
 from __future__ import annotations
 
+import inspect
 from pathlib import Path
 from typing import Any
 
 import click
+from click.core import ParameterSource
 
 from intaglio.cli.options.choices import PATH, OneOf
 from intaglio.cli.options.generation import drafting_options
 from intaglio.cli.options.runtime import cache_bits_option, target_option, threads_option
-from intaglio.cli.options.serving import limit_options, network_options
+from intaglio.cli.options.serving import limit_options, network_options, replica_options
 from intaglio.cli.run.speech import beam_options
 from intaglio.cli.running.command import OUTPUT, section, verb
+from intaglio.errors import UsageError
 from intaglio.extras import load
 
 EPILOG = """\b
@@ -24,6 +27,7 @@ Examples:
   intaglio serve chat=qwen3 --agent helper.yaml
   intaglio serve chat=qwen3 --adapter sql=./sql-lora --adapter legal=./legal-lora
   intaglio serve chat=qwen3 speech=squeezeformer --language-model words.arpa
+  intaglio serve llama minilm --ray --min-replicas 2 --max-replicas 8
   intaglio serve llama --host 0.0.0.0 --tls-cert cert.pem --tls-key key.pem --api-key-file keys.txt
   curl http://127.0.0.1:8000/v1/chat/completions -H "Content-Type: application/json" \\
     -d '{"model": "llama", "messages": [{"role": "user", "content": "Hi!"}]}'
@@ -58,6 +62,15 @@ Examples:
 @click.option("--send-timeout", default=60.0, help="Client write timeout, in seconds.")
 @drafting_options
 @beam_options
+@section("Replicas")
+@click.option(
+    "--ray",
+    "on_ray",
+    is_flag=True,
+    help="Serve on the cluster of RAY_ADDRESS, or on one that is started here, as `deploy ray` describes.",
+)
+@replica_options
+@section("Runtime")
 @click.option(
     "--prompt-name", help="Default prompt before texts to embed, by its name in the model.  [default: the model's]"
 )
@@ -67,7 +80,7 @@ Examples:
 @section(OUTPUT)
 @click.option("--trace", type=PATH, help="Write the decode steps to this file, as a Chrome trace.")
 @click.option("--log-format", type=OneOf(["text", "json"]), default="text", help="Format of the log.")
-def serve_command(bundles: tuple[str, ...], api_key_file: Path | None, **given: Any) -> None:
+def serve_command(bundles: tuple[str, ...], api_key_file: Path | None, on_ray: bool, **given: Any) -> None:
     """Serve bundles behind the OpenAI HTTP API; requests are batched continuously.
 
     Decoders answer /v1/chat/completions, /v1/completions and /v1/responses; encoders /v1/embeddings and /v1/classify;
@@ -78,9 +91,37 @@ def serve_command(bundles: tuple[str, ...], api_key_file: Path | None, **given: 
     for library in ("uvicorn", "httptools", "starlette", "sse_starlette", "prometheus_client", "python_multipart"):
         load(library)
     from intaglio.serve.options import ServerOptions, read_keys
+
+    replicas = {name: given.pop(name) for name in ("min_replicas", "max_replicas")}
+    stated = click.get_current_context().get_parameter_source
+    if on_ray:
+        _serve_on_ray(bundles, {**given, **replicas, "api_key_file": api_key_file})
+        return
+    for name in replicas:
+        if stated(name) is not ParameterSource.DEFAULT:
+            raise UsageError(f"--{name.replace('_', '-')}: this server is one process. Add --ray.")
     from intaglio.serve.server import serve
 
-    names = ServerOptions.__dataclass_fields__
-    limits = {name: given.pop(name) for name in list(given) if name in names}
+    limits = {name: given.pop(name) for name in list(given) if name in ServerOptions.__dataclass_fields__}
     options = ServerOptions(api_keys=read_keys(api_key_file), **limits)
     serve(bundles, options=options, **given)
+
+
+def _serve_on_ray(bundles: tuple[str, ...], given: dict[str, Any]) -> None:
+    """Serve by Ray. Raises `UsageError` for options that Ray does not have."""
+    load("ray.serve")
+    from intaglio.deploy import deploy_ray
+    from intaglio.deploy.ray.app_file import NOT_OURS
+    from intaglio.deploy.ray.running import serve_on_ray
+    from intaglio.serve.options import ServerOptions
+
+    context = click.get_current_context()
+    limits = {name for name in ServerOptions.__dataclass_fields__ if name == "grace" or name not in NOT_OURS}
+    known = limits | inspect.signature(deploy_ray).parameters.keys()
+    for parameter in context.command.params:
+        name = str(parameter.name)
+        if name in given.keys() - known and context.get_parameter_source(name) is not ParameterSource.DEFAULT:
+            raise UsageError(f"{parameter.opts[0]}: not with --ray. Leave it out, or serve in one process.")
+    options = ServerOptions(**{name: given[name] for name in limits})
+    rest = {name: value for name, value in given.items() if name in known - limits and value is not None}
+    serve_on_ray(bundles, options=options, **rest)

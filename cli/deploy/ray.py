@@ -9,7 +9,7 @@ import click
 
 from intaglio.cli.options.choices import BUNDLE, PATH, OneOf
 from intaglio.cli.options.runtime import cache_bits_option, target_option
-from intaglio.cli.options.serving import limit_options, network_options
+from intaglio.cli.options.serving import limit_options, network_options, replica_options
 from intaglio.cli.printing.results import force_option, json_option, number_of, print_json, print_table, say
 from intaglio.cli.running.command import OUTPUT, section, verb
 from intaglio.extras import load
@@ -28,13 +28,7 @@ Examples:
 
 @verb("ray", epilog=EPILOG)
 @click.argument("bundles", metavar="[NAME=]BUNDLE...", nargs=-1, required=True)
-@section("Replicas")
-@click.option("--min-replicas", default=1, help="Minimum replicas of each model.")
-@click.option(
-    "--max-replicas",
-    type=int,
-    help="Maximum replicas of each model: more requests than --rows for each start another.  [default: --min-replicas]",
-)
+@replica_options
 @click.option(
     "--threads",
     type=click.IntRange(1, MAX_THREADS),

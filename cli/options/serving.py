@@ -1,4 +1,4 @@
-"""The options of `serve` and of what is deployed with its API: the network, and the limits of a server."""
+"""The options of `serve` and of what is deployed with its API: the network, the limits of a server, replicas."""
 
 from __future__ import annotations
 
@@ -39,4 +39,14 @@ limit_options = group(
     click.option("--body-timeout", default=30.0, help="Read timeout in seconds: for headers, then for the body."),
     click.option("--request-timeout", default=600.0, help="Time limit of a response, in seconds."),
     click.option("--grace", default=30.0, help="Seconds to finish running requests after SIGTERM."),
+)
+replica_options = group(
+    "Replicas",
+    click.option("--min-replicas", default=1, help="Minimum replicas of each model."),
+    click.option(
+        "--max-replicas",
+        type=int,
+        help="Maximum replicas of each model: more requests than --rows for each start another.  [default: "
+        "--min-replicas]",
+    ),
 )

@@ -35,7 +35,7 @@ class Child:
         # Not a pipe, which could fill up; closed at the end.
         self._errors = tempfile.TemporaryFile("w+", encoding="utf-8", errors="replace")  # noqa: SIM115
         self.process = subprocess.Popen(
-            [*under, *_command(module, *arguments, kind=["under"] if under else [])],
+            [*under, *child_command(module, *arguments, kind=["under"] if under else [])],
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             stderr=self._errors,
@@ -90,12 +90,12 @@ class Child:
 
 def run(module: str, *arguments: str) -> None:
     """Run `module` to its end. If it fails, raises `EngineError` with the last line of its standard error."""
-    child = subprocess.run(_command(module, *arguments), capture_output=True, text=True, check=False)
+    child = subprocess.run(child_command(module, *arguments), capture_output=True, text=True, check=False)
     if child.returncode != 0:
         raise EngineError(str(ChildEndedError(child.returncode, child.stderr)))
 
 
-def _command(module: str, *arguments: str, kind: Sequence[str] = ()) -> list[str]:
+def child_command(module: str, *arguments: str, kind: Sequence[str] = ()) -> list[str]:
     """The command line that runs `module` as a child of this process; `kind`: see `child_process`."""
     start = [sys.executable, "-P", "-m", "intaglio.processes.child_process"]
     return [*start, *kind, str(os.getpid()), module, *arguments]
