@@ -14,7 +14,7 @@ from intaglio.bundle.model_file import ALIGNMENT
 from intaglio.errors import storage_errors
 from intaglio.processes.temporary import scratch_directory
 
-LEAST = 1 << 20  # bytes of a tensor that is worth a place in the file
+LEAST = 1 << 16  # bytes of a tensor that is worth a place in the file
 
 
 class WeightFile:
