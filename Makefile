@@ -76,7 +76,7 @@ proofs: $(VENV)/dev kernels
 # sources of this checkout are imported. ml_dtypes 0.6 needs NumPy 2, which is why constraints.txt cannot be used.
 TRITON := build/triton
 triton-test: $(TRITON)/made kernels
-	INTAGLIO_TRITON=$(CURDIR)/$(TRITON) $(BIN)/pytest -m "" tests/deploy tests/examples/test_kubernetes.py
+	INTAGLIO_TRITON=$(CURDIR)/$(TRITON) $(BIN)/pytest -m "" tests/deploy tests/examples/test_kubernetes.py tests/examples/test_ray_manifests.py
 
 $(TRITON)/made: tests/support/deployed/requirements.txt
 	$(PYTHON) -m venv $(TRITON)
