@@ -14,7 +14,8 @@
 # make docs-test    every command of README.md and docs/, the notebooks, and the site (half an hour)
 # make sdist        the sources for PyPI, in dist/
 # make wheel        the wheel for PyPI, in dist/: any Python from 3.11 on, glibc 2.28 or later; ARCH=aarch64 for that processor
-# make wheel-test   the wheel in an empty environment, without compiler and torch, runs a bundle with its kernels; PYTHONS names several
+# make wheel-test   the wheel in an empty environment, without compiler and torch, runs a bundle with its kernels; PYTHONS names several; then install-test
+# make install-test   every `pip install` of README.md and docs/ resolves with the wheel that is in dist/ (3 minutes)
 # make man          manual pages of every command, in man/; the sources for PyPI have them
 # make sbom         what an installation of the wheel with the extra `cpu` consists of, in CycloneDX's form
 # make language-models   train the pair of language models in examples/language_models again (minutes)
@@ -34,7 +35,7 @@ export PIP_DISABLE_PIP_VERSION_CHECK := 1
 unexport PYTHONDONTWRITEBYTECODE
 PIP := PYTHONWARNINGS=ignore $(BIN)/pip install --quiet --no-compile --constraint constraints.txt
 
-.PHONY: quickstart test test-changed lint types collected tests proofs families sanitize benchmarks kernels docs docs-test language-models sdist wheel wheel-test wheel-check man sbom triton-test ray-test storage-test aarch64-test clean
+.PHONY: quickstart test test-changed lint types collected tests proofs families sanitize benchmarks kernels docs docs-test language-models sdist wheel wheel-test wheel-check install-test man sbom triton-test ray-test storage-test aarch64-test clean
 
 quickstart: $(VENV)/run
 	PATH="$(CURDIR)/$(BIN):$$PATH" bash examples/quickstart.sh build/quickstart
@@ -76,7 +77,7 @@ proofs: $(VENV)/dev kernels
 # sources of this checkout are imported. ml_dtypes 0.6 needs NumPy 2, which is why constraints.txt cannot be used.
 TRITON := build/triton
 triton-test: $(TRITON)/made kernels
-	INTAGLIO_TRITON=$(CURDIR)/$(TRITON) $(BIN)/pytest -m "" tests/deploy tests/examples/test_kubernetes.py
+	INTAGLIO_TRITON=$(CURDIR)/$(TRITON) $(BIN)/pytest -m "" tests/deploy tests/examples/test_kubernetes.py tests/examples/test_ray_manifests.py
 
 $(TRITON)/made: tests/support/deployed/requirements.txt
 	$(PYTHON) -m venv $(TRITON)
@@ -172,6 +173,10 @@ wheel: $(TOOLS)/installed
 PYTHONS ?= $(PYTHON)
 wheel-test: wheel
 	$(MAKE) wheel-check
+	$(MAKE) install-test
+
+install-test: $(VENV)/dev
+	$(BIN)/python tests/support/source/install_check.py dist/*_x86_64.whl
 
 # The same with a wheel that is there.
 wheel-check: $(VENV)/dev

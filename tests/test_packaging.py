@@ -16,6 +16,7 @@ import pytest
 import yaml
 from documentation import installations, printed_extras
 from import_graph import STAGES
+from install_check import commands
 
 import intaglio
 
@@ -65,6 +66,19 @@ def test_every_printed_installation_is_possible(metadata: Path) -> None:
     for name, line in lines:
         for package, version in re.findall(r"([\w-]+)==([\w.]+)", line):
             assert pinned[package] == version, f"{name}: {line}"
+
+
+def test_lines_of_the_pages_are_resolved_with_the_wheel() -> None:
+    """What `make install-test` gives to pip, for each spelling of a line."""
+    found = dict(commands(Path("a.whl")))
+    assert found["README.md: pip install 'intaglio[cpu,export,speech]' hama==1.7.0"] == [
+        "a.whl[cpu,export,speech]", "hama==1.7.0",
+    ]  # fmt: skip
+    pinned = ["--constraint", "constraints.txt", "a.whl[cpu,export]"]
+    assert found["docs/reference.md: pip install --constraint constraints.txt '.[cpu,export]'"] == pinned
+    assert ["a.whl[cpu]"] in found.values() and ["peft"] in found.values()
+    assert len({tuple(words) for words in found.values()}) == len(found) > 20
+    assert not [line for line, words in found.items() if any("intaglio" in word or "$" in word for word in words)]
 
 
 def test_wheel_has_no_workshop(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -21,6 +21,7 @@ Examples:
   intaglio deploy triton minilm-int8 -o models --backend onnxruntime
   intaglio deploy triton minilm-fp16 -o models --gpu t4 --gpu a100
   intaglio deploy triton chat=./smollm2-int8 -o models --rows 16
+  intaglio deploy triton minilm=./minilm-new -o models --model-version 2 --version-policy latest:2
 """
 BACKENDS = {
     "python": "Intaglio's own runtime, in Triton's Python backend",
@@ -63,6 +64,17 @@ BACKENDS = {
     default="/models",
     help="Path at which the server finds the repository, for the library of custom operators.",
 )
+@click.option(
+    "--model-version",
+    type=int,
+    metavar="N",
+    help="Number of the models' version. A repository that exists keeps its others.  [default: 1]",
+)
+@click.option(
+    "--version-policy",
+    metavar="POLICY",
+    help="Versions that the server loads: all, latest:N or specific:N,N.  [default: the models', or latest:1]",
+)
 @force_option
 @json_option
 def triton_command(output: Path, as_json: bool, **options: Any) -> None:
@@ -77,6 +89,13 @@ def triton_command(output: Path, as_json: bool, **options: Any) -> None:
     if as_json:
         print_json(result)
         return
-    rows = [(model.name, model.backend, model.bundle) for model in result.models]
-    print_table("Models", ["folder", "backend", "serves"], rows)
+    rows = [
+        (model.name, model.backend, model.bundle, _numbers(model.versions), _numbers(model.loaded))
+        for model in result.models
+    ]
+    print_table("Models", ["folder", "backend", "serves", "versions", "loaded"], rows)
     say(f"{output}: {number_of(len(result.models), 'models')}, {size(result.bytes)}")
+
+
+def _numbers(versions: list[int]) -> str:
+    return ", ".join(map(str, versions))

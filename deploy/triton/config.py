@@ -7,10 +7,13 @@ ONNX has; the tests parse what is written with that package.
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 Message = Mapping[str, Any]  # field -> value: text, number, bool, `Word`, message, or a list of them for each
+ReadMessage = dict[str, list[Any]]  # field -> its values in order: messages, and other values in their spelling
+TOKEN = re.compile(r"""\s+|#.*|("(?:\\.|[^"\\\n])*"|'(?:\\.|[^'\\\n])*'|[{}<>\[\]:;,]|[^\s{}<>\[\]:;,#"']+)""")
 
 # NumPy's name of a dtype -> Triton's.
 DATA_TYPES = {
@@ -49,6 +52,52 @@ def _scalar(value: Any) -> str:
     if isinstance(value, Word):
         return value
     return json.dumps(value, ensure_ascii=False)
+
+
+def read_text_format(text: str) -> ReadMessage:
+    """The message in protobuf's text format, also as others write it. Raises `ValueError` for anything else."""
+    tokens: list[str] = []
+    end = 0
+    while end < len(text):
+        if (found := TOKEN.match(text, end)) is None:
+            raise ValueError(f"line {text.count(chr(10), 0, end) + 1}: a string has no end")
+        end = found.end()
+        if found[1]:
+            tokens.append(found[1])
+    tokens.append("")
+    return _read_message(tokens[::-1], "")
+
+
+def _read_message(tokens: list[str], end: str) -> ReadMessage:
+    """The fields up to the token `end`; `tokens`: those that are left, the next one last."""
+    found: ReadMessage = {}
+    while (name := tokens.pop()) != end:
+        if not re.fullmatch(r"\w+", name):
+            raise ValueError(f"got {name or 'the end'!r}, expected a field")
+        if tokens[-1] == ":":
+            tokens.pop()
+        found.setdefault(name, []).extend(_read_values(tokens))
+        if tokens[-1] in (",", ";"):
+            tokens.pop()
+    return found
+
+
+def _read_values(tokens: list[str]) -> list[Any]:
+    """The values of a field: more than one in a list."""
+    first = tokens.pop()
+    if first in ("{", "<"):
+        return [_read_message(tokens, "}" if first == "{" else ">")]
+    if first == "[":
+        values: list[Any] = []
+        while tokens[-1] != "]":
+            values += _read_values(tokens)
+            if tokens[-1] == ",":
+                tokens.pop()
+        tokens.pop()
+        return values
+    if first in ("", "}", ">", "]", ":", ";", ","):
+        raise ValueError(f"got {first or 'the end'!r}, expected a value")
+    return [first]
 
 
 def tensor(name: str, dtype: str, dims: Sequence[int], **more: Any) -> Message:

@@ -31,7 +31,7 @@ def decoder_model(name: str, bundle: Bundle, options: TritonOptions) -> TritonMo
     request, files = warm_up(
         "prompt", {TEXT: (described, string_bytes(WARM_UP)), "sampling_parameters": (described, few)}
     )
-    written: dict[str, bytes | Path] = {**python_code("decoder"), **files, **bundle_files(bundle, BUNDLE)}
+    written: dict[str, bytes | Path] = {**python_code("decoder"), **bundle_files(bundle, BUNDLE)}
     if options.draft is not None:
         check_draft(options.draft, bundle)
         written |= bundle_files(options.draft, DRAFT)
@@ -58,4 +58,4 @@ def decoder_model(name: str, bundle: Bundle, options: TritonOptions) -> TritonMo
         ),
         "model_warmup": request,
     }
-    return TritonModel(name, "python", config, written)
+    return TritonModel(name, "python", config, written, files)

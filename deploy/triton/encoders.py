@@ -56,9 +56,5 @@ def _python_model(name: str, bundle: Bundle, options: TritonOptions, prompted: s
         **settings(EncoderSettings(options.target, options.threads, prompted)),
         "model_warmup": request,
     }
-    return TritonModel(
-        name,
-        "python",
-        config,
-        {**python_code("encoder"), **files, **bundle_files(bundle, BUNDLE), **labels_file(bundle)},
-    )
+    written = {**python_code("encoder"), **bundle_files(bundle, BUNDLE)}
+    return TritonModel(name, "python", config, written, {**files, **labels_file(bundle)})

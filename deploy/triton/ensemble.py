@@ -17,7 +17,6 @@ from intaglio.bundle.model_file import outline
 from intaglio.deploy.triton.config import Message, Word, tensor
 from intaglio.deploy.triton.model import (
     TEXTS_IN,
-    VERSION,
     WARM_UP,
     TritonModel,
     TritonOptions,
@@ -77,7 +76,7 @@ def ensemble(
         "ensemble_scheduling": {"step": steps},
     }
     # A version needs its folder, although this one has nothing in it.
-    return [*models, TritonModel(name, "ensemble", config, {f"{VERSION}/.keep": b"", **labels_file(bundle)})]
+    return [*models, TritonModel(name, "ensemble", config, {".keep": b""}, labels_file(bundle))]
 
 
 def _step(model: str, inputs: Mapping[str, str], outputs: Mapping[str, str]) -> Message:
@@ -116,8 +115,8 @@ def _tokenizer(
         **settings(given),
         "model_warmup": request,
     }
-    written = {f"{VERSION}/{TOKENIZER}": bundle.path / TOKENIZER}
-    return TritonModel(name, "python", config, {**python_code("tokenizer"), **files, **written})
+    written = {**python_code("tokenizer"), TOKENIZER: bundle.path / TOKENIZER}
+    return TritonModel(name, "python", config, written, files)
 
 
 def _graph(
@@ -146,9 +145,7 @@ def _graph(
             **instances(options, Word("KIND_GPU")),
             "cc_model_filenames": [{"key": key, "value": file.name} for key, file in plans.files.items()],
         }
-        return TritonModel(
-            name, "tensorrt", config, {**files, **{f"{VERSION}/{file.name}": file for file in plans.files.values()}}
-        )
+        return TritonModel(name, "tensorrt", config, {file.name: file for file in plans.files.values()}, files)
     config = {
         **batched(options, axis.maximum if axis else None),
         **shared,
@@ -157,12 +154,12 @@ def _graph(
         **({"parameters": _threads(options.threads)} if options.threads else {}),
     }
     weights = (MODEL, *external_data_files(outline(bundle.model_path)))
-    written: dict[str, bytes | Path] = {f"{VERSION}/{file}": bundle.path / file for file in weights}
+    written: dict[str, bytes | Path] = {file: bundle.path / file for file in weights}
     if bundle.manifest.custom_operators:
-        written[f"{VERSION}/{LIBRARY}"] = _library(bundle, options)
-        place = f"{options.mounted_at.rstrip('/')}/{name}/{VERSION}/{LIBRARY}"
+        written[LIBRARY] = _library(bundle, options)
+        place = f"{options.mounted_at.rstrip('/')}/{name}/{options.version}/{LIBRARY}"
         config["model_operations"] = {"op_library_filename": place}
-    return TritonModel(name, "onnxruntime", config, {**files, **written})
+    return TritonModel(name, "onnxruntime", config, written, files)
 
 
 def _threads(count: int) -> Message:
@@ -194,4 +191,4 @@ def _scores(name: str, bundle: Bundle, options: TritonOptions, output: TensorSpe
         **instances(options, Word("KIND_CPU")),
         **settings(ScoresSettings(bundle.manifest.activation)),
     }
-    return TritonModel(name, "python", config, {**python_code("scores"), **labels_file(bundle)})
+    return TritonModel(name, "python", config, python_code("scores"), labels_file(bundle))

@@ -9,14 +9,13 @@ from typing import Any
 
 import msgspec
 
-from intaglio.bundle.bundle import Bundle
+from intaglio.bundle.bundle import Bundle, FileRecord
 from intaglio.deploy.triton.config import Message, Word, parameters, tensor
 from intaglio.deploy.triton.serving.settings import TEXT
+from intaglio.files.hashes import copy_file, sha256
 from intaglio.targets import DEFAULT, TARGETS
 
 BACKENDS = ("python", "onnxruntime", "tensorrt")
-VERSION = "1"  # the folder of the only version
-CODE = f"{VERSION}/model.py"
 WARM_UP = "A cat sits on the mat."
 TEXTS_IN = tensor(TEXT, "str", [1])
 
@@ -38,6 +37,7 @@ class TritonOptions:
     cache_bits: int | None = None
     draft: Bundle | None = None
     mounted_at: str = "/models"
+    version: int = 1  # the name of the folder
 
     @property
     def kind(self) -> Word:
@@ -52,13 +52,19 @@ class TritonModel:
     name: str
     backend: str
     config: Message  # besides its name and its backend
-    files: Mapping[str, bytes | Path] = field(default_factory=dict)  # path below the folder -> content, or its file
+    version_files: Mapping[str, bytes | Path]  # path below the version's folder -> content, or its file
+    files: Mapping[str, bytes | Path] = field(default_factory=dict)  # the same, of all versions, below the folder
 
     @property
     def runs_on(self) -> Message:
         """The field of its backend, or of the platform where Triton has a name of its own."""
         platform = {"tensorrt": "tensorrt_plan", "ensemble": "ensemble"}.get(self.backend)
         return {"platform": platform} if platform else {"backend": self.backend}
+
+    @property
+    def whole_config(self) -> Message:
+        """All fields of config.pbtxt."""
+        return {"name": self.name, **self.runs_on, **self.config}
 
 
 def batched(options: TritonOptions, maximum: int | None) -> dict[str, Any]:
@@ -75,7 +81,7 @@ def instances(options: TritonOptions, kind: Word | None = None) -> dict[str, Any
 def python_code(module: str) -> dict[str, bytes | Path]:
     """The model.py that runs a module of `serving`."""
     place = f"intaglio.deploy.triton.serving.{module}"
-    return {CODE: f"from {place} import TritonPythonModel as TritonPythonModel\n".encode()}
+    return {"model.py": f"from {place} import TritonPythonModel as TritonPythonModel\n".encode()}
 
 
 def settings(given: msgspec.Struct) -> dict[str, Any]:
@@ -96,8 +102,20 @@ def warm_up(name: str, tensors: Mapping[str, tuple[Message, bytes]]) -> tuple[Me
     return {"name": name, "batch_size": 1, "inputs": inputs}, files
 
 
+def write_files(contents: Mapping[str, bytes | Path], folder: Path, below: str) -> dict[str, FileRecord]:
+    """Write files below `folder`/`below`, and return them by their paths in `folder`."""
+    found = {}
+    for relative, content in contents.items():
+        path = folder / below / relative
+        if isinstance(content, Path):
+            copy_file(content, path)
+        else:
+            path.parent.mkdir(parents=True, exist_ok=True)
+            path.write_bytes(content)
+        found[f"{below}/{relative}"] = FileRecord(sha256(path), path.stat().st_size)
+    return found
+
+
 def bundle_files(bundle: Bundle, folder: str) -> dict[str, bytes | Path]:
     """All files of a bundle, below `folder` of the version."""
-    return {
-        f"{VERSION}/{folder}/{relative}": bundle.path / relative for relative in (*bundle.manifest.files, "bundle.json")
-    }
+    return {f"{folder}/{relative}": bundle.path / relative for relative in (*bundle.manifest.files, "bundle.json")}

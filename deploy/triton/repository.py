@@ -3,38 +3,29 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 
 import msgspec
 
 from intaglio.bundle.bundle import Bundle, FileRecord
 from intaglio.bundle.bundle_names import named
-from intaglio.deploy.triton.config import text_format
+from intaglio.deploy.triton.config import read_text_format, text_format
 from intaglio.deploy.triton.decoders import decoder_model
 from intaglio.deploy.triton.encoders import encoder_models
-from intaglio.deploy.triton.model import BACKENDS, TritonModel, TritonOptions
+from intaglio.deploy.triton.manifest import DeployedModel, Manifest
+from intaglio.deploy.triton.model import BACKENDS, TritonModel, TritonOptions, write_files
+from intaglio.deploy.triton.versions import CONFIG, add_version, loaded_versions, policy_message
 from intaglio.errors import BundleError, UsageError
 from intaglio.files.atomic import REPOSITORY, atomic_directory, check_output_directory
-from intaglio.files.hashes import copy_file, sha256
 from intaglio.runtime.engines.onnxruntime.cache_bits import check_caches
 from intaglio.targets import DEFAULT, find_target
-from intaglio.version import __version__
 
 NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]*")
-FORMAT = 1
-
-
-class DeployedModel(msgspec.Struct):
-    """A model of the repository."""
-
-    name: str
-    backend: str  # Triton's: python, onnxruntime, tensorrt, or ensemble
-    bundle: str  # the name that clients use; its other models are parts of it
 
 
 class DeployedTriton(msgspec.Struct):
-    """What was written; the manifest repository.json holds the same, beside its format and author."""
+    """The repository that was written, or got a version; its manifest repository.json holds the same."""
 
     repository: str
     models: list[DeployedModel]
@@ -59,9 +50,13 @@ def deploy_triton(
     cache_bits: int | None = None,
     draft: str | Path | None = None,
     mounted_at: str = "/models",
+    model_version: int | None = None,
+    version_policy: str | None = None,
     force: bool = False,
 ) -> DeployedTriton:
-    """Write a model repository that serves `bundles` at `output`, whole or not at all.
+    """Write a model repository that serves `bundles` at `output`, or a further version of its models.
+
+    It is written whole or not at all.
 
     `bundles`: paths, or NAME=PATH; a model is named after the last folder. Encoders become models of texts on
     `backend`, one of `BACKENDS` (by default tensorrt with `gpus`, else python); decoders stream texts on the Python
@@ -70,19 +65,28 @@ def deploy_triton(
     up to `queue_delay` µs. `instances`: of each encoder. `rows`: texts that a decoder generates at a time.
     `prompt_name`: the prompt before texts to embed. `strategy` and `draft`: of the decoder, `cache_bits`: of
     decoders, see `TextGenerator`.
-    `mounted_at`: where the server finds the repository. `force`: replace a repository.
+    `mounted_at`: where the server finds the repository. `model_version`: the number of the models' version, by default
+    1; in a repository that exists, it is added to the others, of models on the Python backend. `version_policy`: the
+    versions that the server loads: all, latest:N or specific:N,N; None: the policy that the models have, for new ones
+    the latest version. `force`: replace a repository.
 
     Raises `UsageError` for options out of range, and for what the chosen backend cannot run, `BundleError`.
     """
     output, paths = Path(output), named(bundles)
-    check_output_directory(output, force, REPOSITORY)
+    adds = model_version is not None and (output / REPOSITORY).is_file()
+    if not adds:
+        check_output_directory(output, force, REPOSITORY)
+    elif force:
+        raise UsageError(f"output {output}: --force replaces a repository, --model-version adds to it. Leave one out.")
     chosen = backend or ("tensorrt" if gpus else "python")
     opened = {name: Bundle.open(path) for name, path in paths.items()}
     _check(opened, chosen, backend, gpus, draft, strategy, prompt_name)
+    version = 1 if model_version is None else model_version
+    _check_versions(opened, chosen, model_version, version_policy)
     find_target(target)
     options = TritonOptions(
         chosen, gpus, target, threads, batch_size, queue_delay, instances, rows, prompt_name, strategy,
-        cache_bits, None if draft is None else Bundle.open(draft), mounted_at,
+        cache_bits, None if draft is None else Bundle.open(draft), mounted_at, version,
     )  # fmt: skip
     _check_numbers(options)
     if cache_bits is not None:
@@ -94,15 +98,12 @@ def deploy_triton(
             if model.name in made:
                 raise UsageError(f"two models are named {model.name}: parts of {made[model.name][0]} and {name}.")
             made[model.name] = (name, model)
-    with atomic_directory(output, force, REPOSITORY) as folder:
-        files: dict[str, FileRecord] = {}
-        for _, model in made.values():
-            files |= _write(model, folder)
-        models = [DeployedModel(model.name, model.backend, name) for name, model in made.values()]
-        manifest = {"format": FORMAT, "created_by": f"intaglio {__version__}", "models": models, "files": files}
-        encoded = msgspec.json.format(msgspec.json.encode(manifest), indent=2)
-        (folder / REPOSITORY).write_bytes(encoded + b"\n")
-    return DeployedTriton(str(output), models, files, sum(each.bytes for each in files.values()))
+    if adds:
+        manifest = add_version(output, [model for _, model in made.values()], version, version_policy)
+    else:
+        manifest = _write(output, force, made.values(), version, version_policy)
+    size = sum(each.bytes for each in manifest.files.values())
+    return DeployedTriton(str(output), manifest.models, manifest.files, size)
 
 
 def _check(
@@ -140,6 +141,21 @@ def _check(
             )
 
 
+def _check_versions(
+    opened: Mapping[str, Bundle], chosen: str, model_version: int | None, version_policy: str | None
+) -> None:
+    """Raise `UsageError` for a version that is no number from 1 on, and for versions of ensembles."""
+    if model_version is not None and model_version < 1:
+        raise UsageError(f"--model-version {model_version}: expected at least 1.")
+    encoders = any(bundle.manifest.decoder is None for bundle in opened.values())
+    if (model_version or version_policy) and chosen != "python" and encoders:
+        given = "--version-policy" if model_version is None else "--model-version"
+        raise UsageError(
+            f"{given} is for models on --backend python: an ensemble of --backend {chosen} has one configuration for "
+            "all versions, and would run the latest version of its parts in each. Deploy it under another name."
+        )
+
+
 def _check_numbers(options: TritonOptions) -> None:
     for name, least in (("batch_size", 1), ("queue_delay", 0), ("instances", 1), ("rows", 1)):
         if (value := getattr(options, name)) < least:
@@ -148,16 +164,18 @@ def _check_numbers(options: TritonOptions) -> None:
         raise UsageError(f"--mounted-at {options.mounted_at}: expected an absolute path, such as /models.")
 
 
-def _write(model: TritonModel, folder: Path) -> dict[str, FileRecord]:
-    """Write a model's folder, and return its files by their paths in the repository."""
-    found = {}
-    config = text_format({"name": model.name, **model.runs_on, **model.config})
-    for relative, content in {"config.pbtxt": config.encode(), **model.files}.items():
-        path = folder / model.name / relative
-        if isinstance(content, Path):
-            copy_file(content, path)
-        else:
-            path.parent.mkdir(parents=True, exist_ok=True)
-            path.write_bytes(content)
-        found[f"{model.name}/{relative}"] = FileRecord(sha256(path), path.stat().st_size)
-    return found
+def _write(
+    output: Path, force: bool, made: Iterable[tuple[str, TritonModel]], version: int, policy: str | None
+) -> Manifest:
+    """Write a repository with one version of each model."""
+    field = {} if policy is None else {"version_policy": policy_message(policy)}
+    manifest = Manifest([], {})
+    with atomic_directory(output, force, REPOSITORY) as folder:
+        for name, model in made:
+            config = text_format({**model.whole_config, **field})
+            loaded = loaded_versions(read_text_format(config), [version])
+            manifest.models.append(DeployedModel(model.name, model.backend, name, [version], loaded))
+            manifest.files |= write_files({CONFIG: config.encode(), **model.files}, folder, model.name)
+            manifest.files |= write_files(model.version_files, folder, f"{model.name}/{version}")
+        (folder / REPOSITORY).write_bytes(manifest.encoded())
+    return manifest

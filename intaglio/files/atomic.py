@@ -7,7 +7,7 @@ import errno
 import fcntl
 import os
 import shutil
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
 from pathlib import Path
 
@@ -88,6 +88,52 @@ def atomic_directory(target: Path, force: bool = False, holds: str = BUNDLE) -> 
         interrupts.check()
         with interrupts.uninterrupted():
             _put(temporary, target)
+
+
+@contextmanager
+def atomic_update(target: Path) -> Iterator[Path]:
+    """Yield a temporary sibling of the directory `target` to fill; on success move what is in it into `target`.
+
+    A folder that `target` does not have appears whole, then files are replaced, those of `target` itself last. Others
+    do not change. An interrupt, a full disk or any other exception leaves `target` unchanged; a process that is
+    killed while the paths are moved leaves some of them.
+    """
+    target = target.absolute()
+    with sibling_directory(target) as temporary, storage_errors(target, temporary):
+        yield temporary
+        for path in temporary.rglob("*"):
+            if path.is_file():
+                _sync(path)
+        moved = sorted(_new_paths(temporary, target), key=lambda path: (path.is_file(), -len(path.parts), path))
+        interrupts.check()
+        with interrupts.uninterrupted():
+            _move(temporary, target, [path.relative_to(temporary) for path in moved])
+
+
+def _new_paths(temporary: Path, target: Path) -> Iterator[Path]:
+    """The files below `temporary`, and the folders in place of theirs that `target` does not have."""
+    for path in temporary.iterdir():
+        if path.is_dir() and (target / path.name).is_dir():
+            yield from _new_paths(path, target / path.name)
+        else:
+            yield path
+
+
+def _move(temporary: Path, target: Path, paths: Sequence[Path]) -> None:
+    """Move `paths` from one directory to the other; a failure takes all of them back."""
+    old = {path: (target / path).read_bytes() for path in paths if (target / path).is_file()}
+    done: list[Path] = []
+    try:
+        for path in paths:
+            (temporary / path).replace(target / path)
+            done.append(path)
+    except BaseException:
+        for path in reversed(done):
+            (target / path).replace(temporary / path)
+            if path in old:
+                (temporary / path).write_bytes(old[path])
+                (temporary / path).replace(target / path)
+        raise
 
 
 @contextmanager

@@ -133,7 +133,7 @@ def test_systemd_accepts_the_unit_file(tmp_path: Path) -> None:
 
 def test_images_run_without_root_and_report_their_health() -> None:
     stages = images()
-    assert stages.keys() == {"wheel", "cpu", "gpu", "triton"}
+    assert stages.keys() == {"wheel", "cpu", "gpu", "triton", "ray"}
     assert stages["triton"]["USER"] != "root" and "v2/health/ready" in stages["triton"]["HEALTHCHECK"]
     for name in ("cpu", "gpu"):
         assert stages[name]["USER"] == "10001"

@@ -11,7 +11,7 @@ from triton_plans import add_plans
 from triton_server import client
 
 from intaglio.deploy import deploy_triton
-from intaglio.deploy.triton.config import Word, parameters, string_bytes, tensor, text_format
+from intaglio.deploy.triton.config import Word, parameters, read_text_format, string_bytes, tensor, text_format
 
 
 def test_fields_are_written_as_protobuf_reads_them() -> None:
@@ -35,6 +35,37 @@ def test_fields_are_written_as_protobuf_reads_them() -> None:
     )
 
 
+def test_other_spellings_of_the_text_format_are_read() -> None:
+    text = """
+    name: 'a # b'  # a comment
+    version_policy: { specific < versions: [1, 3]; > },
+    input [ { name: "x{" dims: -1 dims: 2 }, { name: "y" } ]
+    output { }
+    """
+    assert read_text_format(text) == {
+        "name": ["'a # b'"],
+        "version_policy": [{"specific": [{"versions": ["1", "3"]}]}],
+        "input": [{"name": ['"x{"'], "dims": ["-1", "2"]}, {"name": ['"y"']}],
+        "output": [{}],
+    }
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ('a: 1\nb: "x', "line 2: a string has no end"),
+        ("a {", "got 'the end', expected a field"),
+        ("a: }", "got '}', expected a value"),
+        ("a: [1", "got 'the end', expected a value"),
+        ("a { b: 1 >", "got '>', expected a field"),
+        ("a", "got 'the end', expected a value"),
+    ],
+)
+def test_damaged_text_is_an_error(text: str, message: str) -> None:
+    with pytest.raises(ValueError, match=re.escape(message)):
+        read_text_format(text)
+
+
 def test_text_has_its_length_in_front() -> None:
     assert string_bytes("é!") == b"\x03\x00\x00\x00\xc3\xa9!"
 
@@ -51,6 +82,9 @@ def configurations(
     graphs = [f"small={tiny_int8_bundle}", f"plain={tiny_bundle}"]
     deploy_triton(graphs, folder / "onnxruntime", backend="onnxruntime", mounted_at="/srv/m/")
     deploy_triton([f"plans={planned}"], folder / "tensorrt", gpus=["t4", "a100"])
+    for name, policy in (("latest", "latest:2"), ("every", "all"), ("some", "specific:1,2")):
+        deploy_triton([f"{name}={tiny_bundle}"], folder / name)
+        deploy_triton([f"{name}={tiny_bundle}"], folder / name, model_version=2, version_policy=policy)
     return written(folder)
 
 
@@ -95,6 +129,9 @@ def test_triton_message_accepts_what_is_written(
     assert by_name["chat"]["model_transaction_policy"] == {"decoupled": True}
     assert by_name["texts"]["dynamic_batching"] == {"max_queue_delay_microseconds": "2000"}
     assert by_name["plans_graph"]["cc_model_filenames"] == {"7.5": "tensorrt-t4.engine", "8.0": "tensorrt-a100.engine"}
+    assert [by_name[name]["version_policy"] for name in ("latest", "every", "some")] == [
+        {"latest": {"num_versions": 2}}, {"all": {}}, {"specific": {"versions": ["1", "2"]}},
+    ]  # fmt: skip
     steps = by_name["moods"]["ensemble_scheduling"]["step"]
     assert [step["model_name"] for step in steps] == ["moods_tokenizer", "moods_graph", "moods_scores"]
     # Each step's tensors match its model, and come from the steps before it.

@@ -36,8 +36,8 @@ def test_manifest_names_every_file_that_was_written(
         assert (record["sha256"], record["bytes"]) == (sha256(written[name]), written[name].stat().st_size)
     result = json.loads(out)
     assert result["models"] == manifest["models"] == [
-        {"name": "tiny", "backend": "python", "bundle": "tiny"},
-        {"name": "chat", "backend": "python", "bundle": "chat"},
+        {"name": "tiny", "backend": "python", "bundle": "tiny", "versions": [1], "loaded": [1]},
+        {"name": "chat", "backend": "python", "bundle": "chat", "versions": [1], "loaded": [1]},
     ]  # fmt: skip
     assert result["files"] == manifest["files"]
     assert Bundle.open(output / "tiny" / "1" / "bundle").manifest == Bundle.open(tiny_bundle).manifest
@@ -109,6 +109,14 @@ def test_only_repositories_are_replaced(tiny_bundle: Path, tmp_path: Path) -> No
         (["decoder"], {"strategy": "speculative"}, "strategy 'speculative' needs a draft model"),
         (["a b=encoder"], {}, "model 'a b': Triton's names have letters"),
         (["x=encoder", "x_graph=encoder"], {"backend": "onnxruntime"}, "two models are named x_graph"),
+        (["encoder"], {"model_version": 0}, "--model-version 0: expected at least 1"),
+        (
+            ["encoder"],
+            {"backend": "onnxruntime", "model_version": 2},
+            "--model-version is for models on --backend python",
+        ),
+        (["encoder"], {"version_policy": "latest"}, "--version-policy latest: expected all, latest:N or specific:N,N"),
+        (["encoder"], {"version_policy": "specific:1,3"}, "version 3 does not exist, expected some of 1"),
         (["x=encoder", "x=decoder"], {}, "two bundles are named 'x'"),
         (["int8"], {"backend": "onnxruntime", "target": "ort-cuda"}, "on the CPU only. Use --target ort-cpu"),
     ],

@@ -41,7 +41,7 @@ def translator(make_encoder_decoder: Callable[..., tuple[Path, Path]]) -> Path:
 @pytest.fixture(scope="module")
 def server(
     minilm_bundle: Path, classifier: Path, trained_pair: tuple[Path, Path], translator: Path,
-    tiny_decoder: Path, tiny_int8_bundle: Path, tmp_path_factory: pytest.TempPathFactory,
+    tiny_bundle: Path, tiny_decoder: Path, tiny_int8_bundle: Path, tmp_path_factory: pytest.TempPathFactory,
 ) -> Iterator[TritonServer]:  # fmt: skip
     environment()
     folder = tmp_path_factory.mktemp("triton")
@@ -57,6 +57,11 @@ def server(
     deploy_triton([f"plain={large}", f"translator={translator}"], greedy, rows=2, threads=1)
     deploy_triton([f"narrow={large}"], folder / "narrow", rows=2, threads=1, cache_bits=4)
     shutil.move(folder / "narrow" / "narrow", repository)
+    for number, (encoder, decoder) in enumerate([(tiny_bundle, small), (tiny_int8_bundle, large)], 1):
+        models = [f"texts={encoder}", f"story={decoder}"]
+        deploy_triton(models, folder / "versions", threads=1, rows=1, model_version=number, version_policy="latest:2")
+    for name in ("texts", "story"):
+        shutil.move(folder / "versions" / name, repository)
     config = greedy / "plain" / "config.pbtxt"
     config.write_text(config.read_text().replace(f'"{WAITING}"', '"3"'))
     for name in ("plain", "translator"):
@@ -186,6 +191,23 @@ def test_texts_of_an_encoder_decoder_equal_those_of_generate(server: TritonServe
     found = client("triton_streams.py", server.grpc, "translator", json.dumps(requests))
     expected = list(generate(translator, prompts, max_new_tokens=8))
     assert [pieces[0][0] for pieces in found] == [result.text for result in expected]
+
+
+def test_each_version_answers_with_its_own_model(
+    server: TritonServer, tiny_bundle: Path, tiny_int8_bundle: Path, trained_pair: tuple[Path, Path]
+) -> None:
+    """The highest one answers where none is named."""
+    text = {"name": "text_input", "datatype": "BYTES", "data": [TEXTS[0]]}
+    prompt = {"text_input": PROMPTS[0], "sampling_parameters": json.dumps({"max_tokens": 12})}
+    embeddings, texts = [], []
+    for encoder, decoder in zip((tiny_bundle, tiny_int8_bundle), trained_pair, strict=True):
+        embeddings.append(np.array([result.embedding for result in run(encoder, [TEXTS[0]])]))
+        texts += [result.text for result in generate(decoder, PROMPTS[0], max_new_tokens=12)]
+    assert np.abs(embeddings[0] - embeddings[1]).max() > 10 * CLOSE and texts[0] != texts[1]
+    for place, version in (("/versions/1", 0), ("/versions/2", 1), ("", 1)):
+        found = ask(server, f"texts{place}", text)["embedding"]
+        np.testing.assert_allclose(found, embeddings[version], atol=CLOSE)
+        assert json.loads(post(server, f"story{place}/generate", prompt))["text_output"] == texts[version]
 
 
 def test_conversation_goes_through_the_chat_template(server: TritonServer, tiny_decoder: Path) -> None:
