@@ -22,9 +22,9 @@ from documentation import EXTRAS, ROOT, installations
 
 OURS = "intaglio"
 PLACEHOLDER = "EXTRA"  # in a line that describes others
-# The package tensorrt fetches its libraries from NVIDIA's index when pip asks for its metadata. Where that index cannot
-# be reached, a line that needs it is left out.
-ELSEWHERE = "pypi.nvidia.com"
+# The package tensorrt fetches its libraries from an index of NVIDIA's when pip asks for its metadata. Where that one
+# cannot be reached, a line that needs it is left out.
+ELSEWHERE = ("tensorrt", "nvidia")  # in pip's message
 UNKNOWN = "does not provide the extra"  # of which pip only warns
 AT_A_TIME = 2  # pip computes more than it waits
 
@@ -64,7 +64,8 @@ def resolve(named: tuple[str, list[str]]) -> Resolved:
     done = subprocess.run(pip, cwd=ROOT, capture_output=True, text=True, check=False)
     seconds = time.perf_counter() - began
     failed = done.returncode != 0 or UNKNOWN in done.stderr
-    return Resolved(line, seconds, done.stderr if failed else "", ELSEWHERE in done.stderr)
+    left_out = all(word in done.stderr.lower() for word in ELSEWHERE)
+    return Resolved(line, seconds, done.stderr if failed else "", left_out)
 
 
 def main() -> None:
@@ -75,7 +76,7 @@ def main() -> None:
     failed = []
     with ThreadPoolExecutor(AT_A_TIME) as threads:
         for found in threads.map(resolve, commands(wheel)):
-            result = "resolves" if not found.error else f"needs {ELSEWHERE}" if found.left_out else "DOES NOT RESOLVE"
+            result = "resolves" if not found.error else "needs NVIDIA's index" if found.left_out else "DOES NOT RESOLVE"
             sys.stdout.write(f"{found.seconds:6.1f} s  {result}  {found.line}\n")
             if found.error and not found.left_out:
                 failed.append(f"{found.line}\n{found.error}")
