@@ -27,12 +27,12 @@ Features = Callable[[Work], list[float]]
 TASK: dict[str, Features] = {
     "run_batch": lambda work: [1, work.operations, work.received],
     "products_of": lambda work: [1, work.operations],
-    "round": lambda work: [1, work.size, work.operations],
+    "rounded_rows": lambda work: [1, work.size, work.operations],
 }
 BEFORE: dict[str, Features] = {
     "run_batch": lambda work: [1, work.size],
     "products_of": lambda work: [1, work.size**2],
-    "round": lambda work: [1, work.size**2, work.size**3],
+    "rounded_rows": lambda work: [1, work.size**2, work.size**3],
 }
 
 

@@ -73,7 +73,7 @@ def plan(model: Shape, text: Text, most: int = PRODUCTS) -> Iterator[Work]:
             rows = min(height, max(1, WEIGHTS // width))
             tasks, shared = -(-height // rows), 0 if number else FLOAT * width * width
             rows = height // tasks
-            yield Work("round", width, tasks, rows * width * width, FLOAT * rows * width, rows * width, shared)
+            yield Work("rounded_rows", width, tasks, rows * width * width, FLOAT * rows * width, rows * width, shared)
 
     yield from stretch(model.vocabulary * hidden, ids + mask, 2 * row + 2 * angles + mask, hidden, looked_up=True)
     for layer in range(model.layers):
