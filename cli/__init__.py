@@ -47,7 +47,7 @@ STAGES = {
         "chat": "Chat with a decoder on the terminal.",
         "agent": "Answer a question with tools and a model.",
         "serve": "Serve bundles behind the OpenAI HTTP API.",
-        "deploy": "Write what the Triton Inference Server serves.",
+        "deploy": "Write what Triton or Ray Serve serves.",
         "serve-tools": "Serve tools of agents to other programs, as an MCP server.",
     },
     "Measure and tune": {

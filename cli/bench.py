@@ -103,6 +103,11 @@ def _sides(result: Bench) -> list[SubjectResult]:
     return [result, *([result.baseline] if result.baseline else [])]
 
 
+def _named(side: SubjectResult, result: Bench) -> str:
+    """The name of a side: both may be the same bundle, with different strategies."""
+    return side.subject if side is result else f"{side.subject} (baseline)"
+
+
 def _show(result: Bench) -> None:
     columns = [
         "", "concurrency", "prompt tokens", "requests", "median ms", "p90 ms", "p99 ms", "first token ms", "token ms",
@@ -110,8 +115,8 @@ def _show(result: Bench) -> None:
     ]  # fmt: skip
     asked = {(row.concurrency, row.prompt_tokens) for row in result.rows}
     rows = [
-        (side.subject, row.concurrency, round(row.prompt_tokens_read) or None, row.requests, row.median_ms, row.p90_ms,
-         row.p99_ms, _median(row.first_token), _median(row.per_token), row.throughput,
+        (_named(side, result), row.concurrency, round(row.prompt_tokens_read) or None, row.requests, row.median_ms,
+         row.p90_ms, row.p99_ms, _median(row.first_token), _median(row.per_token), row.throughput,
          _ratio(row) if side is result else None)
         for side in _sides(result) for row in side.rows if (row.concurrency, row.prompt_tokens) in asked
     ]  # fmt: skip
@@ -120,10 +125,11 @@ def _show(result: Bench) -> None:
     for side in _sides(result):
         if side.peak_bytes is not None:
             what = "resident memory" if side.kind == "server" else "peak memory of its process"
-            say(f"{side.subject}: {what} {size(side.peak_bytes)}")
+            say(f"{_named(side, result)}: {what} {size(side.peak_bytes)}")
         for row in side.rows:
             for kind, number in row.errors.items():
-                say(f"{side.subject}, concurrency {row.concurrency}: {number_of(number, 'requests')} failed: {kind}")
+                name = f"{_named(side, result)}, concurrency {row.concurrency}"
+                say(f"{name}: {number_of(number, 'requests')} failed: {kind}")
 
 
 def _median(times: Percentiles | None) -> float | None:

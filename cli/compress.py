@@ -14,6 +14,7 @@ from intaglio.cli.printing.results import (
     force_option,
     json_option,
     notice,
+    number_of,
     percent,
     print_json,
     print_table,
@@ -145,6 +146,8 @@ def _show(result: Compressed, graph: str) -> None:
     print_table(f"Recipe {result.recipe}", ["pass", "rewritten", "left, and why"], rows)
     if hidden := [record.name for record in result.passes if record not in shown]:
         say(f"Found nothing to do: {', '.join(hidden)} (reasons: --verbose).")
+    if result.resumed:
+        say(f"Found {number_of(result.resumed, 'layers')} of an earlier run.")
     for name in result.untouched:
         say(f"{name}: copied unchanged; the recipe applies to {graph}")
     if result.share_compressed is not None:

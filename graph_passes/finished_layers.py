@@ -27,6 +27,7 @@ from intaglio.files.atomic import atomic_file, atomic_write
 OPTION = "--resume"
 SUFFIX = ".intaglio-resume"
 RUN = "run.json"
+LAYER = ".npz"
 
 
 @dataclass(frozen=True)
@@ -35,6 +36,7 @@ class FinishedLayers:
 
     folder: Path | None = None
     number: int = 0
+    found: int = 0  # layers of all passes that an earlier run has left
 
     def of_pass(self, number: int) -> Self:
         """Those of the pass at `number` in the recipe."""
@@ -67,7 +69,7 @@ class FinishedLayers:
 
     def _path(self, folder: Path, layer: str) -> Path:
         digest = hashlib.sha256(layer.encode()).hexdigest()[:32]  # names may contain characters that paths may not
-        return folder / f"{self.number}-{digest}.npz"
+        return folder / f"{self.number}-{digest}{LAYER}"
 
 
 NOTHING_FINISHED = FinishedLayers()
@@ -90,7 +92,7 @@ def kept_beside(output: Path, run: Mapping[str, object]) -> Iterator[FinishedLay
     try:
         _lock(folder, descriptor)
         _check(folder, run)
-        yield FinishedLayers(folder)
+        yield FinishedLayers(folder, found=len(list(folder.glob(f"*{LAYER}"))))
         shutil.rmtree(folder, ignore_errors=True)
     finally:
         os.close(descriptor)

@@ -56,6 +56,7 @@ class Compressed(msgspec.Struct):
     For the rewritten graph, `share_compressed` is the compressed fraction of the elements of linear layers' weights and
     embedding tables, `left` lists the uncompressed ones, and `left_unasked` is the fraction of the linear layers'
     weights that is uncompressed although no option of a pass asked for it. None for recipes that compress no weights.
+    `resumed` is the number of layers of an earlier run that `resume` found.
     """
 
     bundle: str
@@ -67,6 +68,7 @@ class Compressed(msgspec.Struct):
     share_compressed: float | None = None
     left: list[LeftWeight] = []
     left_unasked: float | None = None
+    resumed: int = 0
 
 
 @uploads("resume")
@@ -145,7 +147,7 @@ def compress(
             _check_opens(draft.path / graph, source.path / graph, name, done.records)
             after = _model_bytes([draft.path / graph.file for graph in source.manifest.graphs])
     untouched = [path.name for path in others]
-    result = Compressed(str(output), name, done.records, before, after, untouched)
+    result = Compressed(str(output), name, done.records, before, after, untouched, resumed=finished.found)
     if done.share is not None:
         result.share_compressed, result.left = done.share.compressed, done.share.left
         result.left_unasked = done.share.left_unasked

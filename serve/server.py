@@ -187,7 +187,7 @@ class _Server(uvicorn.Server):
         workers = [each.worker for each in self._api.models.by_name.values()]
         failing: list[Failing] = [*self._api.models.agents.values(), *workers]
         running = sum(load.running + load.waiting for load in (worker.state() for worker in workers))
-        log.info("shutting down: no new requests, %d running texts have %g seconds to finish", running, grace)
+        log.info("shutting down: no new requests; running texts: %d, with %g seconds to finish", running, grace)
         late = ApiError(503, "the server is shutting down. Send the request again.", "server_error", retry_after=1)
         timer = asyncio.get_running_loop().call_later(grace, _fail_all, failing, late)
         try:

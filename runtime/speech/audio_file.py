@@ -103,7 +103,7 @@ class AudioFile(Closing):
     def _open(self) -> int:
         """Open the file, and check that it is one of the formats and complete."""
         if self.path.is_dir():
-            raise self._refused("is a folder", "Give the path of a WAV, FLAC or OGG file.")
+            raise self._refused("is a folder", "Give a WAV, FLAC or OGG file, or a folder of them with --input.")
         try:
             if self.path.exists() and not self.path.is_file():
                 raise self._refused("is not a regular file", "Save the recording to a file first.")

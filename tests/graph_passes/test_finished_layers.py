@@ -56,7 +56,7 @@ def test_a_killed_run_goes_on_from_its_finished_layers(
         compress(tiny_decoder, tmp_path / "resumed", recipe, resume=True, **options)
     assert not (tmp_path / "resumed").exists()
     computed.clear()
-    compress(tiny_decoder, tmp_path / "resumed", recipe, resume=True, **options)
+    assert compress(tiny_decoder, tmp_path / "resumed", recipe, resume=True, **options).resumed == 4
     assert len(computed) == len(uninterrupted) - 4
     assert not folder_of(tmp_path / "resumed").exists()
     for name in ("model.onnx", "bundle.json"):

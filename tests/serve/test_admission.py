@@ -240,7 +240,7 @@ def test_running_requests_are_finished_after_sigterm(chat_models: tuple[Path, Pa
             assert reasons[-1] == "length"
         assert running.process.wait(60) == 0
     log = "".join(running.log)
-    assert "shutting down: no new requests, 1 running texts have 30 seconds to finish" in log
+    assert "shutting down: no new requests; running texts: 1, with 30 seconds to finish" in log
     assert "Traceback" not in log
 
 

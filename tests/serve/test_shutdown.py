@@ -70,7 +70,7 @@ def test_embeddings_beyond_the_grace_period_get_503(tiny_bundle: Path) -> None:
     ((status, error),) = answers
     assert (status, error["error"]["type"]) == (503, "server_error")
     assert "the server is shutting down. Send the request again." in error["error"]["message"]
-    counted = re.search(r"no new requests, (\d+) running texts", log)
+    counted = re.search(r"no new requests; running texts: (\d+)", log)
     assert counted is not None
     assert int(counted[1]) > 0
     left = re.search(r"(\d+) texts were not finished within the grace period", log)

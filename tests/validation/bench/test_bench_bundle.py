@@ -231,6 +231,15 @@ def test_table_names_the_measured_values(trained_pair: tuple[Path, Path], intagl
     assert (code, "ends with .svg or .html" in err) == (2, True)
 
 
+def test_table_tells_a_bundle_from_itself_as_the_baseline(trained_pair: tuple[Path, Path], intaglio: Run) -> None:
+    small = trained_pair[0]
+    options = ["--strategy", "ngram", "--baseline", small, "--requests", 1, "--rounds", 1, "-n", 4]
+    code, out, err = intaglio("bench", small, *options)
+    assert (code, err) == (0, "")
+    assert f"\n{small}: peak memory" in out
+    assert f"\n{small} (baseline): peak memory" in out
+
+
 @pytest.mark.proof
 def test_single_pass_results_have_no_time_per_token(trained_pair: tuple[Path, Path]) -> None:
     found = bench(trained_pair[0], requests=2, rounds=1, max_new_tokens=1)
