@@ -1,4 +1,4 @@
-"""Pages of the site that are not files of docs/: the README, commands, the Python API, files of the checkout.
+"""Pages of the site that are not Markdown in docs/: the README, commands, the Python API, notebooks, other files.
 
 MkDocs calls the functions `on_...` by their names.
 """
@@ -15,12 +15,14 @@ from mkdocs.config.defaults import MkDocsConfig
 from mkdocs.plugins import event_priority
 from mkdocs.structure.files import File, Files
 from mkdocs.structure.pages import Page
+from nbconvert import MarkdownExporter
 
 import intaglio
 from intaglio.cli import cli
 
 ROOT = Path(__file__).parents[2]
 START = "README.md"
+NOTEBOOK = ".ipynb"
 LINK = re.compile(r"(\]\()([^)#\s:]+)((?:#[^)]*)?\))")
 
 
@@ -33,6 +35,9 @@ def on_config(config: MkDocsConfig) -> None:
 def on_files(files: Files, config: MkDocsConfig) -> Files:
     """Add the pages that are generated, and the files of the checkout that pages link to."""
     made = {"commands.md": commands(), "python.md": python()}
+    made |= {
+        address(f"docs/{name}"): notebook(ROOT / "docs" / name) for name in files.src_uris if name.endswith(NOTEBOOK)
+    }
     made |= {address(name): (ROOT / name).read_text(encoding="utf-8") for name in (START, "CHANGELOG.md")}
     for path, content in made.items():
         files.append(File.generated(config, path, content=content))
@@ -95,7 +100,15 @@ def address(path: str) -> str:
     """The page of a file of the checkout."""
     if path == START:
         return "index.md"
-    return path.removeprefix("docs/") if path.startswith("docs/") else f"checkout/{path}"
+    if path.startswith("docs/"):
+        return path.removeprefix("docs/").replace(NOTEBOOK, ".md")
+    return f"checkout/{path}"
+
+
+def notebook(path: Path) -> str:
+    """The text and the code of a notebook, and the file to download."""
+    text, _ = MarkdownExporter().from_filename(str(path))
+    return f'{text}\nDownload: <a href="../{path.name}" download>{path.name}</a>\n'
 
 
 def commands() -> str:

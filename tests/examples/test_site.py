@@ -1,4 +1,4 @@
-"""Every page of docs/ has a place in the navigation of the site, which `make docs` builds."""
+"""Every page and notebook of docs/ has a place in the navigation of the site, which `make docs` builds."""
 
 from __future__ import annotations
 
@@ -15,9 +15,8 @@ def test_navigation_has_each_page_once() -> None:
     settings = yaml.safe_load((ROOT / "mkdocs.yml").read_text(encoding="utf-8"))
     listed = list(pages_of(settings["nav"]))
     assert len(listed) == len(set(listed))
-    assert set(listed) == GENERATED | {
-        path.relative_to(ROOT / "docs").as_posix() for path in (ROOT / "docs").rglob("*.md")
-    }
+    files = (path for suffix in ("md", "ipynb") for path in (ROOT / "docs").rglob(f"*.{suffix}"))
+    assert set(listed) == GENERATED | {path.relative_to(ROOT / "docs").with_suffix(".md").as_posix() for path in files}
 
 
 def pages_of(entry: Any) -> Iterator[str]:
