@@ -16,6 +16,7 @@ from mkdocs.plugins import event_priority
 from mkdocs.structure.files import File, Files
 from mkdocs.structure.pages import Page
 from nbconvert import MarkdownExporter
+from python_page import python  # beside this file
 
 import intaglio
 from intaglio.cli import cli
@@ -130,21 +131,3 @@ def verbs(group: click.Group, words: list[str]) -> Iterator[tuple[list[str], cli
             yield from verbs(command, [*words, name])
         else:
             yield [*words, name], command
-
-
-def python() -> str:
-    """The names that `intaglio` exports, each with its docstring: functions, classes, errors."""
-    groups: dict[str, list[str]] = {"Functions": [], "Classes": [], "Errors": []}
-    for name in intaglio.__all__:
-        thing = getattr(intaglio, name)
-        if not isinstance(thing, type):
-            groups["Functions"].append(name)
-        else:
-            groups["Errors" if issubclass(thing, Exception) else "Classes"].append(name)
-    parts = [
-        "# Python\n\nWhat `import intaglio` has: a function for each verb, the classes that they return, the errors.\n"
-    ]
-    for title, names in groups.items():
-        parts.append(f"## {title}\n")
-        parts += [f"::: intaglio.{name}\n    options: {{heading_level: 3}}\n" for name in names]
-    return "\n".join(parts)
