@@ -11,6 +11,7 @@
 # make benchmarks   every benchmark, each printing a ratio against a peer
 # make kernels      the CPU kernels, compiled again where a source changed (the environment's installation has them too)
 # make docs         the documentation site, into build/site
+# make notebooks    the notebooks of docs/ run to their end
 # make docs-test    every command of README.md and docs/, the notebooks, and the site (half an hour)
 # make sdist        the sources for PyPI, in dist/
 # make wheel        the wheel for PyPI, in dist/: any Python from 3.11 on, glibc 2.28 or later; ARCH=aarch64 for that processor
@@ -35,7 +36,7 @@ export PIP_DISABLE_PIP_VERSION_CHECK := 1
 unexport PYTHONDONTWRITEBYTECODE
 PIP := PYTHONWARNINGS=ignore $(BIN)/pip install --quiet --no-compile --constraint constraints.txt
 
-.PHONY: quickstart test test-changed lint types collected tests proofs families sanitize benchmarks kernels docs docs-test language-models sdist wheel wheel-test wheel-check install-test man sbom triton-test ray-test storage-test aarch64-test clean
+.PHONY: quickstart test test-changed lint types collected tests proofs families sanitize benchmarks kernels docs notebooks docs-test language-models sdist wheel wheel-test wheel-check install-test man sbom triton-test ray-test storage-test aarch64-test clean
 
 quickstart: $(VENV)/run
 	PATH="$(CURDIR)/$(BIN):$$PATH" bash examples/quickstart.sh build/quickstart
@@ -144,8 +145,11 @@ kernels: $(VENV)/base
 docs: $(VENV)/docs
 	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build
 
-docs-test: docs kernels
-	$(BIN)/pytest -m "" tests/examples/test_documentation.py tests/examples/test_notebooks.py
+notebooks: $(VENV)/docs kernels
+	$(BIN)/pytest -m "" tests/examples/test_notebooks.py
+
+docs-test: docs notebooks
+	$(BIN)/pytest -m "" tests/examples/test_documentation.py
 
 # Zig's C++ compiler, a package, links against any glibc and puts its C++ library in. -s in LDFLAGS leaves symbols out.
 # Beside GCC 12's library, one thread, AVX2, AMD EPYC: MiniLM in integers takes 1.00 to 1.07 of the time, products of compressed

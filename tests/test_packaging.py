@@ -136,14 +136,54 @@ def test_no_source_carries_a_license_of_its_own() -> None:
     assert tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["license"] == "Apache-2.0"
 
 
-def test_citation_and_release_name_the_version_and_pinned_actions() -> None:
+def test_citation_names_the_version() -> None:
     citation = yaml.safe_load((ROOT / "CITATION.cff").read_text())
     assert (citation["version"], citation["license"]) == (intaglio.__version__, "Apache-2.0")
-    jobs = yaml.safe_load((ROOT / ".github" / "workflows" / "release.yml").read_text())["jobs"]
-    steps = [step for job in jobs.values() for step in job["steps"]]
-    for step in steps:
+
+
+WORKFLOWS = {path.stem: yaml.safe_load(path.read_text()) for path in (ROOT / ".github" / "workflows").glob("*.yml")}
+TARGETS = set(re.findall(r"^([a-z][a-z0-9-]*):", (ROOT / "Makefile").read_text(), re.M))
+
+
+def made(job: dict[str, Any]) -> set[str]:
+    """The targets that a job makes."""
+    rows = job.get("strategy", {}).get("matrix", {}).get("include", [{}])
+    runs = [
+        re.sub(r"\$\{\{ matrix\.(\w+) \}\}", lambda name, row=row: row.get(name[1], ""), step.get("run", ""))
+        for step in job["steps"]
+        for row in rows
+    ]
+    return {name for run in runs for line in re.findall(r"^make ([a-z0-9 -]+)", run, re.M) for name in line.split()}
+
+
+@pytest.mark.parametrize("name", WORKFLOWS)
+def test_workflows_pin_actions_read_only_and_make_what_exists(name: str) -> None:
+    workflow = WORKFLOWS[name]
+    assert workflow["permissions"] == {"contents": "read"}
+    for step in (step for job in workflow["jobs"].values() for step in job["steps"]):
         assert "uses" not in step or re.fullmatch(r"[\w./-]+@[0-9a-f]{40}", step["uses"]), step
-    makefile = (ROOT / "Makefile").read_text()
-    targets = [name for step in steps for name in re.findall(r"^make ([a-z -]+)", step.get("run", ""))]
-    assert targets and all(f"\n{name}:" in makefile for each in targets for name in each.split())
-    assert jobs["publish"]["permissions"] == {"id-token": "write"}  # nothing that it runs is ours
+    named = {target for job in workflow["jobs"].values() for target in made(job)}
+    assert named and named <= TARGETS, named - TARGETS
+
+
+def test_workflows_run_every_test_of_the_makefile() -> None:
+    tests = {name for name in TARGETS if name.endswith("test")} | {
+        "proofs",
+        "families",
+        "sanitize",
+        "docs",
+        "notebooks",
+    }
+    assert len(tests) > 10 and tests <= TARGETS
+    jobs = [job for workflow in WORKFLOWS.values() for job in workflow["jobs"].values()]
+    assert tests - {target for job in jobs for target in made(job)} == set()
+    tested = WORKFLOWS["tests"]["jobs"]["make"]["strategy"]["matrix"]["include"]
+    supported = re.findall(
+        r"^  \"Programming Language :: Python :: (3\.\d+)\"", (ROOT / "pyproject.toml").read_text(), re.M
+    )
+    assert [row["python"] for row in tested if row["target"] == "test"] == [supported[0], supported[-1]]
+    assert WORKFLOWS["release"]["jobs"]["test"]["strategy"]["matrix"]["python"] == supported
+
+
+def test_release_publishes_without_other_permissions() -> None:
+    assert WORKFLOWS["release"]["jobs"]["publish"]["permissions"] == {"id-token": "write"}  # nothing it runs is ours

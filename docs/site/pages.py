@@ -1,4 +1,4 @@
-"""Pages of the site that are not files of docs/: the README, commands, the Python API, files of the checkout.
+"""Pages of the site that are not Markdown in docs/: the README, commands, the Python API, notebooks, other files.
 
 MkDocs calls the functions `on_...` by their names.
 """
@@ -15,12 +15,15 @@ from mkdocs.config.defaults import MkDocsConfig
 from mkdocs.plugins import event_priority
 from mkdocs.structure.files import File, Files
 from mkdocs.structure.pages import Page
+from nbconvert import MarkdownExporter
+from python_page import python  # beside this file
 
 import intaglio
 from intaglio.cli import cli
 
 ROOT = Path(__file__).parents[2]
 START = "README.md"
+NOTEBOOK = ".ipynb"
 LINK = re.compile(r"(\]\()([^)#\s:]+)((?:#[^)]*)?\))")
 
 
@@ -33,6 +36,9 @@ def on_config(config: MkDocsConfig) -> None:
 def on_files(files: Files, config: MkDocsConfig) -> Files:
     """Add the pages that are generated, and the files of the checkout that pages link to."""
     made = {"commands.md": commands(), "python.md": python()}
+    made |= {
+        address(f"docs/{name}"): notebook(ROOT / "docs" / name) for name in files.src_uris if name.endswith(NOTEBOOK)
+    }
     made |= {address(name): (ROOT / name).read_text(encoding="utf-8") for name in (START, "CHANGELOG.md")}
     for path, content in made.items():
         files.append(File.generated(config, path, content=content))
@@ -95,7 +101,15 @@ def address(path: str) -> str:
     """The page of a file of the checkout."""
     if path == START:
         return "index.md"
-    return path.removeprefix("docs/") if path.startswith("docs/") else f"checkout/{path}"
+    if path.startswith("docs/"):
+        return path.removeprefix("docs/").replace(NOTEBOOK, ".md")
+    return f"checkout/{path}"
+
+
+def notebook(path: Path) -> str:
+    """The text and the code of a notebook, and the file to download."""
+    text, _ = MarkdownExporter().from_filename(str(path))
+    return f'{text}\nDownload: <a href="../{path.name}" download>{path.name}</a>\n'
 
 
 def commands() -> str:
@@ -117,21 +131,3 @@ def verbs(group: click.Group, words: list[str]) -> Iterator[tuple[list[str], cli
             yield from verbs(command, [*words, name])
         else:
             yield [*words, name], command
-
-
-def python() -> str:
-    """The names that `intaglio` exports, each with its docstring: functions, classes, errors."""
-    groups: dict[str, list[str]] = {"Functions": [], "Classes": [], "Errors": []}
-    for name in intaglio.__all__:
-        thing = getattr(intaglio, name)
-        if not isinstance(thing, type):
-            groups["Functions"].append(name)
-        else:
-            groups["Errors" if issubclass(thing, Exception) else "Classes"].append(name)
-    parts = [
-        "# Python\n\nWhat `import intaglio` has: a function for each verb, the classes that they return, the errors.\n"
-    ]
-    for title, names in groups.items():
-        parts.append(f"## {title}\n")
-        parts += [f"::: intaglio.{name}\n    options: {{heading_level: 3}}\n" for name in names]
-    return "\n".join(parts)

@@ -19,7 +19,7 @@ SIZE = re.compile(r"(\d+\.\d) MB")
 
 def session() -> list[tuple[str, str]]:
     """The commands of the session, each with its output line."""
-    (block,) = re.findall(r"^```\n(\$ intaglio .*?)^```", (ROOT / "README.md").read_text(), re.S | re.M)
+    (block,) = re.findall(r"^```console\n(\$ intaglio .*?)^```", (ROOT / "README.md").read_text(), re.S | re.M)
     lines = block.splitlines()
     assert [line[:2] == "$ " for line in lines] == [True, False] * (len(lines) // 2)
     return [(command[2:], printed) for command, printed in zip(lines[::2], lines[1::2], strict=True)]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import textwrap
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -138,8 +139,7 @@ def test_sensitivities_need_text_or_a_file(tiny_decoder: Path, tmp_path: Path) -
 
 def test_documented_pass_works(parse: Callable[..., ir.Model]) -> None:
     page = (Path(__file__).parents[2] / "docs" / "extending.md").read_text()
-    start = page.index("       @dataclass(frozen=True)\n       class DropIdentities(Pass):")
-    code = textwrap.dedent(page[start : page.index("\n2. One row", start)])
+    (code,) = re.findall(r"```python\n( *@dataclass\(frozen=True\)\n *class DropIdentities.*?) *```", page, re.DOTALL)
     names: dict[str, Any] = {}
     header = (
         "import onnx_ir as ir\nfrom dataclasses import dataclass\nfrom typing import ClassVar\n"
@@ -147,7 +147,7 @@ def test_documented_pass_works(parse: Callable[..., ir.Model]) -> None:
         "from intaglio.graph_passes.contract import Counts, Pass, PassInputs\n"
         "from intaglio.graph_passes.graphs import all_nodes, remove_if_dead\n"
     )
-    exec(header + code, names)  # noqa: S102
+    exec(header + textwrap.dedent(code), names)  # noqa: S102
     model, counts = names["DropIdentities"]()(
         parse("(float[2] x) => (float[2] y) { a = Identity(x) b = Relu(a) y = Identity(b) }")
     )

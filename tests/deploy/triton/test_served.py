@@ -284,7 +284,7 @@ def test_sampling_parameters_are_refused_by_name(server: TritonServer, given: di
 def test_requests_of_the_documentation_work(server: TritonServer, tmp_path: Path) -> None:
     page = (ROOT / "docs" / "deploy" / "triton.md").read_text(encoding="utf-8")
     page = page.replace("localhost:8000", server.http).replace("localhost:8001", server.grpc)
-    embed, stream = re.findall(r"```bash\n(curl .*?)```", page, re.DOTALL)
+    embed, stream = re.findall(r"^    (curl .*?)\n\n", page, re.DOTALL | re.MULTILINE)
     (script,) = re.findall(r"```python\n(.*?)```", page, re.DOTALL)
     (tmp_path / "script.py").write_text(script)
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import textwrap
 from pathlib import Path
 from typing import Any
@@ -149,7 +150,7 @@ def test_missing_file_is_reported(tmp_path: Path) -> None:
 
 def test_documentation_shows_the_recipe_int8_only(tmp_path: Path) -> None:
     page = (Path(__file__).parents[3] / "docs" / "integer-only.md").read_text()
-    block = page[page.index("       passes:\n") :].split("\n4. ")[0]
+    (block,) = re.findall(r" *```yaml\n( *passes:.*?) *```", page, re.DOTALL)
     _, passes = load_recipe(write(tmp_path, textwrap.dedent(block)))
     usual = load_recipe("int8-only")[1]
     assert list(map(type, passes)) == list(map(type, usual))

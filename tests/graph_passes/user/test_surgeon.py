@@ -171,12 +171,8 @@ def documented() -> tuple[str, list[str]]:
     """The function and the recipes that the documentation shows."""
     page = (Path(__file__).parents[3] / "docs" / "reference.md").read_text()
     section = page[page.index("### A function of your own") :].partition("\n## ")[0]
-    blocks = [
-        textwrap.dedent(each).lstrip("\n")
-        for each in re.findall(r"^(?:    .*\n|\n(?=    ))+", section, flags=re.MULTILINE)
-    ]
-    (function,) = [block for block in blocks if block.startswith("def ")]
-    return function, [block for block in blocks if block.startswith("passes:")]
+    (function,) = re.findall(r"```python\n(def .*?)```", section, re.DOTALL)
+    return function, re.findall(r"```yaml\n(.*?)```", section, re.DOTALL)
 
 
 @pytest.fixture

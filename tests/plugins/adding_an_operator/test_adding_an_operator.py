@@ -135,3 +135,4 @@ def test_documentation_lists_the_files_of_the_operator() -> None:
     chapter = (ROOT / "docs" / "extending.md").read_text().partition("\n## An operator\n")[2].partition("\n## ")[0]
     listed = set(re.findall(r"^\| `([\w.]+)` \|", chapter, re.MULTILINE))
     assert listed == {path.name for path in (HERE / FOLDER).iterdir() if path.is_file()}
+    assert (HERE / FOLDER / "signature.py").read_text().partition("\n\n")[2].partition("\n\n")[2] in chapter

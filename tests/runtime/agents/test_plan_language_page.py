@@ -35,8 +35,8 @@ def parsed(text: str) -> PlanParser:
 
 
 def test_first_plan_of_the_page_is_parsed() -> None:
-    plan = "\n".join(line[4:] for line in PAGE.splitlines() if line.startswith("    ") and "(" in line)
-    assert parsed(plan.partition("join()")[0] + "join()").join == Join()
+    plan = PAGE.split("```text\n")[1].split("```")[0]
+    assert parsed(plan).join == Join()
 
 
 @pytest.mark.parametrize(("lines", "error"), ERRORS)

@@ -3,13 +3,18 @@
 from __future__ import annotations
 
 import json
+import shutil
+from pathlib import Path
 from typing import Any
 
 import pytest
+from chat_bundles import TEMPLATE
 
+from intaglio.bundle.bundle import Bundle
 from intaglio.errors import UsageError
 from intaglio.runtime.generation.requests.chat import ChatTemplate
 from intaglio.runtime.generation.requests.message import FunctionCall, Message, ToolCall
+from intaglio.runtime.generation.tool_calls.events import ContentPiece
 
 # As the templates of Qwen2.5 and Hermes list tools, calls and answers.
 HERMES = """
@@ -182,3 +187,15 @@ def test_api_messages_are_parsed_with_tool_calls() -> None:
 
 def test_call_without_arguments_has_an_empty_object() -> None:
     assert '"arguments": {}' in template(HERMES).render(messages(""))
+
+
+def test_block_of_the_page_runs(tiny_decoder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    page = (Path(__file__).parents[3] / "docs" / "tool_calls.md").read_text(encoding="utf-8")
+    code = page.split("```python\n")[1].split("```")[0]
+    shutil.copytree(tiny_decoder, tmp_path / "qwen3")
+    Bundle.open(tmp_path / "qwen3").add_files({"chat_template.jinja": TEMPLATE.encode()})
+    monkeypatch.chdir(tmp_path)
+    names: dict[str, Any] = {}
+    exec(f"{code}    state = generator.scheduler.submit(request)\n    generator.scheduler.step()\n", names)  # noqa: S102
+    assert "tool weather\nuser: Weather in Ulm?" in names["state"].prompt.text and names["calling"].grammar
+    assert names["parser"].feed("Sunny") == [ContentPiece("Sunny")]

@@ -1,23 +1,17 @@
-"""The shell commands of README.md and the pages of docs/, as a reader would copy them."""
+"""The blocks of code in README.md and the pages of docs/, as a reader would copy them."""
 
 from __future__ import annotations
 
 import re
+import textwrap
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
 ROOT = Path(__file__).parents[3]
-# In reading order: a page uses files created by README.md and the earlier pages.
-PAGES = (
-    "README.md", "docs/chat-model.md", "docs/validation.md", "docs/integer-only.md", "docs/compressed-weights.md",
-    "docs/deploy/cluster.md", "docs/decoding.md", "docs/constrained_output.md", "docs/speech.md", "docs/vision.md",
-    "docs/agents/agents.md", "docs/agents/agent_tools.md", "docs/serving.md", "docs/deploy/triton.md", "docs/gpu.md",
-    "docs/reference.md", "docs/tutorials/encoder-on-a-t4.md", "docs/tutorials/three-bit-decoder.md",
-    "docs/tutorials/search-service.md",
-)  # fmt: skip
-PROGRAMS = ("intaglio", "pip", "python", "curl", "source", "git", "polygraphy", "cat", "head", "cut", "openssl")
-STARTS = re.compile(rf"({'|'.join(PROGRAMS)}|arecord)\s|for [a-z]+ in [a-z ]+; do|[A-Z]+=\S")
+# Pages whose files others use are read first; the order of the others does not matter.
+FIRST = ("README.md", "docs/chat-model.md", "docs/serving.md")
+PAGES = (*FIRST, *sorted({path.relative_to(ROOT).as_posix() for path in (ROOT / "docs").rglob("*.md")} - set(FIRST)))
 # A requirement with extras of ours, in a line that installs: intaglio[cpu], .[cpu] of a checkout, "$wheel[cpu]".
 INSTALLS = re.compile(r"pip install [^\n`]*")
 EXTRAS = re.compile(r"(?:intaglio|\.|whl\)|\$wheel)\[([a-z, ]+)\]")
@@ -31,6 +25,7 @@ class Block:
 
     page: str
     line: int  # line number of the first one, from 1
+    language: str  # of a fence; `shell` where the block is indented
     text: str
     reason: str | None  # why it is not run here
 
@@ -51,24 +46,27 @@ class Block:
 
 
 def blocks(page: str) -> Iterator[Block]:
-    """The indented blocks of a page that begin with a command."""
+    """Every block of a page."""
     lines = (ROOT / page).read_text(encoding="utf-8").splitlines()
     reason: str | None = None
     number = 0
     while number < len(lines):
-        start = number
+        start, before = number, lines[number - 1].strip() if number else ""
         if comment := REASON.fullmatch(lines[number].strip()):
             reason = comment[1]
-        indent = re.match(r" {4,6}(?=\S)", lines[number])
-        if not indent:
+        if fence := re.match(r" *```(?=(\S*)$)", lines[number]):
+            number = lines.index(fence[0], start + 1)
+            language, content = fence[1], lines[start + 1 : number]
+        elif not before and lines[number].startswith("    "):  # in Markdown, no block of code interrupts a paragraph
+            while number + 1 < len(lines) and re.match(" {4}| *$", lines[number + 1]):
+                number += 1
+            language, content = "shell", lines[start : number + 1]
+        else:
             number += 1
             continue
-        while number < len(lines) and lines[number].startswith(indent[0]):
-            number += 1
-        text = "\n".join(line[len(indent[0]) :] for line in lines[start:number])
-        if STARTS.match(text):
-            yield Block(page, start + 1, text, reason)
+        yield Block(page, start + 1, language, textwrap.dedent("\n".join(content)).strip("\n"), reason)
         reason = None
+        number += 1
 
 
 def installations() -> Iterator[tuple[str, str]]:

@@ -8,13 +8,14 @@ from typing import Any
 
 import pytest
 from tokenizers import AddedToken, Tokenizer
-from written_calls import written_calls
+from written_calls import parsed, written_calls
 
 from intaglio.errors import EngineError, UsageError
 from intaglio.runtime.generation.answer import answers_for
 from intaglio.runtime.generation.parts import Part
 from intaglio.runtime.generation.tool_calls.calling import tool_calling
 from intaglio.runtime.generation.tool_calls.formats import FORMATS, format_of
+from intaglio.runtime.generation.tool_calls.json_calls import JsonCalls
 from intaglio.runtime.generation.tool_calls.tool_format import ToolCallFormat
 from intaglio.runtime.sampling.grammar import Grammar, GrammarConstraint
 
@@ -237,3 +238,13 @@ def test_harmless_tool_keywords_are_accepted(schema: dict[str, Any], tokenizer: 
     tool = {"type": "function", "function": {"name": "x", "parameters": parameters}}
     calling = tool_calling("", tokenizer, [tool])
     assert allowed(calling.grammar, tokenizer, written_calls(calling.style, ("x", {}))) and not calling.checks
+
+
+def test_format_of_the_page_reads_its_calls() -> None:
+    page = (Path(__file__).parents[4] / "docs" / "tool_calls.md").read_text(encoding="utf-8")
+    code = page.partition("## Adding a format\n")[2].split("```python\n")[1].split("```")[0]
+    names: dict[str, Any] = {"ToolCallFormat": ToolCallFormat, "JsonCalls": JsonCalls}
+    exec(code, names)  # noqa: S102  it is our own page
+    text = '<|tool_call|>[{"name": "now", "arguments": {}}, {"name": "weather", "arguments": {"city": "Ulm"}}]'
+    assert written_calls(names["GRANITE"], ("now", {}), ("weather", {"city": "Ulm"})) == text
+    assert parsed(names["GRANITE"], [text]) == ("", [("now", "{}", True), ("weather", '{"city": "Ulm"}', True)])
