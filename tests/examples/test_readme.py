@@ -10,6 +10,7 @@ import sys
 from pathlib import Path
 
 import pytest
+from terminal_recording import COLUMNS, SECONDS, recording
 
 ROOT = Path(__file__).parent.parent.parent
 PAGES = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *sorted((ROOT / "docs").rglob("*.md"))]
@@ -61,6 +62,29 @@ def test_picture_of_the_terminal_shows_the_steps_of_the_quickstart() -> None:
     shown = " ".join(lines.split())
     assert [step for step in steps if f"$ intaglio {step}" not in shown] == []
     assert not re.search(r"https?://(?!www\.w3\.org/2000/svg)|/(home|root|work|tmp)/", picture)
+
+
+def test_picture_of_the_terminal_is_a_recording_that_ends_with_all_lines() -> None:
+    picture = (ROOT / "docs" / "pictures" / "quickstart.svg").read_text(encoding="utf-8")
+    rows = re.findall(r'<text style="animation-delay:([\d.]+)s" class="[^"]*" x="[\d.]+" y="([\d.]+)"', picture)
+    delays = [float(delay) for delay, _ in sorted(rows, key=lambda row: float(row[1]))]
+    assert delays == sorted(delays) and (delays[0], delays[-1]) == (0, SECONDS) and len(set(delays)) > 8
+    assert len(rows) == picture.count("</text>") - 1  # all but the title
+    # Rows are hidden by the animation alone, which is left out where the reader asks for less motion.
+    (animation,) = re.findall(r"@media \(prefers-reduced-motion: no-preference\) \{(.*?)\}\s*\}", picture, re.DOTALL)
+    assert "animation: appear 1ms backwards" in animation and picture.count("animation: ") == 1
+    assert picture.count("opacity") == 1 and "<script" not in picture and "visibility" not in picture
+
+
+def test_recording_keeps_the_rhythm_of_the_lines() -> None:
+    printed = [(0, ""), (5, "$ intaglio export /x/model"), (6, "a table"), (7, ""), (9, "z" * (COLUMNS + 1)), (9.5, "")]
+    printed += [(10, "$ intaglio compress a\\ b"), (11, "left out"), (14, "smaller"), (15, ""), (25, "Done: all")]
+    svg = recording((time, f"{line}\n") for time, line in printed)
+    text = html.unescape(svg).replace("\xa0", " ")
+    rows = re.findall(r"animation-delay:([\d.]+)s[^>]*>([^<]*)<", text)
+    expected = [('$ intaglio export "$MINILM"', 5), ("a table", 6), ("z" * COLUMNS, 9), ("z", 9)]
+    expected += [('$ intaglio compress "a b"', 10), ("smaller", 14)]
+    assert rows == [(f"{SECONDS * (time - 5) / 9:.2f}", line) for line, time in expected]
 
 
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)

@@ -11,6 +11,7 @@ import msgspec
 from intaglio import version
 from intaglio.files.hashes import cache_directory
 from intaglio.storage.cache import bundle_cache
+from intaglio.validation.doctor.cuda import driver_problems
 from intaglio.validation.doctor.kernels import Kernels, kernels
 from intaglio.validation.doctor.machine import Gpus, System, gpus, system
 from intaglio.validation.doctor.packages import Extra, Package, installed
@@ -44,6 +45,7 @@ def doctor() -> Doctor:
     """Examine this installation and this machine, without importing torch or TensorRT."""
     packages, library, devices = installed(), kernels(), gpus()
     problems = [*packages.problems, *library.problems, *([devices.problem] if devices.problem else [])]
+    problems += driver_problems(devices)
     notices = []
     if library.library is None and not library.problems:
         notices.append(

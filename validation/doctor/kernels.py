@@ -16,6 +16,7 @@ from intaglio.extras import load
 from intaglio.validation.doctor.private import without_home
 
 REINSTALL = "Run: pip install --force-reinstall --no-deps intaglio"
+RUNTIME = "Run: pip install --force-reinstall onnxruntime (on a GPU: onnxruntime-gpu)"
 # In a process of its own: a library that was cut short ends the process that loads it.
 LOAD = "import ctypes, sys; ctypes.CDLL(sys.argv[1]).intaglio_supported_isas()"
 
@@ -60,8 +61,11 @@ def kernels() -> Kernels:
                 shipped = "shipped" if tables.shipped(processor).exists() else "defaults"
                 table = without_home(own) if own.exists() else shipped
             ort.register(load("onnxruntime").SessionOptions())
-    except MissingExtraError:
-        pass  # the extras tell it
+    except MissingExtraError as error:
+        # The extras list a missing package. One that is there fails if it was compiled for another NumPy, for example.
+        if not (isinstance(error.__cause__, ModuleNotFoundError) and error.__cause__.name == "onnxruntime"):
+            reason = without_home(one_line(error.__cause__ or error))
+            problems.append(f"onnxruntime is installed and cannot be imported: {reason}. {RUNTIME}")
     except UsageError as error:  # INTAGLIO_ISA
         problems.append(str(error))
     except Exception as error:  # ONNX Runtime's own, which have no other common base

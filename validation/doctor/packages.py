@@ -59,7 +59,7 @@ class Metadata(NamedTuple):
 
 
 @functools.cache
-def _metadata(name: str) -> Metadata | None:
+def metadata(name: str) -> Metadata | None:
     """The metadata of an installed package, read once; None if it is not installed."""
     try:
         found = importlib.metadata.distribution(name)
@@ -75,8 +75,8 @@ def _metadata(name: str) -> Metadata | None:
 
 def installed() -> Installed:
     """Compare the environment with the requirements of Intaglio, and of every package that these bring."""
-    _metadata.cache_clear()
-    ours = _metadata(NAME)
+    metadata.cache_clear()
+    ours = metadata(NAME)
     if ours is None:
         line = f"{NAME} is not installed as a package, so its requirements are unknown. Install it with: pip install ."
         return Installed([], [], [line])
@@ -88,16 +88,16 @@ def installed() -> Installed:
     packages: dict[str, Package] = {}
     extras = []
     for extra in ("", *ours.extras):
-        wanted = list(_requirements(ours, {extra}))
-        missing = sorted({each.name for each in wanted if _metadata(each.name) is None})
+        wanted = list(requirements(ours, {extra}))
+        missing = sorted({each.name for each in wanted if metadata(each.name) is None})
         for each in wanted:
-            if (found := _metadata(each.name)) is not None:
+            if (found := metadata(each.name)) is not None:
                 packages.setdefault(each.name, Package(each.name, found.version, str(each.specifier)))
         if extra:
             extras.append(Extra(extra, PURPOSE.get(extra, ""), sorted({each.name for each in wanted}), missing))
     problems += _disagreements(ours, {each.name for each in extras if not each.missing})
     for one, other in SAME_FILES:
-        if _metadata(one) and _metadata(other):
+        if metadata(one) and metadata(other):
             problems.append(
                 f"{one} and {other} are both installed, and write the same files. "
                 f"Run: pip uninstall {one} {other}, then install one of them"
@@ -105,7 +105,7 @@ def installed() -> Installed:
     return Installed(sorted(packages.values(), key=lambda each: each.name.lower()), extras, problems)
 
 
-def _requirements(package: Metadata, extras: set[str]) -> Iterator[Requirement]:
+def requirements(package: Metadata, extras: set[str]) -> Iterator[Requirement]:
     """What a package requires here for `extras` and those that they name; "" stands for the package alone."""
     todo, seen = list(extras), set(extras)
     while todo:
@@ -132,8 +132,8 @@ def _disagreements(ours: Metadata, extras: set[str]) -> list[str]:
     seen = {(ours.name, frozenset(extras))}
     while todo:
         package, asked = todo.pop()
-        for each in _requirements(package, {"", *asked}):
-            found = _metadata(each.name)
+        for each in requirements(package, {"", *asked}):
+            found = metadata(each.name)
             needs = f"{package.name} {package.version} requires {each.name}{each.specifier}"
             install = f"Run: pip install '{each.name}{each.specifier}'"
             if found is None:

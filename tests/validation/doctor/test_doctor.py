@@ -6,7 +6,6 @@ import importlib.metadata
 import json
 import os
 import re
-import shutil
 import signal
 import subprocess
 import sys
@@ -14,38 +13,17 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
+from package_metadata import fake
 
 from intaglio.extras import PURPOSE
 from intaglio.plugins import ort
-from intaglio.validation.doctor import machine, packages
+from intaglio.validation.doctor import packages
 from intaglio.validation.doctor.doctor import doctor
 from intaglio.validation.doctor.kernels import kernels
 from intaglio.validation.doctor.private import without_home
 
 Run = Callable[..., tuple[int, str, str]]
 ROOT = Path(__file__).parents[3]
-
-
-def fake(folder: Path, name: str, version: str, *requires: str, extras: tuple[str, ...] = ()) -> None:
-    """Metadata of a package in `folder`, as pip writes it."""
-    lines = ["Metadata-Version: 2.4", f"Name: {name}", *([f"Version: {version}"] if version else [])]
-    lines += [*(f"Provides-Extra: {each}" for each in extras), *(f"Requires-Dist: {each}" for each in requires)]
-    info = folder / f"{name.replace('-', '_')}-{version or 0}.dist-info"
-    info.mkdir(parents=True)
-    (info / "METADATA").write_text("\n".join(lines) + "\n")
-
-
-@pytest.fixture
-def site(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """A folder of packages that come before all others."""
-    monkeypatch.syspath_prepend(str(tmp_path / "site"))
-    return tmp_path / "site"
-
-
-@pytest.fixture(autouse=True)
-def no_driver(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A test before may have loaded a stand-in for NVIDIA's driver into this process."""
-    monkeypatch.setattr(machine, "CUDA_DRIVER", "libcuda-of-no-machine.so.1")
 
 
 def test_this_environment_is_healthy(intaglio: Run) -> None:
@@ -110,6 +88,19 @@ def test_two_copies_of_intaglio_and_of_onnxruntime_are_found(site: Path) -> None
     copies, same_files = packages.installed().problems
     assert "0.1.0 runs, and 0.0.1 is installed" in copies
     assert "pip uninstall onnxruntime onnxruntime-gpu" in same_files
+
+
+def test_onnxruntime_that_cannot_be_imported_is_broken(tmp_path: Path) -> None:
+    if ort.library() is None:
+        pytest.skip("no compiled library")
+    (tmp_path / "onnxruntime").mkdir()
+    (tmp_path / "onnxruntime" / "__init__.py").write_text("import numpy.a_part_of_another_version\n")
+    path = os.pathsep.join([str(tmp_path), *filter(None, [os.environ.get("PYTHONPATH")])])
+    command = [sys.executable, "-P", "-m", "intaglio", "doctor", "--json"]
+    done = subprocess.run(command, env=os.environ | {"PYTHONPATH": path}, capture_output=True, text=True, check=False)
+    (problem,) = json.loads(done.stdout)["problems"]
+    assert done.returncode == 1
+    assert re.match("onnxruntime is installed and cannot be imported: No module named 'numpy.a_part_of", problem)
 
 
 @pytest.mark.parametrize(
@@ -198,48 +189,6 @@ def test_home_directory_is_not_shown(site: Path, monkeypatch: pytest.MonkeyPatch
     assert without_home(f"{home}/a {home} {home}er/b {home}-2") == f"~/a ~ {home}er/b {home}-2"
     monkeypatch.setenv("HOME", "/")
     assert without_home("/a/b") == "/a/b"
-
-
-# Two GPUs, or a driver whose start fails with STATUS.
-DRIVER = r"""
-#include <string.h>
-extern "C" {
-int cuInit(unsigned) { return STATUS; }
-int cuDriverGetVersion(int* version) { *version = 13020; return 0; }
-int cuDeviceGetCount(int* count) { *count = 2; return 0; }
-int cuDeviceGetName(char* name, int, int device) { strcpy(name, device ? "NVIDIA T4" : "NVIDIA H100"); return 0; }
-int cuDeviceGetAttribute(int* value, int attribute, int device) {
-    *value = attribute == 75 ? (device ? 7 : 9) : (device ? 5 : 0);
-    return 0;
-}
-}
-"""
-
-
-@pytest.mark.parametrize(
-    ("status", "devices", "problem"),
-    [
-        (0, ["NVIDIA H100, sm_90", "NVIDIA T4, sm_75"], None),
-        (100, [], None),
-        (803, [], "NVIDIA's driver does not start: cuInit returned 803. See: nvidia-smi"),
-    ],
-)
-def test_driver_lists_its_gpus(
-    status: int, devices: list[str], problem: str | None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    compiler = shutil.which("c++") or pytest.skip("no compiler for a driver in the place of NVIDIA's")
-    (tmp_path / "driver.cpp").write_text(DRIVER)
-    command = [compiler, "-shared", "-fPIC", f"-DSTATUS={status}", "driver.cpp", "-o", "libcuda.so.1"]
-    subprocess.run(command, cwd=tmp_path, check=True)
-    monkeypatch.setattr(machine, "CUDA_DRIVER", str(tmp_path / "libcuda.so.1"))
-    found = machine.gpus()
-    assert (found.cuda, found.devices, found.problem) == ("13.2", devices, problem)
-
-
-def test_library_without_the_drivers_functions_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(machine, "CUDA_DRIVER", "libc.so.6")
-    problem = machine.gpus().problem
-    assert problem is not None and "libc.so.6 is not NVIDIA's driver, or is damaged" in problem
 
 
 def test_missing_required_package_is_one_line(tmp_path: Path) -> None:
