@@ -17,6 +17,7 @@
 # make wheel        the wheel for PyPI, in dist/: any Python from 3.11 on, glibc 2.28 or later; ARCH=aarch64 for that processor
 # make wheel-test   the wheel in an empty environment, without compiler and torch, runs a bundle with its kernels; PYTHONS names several; then install-test
 # make install-test   every `pip install` of README.md and docs/ resolves with the wheel that is in dist/ (3 minutes)
+# make sdist-test   the sources for PyPI, unpacked elsewhere, make the wheel that is in dist/
 # make man          manual pages of every command, in man/; the sources for PyPI have them
 # make sbom         what an installation of the wheel with the extra `cpu` consists of, in CycloneDX's form
 # make language-models   train the pair of language models in examples/language_models again (minutes)
@@ -36,7 +37,7 @@ export PIP_DISABLE_PIP_VERSION_CHECK := 1
 unexport PYTHONDONTWRITEBYTECODE
 PIP := PYTHONWARNINGS=ignore $(BIN)/pip install --quiet --no-compile --constraint constraints.txt
 
-.PHONY: quickstart test test-changed lint types collected tests proofs families sanitize benchmarks kernels docs notebooks docs-test language-models sdist wheel wheel-test wheel-check install-test man sbom triton-test ray-test storage-test aarch64-test clean
+.PHONY: quickstart test test-changed lint types collected tests proofs families sanitize benchmarks kernels docs notebooks docs-test language-models sdist wheel wheel-test wheel-check install-test man sbom triton-test ray-test storage-test aarch64-test sdist-test clean
 
 quickstart: $(VENV)/run
 	PATH="$(CURDIR)/$(BIN):$$PATH" bash examples/quickstart.sh build/quickstart
@@ -162,7 +163,16 @@ PLATFORM := $(if $(filter $(shell uname -m),$(ARCH)),manylinux_$(subst .,_,$(GLI
 CXX_WHEEL = $(CURDIR)/$(TOOLS)/bin/python -m ziglang c++ -target $(ARCH)-linux-gnu.$(GLIBC)
 
 sdist: $(TOOLS)/installed man
+	rm -f dist/*.tar.gz
 	$(TOOLS)/bin/python -m build --sdist --no-isolation --outdir dist
+
+# Both wheels have the same bytes, those of the library too.
+SOURCES := build/sdist
+sdist-test: sdist
+	rm -rf $(SOURCES) && mkdir -p $(SOURCES)
+	tar --extract --gzip --file dist/*.tar.gz --directory $(SOURCES) --strip-components 1
+	cd $(SOURCES) && CXX="$(CXX_WHEEL)" LDFLAGS="-O3 -s" $(CURDIR)/$(TOOLS)/bin/python -m build --wheel --no-isolation
+	$(TOOLS)/bin/python tests/support/source/same_wheel.py dist/*_$(ARCH).whl $(SOURCES)/dist/*.whl
 
 # setuptools would keep removed files of earlier builds. auditwheel refuses a library that needs more than the name promises, and
 # a wheel without one, which a failed compilation leaves.

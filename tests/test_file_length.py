@@ -37,6 +37,7 @@ LONGER = {
         [
             "tests/cli/test_agent.py",
             "tests/cli/test_generate.py",
+            "tests/deploy/ray/test_served.py",
             "tests/deploy/triton/test_served.py",
             "tests/exporters/encoder_decoders/test_encoder_decoders.py",
             "tests/exporters/test_bad_input.py",

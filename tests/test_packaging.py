@@ -8,6 +8,7 @@ import runpy
 import subprocess
 import sys
 import tomllib
+import zipfile
 from email.parser import Parser
 from pathlib import Path
 from typing import Any
@@ -17,6 +18,7 @@ import yaml
 from documentation import installations, printed_extras
 from import_graph import STAGES
 from install_check import commands
+from same_wheel import difference
 
 import intaglio
 
@@ -79,6 +81,25 @@ def test_lines_of_the_pages_are_resolved_with_the_wheel() -> None:
     assert ["a.whl[cpu]"] in found.values() and ["peft"] in found.values()
     assert len({tuple(words) for words in found.values()}) == len(found) > 20
     assert not [line for line, words in found.items() if any("intaglio" in word or "$" in word for word in words)]
+
+
+def test_wheels_of_other_sources_are_told_apart(tmp_path: Path) -> None:
+    """What `make sdist-test` compares."""
+    whole = {"intaglio/_kernels.so": "code", "intaglio/a.py": "1", "x.dist-info/WHEEL": "any"}
+    changes: list[tuple[dict[str, str], dict[str, str], list[str]]] = [
+        (whole, whole | {"x.dist-info/WHEEL": "linux"}, []),
+        (whole, whole | {"intaglio/a.py": "2"}, ["not the same: intaglio/a.py"]),
+        (whole, whole | {"intaglio/b.py": ""}, ["only in two.whl: intaglio/b.py"]),
+        (whole | {"intaglio/b.py": ""}, whole, ["only in one.whl: intaglio/b.py"]),
+        ({"intaglio/a.py": "1"}, {"intaglio/a.py": "1"}, ["not in one.whl: _kernels.so"]),
+    ]
+    for first, second, expected in changes:
+        for name, files in (("one.whl", first), ("two.whl", second)):
+            with zipfile.ZipFile(tmp_path / name, "w") as wheel:
+                for path, text in files.items():
+                    wheel.writestr(path, text)
+        found = difference(tmp_path / "one.whl", tmp_path / "two.whl")
+        assert [line.replace(f"{tmp_path}/", "") for line in found] == expected
 
 
 def test_wheel_has_no_workshop(monkeypatch: pytest.MonkeyPatch) -> None:

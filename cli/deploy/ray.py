@@ -22,6 +22,7 @@ Examples:
   intaglio deploy ray chat=./smollm2-int8 minilm -o app.yaml
   intaglio deploy ray llama -o app.yaml --min-replicas 2 --max-replicas 8 --threads 4
   intaglio deploy ray llama --draft small-llama -o app.yaml
+  intaglio deploy ray chat=qwen3 --adapter sql=./sql-lora -o app.yaml
   serve run app.yaml
 """
 
@@ -37,6 +38,12 @@ Examples:
 )
 @click.option("--strategy", type=OneOf(STRATEGIES, "NAME"), help="As for generate.")
 @click.option("--draft", type=BUNDLE, help=f"Bundle of the draft model, for {', '.join(with_draft())}.")
+@click.option(
+    "--adapter",
+    multiple=True,
+    metavar="[NAME=]DIR",
+    help="Folder of a LoRA adapter of the decoder, which becomes a model too, MODEL:NAME. Can be repeated.",
+)
 @click.option("--prompt-name", help="Prompt before texts to embed, by its name in the model.  [default: the model's]")
 @network_options
 @limit_options

@@ -12,11 +12,21 @@ import yaml
 
 from intaglio.bundle.bundle import Bundle
 from intaglio.bundle.bundle_names import named
-from intaglio.deploy.ray.settings import FRONT_DOOR, MANIFEST, PACKAGE, RayBundle, RayModel, RaySettings
+from intaglio.deploy.ray.settings import (
+    FRONT_DOOR,
+    MANIFEST,
+    PACKAGE,
+    RayAdapter,
+    RayBundle,
+    RayModel,
+    RaySettings,
+    adapter_hashes,
+)
 from intaglio.errors import BundleError, UsageError, one_line
 from intaglio.extras import load
 from intaglio.files.atomic import atomic_file, check_output_file
 from intaglio.files.hashes import sha256
+from intaglio.runtime.adapters.adapters import Adapters
 from intaglio.runtime.engines.onnxruntime.cache_bits import check_caches
 from intaglio.runtime.generation.requests.draft_model import check_draft
 from intaglio.runtime.generation.requests.strategy_choice import method_of, sampling_of
@@ -62,6 +72,7 @@ def deploy_ray(
     prompt_name: str | None = None,
     strategy: str | None = None,
     draft: str | Path | None = None,
+    adapter: Sequence[str | Path] = (),
     cache_bits: int | None = None,
     host: str = "127.0.0.1",
     port: int = 8000,
@@ -77,14 +88,15 @@ def deploy_ray(
     `bundles`: paths, or NAME=PATH; a model is named after the last folder. Each becomes a deployment of `min_replicas`
     to `max_replicas` (None: `min_replicas`), scaled by the number of its requests; a replica reserves `threads`
     processors, and with a `target` for GPUs one of these. `prompt_name`: the prompt before texts to embed. `strategy`
-    and `draft`: of the decoder, see `TextGenerator`; the draft model is part of each replica. `cache_bits`: of the
-    decoders, see there. `host` to `tls_key`: of
+    and `draft`: of the decoder, see `TextGenerator`; the draft model is part of each replica. `adapter`: folders of
+    LoRA adapters of the decoder, DIR or NAME=DIR, each one more model, MODEL:NAME. `cache_bits`: of the decoders, see
+    there. `host` to `tls_key`: of
     the HTTP proxies; `api_key_file` is read by the front door. `options`: limits; its keys are not used.
-    `mounted_at`: the folder in which the nodes find the bundles, and the draft, by the names of their folders;
+    `mounted_at`: the folder in which the nodes find the bundles, the draft and adapters, by the names of their folders;
     None: at the paths given. `force`: replace a file.
 
-    Raises `UsageError` for options out of range, `BundleError` for bundles that are no models of texts, and
-    `MissingExtraError` without Ray.
+    Raises `UsageError` for options out of range, `BundleError` for bundles that are no models of texts, `SourceError`
+    for folders that are no adapters, and `MissingExtraError` without Ray.
     """
     output, options = Path(output), options or ServerOptions()
     check_output_file(output, force, "--output")
@@ -97,6 +109,7 @@ def deploy_ray(
         if value < 1:
             raise UsageError(f"--{option} {value}: expected at least 1.")
     _check_generation(opened, drafting, strategy)
+    adapters = _adapters(opened, adapter, mounted_at)
     if cache_bits is not None:
         check_caches([*opened.values(), *([drafting] if drafting else [])], target, cache_bits)
     _check_prompt(opened, prompt_name)
@@ -107,6 +120,7 @@ def deploy_ray(
         name: RayModel(
             _located(bundle, mounted_at),
             None if drafting is None or bundle.manifest.decoder is None else _located(drafting, mounted_at),
+            adapters if bundle.manifest.decoder is not None else {},
             strategy if bundle.manifest.decoder is not None else None,
             cache_bits if bundle.manifest.decoder is not None else None,
             prompt_name if bundle.manifest.task in EMBEDDING_TASKS else None,
@@ -192,6 +206,20 @@ def _check_generation(opened: Mapping[str, Bundle], draft: Bundle | None, strate
         check_draft(draft, decoders[0])
 
 
+def _adapters(
+    opened: Mapping[str, Bundle], given: Sequence[str | Path], mounted_at: str | None
+) -> dict[str, RayAdapter]:
+    """The adapters by name. Raises `UsageError` unless there is exactly one decoder, and as reading them does."""
+    if not given:
+        return {}
+    decoders = [bundle for bundle in opened.values() if bundle.manifest.decoder is not None]
+    if len(decoders) != 1:
+        raise UsageError(f"--adapter needs exactly one decoder, got {len(decoders)}. Deploy it alone.")
+    folders = named(given, "adapter")
+    Adapters.read(folders, decoders[0].manifest.source)
+    return {name: RayAdapter(str(_placed(path, mounted_at)), adapter_hashes(path)) for name, path in folders.items()}
+
+
 def _check_prompt(opened: Mapping[str, Bundle], prompt_name: str | None) -> None:
     if prompt_name is None:
         return
@@ -232,8 +260,12 @@ def _limits(options: ServerOptions) -> dict[str, Any]:
 def _located(bundle: Bundle, mounted_at: str | None) -> RayBundle:
     if mounted_at is None:
         refuse_fetched(bundle.path, "the nodes need it at one path. Put it there, and add --mounted-at DIR.")
-    path = bundle.path.resolve() if mounted_at is None else Path(mounted_at, bundle.path.resolve().name)
-    return RayBundle(str(path), sha256(bundle.path / MANIFEST))
+    return RayBundle(str(_placed(bundle.path, mounted_at)), sha256(bundle.path / MANIFEST))
+
+
+def _placed(path: Path, mounted_at: str | None) -> Path:
+    """Where the nodes find a folder."""
+    return path.resolve() if mounted_at is None else Path(mounted_at, path.resolve().name)
 
 
 def _absolute(path: str | Path | None) -> str | None:

@@ -34,7 +34,7 @@ from intaglio.serve.workers.encoder_worker import EncoderWorker
 RETRIES = 1  # of a request whose replica died before its response began; more could kill all replicas, one by one
 AFTER_TIMEOUT = 5.0  # seconds that a replica has to say itself that a response takes too long
 SCRAPE_SECONDS = 5.0  # in which a replica returns its metrics
-PROMPT_FIELDS = ("tools", "instructions", "messages", "input", "prompt")
+PROMPT_FIELDS = ("lora", "tools", "instructions", "messages", "input", "prompt")
 
 log = logging.getLogger("intaglio.serve")
 
@@ -56,7 +56,8 @@ class FrontDoor:
         """`handles`: the deployments of the models, in order."""
         configure("text")
         keys = () if settings.api_key_file is None else read_keys(Path(settings.api_key_file))
-        self._api = FrontDoorApi(dict(zip(settings.models, handles, strict=True)), settings.options(keys))
+        named = dict(zip(settings.models, handles, strict=True))
+        self._api = FrontDoorApi(named, settings.adapted, settings.options(keys))
 
     def __serve_build_asgi_app__(self) -> ASGIApp:  # Ray's name
         """The application that Ray serves."""
@@ -79,16 +80,20 @@ class FrontDoor:
 class FrontDoorApi(Api):
     """The endpoints: each request is authenticated, limited, read and checked here, then sent to a replica."""
 
-    def __init__(self, handles: Mapping[str, Any], options: ServerOptions):
-        """`handles`: name of a model -> its deployment."""
+    def __init__(self, handles: Mapping[str, Any], adapted: Mapping[str, str], options: ServerOptions):
+        """`handles`: name of a model -> its deployment; `adapted`: of a model with an adapter -> that of the model."""
         super().__init__(Models({}), options)
         self.arrivals = Arrivals((options.rows + options.max_waiting) * len(handles))
         self._handles = handles
+        self._adapted = adapted
         self._cards: dict[str, ModelCard] = {}
 
     async def list_models(self, request: Request) -> Response:
         """All models."""
-        return json_response(ModelList(list(await asyncio.gather(*map(self._card, self._handles)))))
+        cards = await asyncio.gather(*map(self._card, self._handles))
+        # Their replicas have been asked: Ray takes two calls of one request to a deployment for the same one.
+        adapted = [await self._card(name) for name in self._adapted]
+        return json_response(ModelList([*cards, *adapted]))
 
     async def show_model(self, request: Request) -> Response:
         """One model."""
@@ -112,7 +117,9 @@ class FrontDoorApi(Api):
         self, request: Request, fields: Fields, formatter: Callable[[Fields, DecoderModel, int], Formatter]
     ) -> Response:
         """See `Api`."""
-        prompt = msgspec.json.encode([getattr(fields, name, None) for name in PROMPT_FIELDS])
+        # Keys and values depend on the adapter: a prompt has no prefix in common with those of others.
+        adapted = fields.model if fields.model in self._adapted else None
+        prompt = msgspec.json.encode([adapted, *(getattr(fields, name, None) for name in PROMPT_FIELDS)])
         return self._forwarded(request, fields.model, prompt)
 
     async def encode(
@@ -141,21 +148,23 @@ class FrontDoorApi(Api):
         return next(iter(self._handles))
 
     def _handle(self, model: str) -> Any:
-        if model not in self._handles:
-            raise unknown_model(model, list(self._handles))
-        return self._handles[model]
+        found = self._handles.get(self._adapted.get(model, model))
+        if found is None:
+            raise unknown_model(model, [*self._handles, *self._adapted])
+        return found
 
     async def _card(self, model: str) -> ModelCard:
-        """Ask one replica, once: they differ only in when they opened the model."""
+        """Ask one replica, once: they differ only in when they opened the model. Adapters differ only in the name."""
         handle = self._handle(model)
-        if model not in self._cards:
+        asked = self._adapted.get(model, model)
+        if asked not in self._cards:
             try:
                 async with asyncio.timeout(self.options.request_timeout):
                     found = await handle.card.remote()
             except Exception as error:
                 raise response_error(error) from error
-            self._cards.setdefault(model, found)
-        return self._cards[model]
+            self._cards.setdefault(asked, found)
+        return msgspec.structs.replace(self._cards[asked], id=model)
 
 
 class Answer(Response):

@@ -58,6 +58,7 @@ class Replica:
             strategy=model.strategy,
             cache_bits=model.cache_bits,
             draft=draft,
+            adapter=tuple(f"{each}={adapter.check()}" for each, adapter in model.adapters.items()),
             prompt_name=model.prompt_name,
             target=settings.target,
             threads=settings.threads,

@@ -11,8 +11,10 @@ from typing import Any
 
 import pytest
 import yaml
+from lora_adapters import save_adapter
 
 from intaglio.deploy import deploy_ray
+from intaglio.deploy.ray.settings import adapter_hashes
 from intaglio.errors import UsageError
 from intaglio.files.hashes import sha256
 
@@ -91,6 +93,7 @@ def test_file_has_all_that_the_options_say(
         ({"tls_cert": "cert.pem"}, "--tls-cert and --tls-key belong together"),
         ({"strategy": "greedy"}, "--strategy needs exactly one decoder, got 0"),
         ({"draft": "BUNDLE"}, "--draft needs exactly one decoder, got 0"),
+        ({"adapter": ["sql=BUNDLE"]}, "--adapter needs exactly one decoder, got 0"),
         ({"prompt_name": "other"}, "other"),
         ({"cache_bits": 8}, "--cache-bits is for decoders, and none is given"),
         ({"target": "fpga"}, "target 'fpga'"),
@@ -101,6 +104,22 @@ def test_wrong_options_write_nothing(tiny_bundle: Path, tmp_path: Path, options:
     with pytest.raises(UsageError, match=words):
         deploy_ray([tiny_bundle], tmp_path / "app.yaml", **given)
     assert list(tmp_path.iterdir()) == []
+
+
+@needs_ray
+def test_adapters_of_the_decoder_are_written_with_their_hashes(
+    intaglio: Run, make_decoder: Callable[..., tuple[Path, Path]], tiny_bundle: Path, tmp_path: Path
+) -> None:
+    checkpoint, bundle = make_decoder("llama", max_position_embeddings=128)
+    adapter, output = save_adapter(checkpoint, tmp_path / "sql-lora"), tmp_path / "app.yaml"
+    deploy = ("deploy", "ray", f"chat={bundle}", tiny_bundle, "-o", output, "--mounted-at", "/models", "--adapter")
+    assert intaglio(*deploy, f"sql={adapter}")[0] == 0
+    models = yaml.safe_load(output.read_text())["applications"][0]["args"]["models"]
+    assert models["chat"]["adapters"] == {"sql": {"path": "/models/sql-lora", "sha256": adapter_hashes(adapter)}}
+    assert "adapters" not in models["tiny"]
+    for given, words in ((f"a:b={adapter}", "without a colon"), (tmp_path / "none", "no such folder")):
+        code, _, err = intaglio(*deploy, given, "--force")
+        assert code == 2 and words in err and len(err.splitlines()) == 1
 
 
 @needs_ray

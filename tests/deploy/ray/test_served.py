@@ -15,6 +15,7 @@ from typing import Any, NamedTuple
 import numpy as np
 import pytest
 import yaml
+from lora_adapters import save_adapter
 from prometheus_client.openmetrics.parser import text_string_to_metric_families as open_metrics
 from ray_server import RayServer, ray_server
 
@@ -44,16 +45,24 @@ CLOSE = 1e-5  # of the numbers of an embedding of length 1, which padding sums i
 
 
 @pytest.fixture(scope="module")
+def adapter(language_models: Path, tmp_path_factory: pytest.TempPathFactory) -> str:
+    """A random adapter of the decoder."""
+    options: dict[str, Any] = {"target_modules": ["c_attn"], "fan_in_fan_out": True}
+    folder = tmp_path_factory.mktemp("adapter") / "sql"
+    return f"sql={save_adapter(language_models / 'large', folder, 'GPT2LMHeadModel', **options)}"
+
+
+@pytest.fixture(scope="module")
 def server(
-    chat_models: tuple[Path, Path], minilm_bundle: Path, tmp_path_factory: pytest.TempPathFactory
+    chat_models: tuple[Path, Path], adapter: str, minilm_bundle: Path, tmp_path_factory: pytest.TempPathFactory
 ) -> Iterator[RayServer]:
-    """Two replicas of a decoder with its draft model, and two of an encoder."""
+    """Two replicas of a decoder with its draft model and an adapter, and two of an encoder."""
     folder = tmp_path_factory.mktemp("ray")
     draft, target = chat_models
     (folder / "keys.txt").write_text(KEY)
     deploy_ray(
         [f"chat={target}", f"minilm={minilm_bundle}"], folder / "app.yaml", min_replicas=2, draft=draft,
-        strategy="speculative", port=PORT, api_key_file=folder / "keys.txt",
+        adapter=[adapter], strategy="speculative", port=PORT, api_key_file=folder / "keys.txt",
         options=ServerOptions(max_body_bytes=100_000, grace=60),
     )  # fmt: skip
     with ray_server(folder / "app.yaml", PORT, key=KEY) as running:
@@ -75,6 +84,17 @@ def test_texts_equal_those_of_generate(server: RayServer, chat_models: tuple[Pat
     with ThreadPoolExecutor(len(PROMPTS)) as threads:
         found = list(threads.map(lambda prompt: completion(server, prompt, 30, stream), PROMPTS))
     assert found == [result.text for result in generate(chat_models[1], PROMPTS, max_new_tokens=30)]
+
+
+def test_adapter_is_a_model_with_its_own_texts(server: RayServer, chat_models: tuple[Path, Path], adapter: str) -> None:
+    """It is chosen by its name or by llama.cpp's field."""
+    expected = [result.text for result in generate(chat_models[1], PROMPTS, max_new_tokens=20, adapter=[adapter])]
+    assert expected != [result.text for result in generate(chat_models[1], PROMPTS, max_new_tokens=20)]
+    body = {"max_tokens": 20, "temperature": 0}
+    for chosen in ({"model": "chat:sql"}, {"model": "chat", "lora": [{"id": 0, "scale": 1}]}):
+        replies = [server.ask("/v1/completions", {"prompt": prompt, **body, **chosen}) for prompt in PROMPTS]
+        assert [found["choices"][0]["text"] for _, found in replies] == expected
+        assert {found["model"] for _, found in replies} == {chosen["model"]}
 
 
 def test_conversations_equal_those_of_generate(server: RayServer, chat_models: tuple[Path, Path]) -> None:
@@ -100,7 +120,9 @@ def test_embeddings_equal_those_of_run(server: RayServer, minilm_bundle: Path) -
 
 def test_all_deployments_are_listed_as_models(server: RayServer) -> None:
     _, found = server.ask("/v1/models")
-    assert [(each["id"], each["max_model_len"]) for each in found["data"]] == [("chat", 256), ("minilm", 256)]
+    assert [(each["id"], each["max_model_len"]) for each in found["data"]] == [
+        ("chat", 256), ("minilm", 256), ("chat:sql", 256),
+    ]  # fmt: skip
     assert server.ask("/v1/models/chat") == (200, found["data"][0])
 
 
@@ -111,7 +133,7 @@ BODY = {"model": "chat", "prompt": "The", "max_tokens": 1}
     ("path", "body", "headers", "status", "words"),
     [
         ("/v1/completions", BODY, {"Authorization": "Bearer other"}, 401, "no valid API key"),
-        ("/v1/completions", BODY | {"model": "other"}, {}, 404, "This server has: chat, minilm."),
+        ("/v1/completions", BODY | {"model": "other"}, {}, 404, "This server has: chat, minilm, chat:sql."),
         ("/v1/completions", BODY | {"tokens": 1}, {}, 400, "'tokens' is not supported"),
         ("/v1/completions", BODY | {"prompt": "a " * 400}, {}, 400, "tokens"),
         ("/v1/completions", BODY | {"prompt": "a" * 100_000}, {}, 413, "more than 100000 bytes"),
@@ -119,7 +141,7 @@ BODY = {"model": "chat", "prompt": "The", "max_tokens": 1}
         ("/v1/completions", BODY, {"Content-Type": "text/plain"}, 415, "expected application/json"),
         ("/v1/embeddings", {"model": "chat", "input": "a"}, {}, 400, "it computes no embeddings"),
         ("/v1/audio/transcriptions", BODY, {}, 404, "no model of this server transcribes"),
-        ("/v1/models/other", None, {}, 404, "This server has: chat, minilm."),
+        ("/v1/models/other", None, {}, 404, "This server has: chat, minilm, chat:sql."),
         ("/v1/other", BODY, {}, 404, "does not exist"),
     ],
 )

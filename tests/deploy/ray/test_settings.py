@@ -8,8 +8,8 @@ from typing import Any
 
 import pytest
 
-from intaglio.deploy.ray.settings import RayBundle, read_settings
-from intaglio.errors import BundleError, UsageError
+from intaglio.deploy.ray.settings import RayAdapter, RayBundle, adapter_hashes, read_settings
+from intaglio.errors import BundleError, SourceError, UsageError
 from intaglio.files.hashes import sha256
 
 
@@ -21,6 +21,24 @@ def test_another_bundle_at_the_path_is_refused(tiny_bundle: Path, tiny_decoder: 
     shutil.copytree(tiny_decoder, tmp_path / "model")
     with pytest.raises(BundleError, match="expected"):
         deployed.open()
+
+
+def test_another_adapter_at_the_path_is_refused(tmp_path: Path) -> None:
+    for name in ("adapter_config.json", "adapter_model.safetensors"):
+        (tmp_path / name).write_bytes(b"{}")
+    deployed = RayAdapter(str(tmp_path), adapter_hashes(tmp_path))
+    assert deployed.check() == str(tmp_path)
+    (tmp_path / "adapter_config.json").write_bytes(b'{"lora_alpha": 2}')
+    with pytest.raises(SourceError, match="Use the adapter that was deployed"):
+        deployed.check()
+
+
+def test_adapters_are_models_of_their_decoder() -> None:
+    adapter = {"path": "/adapters/sql", "sha256": {"adapter_config.json": "0"}}
+    settings = read_settings(
+        {"models": {"chat": MODELS["chat"] | {"adapters": {"sql": adapter}}, "other": MODELS["chat"]}}
+    )
+    assert settings.adapted == {"chat:sql": "chat"}
 
 
 MODELS = {"chat": {"bundle": {"path": "/models/chat", "sha256": "0"}}}
