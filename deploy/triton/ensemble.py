@@ -184,11 +184,14 @@ def _library(bundle: Bundle, options: TritonOptions) -> Path:
 
 
 def _scores(name: str, bundle: Bundle, options: TritonOptions, output: TensorSpec) -> TritonModel:
+    zeros = np.zeros(len(bundle.manifest.labels), output.dtype)
+    request, files = warm_up("logits", {"logits": (described(output.dtype, zeros.shape), zeros.tobytes())})
     config = {
         **batched(options, None),
         "input": tensor("logits", output.dtype, [len(bundle.manifest.labels)]),
         "output": outputs(bundle, "float32"),
         **instances(options, Word("KIND_CPU")),
         **settings(ScoresSettings(bundle.manifest.activation)),
+        "model_warmup": request,
     }
-    return TritonModel(name, "python", config, python_code("scores"), labels_file(bundle))
+    return TritonModel(name, "python", config, python_code("scores"), {**files, **labels_file(bundle)})

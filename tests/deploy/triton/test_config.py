@@ -126,6 +126,7 @@ def test_triton_message_accepts_what_is_written(
     assert {each.get("platform", each.get("backend")) for each in found} == {
         "python", "onnxruntime", "tensorrt_plan", "ensemble",
     }  # fmt: skip
+    assert all("model_warmup" in each for each in found if each.get("platform") != "ensemble")
     assert by_name["chat"]["model_transaction_policy"] == {"decoupled": True}
     assert by_name["texts"]["dynamic_batching"] == {"max_queue_delay_microseconds": "2000"}
     assert by_name["plans_graph"]["cc_model_filenames"] == {"7.5": "tensorrt-t4.engine", "8.0": "tensorrt-a100.engine"}

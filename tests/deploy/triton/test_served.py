@@ -7,6 +7,7 @@ import re
 import shutil
 import subprocess
 import urllib.request
+from collections import Counter
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -59,7 +60,8 @@ def server(
     shutil.move(folder / "narrow" / "narrow", repository)
     for number, (encoder, decoder) in enumerate([(tiny_bundle, small), (tiny_int8_bundle, large)], 1):
         models = [f"texts={encoder}", f"story={decoder}"]
-        deploy_triton(models, folder / "versions", threads=1, rows=1, model_version=number, version_policy="latest:2")
+        options: dict[str, Any] = {"threads": 1, "rows": 1, "instances": 2}
+        deploy_triton(models, folder / "versions", model_version=number, version_policy="latest:2", **options)
     for name in ("texts", "story"):
         shutil.move(folder / "versions" / name, repository)
     config = greedy / "plain" / "config.pbtxt"
@@ -208,6 +210,16 @@ def test_each_version_answers_with_its_own_model(
         found = ask(server, f"texts{place}", text)["embedding"]
         np.testing.assert_allclose(found, embeddings[version], atol=CLOSE)
         assert json.loads(post(server, f"story{place}/generate", prompt))["text_output"] == texts[version]
+
+
+def test_instances_of_an_encoder_answer_alike(server: TritonServer, tiny_int8_bundle: Path) -> None:
+    """Of each of the two versions; a decoder has one instance."""
+    texts = [f"Text {number}." for number in range(16)]
+    found = client("triton_texts.py", "grpc", server.grpc, "texts", "embedding", *texts)
+    expected = [result.embedding for result in run(tiny_int8_bundle, texts)]
+    np.testing.assert_allclose(found, np.array(expected), atol=CLOSE)
+    started = Counter(re.findall(r"InstanceInitialize: ((?:texts|story)\S+)", server.log.read_text()))
+    assert started == {"texts_0_0": 2, "texts_0_1": 2, "story_0_0": 2}
 
 
 def test_conversation_goes_through_the_chat_template(server: TritonServer, tiny_decoder: Path) -> None:
