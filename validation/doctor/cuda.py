@@ -12,7 +12,7 @@ from intaglio.validation.doctor.packages import Metadata, metadata, requirements
 
 # What runs on the GPU. NVRTC only compiles, and the PTX of the kernels states the oldest version that its GPU allows.
 RUNNING = ("onnxruntime-gpu", "tensorrt", "tensorrt-rtx")
-RELEASE = "nvidia-cuda-runtime"  # its version is that of CUDA; the names of others end with it, as in tensorrt-cu13
+RELEASE = "nvidia-cuda-runtime"  # its version is CUDA's; the names of others end with CUDA's, as in tensorrt-cu13
 
 
 def driver_problems(gpus: Gpus) -> list[str]:
