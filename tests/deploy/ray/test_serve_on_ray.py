@@ -40,9 +40,7 @@ def test_missing_ray_names_the_extra(intaglio: Run, tiny_bundle: Path) -> None:
 
 
 @needs_ray
-@pytest.mark.parametrize(
-    "given", [("--agent", "helper.yaml"), ("--trace", "t.json"), ("--window", 3), ("--beam", 2)]
-)
+@pytest.mark.parametrize("given", [("--agent", "helper.yaml"), ("--trace", "t.json"), ("--window", 3), ("--beam", 2)])
 def test_options_that_ray_does_not_have_are_refused(intaglio: Run, tiny_bundle: Path, given: tuple[Any, ...]) -> None:
     code, _, err = intaglio("serve", tiny_bundle, "--ray", *given)
     assert code == 2 and f"{given[0]}: not with --ray" in err and err.count("\n") == 1
