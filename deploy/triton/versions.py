@@ -108,7 +108,8 @@ def _checked_config(folder: Path, model: TritonModel, policy: str | None) -> str
     field = text_format({"version_policy": policy_message(policy)})
     changed = "".join((POLICY_FIELD.sub("", text).rstrip("\n"), "\n", field))
     if read_text_format(changed) != old | read_text_format(field):
-        raise UsageError(f"{path}: version_policy cannot be replaced there. Write it by hand: {one_line(field)}")
+        written = " ".join(field.split())
+        raise UsageError(f"{path}: version_policy cannot be replaced there. Write it by hand: {written}")
     return changed
 
 
