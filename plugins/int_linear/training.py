@@ -36,7 +36,8 @@ def straight_through(arithmetic: TrainingArithmetic, inputs: Inputs, attributes:
         return [arithmetic.result(gated)]
     if residual is not None:
         stream, units = arithmetic.dual(residual), times(arithmetic.dual(y), arithmetic.dual(multiple))
-        total = Dual(stream.real.double() + units.real, stream.integers + units.integers)
+        wrapped = (stream.integers + units.integers + (1 << 31)) % (1 << 32) - (1 << 31)  # as the operator does
+        total = Dual(stream.real.double() + units.real, wrapped)
         return [arithmetic.result(total)]
     return [y]
 

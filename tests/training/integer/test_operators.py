@@ -39,6 +39,13 @@ def test_integers_equal_the_reference(operator: str, data: st.DataObject) -> Non
     check(data.draw(cases(operator)))
 
 
+def test_a_full_residual_stream_wraps_as_the_operator_does() -> None:
+    one, unit = np.array([[1]], np.int8), np.array([2**30], np.int32)
+    parts = (one, one, np.zeros(1, np.int32), unit, np.array([30], np.int32), *[None] * 5)
+    stream, multiple = np.array([[2**31 - 1]], np.int32), np.array([1], np.int32)
+    check(Case("IntLinear", (*parts, stream, multiple), {"bits": 16, "activation": ""}))
+
+
 @pytest.mark.parametrize("operator", INTEGER)
 def test_rows_of_4096_are_exact(operator: str) -> None:
     check(longest(operator))
