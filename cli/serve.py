@@ -92,13 +92,12 @@ def serve_command(bundles: tuple[str, ...], api_key_file: Path | None, on_ray: b
         load(library)
     from intaglio.serve.options import ServerOptions, read_keys
 
-    replicas = {name: given.pop(name) for name in ("min_replicas", "max_replicas")}
-    stated = click.get_current_context().get_parameter_source
     if on_ray:
-        _serve_on_ray(bundles, {**given, **replicas, "api_key_file": api_key_file})
+        _serve_on_ray(bundles, {**given, "api_key_file": api_key_file})
         return
-    for name in replicas:
-        if stated(name) is not ParameterSource.DEFAULT:
+    for name in ("min_replicas", "max_replicas"):
+        del given[name]
+        if click.get_current_context().get_parameter_source(name) is not ParameterSource.DEFAULT:
             raise UsageError(f"--{name.replace('_', '-')}: this server is one process. Add --ray.")
     from intaglio.serve.server import serve
 

@@ -195,15 +195,20 @@ def _check_generation(opened: Mapping[str, Bundle], draft: Bundle | None, strate
     """Raise `UsageError` for a strategy or a draft model that does not fit."""
     if draft is None and strategy is None:
         return
-    decoders = [bundle for bundle in opened.values() if bundle.manifest.decoder is not None]
-    option = "--strategy" if draft is None else "--draft"
-    if len(decoders) != 1:
-        raise UsageError(f"{option} needs exactly one decoder, got {len(decoders)}. Deploy it alone.")
+    decoder = _only_decoder(opened, "--strategy" if draft is None else "--draft")
     drafting = None if draft is None else "--draft"
     chosen, _ = sampling_of(strategy, "auto" if drafting else "greedy", {}, {})
     method_of(chosen, {}, drafting)
     if draft is not None:
-        check_draft(draft, decoders[0])
+        check_draft(draft, decoder)
+
+
+def _only_decoder(opened: Mapping[str, Bundle], option: str) -> Bundle:
+    """The decoder that `option` is for. Raises `UsageError` unless there is exactly one."""
+    decoders = [bundle for bundle in opened.values() if bundle.manifest.decoder is not None]
+    if len(decoders) != 1:
+        raise UsageError(f"{option} needs exactly one decoder, got {len(decoders)}. Deploy it alone.")
+    return decoders[0]
 
 
 def _adapters(
@@ -212,11 +217,8 @@ def _adapters(
     """The adapters by name. Raises `UsageError` unless there is exactly one decoder, and as reading them does."""
     if not given:
         return {}
-    decoders = [bundle for bundle in opened.values() if bundle.manifest.decoder is not None]
-    if len(decoders) != 1:
-        raise UsageError(f"--adapter needs exactly one decoder, got {len(decoders)}. Deploy it alone.")
-    folders = named(given, "adapter")
-    Adapters.read(folders, decoders[0].manifest.source)
+    decoder, folders = _only_decoder(opened, "--adapter"), named(given, "adapter")
+    Adapters.read(folders, decoder.manifest.source)
     return {name: RayAdapter(str(_placed(path, mounted_at)), adapter_hashes(path)) for name, path in folders.items()}
 
 

@@ -113,7 +113,7 @@ class Gptq(GroupPass, ObservingPass):
 
 @dataclass(frozen=True)
 class _Rounded:
-    """A layer, and its weight on a grid. `squares`: see `rounded_rows`."""
+    """A layer, and its weight on a grid. `squares`: of the weight, see there."""
 
     layer: LinearLayer
     grid: Grid
@@ -123,6 +123,6 @@ class _Rounded:
 
 def _blocks(layer: LinearLayer, grid: Grid, solver: Any) -> Iterator[tuple[Any, Floats, Grid]]:
     """Yield the tasks for a layer, each for a block of its rows."""
-    matrix = layer.matrix()
+    matrix = layer.matrix()  # read again, as the weights of a level, such as all experts, may not fit into memory
     for rows in row_blocks(matrix):
         yield solver, matrix[rows], grid.of(rows)

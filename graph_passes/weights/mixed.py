@@ -105,9 +105,8 @@ class Mixed(TablePass, SparsePass):
 
         order: list[LinearLayer] = []  # that of the tasks
         measured: dict[LinearLayer, list[Choice]] = {}
-        for place, choices in enumerate(
-            track(inputs.executor.map(measure, tasks()), description, total=len(unmeasured))
-        ):
+        results = inputs.executor.map(measure, tasks())
+        for place, choices in enumerate(track(results, description, total=len(unmeasured))):
             layer = order[place]
             measured[layer] = choices
             sizes, errors = [choice.nbytes for choice in choices], [choice.error for choice in choices]

@@ -4,13 +4,15 @@ from __future__ import annotations
 
 import weakref
 from contextlib import ExitStack
+from functools import cached_property
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 import onnx_ir as ir
 
-from intaglio.bundle.model_file import ALIGNMENT
+from intaglio.bundle.model_file import append
 from intaglio.errors import storage_errors
 from intaglio.processes.temporary import scratch_directory
 
@@ -28,22 +30,20 @@ class WeightFile:
         """Return `array` as a tensor, from `LEAST` bytes on in the file. Raises `StorageError`."""
         if array.nbytes < LEAST:
             return ir.tensor(array, name=name)
-        if not hasattr(self, "_folder"):
-            self._folder = self._open.enter_context(scratch_directory("weights"))
-        path = self._folder / "weights"
-        with storage_errors(path), path.open("ab") as file:
-            file.write(bytes(-file.tell() % ALIGNMENT))
-            offset = file.tell()
-            np.ascontiguousarray(array).tofile(file)
-        return _FileTensor(self, path.name, offset, array, name)
+        with storage_errors(self.path), self.path.open("ab") as file:
+            offset = append(file, ir.tensor(np.ascontiguousarray(array)))
+        return _FileTensor(self, offset, array, name)
+
+    @cached_property
+    def path(self) -> Path:
+        """The file, in a folder that is made by the first use."""
+        return self._open.enter_context(scratch_directory("weights")) / "weights"
 
 
 class _FileTensor(ir.ExternalTensor):
     """A tensor in a `WeightFile`, which exists as long as this."""
 
-    def __init__(self, file: WeightFile, location: str, offset: int, array: npt.NDArray[Any], name: str):
-        dtype = ir.DataType.from_numpy(array.dtype)
-        super().__init__(
-            location, offset, array.nbytes, dtype, shape=ir.Shape(array.shape), name=name, base_dir=file._folder
-        )
+    def __init__(self, file: WeightFile, offset: int, array: npt.NDArray[Any], name: str):
+        dtype, shape = ir.DataType.from_numpy(array.dtype), ir.Shape(array.shape)
+        super().__init__(file.path.name, offset, array.nbytes, dtype, shape=shape, name=name, base_dir=file.path.parent)
         self._file = file

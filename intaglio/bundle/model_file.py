@@ -190,7 +190,7 @@ def share(models: Sequence[ir.Model], path: Path) -> None:
         for name in common:
             tensor = first[name].const_value
             assert tensor is not None
-            offset = _append(file, tensor)
+            offset = append(file, tensor)
             shape = ir.Shape([int(str(length)) for length in tensor.shape])
             for initializers in (first, *others):
                 initializers[name].const_value = ir.ExternalTensor(
@@ -230,14 +230,14 @@ def _write_external(file: BinaryIO, location: str, message: onnx.TensorProto, te
     """Append one weight, aligned, and record its location in its message."""
     import onnx
 
-    offset = _append(file, tensor)
+    offset = append(file, tensor)
     message.data_location = onnx.TensorProto.EXTERNAL
     for key, value in (("location", location), ("offset", offset), ("length", file.tell() - offset)):
         message.external_data.add(key=key, value=str(value))
 
 
-def _append(file: BinaryIO, tensor: ir.TensorProtocol) -> int:
-    """Append a tensor's data to `file`, aligned; return its offset."""
+def append(file: BinaryIO, tensor: ir.TensorProtocol) -> int:
+    """Append a tensor's data to `file`, aligned as in the data of a model; return its offset."""
     file.write(bytes(-file.tell() % ALIGNMENT))
     offset = file.tell()
     _write_data(file, tensor)

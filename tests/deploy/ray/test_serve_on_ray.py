@@ -6,7 +6,6 @@ import importlib.util
 import json
 import os
 import signal
-import socket
 import subprocess
 import sys
 import time
@@ -17,6 +16,7 @@ from typing import Any
 
 import psutil
 import pytest
+from triton_server import free_ports
 
 from intaglio.runtime.generation.generate import generate
 
@@ -49,9 +49,7 @@ def test_options_that_ray_does_not_have_are_refused(intaglio: Run, tiny_bundle: 
 @needs_ray
 @pytest.mark.proof
 def test_answers_until_it_is_asked_to_end(chat_models: tuple[Path, Path], tmp_path: Path) -> None:
-    with socket.socket() as free:
-        free.bind(("127.0.0.1", 0))
-        port = free.getsockname()[1]
+    (port,) = free_ports(1)
     command = [sys.executable, "-c", "from intaglio.cli import main; main()", "serve", f"chat={chat_models[1]}",
                "--ray", "--port", str(port)]  # fmt: skip
     variables = {**os.environ, "PYTHONPATH": os.pathsep.join(sys.path), "RAY_USAGE_STATS_ENABLED": "0"}
