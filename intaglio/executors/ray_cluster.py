@@ -45,7 +45,7 @@ class RayCluster(Executor):
                 ray.shutdown()
                 raise UsageError(
                     f"{OPTION} {self.name}: cannot connect: {one_line(error, 200)}. "
-                    "Check RAY_ADDRESS and that `ray status` answers."
+                    "Check RAY_ADDRESS, that `ray status` answers, and RAY_AUTH_MODE=token if the cluster has a token."
                 ) from error
             finally:
                 for number, handler in handlers.items():  # Ray sets its own
