@@ -8,6 +8,7 @@
 # make families     every type of models that is known to be traced (minutes)
 # make sanitize     the CPU library's tests with AddressSanitizer and UBSan
 # make aarch64-test   the CPU library for AArch64 passes its tests under qemu-aarch64, with and without dot products; its environment is made here (0.4 GB)
+# make aarch64-wheel-test   the wheel for AArch64 generates text there with its kernels; the environment is the same
 # make benchmarks   every benchmark, each printing a ratio against a peer
 # make kernels      the CPU kernels, compiled again where a source changed (the environment's installation has them too)
 # make docs         the documentation site, into build/site
@@ -37,7 +38,7 @@ export PIP_DISABLE_PIP_VERSION_CHECK := 1
 unexport PYTHONDONTWRITEBYTECODE
 PIP := PYTHONWARNINGS=ignore $(BIN)/pip install --quiet --no-compile --constraint constraints.txt
 
-.PHONY: quickstart test test-changed lint types collected tests proofs families sanitize benchmarks kernels docs notebooks docs-test language-models sdist wheel wheel-test wheel-check install-test man sbom triton-test ray-test storage-test aarch64-test sdist-test clean
+.PHONY: quickstart test test-changed lint types collected tests proofs families sanitize benchmarks kernels docs notebooks docs-test language-models sdist wheel wheel-test wheel-check install-test man sbom triton-test ray-test storage-test aarch64-test aarch64-wheel-test sdist-test clean
 
 quickstart: $(VENV)/run
 	PATH="$(CURDIR)/$(BIN):$$PATH" bash examples/quickstart.sh build/quickstart
@@ -210,6 +211,10 @@ aarch64-test: $(AARCH64)/made $(TOOLS)/installed
 	    CXX="env -u PYTHONHOME -u PYTHONPATH $(CXX_WHEEL)" INTAGLIO_EMULATOR=qemu-aarch64 QEMU_CPU=$$cpu \
 	        $(AARCH64)/python -m pytest --kernels $(AARCH64)/_kernels.so $(AARCH64_TESTS) || exit 1; \
 	done
+
+aarch64-wheel-test: $(AARCH64)/made $(VENV)/dev
+	$(MAKE) wheel ARCH=aarch64
+	$(BIN)/python tests/support/source/wheel_check.py dist/*_aarch64.whl --emulated $(AARCH64)/python
 
 $(AARCH64)/made: tests/support/source/aarch64_environment.sh constraints.txt $(TOOLS)/installed
 	rm -rf $(AARCH64)

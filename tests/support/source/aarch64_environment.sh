@@ -6,7 +6,7 @@
 #
 #     FOLDER/root      Python of this system's Debian release, and the libraries that it needs, out of its packages
 #     FOLDER/site      what the tests import, out of wheels
-#     FOLDER/python    starts that Python, with FOLDER/links before the wheels
+#     FOLDER/python    starts that Python, with FOLDER/links, or the folder INTAGLIO_INSTALLED, before the wheels
 set -euo pipefail
 mkdir -p "$1"
 folder=$(realpath "$1") pip=$2
@@ -47,7 +47,7 @@ $pip install --quiet --no-compile --constraint constraints.txt --target "$folder
 # Python takes the name by which it is called for its own, so processes that it starts as sys.executable are emulated, too.
 cat >"$folder/python" <<END
 #!/bin/bash
-export QEMU_LD_PREFIX=$folder/root PYTHONHOME=$folder/root/usr PYTHONPATH=$folder/links:$folder/site
+export QEMU_LD_PREFIX=$folder/root PYTHONHOME=$folder/root/usr PYTHONPATH=\${INTAGLIO_INSTALLED:-$folder/links}:$folder/site
 exec qemu-aarch64 -0 "\$0" "\$PYTHONHOME/bin/python3" "\$@"
 END
 chmod +x "$folder/python"
