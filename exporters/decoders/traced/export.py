@@ -84,6 +84,7 @@ def export_traced_decoder(
             raise check_needed(f"the graph of a {family.architecture} is traced", by_layer=True)
         fix_frequencies(model, context)
         vocabulary = int(model.get_output_embeddings().weight.shape[0])
+        write_decoder_tokenizer(checkpoint, draft.path, vocabulary)  # before minutes of tracing: it may be refused
         images = beside(checkpoint, config) if beside is not None else None
         with tracing_errors(checkpoint, family.architecture):
             if images is not None:
@@ -98,7 +99,6 @@ def export_traced_decoder(
     drafts, exits = checkpoint.drafts(decoder.layers), checkpoint.early_exit(decoder.layers)
     decoder = with_trained(decoder, drafts, exits)
     decoder = structs.replace(decoder, image_width=images.width if images else 0)
-    write_decoder_tokenizer(checkpoint, draft.path, decoder.vocab_size)
     if bounds is None:
         _write(graph, checkpoint, family, decoder, dtype, draft)
         return {}

@@ -116,7 +116,7 @@ def test_bfloat16_shards_become_float32(make_decoder: MakeDecoder, tmp_path: Pat
     import torch
     import transformers
 
-    checkpoint, _ = make_decoder("qwen2")
+    checkpoint, _ = make_decoder("llama")
     model = transformers.AutoModelForCausalLM.from_pretrained(checkpoint, dtype=torch.bfloat16)
     shutil.copytree(checkpoint, tmp_path / "shards", ignore=shutil.ignore_patterns("*.safetensors"))
     model.save_pretrained(tmp_path / "shards", max_shard_size="20KB")

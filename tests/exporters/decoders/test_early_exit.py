@@ -63,7 +63,7 @@ def test_exit_stores_no_weight_twice(make_decoder: MakeDecoder, tmp_path: Path, 
     assert list(ours.graph.initializers) == list(theirs.graph.initializers)
 
 
-@pytest.mark.parametrize(("family", "dtype"), few([("gpt2", "float32"), ("qwen2", "float16")], [("gpt2", "float32")]))
+@pytest.mark.parametrize(("family", "dtype"), few([("llama", "float32"), ("qwen2", "float16")], [("llama", "float32")]))
 def test_export_checks_the_exit(make_decoder: MakeDecoder, tmp_path: Path, family: str, dtype: str) -> None:
     folder = save_early_exit(make_decoder(family)[0], tmp_path / "exiting")
     result = export(str(folder), tmp_path / "bundle", dtype=dtype)

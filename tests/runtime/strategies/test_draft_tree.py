@@ -96,7 +96,7 @@ def test_four_bit_model_equals_its_plain_decoding(
 
 @pytest.mark.covering(1)
 @pytest.mark.parametrize("kind", KINDS)
-@pytest.mark.parametrize("family", few(["gpt2", "llama", "mistral", "qwen3"], ["gpt2"]))
+@pytest.mark.parametrize("family", few(["gpt2", "llama", "mistral", "qwen3"], ["llama"]))
 def test_every_family_equals_plain_decoding(
     family: str, kind: str, make_drafting: Callable[..., tuple[Path, Path]]
 ) -> None:
@@ -127,7 +127,7 @@ def test_kept_cache_rows_are_those_on_the_path(tiny_decoder: Path, seen: list[in
 
 
 def test_capacity_limits_the_text_not_the_tree(make_drafting: Callable[..., tuple[Path, Path]]) -> None:
-    plain, drafting = make_drafting("gpt2", "hidden-transfer")
+    plain, drafting = make_drafting("llama", "hidden-transfer")
     (expected,) = texts(plain, ["A" * 40], 100)
     (found,) = texts(drafting, ["A" * 40], 100, strategy="hidden-transfer", tree=12, min_draft_prob=1e-9)
     assert (found.tokens, found.stopped) == (expected.tokens, "capacity")
@@ -142,7 +142,7 @@ def test_capacity_limits_the_text_not_the_tree(make_drafting: Callable[..., tupl
 def test_sampled_texts_follow_the_models_distribution(
     kind: str, count: int, make_drafting: Callable[..., tuple[Path, Path]]
 ) -> None:
-    plain, drafting = make_drafting("gpt2", kind)
+    plain, drafting = make_drafting("llama", kind)
     options: dict[str, Any] = {"temperature": 40.0, "top_k": 3}
     with DecoderSession.open(plain) as session:
         prompt = read_backend(Bundle.open(plain)).encode("Hello").ids
@@ -199,7 +199,7 @@ def test_model_without_these_drafts_is_rejected(
     with pytest.raises(UsageError, match=f"has no drafts. Train it .intaglio train {kind}"):
         TextGenerator(tiny_decoder, strategy=kind)
     with pytest.raises(UsageError, match=f"drafts with {other}"):
-        TextGenerator(make_drafting("gpt2", other)[1], strategy=kind)
+        TextGenerator(make_drafting("llama", other)[1], strategy=kind)
 
 
 @pytest.mark.parametrize(
@@ -345,7 +345,7 @@ def test_trees_fit_into_a_fixed_cache(
     kind: str, capacity: int, make_drafting: Callable[..., tuple[Path, Path]]
 ) -> None:
     """Like TensorRT's: beside a nearly full row others continue, with trees that fit."""
-    plain, drafting = make_drafting("gpt2", kind)
+    plain, drafting = make_drafting("llama", kind)
     strategy = STRATEGIES[kind](tree=12, min_draft_prob=1e-9, draft_positions=2)
     prompts = [[1] * 30, [2] * 3, [3] * 12]
     with OnnxRuntimeEngine(Bundle.open(drafting)) as engine:
@@ -366,7 +366,7 @@ def test_trees_fit_into_a_fixed_cache(
 
 
 def test_too_many_draft_positions_raise_usage_error(make_drafting: Callable[..., tuple[Path, Path]]) -> None:
-    bundle = Bundle.open(make_drafting("gpt2", "medusa")[1])
+    bundle = Bundle.open(make_drafting("llama", "medusa")[1])
     with OnnxRuntimeEngine(bundle) as engine:
         fixed = FixedEngine(engine, 40, 7)
         fixed.axes["drafting"] = Axis(1, 2)

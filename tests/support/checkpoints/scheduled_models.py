@@ -67,7 +67,7 @@ def make_bundles(
         "medusa": lambda folder: save_drafts(checkpoint, folder, "medusa"),
         "hidden-transfer": lambda folder: save_drafts(checkpoint, folder, "hidden-transfer"),
         "calm": lambda folder: save_early_exit(calm, folder, "every"),
-        "exit": lambda folder: save_early_exit(exiting, folder, 1),
+        "exit": lambda folder: save_early_exit(exiting, folder, 2),
     }
 
     def exported(name: str, save: Callable[[Path], Path]) -> Path:
