@@ -81,6 +81,7 @@ def test_decoded_texts_equal_transformers(files: Path, oracle: Any) -> None:
         assert found.decode(ids).strip() == oracle.decode(ids, skip_special_tokens=True)
 
 
+@pytest.mark.proof  # the tests above compare all that it adds to a translator with tokenizer.json
 def test_translator_with_these_files_writes_as_transformers(files: Path, oracle: Any, tmp_path: Path) -> None:
     from transformers import MarianMTModel
 

@@ -16,7 +16,7 @@ from intaglio.runtime.sessions.step import decoder_of
 @pytest.fixture(scope="session")
 def long(make_decoder: Callable[..., tuple[Path, Path]]) -> Callable[..., Scheduler]:
     """A function that makes a scheduler of a model of 1024 positions, which also drafts for itself."""
-    bundle = Bundle.open(make_decoder("gpt2", n_positions=1024)[1])
+    bundle = Bundle.open(make_decoder("llama", max_position_embeddings=1024)[1])
     engine = OnnxRuntimeEngine(bundle, threads=1)
 
     def scheduler(rows: int = 4, **options: int) -> Scheduler:

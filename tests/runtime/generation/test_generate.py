@@ -211,7 +211,7 @@ def test_invalid_strategies_are_rejected_in_one_line(
 @pytest.fixture(scope="session")
 def short(make_decoder: Callable[..., tuple[Path, Path]]) -> Path:
     """A bundle of 48 positions."""
-    return make_decoder("gpt2", n_positions=48)[1]
+    return make_decoder("llama", max_position_embeddings=48)[1]
 
 
 def test_failed_open_closes_engines(bundle: Path, monkeypatch: pytest.MonkeyPatch) -> None:

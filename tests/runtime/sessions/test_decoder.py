@@ -45,7 +45,7 @@ def engine(mistral: Path) -> Iterator[OnnxRuntimeEngine]:
 @pytest.fixture(scope="module")
 def long_decoder(make_decoder: Callable[..., tuple[Path, Path]]) -> Path:
     """A bundle whose texts may be longer than the cache's first capacity."""
-    return make_decoder("gpt2", n_positions=320)[1]
+    return make_decoder("llama", max_position_embeddings=320)[1]
 
 
 def one_at_a_time(bundle: Path, text: list[int]) -> Any:

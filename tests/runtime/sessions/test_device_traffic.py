@@ -69,7 +69,7 @@ class Models:
 def models(make_decoder: Callable[..., tuple[Path, Path]], tmp_path_factory: pytest.TempPathFactory) -> Models:
     folder = tmp_path_factory.mktemp("traffic")
     checkpoint, large = make_decoder("llama", max_position_embeddings=1024)
-    _, small = make_decoder("mistral", max_position_embeddings=1024, sliding_window=64)
+    _, small = make_decoder("mistral", max_position_embeddings=1024)
     drafting = {}
     for kind in ("hidden-transfer", "medusa"):
         export(str(save_drafts(checkpoint, folder / kind, kind)), folder / f"{kind}-bundle", check=False)

@@ -153,16 +153,9 @@ def test_max_new_tokens_is_exact(method: str, count: int, pair_of: PairOf, promp
 
 
 @pytest.fixture(scope="module")
-def unequal_pairs(make_decoder: Any, export_altered: Any) -> dict[str, tuple[Path, Path]]:
-    """Two tiny decoders; the draft model, or the target model, has a limit of 48 tokens instead of 64."""
-
-    def shorten(weights: dict[str, Any]) -> None:
-        weights["transformer.wpe.weight"] = weights["transformer.wpe.weight"][:48].clone()
-
-    checkpoint, long = make_decoder("gpt2")
-    configured, _ = make_decoder("gpt2", n_positions=48)
-    (configured / "model.safetensors").write_bytes((checkpoint / "model.safetensors").read_bytes())
-    short = export_altered(configured, shorten)
+def unequal_pairs(make_decoder: Any) -> dict[str, tuple[Path, Path]]:
+    """Two equal decoders, except that the draft model, or the target model, has a limit of 48 tokens, not of 64."""
+    long, short = (make_decoder("llama", max_position_embeddings=limit)[1] for limit in (64, 48))
     return {"small": (short, long), "large": (long, short), "neither": (long, long)}
 
 

@@ -8,6 +8,7 @@ from string import ascii_lowercase, ascii_uppercase
 from typing import Any
 
 import pytest
+from tiny_decoders import VOCABULARY
 
 from intaglio.runtime.generation.generate import generate
 from intaglio.runtime.generation.scheduling.generated import Generated
@@ -84,7 +85,7 @@ def test_vocabularies_may_be_padded_to_different_sizes(
     def pad(weights: dict[str, Any]) -> None:
         weights["lm_head.weight"][257:] = 0  # beyond the tokenizer's tokens
 
-    sizes = {"small": 260, "large": 260} | {wider: 288}
+    sizes = {"small": VOCABULARY, "large": VOCABULARY} | {wider: 288}
     pair = {
         which: export_altered(make_decoder("llama", vocab_size=size, tie_word_embeddings=False)[0], pad)
         for which, size in sizes.items()
