@@ -1,12 +1,13 @@
 """What does a second worker add where a model is compressed by an executor, and are the bytes the same?
 
-    python -m benchmarks.cluster.workers [--recipe gptq ...] [--executor processes ...] [--layers N] [--rounds N]
-        [--json]
+    python -m benchmarks.cluster.workers [--recipe gptq ...] [--executor processes ...] [--layers N | --bundle DIR]
+        [--samples N] [--rounds N] [--json]
 
-A LLaMA of random weights with the shape of SmolLM2-135M is compressed with one worker and then with two, each of one
-thread: processes of this machine, and nodes of a Ray cluster that is started here (`build/ray/bin/python`, which
-`make ray-test` makes). The time includes all of `intaglio compress`, called from Python, and the start of the
-processes; the ratio is the median over the rounds. Two workers need two cores that are idle. The target is 1.7.
+A LLaMA of random weights with the shape of SmolLM2-135M, or a bundle that is given, such as SmolLM2 itself
+(`examples/chat_model.py`), is compressed with one worker and then with two, each of one thread: processes of this
+machine, and nodes of a Ray cluster that is started here (`build/ray/bin/python`, which `make ray-test` makes). The time
+includes all of `intaglio compress`, called from Python, and the start of the processes; the ratio is the median over
+the rounds. Two workers need two cores that are idle. The target is 1.7.
 """
 
 from __future__ import annotations
@@ -25,8 +26,9 @@ from pydoc_data.topics import topics
 import click
 import msgspec
 
-from benchmarks.shared.random_decoder import parameters, random_decoder
+from benchmarks.shared.random_decoder import random_decoder
 from benchmarks.shared.serving import verdict
+from intaglio.bundle.inspection import inspect
 from intaglio.compression import compress
 from intaglio.display.progress import step
 from intaglio.exporters import export
@@ -37,7 +39,7 @@ SHAPE = {
     "hidden_size": 576, "intermediate_size": 1536, "num_attention_heads": 9, "num_key_value_heads": 3,
     "vocab_size": 49_152, "tie_word_embeddings": True,
 }  # fmt: skip
-CHARACTERS = 320_000  # of the calibration text: 128 chunks of 512 tokens, as many as gptq takes
+CHARACTERS = 2500  # of the calibration text for each chunk of 512 tokens
 STORE = 1 << 30  # bytes of a node's object store
 
 
@@ -66,28 +68,38 @@ class Result(msgspec.Struct):
 @click.option(
     "--executor", "executors", type=click.Choice(["processes", "ray"]), multiple=True, help="Default: processes."
 )
-@click.option("--layers", default=30, show_default=True)
+@click.option("--layers", default=30, show_default=True, help="Of the random model.")
+@click.option("--bundle", type=click.Path(exists=True, file_okay=False, path_type=Path), help="Instead of that.")
+@click.option("--samples", default=128, show_default=True, help="Texts of 512 tokens: as many as gptq takes.")
 @click.option("--rounds", default=3, show_default=True)
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON object on one line.")
-def main(recipes: tuple[str, ...], executors: tuple[str, ...], layers: int, rounds: int, as_json: bool) -> None:
+def main(
+    recipes: tuple[str, ...], executors: tuple[str, ...], layers: int, bundle: Path | None, samples: int, rounds: int,
+    as_json: bool,
+) -> None:  # fmt: skip
     """Measure and print."""
     load_before = os.getloadavg()[0]
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
-        checkpoint = random_decoder(folder / "checkpoint", "llama", num_hidden_layers=layers, **SHAPE)
-        export(checkpoint, folder / "bundle", check=False)
-        (folder / "text.txt").write_text("\n".join(topics.values())[:CHARACTERS])
+        if bundle is None:
+            bundle = folder / "bundle"
+            checkpoint = random_decoder(folder / "checkpoint", "llama", num_hidden_layers=layers, **SHAPE)
+            export(checkpoint, bundle, check=False)
+        (folder / "text.txt").write_text("\n".join(topics.values())[: CHARACTERS * samples])
         rows = [
-            measured(folder, recipe, executor, rounds)
+            measured(bundle, folder, recipe, executor, rounds)
             for executor in executors or ["processes"]
             for recipe in recipes or ["gptq", "lut-sparse"]
         ]
-        result = Result(parameters(checkpoint), len(os.sched_getaffinity(0)), load_before, rows)
+        result = Result(inspect(bundle).parameters, len(os.sched_getaffinity(0)), load_before, rows)
     click.echo(msgspec.json.encode(result).decode() if as_json else table(result))
 
 
-def measured(folder: Path, recipe: str, executor: str, rounds: int) -> Row:
-    """Compress with one worker and with two, `rounds` times; raises `ClickException` unless all bytes are the same."""
+def measured(bundle: Path, folder: Path, recipe: str, executor: str, rounds: int) -> Row:
+    """Compress `bundle` with one worker and with two, `rounds` times, into `folder`.
+
+    Raises `ClickException` unless all bytes are the same.
+    """
     times: list[list[float]] = []
     written = set()
     for number in range(rounds):
@@ -95,7 +107,7 @@ def measured(folder: Path, recipe: str, executor: str, rounds: int) -> Row:
         for count in (1, 2):
             with step(f"{recipe}, {executor}, {count}, round {number + 1}"), workers(executor, count) as option:
                 start = time.perf_counter()
-                compress(folder / "bundle", folder / "out", recipe, calibration=folder / "text.txt", executor=option,
+                compress(bundle, folder / "out", recipe, calibration=folder / "text.txt", executor=option,
                          threads=count, force=True)  # fmt: skip
                 times[-1].append(time.perf_counter() - start)
             print(recipe, option, f"{times[-1][-1]:.1f} s", file=sys.stderr, flush=True)
