@@ -145,6 +145,7 @@ def test_damaged_recording_is_the_same_error(
     assert "sentence-5.flac" in messages[0]
 
 
+@pytest.mark.proof  # the pool's own tests kill workers, too
 def test_killed_worker_changes_no_bit(
     pool: ProcessPool, decoders: list[Path], text: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

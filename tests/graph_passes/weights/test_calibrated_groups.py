@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 import onnx_ir as ir
 import pytest
+from covering import few
 
 from intaglio.bundle.bundle import Bundle
 from intaglio.bundle.model_file import load, save
@@ -67,7 +68,7 @@ def test_gptq_beats_rounding_and_awq_is_never_worse(tiny_decoder: Path, text: Pa
     assert awq <= 1.001 * rtn
 
 
-@pytest.mark.parametrize("family", ["llama", "opt"])
+@pytest.mark.parametrize("family", few(["llama", "opt"], ["llama"]))
 def test_awq_with_8_bits_changes_little(
     family: str, make_decoder: Callable[..., tuple[Path, Path]], text: Path, tmp_path: Path
 ) -> None:

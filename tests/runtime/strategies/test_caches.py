@@ -24,7 +24,8 @@ METHODS: dict[str, dict[str, Any]] = {
     "hidden transfer": {"strategy": "hidden-transfer", "min_draft_prob": 0.01},
     "medusa": {"strategy": "medusa", "min_draft_prob": 0.01},
 }
-methods = pytest.mark.parametrize("method", METHODS)
+# Hidden transfer writes its trees as medusa does.
+methods = pytest.mark.parametrize("method", few(METHODS, [name for name in METHODS if name != "hidden transfer"]))
 Open = Callable[..., TextGenerator]
 
 
@@ -103,7 +104,7 @@ def peak(generator: TextGenerator, prompt: str) -> int:
 
 
 # With bild the two models have the caches of speculative; ngram has those of the target model alone, as medusa.
-@pytest.mark.parametrize("method", few(METHODS, ["speculative", "hidden transfer"]))
+@pytest.mark.parametrize("method", few(METHODS, ["speculative", "medusa"]))
 def test_step_allocations_are_independent_of_cache_size(
     method: str, opened: Open, prompts: list[str], monkeypatch: pytest.MonkeyPatch, traced: None
 ) -> None:

@@ -47,7 +47,7 @@ KINDS = {
 }
 
 # Traced by every run of the tests; what the others add, tests of passes and of single modules see, too.
-FIRST = ("gemma3_text", "cohere2", "gpt_oss", "deepseek_v3", "lfm2")
+FIRST = ("cohere2", "gpt_oss", "deepseek_v3", "lfm2")
 
 # Of these one layer has all that is tested, and is traced in the half of the time; `make families` traces two or more.
 ALIKE: dict[str, dict[str, Any]] = {
