@@ -63,10 +63,10 @@ collected: $(VENV)/dev kernels
 	mkdir -p build
 	$(BIN)/pytest --collect-only -qq >build/collected.txt || { cat build/collected.txt; exit 1; }
 
-# Many tests wait for a program or a time limit: two workers for each processor keep it busy.
+# Many tests wait for a program or a time limit: three workers keep two processors busy; a fourth made as much work as it did.
 # Reordered by their number of tests, the files with the longest ones would come last, to one process alone.
 tests: $(VENV)/dev kernels | $(filter collected,$(MAKECMDGOALS))
-	$(BIN)/pytest -n 4 --dist loadfile --no-loadscope-reorder
+	$(BIN)/pytest -n 3 --dist loadfile --no-loadscope-reorder
 
 test-changed: $(VENV)/dev kernels
 	files=$$($(BIN)/python tests/support/source/changed_tests.py $(BASE)) && [ -z "$$files" ] || $(BIN)/pytest -n 2 --dist loadfile $$files
