@@ -138,13 +138,13 @@ def test_untrusted_manifest_writes_only_into_its_folder(stored: Path) -> None:
 
 
 def test_threads_that_fetch_at_once_get_the_same_bundle(stored: Path) -> None:
-    found: list[dict[str, bytes]] = []
-    threads = [threading.Thread(target=lambda: found.append(contents(fetch(f"file://{stored}")))) for _ in range(4)]
+    found: list[Path] = []
+    threads = [threading.Thread(target=lambda: found.append(fetch(f"file://{stored}"))) for _ in range(4)]
     for thread in threads:
         thread.start()
     for thread in threads:
         thread.join()
-    assert found == [contents(stored)] * 4
+    assert [contents(each) for each in found] == [contents(stored)] * 4
 
 
 def test_processes_that_fetch_at_once_get_the_same_bundle(tmp_path: Path) -> None:
