@@ -44,6 +44,11 @@ class _Versioned(msgspec.Struct):
     format: Any = None
 
 
+# Made here, once: msgspec crashes where two threads decode to a type of which it has decoded nothing before.
+_VERSION = msgspec.json.Decoder(_Versioned)
+_MANIFEST = msgspec.json.Decoder(Manifest)
+
+
 def read_manifest(path: Path) -> Manifest:
     """The manifest of the bundle at `path`. Raises `BundleError` for one that is damaged, or of a newer version."""
     file = path / MANIFEST
@@ -57,7 +62,7 @@ def read_manifest(path: Path) -> Manifest:
 def decode_manifest(data: str | bytes, file: str | Path) -> Manifest:
     """The manifest in `data`, the content of `file`. Raises `BundleError` as `read_manifest` does."""
     try:
-        version = msgspec.json.decode(data, type=_Versioned).format
+        version = _VERSION.decode(data).format
         if not isinstance(version, int) or isinstance(version, bool) or version < 1:
             raise BundleError(f"{file}: damaged manifest (format {version!r}). Re-create the bundle.")
         if version > FORMAT:
@@ -65,7 +70,7 @@ def decode_manifest(data: str | bytes, file: str | Path) -> Manifest:
                 f"{file}: format {version}, this version of intaglio reads up to {FORMAT}. "
                 "Update with: pip install --upgrade intaglio"
             )
-        return msgspec.json.decode(data, type=Manifest)
+        return _MANIFEST.decode(data)
     except (msgspec.DecodeError, RecursionError) as error:
         raise BundleError(f"{file}: damaged manifest ({one_line(error, 200)}). Re-export the bundle.") from error
 

@@ -86,12 +86,14 @@ class _Files(msgspec.Struct):
     files: dict[str, FileRecord] = {}
 
 
+_FILES = msgspec.json.Decoder(_Files)  # once: see `manifest_reading`
+
 def _kept() -> dict[str, Path]:
     """The files of all whole bundles in the cache, by hash."""
     found = {}
     for manifest in bundle_cache().glob(f"*/*/{MANIFEST}"):
         try:
-            files = msgspec.json.decode(manifest.read_bytes(), type=_Files).files
+            files = _FILES.decode(manifest.read_bytes()).files
         except (OSError, msgspec.DecodeError):  # removed meanwhile, or damaged: fetched again
             continue
         found.update({record.sha256: manifest.parent / name for name, record in files.items()})

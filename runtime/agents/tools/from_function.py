@@ -91,7 +91,13 @@ def _arguments(function: Callable[..., Any], title: str, about: Mapping[str, str
         except Exception as error:  # msgspec raises TypeError, ValueError and others, by the type
             cause = one_line(error, 200).rstrip(".")
             raise UsageError(f"{place}: its type or default has no JSON schema: {cause}. Use another type.") from error
-    return msgspec.defstruct("Arguments", fields, kw_only=True, forbid_unknown_fields=True)
+    arguments = msgspec.defstruct("Arguments", fields, kw_only=True, forbid_unknown_fields=True)
+    try:
+        # The library prepares a type when it is used first, and may crash where two threads, as of parallel calls, do so.
+        msgspec.json.Decoder(arguments)
+    except TypeError as error:
+        raise UsageError(f"tool {title!r}: its parameters cannot be read: {one_line(error, 200)}.") from error
+    return arguments
 
 
 def _described(hint: Any, text: str | None) -> Any:
