@@ -93,7 +93,7 @@ def _arguments(function: Callable[..., Any], title: str, about: Mapping[str, str
             raise UsageError(f"{place}: its type or default has no JSON schema: {cause}. Use another type.") from error
     arguments = msgspec.defstruct("Arguments", fields, kw_only=True, forbid_unknown_fields=True)
     try:
-        # The library prepares a type when it is used first, and may crash where two threads, as of parallel calls, do so.
+        # The library prepares a type when it is used first, and may crash where threads of parallel calls do so.
         msgspec.json.Decoder(arguments)
     except TypeError as error:
         raise UsageError(f"tool {title!r}: its parameters cannot be read: {one_line(error, 200)}.") from error
