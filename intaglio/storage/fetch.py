@@ -88,6 +88,7 @@ class _Files(msgspec.Struct):
 
 _FILES = msgspec.json.Decoder(_Files)  # once: see `manifest_reading`
 
+
 def _kept() -> dict[str, Path]:
     """The files of all whole bundles in the cache, by hash."""
     found = {}
