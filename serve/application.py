@@ -237,7 +237,10 @@ class Api:
 
 async def decoded(body: bytes, kind: type[Body]) -> Body:
     """Decode a body; a long one in a thread, as it takes a while."""
-    return decode(body, kind) if len(body) <= SHORT_BODY else await asyncio.to_thread(decode, body, kind)
+    if len(body) <= SHORT_BODY:
+        return decode(body, kind)
+    msgspec.json.Decoder(kind)  # prepares the type here: msgspec may crash where two threads do it at once
+    return await asyncio.to_thread(decode, body, kind)
 
 
 async def _unless_disconnected(request: Request, work: Awaitable[Answer]) -> Answer:
