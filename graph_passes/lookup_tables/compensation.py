@@ -14,6 +14,7 @@ from intaglio.graph_passes.lookup_tables.sparse import Places
 from intaglio.graph_passes.weights.gptq_solver import Solver
 
 Floats = npt.NDArray[np.float32]
+Doubles = npt.NDArray[np.float64]
 
 
 class Compensation:
@@ -21,11 +22,12 @@ class Compensation:
 
     def __init__(self, hessian: Floats):
         self._solver = Solver(hessian)
-        self._hessian = hessian / max(float(np.trace(hessian, dtype=np.float64)), 1e-30)
+        self._trace = max(float(np.trace(hessian, dtype=np.float64)), 1e-30)
 
-    def assign(self, matrix: Floats, lut: Floats, places: Places) -> tuple[npt.NDArray[np.uint8], Floats]:
+    def assign(self, matrix: Floats, lut: Floats, places: Places) -> tuple[npt.NDArray[np.uint8], Floats, Doubles]:
         """Return indices [N, K] into the rows of `lut` [N, entries], ascending, that change x·Wᵀ little; exact numbers.
 
+        Third result: the change of each row's output, d·H·dᵀ / tr(H) of its differences d from `matrix` [N].
         The exact numbers belong to the weights at `places` [nnz] of the flattened matrix, which need not be in the
         table: they compensate all errors before them. Their indices are meaningless. Rows are independent.
         """
@@ -45,14 +47,5 @@ class Compensation:
             exact[apart] = stored[rows[apart]] = column[rows[apart]]
             return stored
 
-        self._solver.sweep(matrix, nearest)
-        return np.ascontiguousarray(indices.T), exact
-
-    def error(self, differences: Floats, sensitivities: Floats) -> float:
-        """Return the cost of `differences` [rows, K] from the weight: Σ over rows n of F[n]·d[n]·H·d[n]ᵀ / tr(H).
-
-        F is the sum of a row's sensitivities. This is the quadratic form of the Fisher information if the gradient's
-        factors by output and by input are independent, with H instead of its diagonal.
-        """
-        costs = np.einsum("nk,nk->n", differences @ self._hessian, differences, dtype=np.float64)
-        return float(costs @ sensitivities.sum(axis=1, dtype=np.float64))
+        changes = self._solver.sweep(matrix, nearest)
+        return np.ascontiguousarray(indices.T), exact, changes / self._trace

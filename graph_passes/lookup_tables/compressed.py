@@ -14,8 +14,10 @@ from intaglio.graph_passes.lookup_tables.compensation import Compensation
 from intaglio.graph_passes.lookup_tables.sparse import Places, Sparse, gather, select_sparse
 from intaglio.graph_passes.lookup_tables.tables import Table, TableBits, fit
 from intaglio.graph_passes.weights.row_blocks import row_blocks
+from intaglio.processes.threads import in_parallel
 
 Floats = npt.NDArray[np.float32]
+Doubles = npt.NDArray[np.float64]
 
 
 @dataclass(frozen=True)
@@ -32,7 +34,7 @@ class Method:
 class Compressed:
     """A layer's weight as a table and optionally a sparse matrix that is added to it.
 
-    `error`: Σ sensitivity·difference², or `Compensation.error` if inputs are known.
+    `error`: Σ sensitivity·difference², or that of `compensated_rows` if inputs are known.
     """
 
     table: Table
@@ -65,8 +67,11 @@ class Compressed:
     def weight(self, dtype: npt.DTypeLike = np.float32) -> npt.NDArray[Any]:
         """The weight [N, K] that it represents."""
         weight = np.empty(self.table.indices.shape, dtype)
-        for part in row_blocks(weight):
+
+        def fill(part: slice) -> None:
             weight[part] = self.rows(part)
+
+        in_parallel(fill, row_blocks(weight))
         return weight
 
     def rows(self, part: slice) -> Floats:
@@ -82,11 +87,15 @@ class Compressed:
 
 @dataclass(frozen=True)
 class Fitted:
-    """The tables of a weight before its indices are chosen: see `Table`. places: [nnz] of the sparse weights."""
+    """The tables of a weight before its indices are chosen: see `Table`.
+
+    places: [nnz] of the sparse weights; sensitivities: [N], the sum of each row.
+    """
 
     lut: Floats
     grid: int
     places: Places
+    sensitivities: Doubles
 
 
 def compressed(matrix: Floats, sensitivities: Floats, method: Method) -> Compressed:
@@ -128,19 +137,16 @@ def _stored(table: Table, places: Places, exact: Floats, method: Method) -> Comp
 def fitted_lut(matrix: Floats, sensitivities: Floats, method: Method) -> Fitted:
     """Fit the tables of a weight, for `compensated`."""
     table, places = _fitted(matrix, sensitivities, method)
-    return Fitted(table.lut, table.grid, places)
+    return Fitted(table.lut, table.grid, places, sensitivities.sum(axis=1, dtype=np.float64))
 
 
-def compensated(
-    executor: Executor, compensation: Any, matrix: Floats, sensitivities: Floats, fitted: Fitted, method: Method
-) -> Compressed:
+def compensated(executor: Executor, compensation: Any, matrix: Floats, fitted: Fitted, method: Method) -> Compressed:
     """Store the weight [N, K] with indices chosen by `compensation`, which `executor` shares."""
     parts = list(row_blocks(matrix))
     places, columns = fitted.places, matrix.shape[1]
     bounds = [np.searchsorted(places, (part.start * columns, part.stop * columns)) for part in parts]
-    sparse = bool(method.sensitive or method.outliers)
     tasks = (
-        (compensation, matrix[part], sensitivities[part], fitted.lut[part], places[a:b] - part.start * columns, sparse)
+        (compensation, matrix[part], fitted.sensitivities[part], fitted.lut[part], places[a:b] - part.start * columns)
         for part, (a, b) in zip(parts, bounds, strict=True)
     )
     indices, exact = np.empty(matrix.shape, np.uint8), np.empty(len(places), np.float32)
@@ -153,18 +159,15 @@ def compensated(
 
 
 def compensated_rows(
-    compensation: Compensation, matrix: Floats, sensitivities: Floats, lut: Floats, places: Places, sparse: bool
+    compensation: Compensation, matrix: Floats, sensitivities: Doubles, lut: Floats, places: Places
 ) -> tuple[npt.NDArray[np.uint8], Floats, float]:
-    """Return the indices of some rows, the exact numbers at `places`, and the cost of the differences."""
-    indices, exact = compensation.assign(matrix, lut, places)
-    if sparse:
-        rows, columns = np.divmod(places, matrix.shape[1])
-        nearest = nearest_zero(lut)[rows]
-        indices[rows, columns] = nearest
-    weight = np.take_along_axis(lut, indices.astype(np.intp), axis=1)
-    if sparse:
-        weight[rows, columns] += exact - lut[rows, nearest]
-    return indices, exact, compensation.error(weight - matrix, sensitivities)
+    """Return the indices of some rows, the exact numbers at `places`, and the cost of the differences d from `matrix`.
+
+    The cost is Σ over rows n of F[n]·d[n]·H·d[n]ᵀ / tr(H) with `sensitivities` F [N]. It is the quadratic form of the
+    Fisher information if the gradient's factors by output and by input are independent, with H instead of its diagonal.
+    """
+    indices, exact, changes = compensation.assign(matrix, lut, places)
+    return indices, exact, float(changes @ sensitivities)
 
 
 def nearest_zero(lut: Floats) -> npt.NDArray[np.uint8]:

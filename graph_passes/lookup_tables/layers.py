@@ -23,6 +23,7 @@ from intaglio.graph_passes.weights.calibration_rows import load_batches
 from intaglio.graph_passes.weights.group_layers import own_weights, set_weight
 from intaglio.graph_passes.weights.linear_layers import LayerWriter, LinearLayer, by_weight, linear_layers
 from intaglio.graph_passes.weights.options import TablePass
+from intaglio.graph_passes.weights.transposed import transposed
 from intaglio.plugins.bit_packing import WORD, pack
 from intaglio.runtime.engines.engine import Array
 from intaglio.sensitivity_file import Sensitivities
@@ -40,7 +41,7 @@ def sensitivities_of(layer: LinearLayer, sensitivities: Sensitivities | None) ->
         return np.ones(layer.shape, np.float32)
     rows, columns = layer.shape
     stored = sensitivities.read(str(layer.weight.name), (rows, columns) if layer.transposed else (columns, rows))
-    return stored if layer.transposed else np.ascontiguousarray(stored.T)
+    return stored if layer.transposed else transposed(stored)
 
 
 @dataclass(frozen=True)
@@ -128,8 +129,8 @@ class Rewriting:
                     if known:
                         stored = Compressed.of(self.inputs.finished.read(layer.name))
                     else:
-                        matrix, weights, method = self._task(layer, method_of)
-                        stored = compensated(self.inputs.executor, compensation, matrix, weights, next(fitted), method)
+                        table, matrix = next(fitted), layer.matrix()
+                        stored = compensated(self.inputs.executor, compensation, matrix, table, method_of(layer))
                         self.inputs.finished.put(layer.name, **stored.arrays())
                     with interrupts.deferred():
                         _count(counts, layer, stored)

@@ -10,6 +10,7 @@ import numpy.typing as npt
 
 from intaglio.graph_passes.weights.row_blocks import row_blocks
 from intaglio.plugins.native.clustering import assign, cluster
+from intaglio.processes.threads import in_parallel
 
 Floats = npt.NDArray[np.float32]
 Indices = npt.NDArray[np.uint8]
@@ -67,9 +68,10 @@ def rounded(centroids: Floats, grid: int) -> Floats:
 
 def weighted_error(matrix: Floats, sensitivities: Floats, lut: Floats, indices: Indices) -> float:
     """Return Σ sensitivity·(weight - lut[index])², summed in float64."""
-    total = 0.0
-    for part in row_blocks(matrix):
+
+    def of(part: slice) -> float:
         chosen = np.take_along_axis(lut[part], indices[part].astype(np.intp), axis=1)
         errors = np.square(matrix[part] - chosen, dtype=np.float64)
-        total += float(np.einsum("nk,nk->", errors, sensitivities[part], dtype=np.float64))
-    return total
+        return float(np.einsum("nk,nk->", errors, sensitivities[part], dtype=np.float64))
+
+    return sum(in_parallel(of, row_blocks(matrix)))

@@ -32,7 +32,7 @@ class Solver:
         """`hessian` [K, K] is not modified; `damping`: added to its diagonal, as a fraction of its mean."""
         diagonal = np.diag(hessian)
         self._order = np.argsort(-diagonal, kind="stable") if act_order else np.arange(len(diagonal))
-        self._factor = inverse_factor(hessian, self._order, damping)
+        self._factor, self._added = inverse_factor(hessian, self._order, damping)
 
     def round(self, weight: Floats, grid: Grid) -> Codes:
         """Return codes [N, K] on `grid` for `weight` [N, K], which is not modified, that change x·Wᵀ little.
@@ -57,23 +57,31 @@ class Solver:
         self.sweep(weight, nearest)
         return np.ascontiguousarray(codes.T)
 
-    def sweep(self, weight: Floats, rounded: Callable[[int, Floats], Floats]) -> None:
+    def sweep(self, weight: Floats, rounded: Callable[[int, Floats], Floats]) -> Doubles:
         """Round the columns of `weight` [N, K], which is not modified, one after the other.
 
         `rounded` gets the index of a column, and the column [N] with the preceding errors compensated; it returns the
-        rounded column.
+        rounded column. The result, [N], is d·H·dᵀ for each row's difference d: the squared change of its output.
         """
         order, factor = self._order, self._factor
         columns = np.ascontiguousarray(weight.T[order])  # [K, N], contiguous columns for speed
+        changes = np.zeros(len(weight))
         for start in range(0, len(order), BLOCK):
             stop = min(start + BLOCK, len(order))
+            differences = -weight.T[order[start:stop]]
             errors = np.empty((stop - start, columns.shape[1]), np.float32)
             for index in range(start, stop):
                 column = columns[index]
                 column -= factor[start:index, index] @ errors[: index - start]
-                np.subtract(column, rounded(int(order[index]), column), out=errors[index - start])
+                stored = rounded(int(order[index]), column)
+                differences[index - start] += stored
+                np.subtract(column, stored, out=errors[index - start])
                 errors[index - start] /= factor[index, index]
             columns[stop:] -= factor[start:stop, stop:].T @ errors
+            # With the damped Hessian D = (UᵀU)⁻¹, d = -errors·U, so that the squares of the errors add up to d·D·dᵀ.
+            changes += np.einsum("kn,kn->n", errors, errors)
+            changes -= self._added * np.einsum("kn,kn->n", differences, differences)
+        return np.maximum(changes, 0)
 
 
 def rounded_rows(solver: Solver, weight: Floats, grid: Grid) -> tuple[Codes, npt.NDArray[np.float64]]:
@@ -82,26 +90,32 @@ def rounded_rows(solver: Solver, weight: Floats, grid: Grid) -> tuple[Codes, npt
     return codes, squares(weight, grid.decode(codes))
 
 
-def inverse_factor(hessian: Floats, order: npt.NDArray[np.intp], damping: float) -> Floats:
+def inverse_factor(hessian: Floats, order: npt.NDArray[np.intp], damping: float) -> tuple[Floats, float]:
     """U [K, K], upper triangular, with UᵀU the inverse of the damped Hessian (the Cholesky form of GPTQ's step 3).
 
     `order` [K]: of the rows and columns of `hessian` in U.
     The inverse itself is never computed: H = R·Rᵀ with R upper triangular, from the Cholesky factor L of H with its
     rows and columns reversed; then U is the inverse of R, which is the inverse of L with its rows and columns reversed.
-    Columns that were 0 in the whole text are independent of the others.
+    Columns that were 0 in the whole text are independent of the others. Second result: what was added to the diagonal.
     """
-    diagonal = np.diag(hessian)[order].astype(np.float64)
+    reverse = order[::-1]
+    diagonal = np.diag(hessian)[reverse].astype(np.float64)
     mean = diagonal.mean() or 1.0
     part = damping
+    factor = np.empty(hessian.shape)
+
+    def gather(rows: slice) -> None:
+        factor[rows] = hessian[reverse[rows]][:, reverse]
+
     while True:
-        factor = hessian.take(order[::-1], axis=0).take(order[::-1], axis=1).astype(np.float64)
-        np.fill_diagonal(factor, diagonal[::-1] + part * mean)
+        in_parallel(gather, _blocks(len(order)))
+        np.fill_diagonal(factor, diagonal + part * mean)
         try:
             invert_cholesky(factor)
         except np.linalg.LinAlgError:
             part = max(part, 1e-4) * MORE_DAMPING
         else:
-            return factor[::-1, ::-1].astype(np.float32, order="C")
+            return factor[::-1, ::-1].astype(np.float32, order="C"), part * mean
 
 
 def invert_cholesky(matrix: Doubles) -> None:

@@ -13,6 +13,7 @@ from intaglio import interrupts
 from intaglio.display.progress import track
 from intaglio.graph_passes.contract import Counts
 from intaglio.graph_passes.weights.linear_layers import LayerWriter, LinearLayer, by_weight, linear_layers
+from intaglio.graph_passes.weights.transposed import transposed
 from intaglio.graph_passes.weights.uniform import Codes, Floats, Grid, squares, usable_group_size
 from intaglio.plugins.bit_packing import WORD, pack
 
@@ -101,8 +102,8 @@ def count(counts: Counts, layer: LinearLayer, grid: Grid, lost_and_whole: npt.ND
 
 def set_weight(layer: LinearLayer, matrix: npt.NDArray[Any]) -> None:
     """Replace the weight of `layer` by `matrix` [N, K], possibly of another shape, in the old dtype and layout."""
-    stored = matrix if layer.transposed else matrix.T
-    made = ir.tensor(np.ascontiguousarray(stored, layer.dtype), name=layer.weight.name)
+    stored = np.ascontiguousarray(matrix, layer.dtype) if layer.transposed else transposed(matrix, layer.dtype)
+    made = ir.tensor(stored, name=layer.weight.name)
     layer.weight.const_value, layer.weight.shape = made, ir.Shape(stored.shape)
     factor = layer.node.inputs[1]
     while factor is not None and factor is not layer.weight:  # a Transpose or Cast of the weight

@@ -17,6 +17,7 @@ from intaglio.graph_passes.front_end import front_end
 from intaglio.graph_passes.graphs import all_nodes, constant, remove_if_dead, take_over
 from intaglio.graph_passes.lookup_tables.sparse import Sparse
 from intaglio.graph_passes.quantize_dequantize.quantized import Writer
+from intaglio.graph_passes.weights.transposed import transposed
 from intaglio.graph_passes.weights.weight_file import WeightFile
 from intaglio.plugins import DOMAIN
 from intaglio.plugins.group_matmul.minimums import completes_groups
@@ -72,7 +73,7 @@ class LinearLayer:
         """Return a copy of W [N, K] in float32, row-major. Raises `GraphError` for NaN and infinities."""
         tensor = _tensor(self.weight)
         stored = tensor.numpy()
-        array = np.array(stored if self.transposed else stored.T, np.float32, order="C")
+        array = np.array(stored, np.float32, order="C") if self.transposed else transposed(stored, np.float32)
         del stored  # a view of the file, which cannot be closed while a view exists
         release(tensor)
         if not np.isfinite(array).all():

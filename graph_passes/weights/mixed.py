@@ -44,7 +44,7 @@ class Mixed(TablePass, SparsePass):
     1. The budget is `bits_per_weight` on average over the layers that can be compressed, tables and sparse matrices
        counted, or `megabytes` (10^6 bytes) for all of them. Raises `GraphError` for one that 2 bits exceed.
     2. Every way is tried on every layer and its error measured: with `compensate` by the sensitivities of the rows and
-       the second moments of the inputs (`Compensation.error`), without by Σ sensitivity·difference² of the weights. On
+       the second moments of the inputs (`compensated_rows`), without by Σ sensitivity·difference² of the weights. On
        the lower convex hull of error over bytes, steps are taken in the order of error reduction per byte, until the
        budget is used up; then any step that still fits.
     3. The other options and the skipped layers: see `lut` and `lut_sparse`.
@@ -149,7 +149,7 @@ def measure(
             made = compressed(matrix, sensitivities, method)
         else:
             fitted = fitted_lut(matrix, sensitivities, method)
-            made = compensated(INLINE, compensation, matrix, sensitivities, fitted, method)
+            made = compensated(INLINE, compensation, matrix, fitted, method)
         found.append(Choice(method, made.nbytes, made.error))
     return found
 

@@ -96,8 +96,9 @@ def test_dead_channels_are_rounded_to_the_nearest() -> None:
 def test_indefinite_hessian_is_damped_more() -> None:
     hessian = np.ones((40, 40), np.float32)
     hessian[0, 1] = hessian[1, 0] = 1.5
-    factor = inverse_factor(hessian, np.arange(len(hessian)), 1e-6)
+    factor, added = inverse_factor(hessian, np.arange(len(hessian)), 1e-6)
     assert np.isfinite(factor).all()
+    assert added > 1e-6
 
 
 @given(st.integers(1, 200), st.integers(0, 2**32))
