@@ -19,6 +19,7 @@ from starlette.responses import Response
 from starlette.routing import Route
 
 from intaglio.errors import BusyError
+from intaglio.files.json_decoder import json_decoder
 from intaglio.serve.bodies.arrivals import Arrivals
 from intaglio.serve.bodies.json_body import Body, decode, read_body
 from intaglio.serve.bodies.transcription_fields import ENDPOINTS, transcription_request, whisper_options
@@ -239,7 +240,7 @@ async def decoded(body: bytes, kind: type[Body]) -> Body:
     """Decode a body; a long one in a thread, as it takes a while."""
     if len(body) <= SHORT_BODY:
         return decode(body, kind)
-    msgspec.json.Decoder(kind)  # prepares the type here: msgspec may crash where two threads do it at once
+    json_decoder(kind)  # threads convert to it
     return await asyncio.to_thread(decode, body, kind)
 
 

@@ -29,6 +29,7 @@ from intaglio.bundle.model_file import outline
 from intaglio.errors import BundleError, one_line
 from intaglio.files.hashes import inside, sha256
 from intaglio.files.input_files import read_text
+from intaglio.files.json_decoder import json_decoder
 from intaglio.storage.cache import is_fetched
 from intaglio.targets import TARGETS
 
@@ -44,11 +45,6 @@ class _Versioned(msgspec.Struct):
     format: Any = None
 
 
-# Made here, once: msgspec crashes where two threads decode to a type of which it has decoded nothing before.
-_VERSION = msgspec.json.Decoder(_Versioned)
-_MANIFEST = msgspec.json.Decoder(Manifest)
-
-
 def read_manifest(path: Path) -> Manifest:
     """The manifest of the bundle at `path`. Raises `BundleError` for one that is damaged, or of a newer version."""
     file = path / MANIFEST
@@ -62,7 +58,7 @@ def read_manifest(path: Path) -> Manifest:
 def decode_manifest(data: str | bytes, file: str | Path) -> Manifest:
     """The manifest in `data`, the content of `file`. Raises `BundleError` as `read_manifest` does."""
     try:
-        version = _VERSION.decode(data).format
+        version = json_decoder(_Versioned).decode(data).format
         if not isinstance(version, int) or isinstance(version, bool) or version < 1:
             raise BundleError(f"{file}: damaged manifest (format {version!r}). Re-create the bundle.")
         if version > FORMAT:
@@ -70,7 +66,7 @@ def decode_manifest(data: str | bytes, file: str | Path) -> Manifest:
                 f"{file}: format {version}, this version of intaglio reads up to {FORMAT}. "
                 "Update with: pip install --upgrade intaglio"
             )
-        return _MANIFEST.decode(data)
+        return json_decoder(Manifest).decode(data)
     except (msgspec.DecodeError, RecursionError) as error:
         raise BundleError(f"{file}: damaged manifest ({one_line(error, 200)}). Re-export the bundle.") from error
 

@@ -9,6 +9,7 @@ import msgspec
 
 from intaglio.errors import SourceError, one_line
 from intaglio.files.input_files import read_text
+from intaglio.files.json_decoder import json_decoder
 
 Record = TypeVar("Record")
 
@@ -27,6 +28,6 @@ def read_json(path: Path) -> dict[str, Any]:
 def read_record(path: Path, kind: type[Record], fix: str) -> Record:
     """The struct of this `kind` in `path`. Raises `SourceError`, which ends with how to `fix` it."""
     try:
-        return msgspec.json.decode(read_text(path, error=SourceError, fix=fix), type=kind)
+        return json_decoder(kind).decode(read_text(path, error=SourceError, fix=fix))
     except (msgspec.DecodeError, RecursionError) as error:
         raise SourceError(f"{path}: cannot be read ({one_line(error, 120)}). {fix}") from error

@@ -15,6 +15,7 @@ from intaglio.display.progress import fraction
 from intaglio.errors import BundleError, storage_errors
 from intaglio.files.atomic import atomic_file, atomic_write
 from intaglio.files.hashes import inside, sha256
+from intaglio.files.json_decoder import json_decoder
 from intaglio.storage.address import Place, is_address, lacks_bucket, open_place, place_errors
 from intaglio.storage.cache import bundle_cache
 
@@ -86,15 +87,12 @@ class _Files(msgspec.Struct):
     files: dict[str, FileRecord] = {}
 
 
-_FILES = msgspec.json.Decoder(_Files)  # once: see `manifest_reading`
-
-
 def _kept() -> dict[str, Path]:
     """The files of all whole bundles in the cache, by hash."""
     found = {}
     for manifest in bundle_cache().glob(f"*/*/{MANIFEST}"):
         try:
-            files = _FILES.decode(manifest.read_bytes()).files
+            files = json_decoder(_Files).decode(manifest.read_bytes()).files
         except (OSError, msgspec.DecodeError):  # removed meanwhile, or damaged: fetched again
             continue
         found.update({record.sha256: manifest.parent / name for name, record in files.items()})

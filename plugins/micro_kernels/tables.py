@@ -23,6 +23,7 @@ import msgspec
 from intaglio.errors import storage_errors
 from intaglio.files.atomic import atomic_write
 from intaglio.files.hashes import cache_directory
+from intaglio.files.json_decoder import json_decoder
 from intaglio.plugins.micro_kernels.instruction_sets import INSTRUCTION_SETS
 from intaglio.plugins.micro_kernels.micro_kernel import BITS, MicroKernel, MicroKernelCase, cases, variants
 
@@ -103,7 +104,7 @@ def _kernels(path: Path, cpu: str, instruction_set: str) -> Selection:
 
 
 def _read(path: Path, cpu: str) -> KernelTable:
-    table = msgspec.json.decode(path.read_bytes(), type=KernelTable)
+    table = json_decoder(KernelTable).decode(path.read_bytes())
     if table.cpu != cpu:
         raise ValueError(f"it is for {table.cpu}, this is {cpu}")
     return table

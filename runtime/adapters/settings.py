@@ -11,6 +11,7 @@ from typing import Annotated, Any
 import msgspec
 
 from intaglio.errors import SourceError
+from intaglio.files.json_decoder import json_decoder
 from intaglio.files.json_object import read_json
 
 CONFIG = "adapter_config.json"
@@ -77,6 +78,7 @@ def read_settings(folder: Path) -> LoraSettings:
     if key := next((key for key, value in fields.items() if key not in known and value), None):
         raise SourceError(f"{path}: {key} is {str(fields[key])[:80]!r}, which is not supported. {MERGE}")
     try:
+        json_decoder(LoraSettings)  # threads convert to it
         settings = msgspec.convert(fields, type=LoraSettings)
     except msgspec.ValidationError as error:
         raise SourceError(f"{path}: {error}. Fix it, or save the adapter again.") from error

@@ -10,6 +10,7 @@ import msgspec
 
 from intaglio.errors import BundleError, one_line
 from intaglio.files.input_files import decode, read_bytes
+from intaglio.files.json_decoder import json_decoder
 
 VOCABULARY = "vocabulary.json"  # its name in a bundle
 MAX_BYTES = 8 << 20  # of the file; parsing takes several times that in memory
@@ -60,7 +61,7 @@ class Vocabulary:
 def read_vocabulary(path: Path) -> Vocabulary:
     """Read {"tokens": [...], "blank": index, "word_mark": "▁"} from a file. Raises `BundleError` for anything else."""
     try:
-        found = msgspec.json.decode(decode(read_bytes(path, MAX_BYTES)), type=_File)
+        found = json_decoder(_File).decode(decode(read_bytes(path, MAX_BYTES)))
         return Vocabulary(found.tokens, found.blank, found.word_mark, found.blank_bias)
     except (OSError, ValueError, RecursionError) as error:  # msgspec's errors are ValueErrors
         reason = getattr(error, "strerror", None) or one_line(error, 200)

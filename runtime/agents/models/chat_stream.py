@@ -7,6 +7,7 @@ from typing import Any
 import msgspec
 
 from intaglio.errors import one_line
+from intaglio.files.json_decoder import json_decoder
 from intaglio.runtime.agents.models.model import End, ModelPiece, Usage
 from intaglio.runtime.generation.requests.message import FunctionCall, ToolCall
 from intaglio.runtime.generation.tool_calls.tool_format import long_id
@@ -112,6 +113,7 @@ class ChatStreamReader:
     """Turns the chunks of one answer into pieces. Raises `MalformedChunkError` for anything else."""
 
     def __init__(self) -> None:
+        json_decoder(StreamChunk)  # several threads may convert to it
         self.finish_reason: str | None = None  # the API's, once there is one
         self._calls: list[_Call] = []
         self._counts: TokenCounts | None = None

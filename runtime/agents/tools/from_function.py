@@ -12,6 +12,7 @@ from typing import Any, overload
 import msgspec
 
 from intaglio.errors import UsageError, one_line
+from intaglio.files.json_decoder import json_decoder
 from intaglio.runtime.agents.tools.tool import Tool
 
 # An entry of a docstring's section `Args`: "name: text", "name (type): text".
@@ -93,8 +94,7 @@ def _arguments(function: Callable[..., Any], title: str, about: Mapping[str, str
             raise UsageError(f"{place}: its type or default has no JSON schema: {cause}. Use another type.") from error
     arguments = msgspec.defstruct("Arguments", fields, kw_only=True, forbid_unknown_fields=True)
     try:
-        # The library prepares a type when it is used first, and may crash where threads of parallel calls do so.
-        msgspec.json.Decoder(arguments)
+        json_decoder(arguments)  # threads of parallel calls convert to it
     except TypeError as error:
         raise UsageError(f"tool {title!r}: its parameters cannot be read: {one_line(error, 200)}.") from error
     return arguments
