@@ -12,7 +12,7 @@ from intaglio.processes.threads import in_parallel
 TILE = 128  # rows and columns: two tiles of float32 fit in a core's second cache
 
 
-def transposed(matrix: npt.NDArray[Any], dtype: npt.DTypeLike = None) -> npt.NDArray[Any]:
+def transposed(matrix: npt.NDArray[Any], dtype: npt.DTypeLike | None = None) -> npt.NDArray[Any]:
     """Return a copy of `matrix` [N, K] as [K, N], row-major, in `dtype`, by default its own."""
     result = np.empty(matrix.shape[::-1], dtype or matrix.dtype)
 
