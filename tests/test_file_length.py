@@ -51,7 +51,6 @@ LONGER = {
             "tests/runtime/adapters/test_side_path.py",
             "tests/runtime/agents/models/test_engine_model.py",
             "tests/runtime/agents/tools/test_caller.py",
-            "tests/runtime/agents/loops/test_llm_compiler.py",
             "tests/runtime/agents/test_mcp.py",
             "tests/runtime/agents/test_page.py",
             "tests/runtime/agents/plan/test_grammar.py",
