@@ -63,7 +63,7 @@ def test_error_is_the_quadratic_form_of_the_second_moments(method: Method, token
     made = stored(matrix, sensitivities, method, Compensation(x.T @ x))
     outputs = np.square(x.astype(np.float64) @ (made.weight() - matrix).T).sum(axis=0)
     expected = (outputs * sensitivities.sum(axis=1)).sum() / np.trace(x.T @ x)
-    assert made.error == pytest.approx(expected, rel=1e-3)
+    assert made.error == pytest.approx(expected, rel=1e-4)
 
 
 def test_all_exact_values_give_zero_error() -> None:
