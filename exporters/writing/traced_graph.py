@@ -17,6 +17,7 @@ from torch._subclasses.fake_tensor import FakeTensorMode
 from torch.export import _trace
 
 from intaglio.bundle.bundle import TensorSpec
+from intaglio.exporters.writing.lowering import single_trace
 
 SCOPES = "pkg.torch.onnx.name_scopes"  # node metadata: the modules of the node, outermost first
 
@@ -94,17 +95,18 @@ def to_onnx(
         {index: sizes[axis] for index, axis in enumerate(spec.shape) if not isinstance(axis, int)} for spec in inputs
     ]
     named = len(inputs) - variadic
-    program = torch.onnx.export(
-        module,
-        example,
-        dynamo=True,
-        opset_version=opset,
-        input_names=[spec.name for spec in inputs],
-        output_names=list(outputs),
-        dynamic_shapes=(*shapes[:named], tuple(shapes[named:])) if variadic else tuple(shapes),
-        optimize=False,  # done later, once the weights are attached
-        verbose=False,
-    )
+    with single_trace():
+        program = torch.onnx.export(
+            module,
+            example,
+            dynamo=True,
+            opset_version=opset,
+            input_names=[spec.name for spec in inputs],
+            output_names=list(outputs),
+            dynamic_shapes=(*shapes[:named], tuple(shapes[named:])) if variadic else tuple(shapes),
+            optimize=False,  # done later, once the weights are attached
+            verbose=False,
+        )
     assert program is not None
     for value, spec in zip(program.model.graph.inputs, inputs, strict=True):
         value.shape = ir.Shape(spec.shape)  # of axes that follow from others, too

@@ -1,0 +1,83 @@
+"""Replace the operators of a traced program that ONNX lacks, without tracing it a second time where that is possible.
+
+`torch.onnx.export` traces a program twice: once to capture it, and once to replace the operators that it cannot
+translate, which takes longer than all the rest. Of models without operators that write to their inputs only casts and a
+few others are left to be replaced, which is done node by node here.
+"""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from unittest.mock import patch
+
+import torch
+from torch.export import ExportedProgram
+from torch.fx import Node
+from torch.onnx._internal.exporter import _decomp, _fx_passes
+from torch.onnx._internal.exporter._registration import ONNXRegistry
+
+aten = torch.ops.aten
+CASTS = (aten.to.dtype, aten.to.dtype_layout, aten.to.device)
+SAME = {aten.__and__.Tensor: aten.bitwise_and.Tensor, aten.__or__.Tensor: aten.bitwise_or.Tensor}
+ASSERTIONS = (aten._assert_scalar.default, aten._assert_tensor_metadata.default)  # the exporter removes them
+
+
+@contextmanager
+def single_trace() -> Iterator[None]:
+    """Inside, `torch.onnx.export` replaces operators by `lowered`, and reads its table of translations once."""
+    retraced = _fx_passes.decompose_with_registry
+
+    def decompose(program: ExportedProgram, registry: ONNXRegistry) -> ExportedProgram:
+        return program if lowered(program, registry) else retraced(program, registry)
+
+    with (
+        patch.object(_fx_passes, "decompose_with_registry", decompose),
+        patch.object(ONNXRegistry, "from_torchlib", staticmethod(_translations)),
+        torch.no_grad(),  # a region without gradients would be a graph within the graph
+    ):
+        yield
+
+
+@functools.cache
+def _translations(opset_version: int) -> ONNXRegistry:
+    return _from_torchlib(opset_version)
+
+
+_from_torchlib: Callable[[int], ONNXRegistry] = ONNXRegistry.from_torchlib
+
+
+def lowered(program: ExportedProgram, registry: ONNXRegistry) -> bool:
+    """Replace the operators of `program` that `registry` does not translate.
+
+    False, and nothing is replaced, if there are others, or some that write to their inputs.
+    """
+    translated = set(_decomp.get_onnx_implemented_overloads(registry))
+    nodes = [node for node in program.graph.nodes if node.op == "call_function"]
+    known = {*translated, *CASTS, *SAME, *ASSERTIONS}
+    if any(node.target not in known or _writes(node) for node in nodes):
+        return False
+    for node in nodes:
+        if node.target in CASTS:
+            _replace_cast(node)
+        elif node.target in SAME:
+            node.target = SAME[node.target]
+    program.graph_module.recompile()
+    return True
+
+
+def _writes(node: Node) -> bool:
+    return isinstance(node.target, torch._ops.OpOverload) and node.target._schema.is_mutable
+
+
+def _replace_cast(node: Node) -> None:
+    (source,) = node.all_input_nodes
+    dtype = node.meta["val"].dtype
+    if source.meta["val"].dtype == dtype and all(
+        user.op != "output" for user in node.users
+    ):  # outputs keep their names
+        node.replace_all_uses_with(source)
+        node.graph.erase_node(node)
+    else:
+        node.target, node.args, node.kwargs = aten._to_copy.default, (source,), {"dtype": dtype}
