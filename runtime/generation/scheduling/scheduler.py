@@ -265,7 +265,7 @@ class Scheduler:
                 self._running.remove(entry)
                 self._rows.release(entry[0])
                 break
-        event = Finished(state, state.result()) if state.error is None else Failed(state, state.error)
+        event = _end(state)
         self._events.append(event)
         state.reported = True
         if self.observer is not None:
@@ -277,6 +277,16 @@ class Scheduler:
             state.error = error
             self._finish(state)
         self._rows.clear()
+
+
+def _end(state: RequestState) -> Finished | Failed:
+    """The event that a request ends with; its last characters, which the tokenizer held back, can fail as well."""
+    if state.error is None:
+        try:
+            return Finished(state, state.result())
+        except Exception as error:
+            state.error = error
+    return Failed(state, state.error)
 
 
 def _key(strategy: Strategy) -> tuple[object, ...]:

@@ -13,7 +13,9 @@ from scheduled_models import Models
 from scheduling import RANDOM, alone, request, run
 
 from intaglio.errors import EngineError, UsageError
-from intaglio.runtime.generation.scheduling.events import Failed
+from intaglio.runtime.generation.scheduling.events import Failed, Finished, Piece
+from intaglio.runtime.generation.scheduling.generated import Generated
+from intaglio.runtime.generation.scheduling.request_state import RequestState
 from intaglio.runtime.generation.scheduling.scheduler import Scheduler
 from intaglio.runtime.sampling.constraint import LogitConstraint
 from intaglio.runtime.sessions.decoder import DecoderSession
@@ -77,6 +79,27 @@ def test_request_error_fails_only_that_request(models: dict[str, Models]) -> Non
         assert message in str(failed[id(state)])
     assert len(failed) == len(bad)
     assert len(states[1].tokens) == 3  # the tokens before the error stay
+
+
+def test_text_that_cannot_be_completed_fails_its_request(
+    models: dict[str, Models], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    own = models["float"]
+    scheduler = own.scheduler(1)
+    states = [scheduler.submit(request([1])), scheduler.submit(request([1]))]
+    whole = RequestState.result
+
+    def result(state: RequestState) -> Generated:
+        if state is states[0]:
+            raise UnicodeDecodeError("utf-8", b"\xff", 0, 1, "its last characters")
+        return whole(state)
+
+    monkeypatch.setattr(RequestState, "result", result)
+    events = run(scheduler)
+    assert [(type(event), event.state) for event in events if not isinstance(event, Piece)] == [
+        (Failed, states[0]),
+        (Finished, states[1]),
+    ]
 
 
 def test_engine_error_fails_running_requests_and_clears_caches(
