@@ -368,20 +368,23 @@ def trained_pair(language_models: Path, once: Once) -> tuple[Path, Path]:
 
 
 @pytest.fixture(scope="session")
-def chat_models(language_models: Path, tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Path]:
+def chat_models(language_models: Path, once: Once) -> tuple[Path, Path]:
     """The shipped pair with a chat template: draft bundle, target bundle. Read-only."""
-    folder = tmp_path_factory.mktemp("chat")
-    for size in ("small", "large"):
-        chat_bundle(language_models / size, folder / size)
-    return folder / "small", folder / "large"
+
+    def exported(size: str) -> Path:
+        return once(f"chat/{size}", lambda path: chat_bundle(language_models / size, path))
+
+    return exported("small"), exported("large")
 
 
 @pytest.fixture(scope="session")
-def exiting(language_models: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+def exiting(language_models: Path, once: Once) -> Path:
     """The larger trained model with an exit after the first of its three blocks. Read-only."""
-    folder = tmp_path_factory.mktemp("exiting")
-    export(str(save_early_exit(language_models / "large", folder / "checkpoint")), folder / "bundle", check=False)
-    return folder / "bundle"
+
+    def make(path: Path) -> None:
+        export(str(save_early_exit(language_models / "large", path.with_suffix(".checkpoint"))), path, check=False)
+
+    return once("pair/exiting", make)
 
 
 @pytest.fixture

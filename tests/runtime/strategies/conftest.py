@@ -7,10 +7,11 @@ from typing import Any
 import numpy as np
 import pytest
 from drafts import save_drafts
-from tiny_decoders import Change, add_noise, altered
+from tiny_decoders import Change, Once, add_noise, altered
 
 from intaglio.exporters import export
 from intaglio.graph_passes import compress
+from intaglio.networks.drafts import MATRICES
 
 
 @pytest.fixture(scope="session")
@@ -26,35 +27,31 @@ def prompts(held_out: str) -> list[str]:
 
 
 @pytest.fixture(scope="session")
-def four_bit(trained_pair: tuple[Path, Path], tmp_path_factory: pytest.TempPathFactory) -> Path:
+def four_bit(trained_pair: tuple[Path, Path], once: Once) -> Path:
     """The target model with weights of four bits. Not to be changed."""
-    path = tmp_path_factory.mktemp("four_bit") / "large"
-    compress(trained_pair[1], path, "rtn")
-    return path
+    return once("pair/four-bit", lambda path: compress(trained_pair[1], path, "rtn"))
 
 
 @pytest.fixture(scope="session")
-def trained_drafting(language_models: Path, tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], Path]:
+def trained_drafting(language_models: Path, once: Once) -> Callable[[str], Path]:
     """A function that returns the target model with drafts that are often right: kind -> bundle.
 
     The projections are 0, so that a pseudo state begins as the state of the token before it, and repeats it: which is
     what the model does, too, in lines and tables.
     """
-    made: dict[str, Path] = {}
+
+    def save(path: Path, kind: str) -> None:
+        from safetensors.numpy import load_file, save_file
+
+        unfinished = path.with_suffix(".unfinished")
+        save_drafts(language_models / "large", unfinished, kind, (1, 1, 2), width=256)
+        matrices = {name: np.zeros_like(each) for name, each in load_file(unfinished / MATRICES).items()}
+        save_file(matrices, unfinished / MATRICES)
+        unfinished.rename(path)
 
     def make(kind: str) -> Path:
-        if kind not in made:
-            from safetensors.numpy import load_file, save_file
-
-            folder = tmp_path_factory.mktemp("trained")
-            checkpoint = save_drafts(language_models / "large", folder / "checkpoint", kind, (1, 1, 2), width=256)
-            matrices = {
-                name: np.zeros_like(each) for name, each in load_file(checkpoint / "drafts.safetensors").items()
-            }
-            save_file(matrices, checkpoint / "drafts.safetensors")
-            export(str(checkpoint), folder / "bundle", check=False)
-            made[kind] = folder / "bundle"
-        return made[kind]
+        checkpoint = once(f"drafting/{kind}", lambda path: save(path, kind))
+        return once(f"drafting/{kind}-bundle", lambda path: export(str(checkpoint), path, check=False))
 
     return make
 

@@ -1,14 +1,14 @@
-"""Small random models of every kind for the scheduler, opened once; each test creates its own sessions."""
+"""Small random models of every kind for the scheduler, opened when first used; each test creates its own sessions."""
 
 from __future__ import annotations
 
-import os
 import shutil
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 from drafts import save_drafts
 from early_exits import save_early_exit
@@ -30,15 +30,8 @@ from intaglio.runtime.sessions.step import whole_outputs
 
 POSITIONS = 128
 SIZES: dict[str, Any] = {"max_position_embeddings": POSITIONS}
-COMPRESSED = (
-    "medusa",
-    "hidden-transfer",
-    "calm",
-    "exit",
-    "t5",
-    "small t5",
-)  # bundles that are also compressed to four bits
 Made = dict[str, Path]
+Value = TypeVar("Value")
 
 
 @dataclass(frozen=True)
@@ -55,36 +48,55 @@ class Models:
         return Scheduler(self.bundle, target, draft, SchedulerOptions(**options))
 
 
+class Lazy(dict[str, Value]):
+    """Values that are made when they are asked for: a worker that tests one model need not open them all."""
+
+    def __init__(self, makers: dict[str, Callable[[], Value]]):
+        super().__init__()
+        self._makers = makers
+
+    def __missing__(self, name: str) -> Value:
+        self[name] = self._makers[name]()
+        return self[name]
+
+    def __contains__(self, name: object) -> bool:
+        return name in self._makers
+
+
 def make_bundles(
     make_decoder: Callable[..., tuple[Path, Path]], make_encoder_decoder: Callable[..., tuple[Path, Path]], once: Once
 ) -> Made:
     """The bundles, by name; each is made once per run."""
-    checkpoint, target = make_decoder("llama", **SIZES)
-    calm, _ = make_decoder("gpt2", n_layer=4, initializer_range=0.015, n_positions=POSITIONS)
-    exiting, _ = make_decoder("llama", **SIZES, num_hidden_layers=3)
+
+    def llama(**options: int) -> Path:
+        return make_decoder("llama", **SIZES, **options)[0]
+
+    def gpt2() -> Path:
+        return make_decoder("gpt2", n_layer=4, initializer_range=0.015, n_positions=POSITIONS)[0]
+
     savers: dict[str, Callable[[Path], Path]] = {
-        "small": lambda folder: noisy(checkpoint, folder),
-        "medusa": lambda folder: save_drafts(checkpoint, folder, "medusa"),
-        "hidden-transfer": lambda folder: save_drafts(checkpoint, folder, "hidden-transfer"),
-        "calm": lambda folder: save_early_exit(calm, folder, "every"),
-        "exit": lambda folder: save_early_exit(exiting, folder, 2),
+        "small": lambda folder: noisy(llama(), folder),
+        "medusa": lambda folder: save_drafts(llama(), folder, "medusa"),
+        "hidden-transfer": lambda folder: save_drafts(llama(), folder, "hidden-transfer"),
+        "calm": lambda folder: save_early_exit(gpt2(), folder, "every"),
+        "exit": lambda folder: save_early_exit(llama(num_hidden_layers=3), folder, 2),
     }
 
-    def exported(name: str, save: Callable[[Path], Path]) -> Path:
-        source = once(f"scheduled/{name}", lambda path: save(path.with_suffix(".unfinished")).rename(path))
+    def exported(name: str) -> Path:
+        source = once(f"scheduled/{name}", lambda path: savers[name](path.with_suffix(".unfinished")).rename(path))
         return once(f"scheduled/{name}-bundle", lambda path: export(str(source), path, check=False))
 
-    def in_four(bundle: Path, name: str) -> Path:
-        return once(f"scheduled/{name}", lambda path: compress(bundle, path, "rtn"))
+    def t5(layers: int) -> Path:
+        return make_encoder_decoder("mt5", num_layers=layers, num_decoder_layers=layers)[1]
 
-    # Workers begin with different ones, where each would wait for the others to make the next.
-    own = int(os.environ.get("PYTEST_XDIST_WORKER", "gw0").removeprefix("gw")) * 2 % len(savers)
-    bundles = {name: exported(name, savers[name]) for name in [*savers][own:] + [*savers][:own]}
-    bundles |= {"large": target, "four": in_four(target, "four-bits")}
-    for name, layers in ("t5", 2), ("small t5", 1):
-        bundles[name] = make_encoder_decoder("mt5", num_layers=layers, num_decoder_layers=layers)[1]
-    for name in COMPRESSED:
-        bundles[in_four_bits(name)] = in_four(bundles[name], in_four_bits(name).replace(" ", "-"))
+    def in_four(name: str) -> Path:
+        file = in_four_bits(name).replace(" ", "-")
+        return once(f"scheduled/{file}", lambda path: compress(bundles[name], path, "rtn"))
+
+    makers: dict[str, Callable[[], Path]] = {name: partial(exported, name) for name in savers}
+    makers |= {"large": lambda: make_decoder("llama", **SIZES)[1], "t5": lambda: t5(2), "small t5": lambda: t5(1)}
+    makers |= {in_four_bits(name): partial(in_four, name) for name in makers}
+    bundles = Lazy(makers)
     return bundles
 
 
@@ -134,31 +146,37 @@ def open_models(made: Made) -> Iterator[dict[str, Models]]:
                 *([] if draft else [None]),
             )
 
-        yield {
-            "float": Models(Bundle.open(made["large"]), pair("large", "small"), drafting),
-            "four bits": Models(Bundle.open(made["four"]), pair("four", "small"), drafting),
-            "fixed": Models(
-                Bundle.open(made["large"]), pair("large", "small", lambda each: FixedEngine(each, 64, 24)), drafting
+        def fixed(engine: Engine) -> Engine:
+            return FixedEngine(engine, 64, 24)
+
+        makers: dict[str, Callable[[], Models]] = {
+            "float": lambda: Models(Bundle.open(made["large"]), pair("large", "small"), drafting),
+            "four bits": lambda: Models(
+                Bundle.open(made[in_four_bits("large")]), pair(in_four_bits("large"), "small"), drafting
             ),
-            "fixed trees": Models(
+            "fixed": lambda: Models(Bundle.open(made["large"]), pair("large", "small", fixed), drafting),
+            "fixed trees": lambda: Models(
                 Bundle.open(made["hidden-transfer"]),
-                pair("hidden-transfer", None, lambda each: FixedEngine(each, 64, 24)),
+                pair("hidden-transfer", None, fixed),
                 ("hidden-transfer", "greedy", "sample"),
             ),
-            **{
-                name(kind): Models(Bundle.open(made[name(kind)]), pair(name(kind), None), strategies)
-                for kind, strategies in alone.items()
-                for name in (as_is, in_four_bits)
-            },
-            **{
-                name("exit"): Models(Bundle.open(made[name("exit")]), exits(made, name("exit"), engine), exiting)
-                for name in (as_is, in_four_bits)
-            },
-            **{
-                name("t5"): Models(Bundle.open(made[name("t5")]), encoder_decoders(made, opened, name), drafting)
-                for name in (as_is, in_four_bits)
-            },
         }
+
+        def single(name: str, strategies: tuple[str, ...]) -> Models:
+            return Models(Bundle.open(made[name]), pair(name, None), strategies)
+
+        def early_exit(name: str) -> Models:
+            return Models(Bundle.open(made[name]), exits(made, name, engine), exiting)
+
+        def pair_of_t5(variant: Callable[[str], str]) -> Models:
+            return Models(Bundle.open(made[variant("t5")]), encoder_decoders(made, opened, variant), drafting)
+
+        for variant in (as_is, in_four_bits):
+            for kind, strategies in alone.items():
+                makers[variant(kind)] = partial(single, variant(kind), strategies)
+            makers[variant("exit")] = partial(early_exit, variant("exit"))
+            makers[variant("t5")] = partial(pair_of_t5, variant)
+        yield Lazy(makers)
 
 
 def decoder(bundle: Path) -> Any:

@@ -8,7 +8,6 @@ Workers share traces as files.
 
 from __future__ import annotations
 
-import functools
 import gc
 import hashlib
 import logging
@@ -62,11 +61,9 @@ Once = Callable[[str, Callable[[Path], object]], Path]  # `once` of conftest.py
 
 
 def trace_once(once: Once) -> None:
-    """Replace `torch.onnx.export`, and let torch list its operators once: they are the same for each trace."""
+    """Replace `torch.onnx.export`."""
     import torch
-    from torch.onnx._internal.exporter._registration import ONNXRegistry
 
-    ONNXRegistry.from_torchlib = staticmethod(functools.cache(ONNXRegistry.from_torchlib))  # type: ignore[method-assign, assignment]
     torch.onnx.export = TracedOnce(torch.onnx.export, once)
 
 
