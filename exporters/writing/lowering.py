@@ -8,7 +8,7 @@ few others are left to be replaced, which is done node by node here.
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
 from unittest.mock import patch
 
@@ -22,6 +22,7 @@ aten = torch.ops.aten
 CASTS = (aten.to.dtype, aten.to.dtype_layout, aten.to.device)
 SAME = {aten.__and__.Tensor: aten.bitwise_and.Tensor, aten.__or__.Tensor: aten.bitwise_or.Tensor}
 ASSERTIONS = (aten._assert_scalar.default, aten._assert_tensor_metadata.default)  # the exporter removes them
+_translations = functools.cache(ONNXRegistry.from_torchlib)
 
 
 @contextmanager
@@ -38,14 +39,6 @@ def single_trace() -> Iterator[None]:
         torch.no_grad(),  # a region without gradients would be a graph within the graph
     ):
         yield
-
-
-@functools.cache
-def _translations(opset_version: int) -> ONNXRegistry:
-    return _from_torchlib(opset_version)
-
-
-_from_torchlib: Callable[[int], ONNXRegistry] = ONNXRegistry.from_torchlib
 
 
 def lowered(program: ExportedProgram, registry: ONNXRegistry) -> bool:
@@ -74,9 +67,8 @@ def _writes(node: Node) -> bool:
 def _replace_cast(node: Node) -> None:
     (source,) = node.all_input_nodes
     dtype = node.meta["val"].dtype
-    if source.meta["val"].dtype == dtype and all(
-        user.op != "output" for user in node.users
-    ):  # outputs keep their names
+    is_output = any(user.op == "output" for user in node.users)
+    if source.meta["val"].dtype == dtype and not is_output:  # outputs keep their names
         node.replace_all_uses_with(source)
         node.graph.erase_node(node)
     else:
