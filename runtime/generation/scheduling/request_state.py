@@ -191,7 +191,12 @@ class RequestState:
 
     def result(self) -> Generated:
         """Return the text so far with its statistics; for an unfinished text, including held-back characters."""
-        rest = self._stream.branch().finish()
+        try:
+            rest = self._stream.branch().finish()
+        except Exception:
+            if self.error is None:
+                raise
+            rest = ""  # what observers report of a failed request has no more errors
         total, prefill = self._last - self._begun, self._first - self._begun
         counts, tokens = self.counts, self.tokens
         later = len(tokens) - self._at_first

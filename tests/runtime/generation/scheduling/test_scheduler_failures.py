@@ -14,9 +14,8 @@ from scheduling import RANDOM, alone, request, run
 
 from intaglio.errors import EngineError, UsageError
 from intaglio.runtime.generation.scheduling.events import Failed, Finished, Piece
-from intaglio.runtime.generation.scheduling.generated import Generated
-from intaglio.runtime.generation.scheduling.request_state import RequestState
 from intaglio.runtime.generation.scheduling.scheduler import Scheduler
+from intaglio.runtime.generation.text.stream import TextStream
 from intaglio.runtime.sampling.constraint import LogitConstraint
 from intaglio.runtime.sessions.decoder import DecoderSession
 from intaglio.runtime.strategies import (
@@ -87,19 +86,17 @@ def test_text_that_cannot_be_completed_fails_its_request(
     own = models["float"]
     scheduler = own.scheduler(1)
     states = [scheduler.submit(request([1])), scheduler.submit(request([1]))]
-    whole = RequestState.result
 
-    def result(state: RequestState) -> Generated:
-        if state is states[0]:
-            raise UnicodeDecodeError("utf-8", b"\xff", 0, 1, "its last characters")
-        return whole(state)
+    def branch() -> TextStream:
+        raise UnicodeDecodeError("utf-8", b"\xff", 0, 1, "its last characters")
 
-    monkeypatch.setattr(RequestState, "result", result)
+    monkeypatch.setattr(states[0]._stream, "branch", branch)
     events = run(scheduler)
     assert [(type(event), event.state) for event in events if not isinstance(event, Piece)] == [
         (Failed, states[0]),
         (Finished, states[1]),
     ]
+    assert states[0].result().tokens == states[1].tokens  # for observers
 
 
 def test_engine_error_fails_running_requests_and_clears_caches(
