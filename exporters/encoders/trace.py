@@ -15,7 +15,6 @@ import onnx_ir as ir
 import torch
 from onnx_ir.passes.common import ClearMetadataAndDocStringPass
 from onnx_ir.tensor_adapters import TorchTensor, from_torch_dtype
-from onnxscript import optimizer
 
 from intaglio.bundle.bundle import Axis, TensorSpec
 from intaglio.exporters.decoders.operators import as_nodes
@@ -23,6 +22,7 @@ from intaglio.exporters.decoders.traced.replaced import replace_modules
 from intaglio.exporters.encoders.masks import short_masks
 from intaglio.exporters.files.computed_tensor import FloatTensor
 from intaglio.exporters.files.safetensors_file import MappedTensor
+from intaglio.exporters.writing.optimizing import optimize
 from intaglio.exporters.writing.traced_graph import (
     fake_mode,
     fake_parameters,
@@ -35,7 +35,6 @@ from intaglio.exporters.writing.traced_graph import (
 from intaglio.exporters.writing.weights import Rounding, in_file, weight
 
 OPSET = 23  # the first with Attention and RMSNormalization; has Gelu and LayerNormalization as single operators
-FOLDED = 1024  # elements of a constant; larger ones are folded only if used once, so tied weights stay shared
 EXAMPLE = {"batch": 2, "sequence": 16}  # of the inputs that are traced; a size of 1 would be taken as a constant
 GRAPH = "encoder"  # the graph's name
 
@@ -90,7 +89,7 @@ def trace(
                 mapped = in_files.get(_place(tensor))
                 value.const_value = weight(tensor, mapped, name, from_torch_dtype(dtype), rounding)
         traced = list(model.graph.initializers.values())
-        optimizer.optimize(model, output_size_limit=FOLDED)
+        optimize(model)
         for value in traced:
             if not value.is_initializer():  # folded away, but the optimizer's caches would keep it in memory
                 value.const_value = None

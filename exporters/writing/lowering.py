@@ -1,8 +1,9 @@
 """Replace the operators of a traced program that ONNX lacks, without tracing it a second time where that is possible.
 
-`torch.onnx.export` traces a program twice: once to capture it, and once to replace the operators that it cannot
-translate, which takes longer than all the rest. Of models without operators that write to their inputs only casts and a
-few others are left to be replaced, which is done node by node here.
+`torch.onnx.export` computes the shapes of a program three times: to capture it, to replace the operators that it cannot
+translate, and to cast the inputs of operators to one dtype, which takes longer than all the rest. Of models without
+operators that write to their inputs only casts and a few others are left to be replaced, which is done node by node
+here; and only nodes that get a cast are computed again.
 """
 
 from __future__ import annotations
@@ -10,6 +11,7 @@ from __future__ import annotations
 import functools
 from collections.abc import Iterator
 from contextlib import contextmanager
+from typing import Any
 from unittest.mock import patch
 
 import torch
@@ -17,6 +19,7 @@ from torch.export import ExportedProgram
 from torch.fx import Node
 from torch.onnx._internal.exporter import _decomp, _fx_passes
 from torch.onnx._internal.exporter._registration import ONNXRegistry
+from torch.onnx._internal.fx.passes import type_promotion
 
 aten = torch.ops.aten
 CASTS = (aten.to.dtype, aten.to.dtype_layout, aten.to.device)
@@ -27,7 +30,7 @@ _translations = functools.cache(ONNXRegistry.from_torchlib)
 
 @contextmanager
 def single_trace() -> Iterator[None]:
-    """Inside, `torch.onnx.export` replaces operators by `lowered`, and reads its table of translations once."""
+    """Inside, `torch.onnx.export` replaces operators by `lowered`, casts by `Promotion`, and reads its table once."""
     retraced = _fx_passes.decompose_with_registry
 
     def decompose(program: ExportedProgram, registry: ONNXRegistry) -> ExportedProgram:
@@ -35,6 +38,7 @@ def single_trace() -> Iterator[None]:
 
     with (
         patch.object(_fx_passes, "decompose_with_registry", decompose),
+        patch.object(type_promotion, "_TypePromotionInterpreter", Promotion),
         patch.object(ONNXRegistry, "from_torchlib", staticmethod(_translations)),
         torch.no_grad(),  # a region without gradients would be a graph within the graph
     ):
@@ -58,6 +62,20 @@ def lowered(program: ExportedProgram, registry: ONNXRegistry) -> bool:
             node.target = SAME[node.target]
     program.graph_module.recompile()
     return True
+
+
+class Promotion(type_promotion._TypePromotionInterpreter):
+    """Casts inputs to one dtype, and takes the value of a node that has one from the trace."""
+
+    def run_node(self, n: Node) -> Any:
+        """The value of node `n`, fake, once its inputs are cast."""
+        if n.op != "call_function" or "val" not in n.meta:
+            return super().run_node(n)
+        with self._set_current_node(n):
+            rule = type_promotion.get_type_promotion_rule(n, self.type_promotion_table)
+            if rule is not None:
+                self._maybe_promote_node(n, rule)
+        return n.meta["val"]
 
 
 def _writes(node: Node) -> bool:

@@ -17,7 +17,6 @@ from onnx_ir.passes.common import (
     ShapeInferencePass,
 )
 from onnx_ir.tensor_adapters import from_torch_dtype
-from onnxscript import optimizer
 from torch._subclasses.fake_tensor import FakeTensorMode
 from torch.utils._pytree import tree_leaves
 
@@ -37,6 +36,7 @@ from intaglio.exporters.decoders.traced.rows import keep_axes
 from intaglio.exporters.decoders.traced.tabled import keep_tables
 from intaglio.exporters.decoders.traced.weights import TracedWeights
 from intaglio.exporters.writing.graph_writer import OPSET
+from intaglio.exporters.writing.optimizing import optimize
 from intaglio.exporters.writing.traced_graph import (
     fake_mode,
     fake_parameters,
@@ -61,7 +61,6 @@ from intaglio.runtime.sessions.step import (
 )
 
 GRAPH = "decoder"  # the graph's name
-FOLDED = 1024  # elements of a constant; weights are not folded
 READ_LATER = (ir.ExternalTensor, ir.LazyTensor)  # the tensors of weights
 # A size of 1 would be taken as a constant.
 EXAMPLE = {BATCH: 2, TOKENS: 3, CAPACITY: 16, WANTED: 2, DRAFTING: 2, IMAGE_TOKENS: 5}
@@ -132,7 +131,7 @@ def _optimize(model: ir.Model) -> None:
     count = len(graph.outputs)
     # No pass merges outputs.
     graph.outputs.extend(each for each in graph.initializers.values() if isinstance(each.const_value, READ_LATER))
-    optimizer.optimize(model, output_size_limit=FOLDED)
+    optimize(model)
     del graph.outputs[count:]
     CommonSubexpressionEliminationPass()(model)
 

@@ -25,6 +25,20 @@ class Casts(torch.nn.Module):
         return (torch.nn.functional.silu(x) * angles).to(x.dtype), mask
 
 
+class Promotes(torch.nn.Module):
+    """Operators of two dtypes, of numbers, and of integers that give fractions; some need no cast."""
+
+    def forward(self, x: torch.Tensor, allowed: torch.Tensor) -> tuple[torch.Tensor, ...]:
+        count = allowed.sum(-1, keepdim=True)
+        return (
+            x.half() * x + count,
+            x.pow(2).mean(-1) + x.sum(-1),
+            count.sqrt() / 3,
+            allowed * 2,
+            count.half() - x.half(),
+        )
+
+
 class Writes(torch.nn.Module):
     """An operator that writes to its input."""
 
@@ -60,6 +74,22 @@ def test_lowered_program_gives_the_same_operators() -> None:
         found = operators(graph(Casts(), once=True))
     assert found == operators(graph(Casts(), once=False))
     assert "Cast" in [name for name, _ in found]
+
+
+def test_inputs_of_one_operator_are_cast_to_one_dtype() -> None:
+    def cast(once: bool) -> list[tuple[str, object, torch.dtype]]:
+        module = torch.export.export(Promotes(), (torch.ones(2, 3), torch.ones(2, 3, dtype=torch.bool))).graph_module
+        with quiet(), single_trace() if once else nullcontext():
+            _fx_passes.insert_type_promotion_nodes(module)
+        return [
+            (str(node), node.target, node.meta["val"].dtype)
+            for node in module.graph.nodes
+            if isinstance(node.meta.get("val"), torch.Tensor)
+        ]
+
+    found = cast(once=True)
+    assert found == cast(once=False)
+    assert sum(name.startswith("convert_element_type") for name, _, _ in found) > 4
 
 
 def test_program_that_writes_to_its_inputs_is_traced_again() -> None:
