@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from typing import Any, Literal
 
 import msgspec
@@ -70,14 +70,16 @@ def constraints_for(
 ) -> Sequence[LogitConstraint | None]:
     """A constraint for each of the texts. Raises `ApiError`."""
     grammar = grammar_for(fields, response_format, model.worker.prompts.tokenizer)
-    return constraints_of(grammar, model, texts)
+    return constraints_of(grammar, fields.end_tokens(model), texts)
 
 
-def constraints_of(grammar: Grammar | None, model: DecoderModel, texts: int) -> Sequence[LogitConstraint | None]:
-    """A constraint by `grammar` for each of the texts."""
+def constraints_of(
+    grammar: Grammar | None, end_tokens: Collection[int], texts: int
+) -> Sequence[LogitConstraint | None]:
+    """A constraint by `grammar` for each of the texts. `end_tokens`: see `GrammarConstraint`."""
     if grammar is None:
         return [None] * texts
-    return [GrammarConstraint(grammar, model.worker.generator.ends) for _ in range(texts)]
+    return [GrammarConstraint(grammar, end_tokens) for _ in range(texts)]
 
 
 def _structured(fields: dict[str, Any], tokenizer: Tokenizer) -> Grammar:

@@ -60,7 +60,7 @@ def conversation_requests(
         [ChatPrompt(messages, shown, fields.chat_template_kwargs or {})],
         max_new_tokens,
         logprobs,
-        constraints_of(grammar, model, fields.n),
+        constraints_of(grammar, fields.end_tokens(model), fields.n),
         calling.keep_special if calling else frozenset(),
     )
     return requests, calling

@@ -78,6 +78,10 @@ class GenerationFields(msgspec.Struct, kw_only=True):
             raise invalid("lora: the model's name chooses an adapter already. Leave one of the two out.", "lora")
         return names[chosen.pop()] if chosen else model.adapter
 
+    def end_tokens(self, model: DecoderModel) -> frozenset[int]:
+        """The tokens that end a text: none with `ignore_eos`."""
+        return frozenset() if self.ignore_eos else model.worker.generator.ends
+
     def check_languages(self, model: DecoderModel) -> None:
         """Raise `ApiError` for a language that the model does not know."""
         for name, code in (("source_language", self.source_language), ("target_language", self.target_language)):
@@ -151,7 +155,7 @@ def generation_requests(
                 None if fields.seed is None else (fields.seed % (1 << 64), choice),
                 generator.method,
                 ignore_eos=True,
-                end_tokens=frozenset() if fields.ignore_eos else generator.ends,
+                end_tokens=fields.end_tokens(model),
                 constraint=constraint,
                 logprobs=logprobs,
                 keep_special=keep_special,

@@ -151,6 +151,25 @@ def test_answer_is_one_of_the_choices(client: openai.OpenAI) -> None:
 
 
 @pytest.mark.parametrize(
+    "limit",
+    [
+        {},
+        {"extra_body": {"structured_outputs": {"regex": "(?s:.*)"}}},
+        {"tools": [{"type": "function", "function": {"name": "now"}}], "tool_choice": "none"},
+    ],
+    ids=["free", "regular expression", "tools that may not be called"],
+)
+@pytest.mark.parametrize("ignored", [False, True])
+def test_end_token_that_is_ignored_does_not_end_a_text(
+    client: openai.OpenAI, generator: TextGenerator, limit: dict[str, Any], ignored: bool
+) -> None:
+    likely = {str(end): 100 for end in generator.ends}
+    extra = limit.get("extra_body", {}) | {"ignore_eos": ignored}
+    options = {"temperature": 0, "max_tokens": 6, "logit_bias": likely, **limit, "extra_body": extra}
+    assert ask(client, **options).choices[0].finish_reason == ("length" if ignored else "stop")
+
+
+@pytest.mark.parametrize(
     ("options", "param"),
     [
         ({"temperature": 3}, "temperature"),
