@@ -31,6 +31,7 @@ TARGET = 0.05
 SHAPE = {"hidden_size": 1024, "intermediate_size": 2816, "num_attention_heads": 16, "vocab_size": 32_000,
          "tie_word_embeddings": True}  # fmt: skip
 SECONDS = 0.02
+CHARACTERS = 4096  # of 512 tokens, or more; sensitivities are computed on all of the text
 
 
 class Row(msgspec.Struct):
@@ -63,7 +64,8 @@ def main(recipes: tuple[str, ...], executor: str, layers: int, samples: int, as_
     depths = [layers, 3 * layers]
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
-        (folder / "text.txt").write_text("\n".join(part for _, part in sorted(topics.items())))
+        text = "\n".join(part for _, part in sorted(topics.items()))
+        (folder / "text.txt").write_text(text[: samples * CHARACTERS])
         for depth in depths:
             checkpoint = random_decoder(folder / f"checkpoint-{depth}", "llama", num_hidden_layers=depth, **SHAPE)
             with step(f"exporting {depth} layers"), fresh_process() as pool:

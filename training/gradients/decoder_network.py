@@ -12,17 +12,21 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 import numpy as np
+import numpy.typing as npt
 import onnx_ir as ir
 import torch
 from torch import Tensor
 
 from intaglio.errors import GraphError
+from intaglio.runtime.engines.engine import Array
 from intaglio.training.gradients.decoder_operators import DECODER_FUNCTIONS
 from intaglio.training.gradients.weight_products import GradientConsumer, Gradients, Product, Rows, Weight, multiplied
 
 
 class DecoderNetwork:
-    """The graph of a decoder, computed in float32. It removes the weights from `model`, which is invalid afterwards.
+    """The graph of a decoder, computed in float32. It takes the weights of `model`, which is invalid afterwards.
+
+    Those in files are mapped, so that no memory is needed for them; the files must not be written to.
 
     Raises `GraphError` for unsupported operators, including those of compressed weights.
     """
@@ -34,12 +38,14 @@ class DecoderNetwork:
         _check(self._nodes)
         matrices = _factors(self._nodes)
         self._constants: dict[ir.Value, Tensor | Weight] = {}
+        files: dict[str, npt.NDArray[np.uint8]] = {}
         for value in model.graph.initializers.values():
-            tensor = _taken(value)
+            tensor, value.const_value = value.const_value, None
+            assert tensor is not None
             if value in matrices:
-                self._constants[value] = Weight(str(value.name), tensor)
+                self._constants[value] = Weight(str(value.name), _array(tensor, files))
             else:
-                self._constants[value] = tensor.to(torch.float32) if tensor.is_floating_point() else tensor
+                self._constants[value] = _constant(tensor)
         self._last_uses = _last_uses(self._nodes)
         self._uses, self._moving = _follow(self._nodes, matrices)
         self._pieces = self._cut()
@@ -48,7 +54,7 @@ class DecoderNetwork:
     def shapes(self) -> dict[str, tuple[int, ...]]:
         """Name -> stored shape of the weights whose gradients are computed."""
         weights = (value for value in self._constants.values() if isinstance(value, Weight))
-        return {weight.name: tuple(weight.stored.shape) for weight in weights}
+        return {weight.name: weight.array.shape for weight in weights}
 
     def gradients(
         self, feeds: Mapping[str, Tensor], loss: Callable[[Tensor], Tensor], consume: GradientConsumer
@@ -58,9 +64,8 @@ class DecoderNetwork:
         The gradient of a weight with several uses, such as a tied table, is passed on after the last of them.
         """
         values: dict[ir.Value, Any] = dict(self._constants)
-        for value in self._inputs:
-            tensor = feeds[str(value.name)]
-            values[value] = tensor.to(torch.float32) if tensor.is_floating_point() else tensor
+        computed = {id(feed): _as_computed(feed) for feed in feeds.values()}
+        values.update((value, computed[id(feeds[str(value.name)])]) for value in self._inputs)
         starts = []
         with torch.no_grad():
             for piece in self._pieces[:-1]:
@@ -113,11 +118,13 @@ def _compute(node: ir.Node, inputs: list[Any], gradients: Gradients | None) -> A
         return DECODER_FUNCTIONS[node.op_type](node, *inputs)
     weight = weights[0]
     if node.op_type == "Transpose":
-        return Weight(weight.name, weight.stored, not weight.transposed)
+        return Weight(weight.name, weight.array, not weight.transposed)
     if node.op_type in ("Cast", "Identity"):
         return weight
     if gradients is None and node.op_type == "MatMul" and not isinstance(inputs[0], Weight):
         return multiplied(inputs[0], weight.matrix())
+    if gradients is None and node.op_type == "Gather":
+        return weight.rows(inputs[1])
     if gradients is None:
         plain = [given.matrix() if isinstance(given, Weight) else given for given in inputs]
         return DECODER_FUNCTIONS[node.op_type](node, *plain)
@@ -192,15 +199,30 @@ def _only_factor(value: ir.Value) -> bool:
     return True
 
 
-def _taken(value: ir.Value) -> Tensor:
-    """The tensor of an initializer, copied to its own memory; the initializer releases it."""
-    tensor = value.const_value
-    assert tensor is not None
-    array = np.array(tensor.numpy())
-    value.const_value = None
+def _constant(tensor: ir.TensorProtocol) -> Tensor:
+    """A tensor in its own memory, fractions in float32."""
+    array = torch.from_numpy(np.array(tensor.numpy()))
     if isinstance(tensor, ir.ExternalTensor):
         tensor.release()
-    return torch.from_numpy(array)
+    return _as_computed(array)
+
+
+def _as_computed(tensor: Tensor) -> Tensor:
+    return tensor.to(torch.float32) if tensor.is_floating_point() else tensor
+
+
+def _array(tensor: ir.TensorProtocol, files: dict[str, npt.NDArray[np.uint8]]) -> Array:
+    """The array of a tensor; one that is in a file is a part of it, and the file is mapped once.
+
+    onnx_ir maps a file once for each of its tensors: with 70 billion weights, that is more than half of all addresses.
+    """
+    if not isinstance(tensor, ir.ExternalTensor):
+        return tensor.numpy()
+    path, start = str(tensor.path), tensor.offset or 0
+    if path not in files:
+        files[path] = np.memmap(path, np.uint8, "r")  # what may be written to would count as memory, all of it
+    part = files[path][start : start + tensor.nbytes]
+    return part.view(tensor.dtype.numpy()).reshape(tensor.shape.numpy())
 
 
 def _check(nodes: list[ir.Node]) -> None:

@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from math import prod
 from typing import Any
 
+import numpy as np
 import torch
 from torch import Tensor
 
 from intaglio.processes.threads import in_parallel
+from intaglio.runtime.engines.engine import Array
 
 ROWS = 128  # of a product that a thread computes at a time
 GradientConsumer = Callable[[str, Tensor], None]
@@ -21,13 +24,20 @@ class Weight:
     """A matrix as stored in the graph, in the graph's dtype; `transposed`: used transposed."""
 
     name: str
-    stored: Tensor
+    array: Array
     transposed: bool = False
 
     def matrix(self) -> Tensor:
-        """The factor of the product, in float32."""
-        matrix = self.stored.T if self.transposed else self.stored
-        return matrix.to(torch.float32)
+        """The factor of the product, in float32, not to be written to.
+
+        A copy if it is stored in another dtype, or begins between two numbers, as it may inside a message.
+        """
+        matrix = only_read(np.require(self.array, requirements="A")).to(torch.float32)
+        return matrix.T if self.transposed else matrix
+
+    def rows(self, ids: Tensor) -> Tensor:
+        """Rows of the array as stored, in float32."""
+        return torch.from_numpy(self.array[ids.numpy()]).to(torch.float32)
 
 
 class Gradients:
@@ -79,17 +89,23 @@ class Rows(torch.autograd.Function):
         """[..., width]."""
         context.save_for_backward(ids)
         context.weight, context.gradients = weight, gradients
-        return weight.stored[ids].to(torch.float32)
+        return weight.rows(ids)
 
     @staticmethod
     def backward(context: Any, *outputs: Tensor) -> tuple[None, None, None, None]:
         """Nothing for the ids; the gradient of the table goes to `gradients`."""
-        stored: Tensor = context.weight.stored
         (ids,) = context.saved_tensors
-        gradient = torch.zeros(stored.shape)
-        gradient.index_add_(0, ids.reshape(-1), outputs[0].reshape(-1, stored.shape[1]))
+        gradient = torch.zeros(context.weight.array.shape)
+        gradient.index_add_(0, ids.reshape(-1), outputs[0].reshape(-1, gradient.shape[1]))
         context.gradients.add(context.weight.name, gradient)
         return None, None, None, None
+
+
+def only_read(array: Array) -> Tensor:
+    """The array itself as a tensor that nothing writes to."""
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # that the array can't be written to
+        return torch.from_numpy(array)
 
 
 def multiplied(x: Tensor, matrix: Tensor) -> Tensor:

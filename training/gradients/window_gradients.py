@@ -7,8 +7,6 @@ from functools import lru_cache
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-import numpy as np
-
 from intaglio.bundle.bundle import Bundle
 from intaglio.bundle.model_file import load
 from intaglio.errors import GraphError
@@ -36,6 +34,8 @@ def add_gradients(network: DecoderNetwork, piece: Mapping[str, Array], count: in
     """Add the squared gradients of the loss on `piece`, divided by `count`, to `writer`; return the loss."""
     import torch
 
+    from intaglio.training.gradients.weight_products import only_read
+
     def take(name: str, gradient: torch.Tensor) -> None:
         if not torch.isfinite(gradient).all():
             raise GraphError(
@@ -43,7 +43,8 @@ def add_gradients(network: DecoderNetwork, piece: Mapping[str, Array], count: in
             )
         writer.add(name, gradient.square_().div_(count).numpy())
 
-    feeds = {name: torch.from_numpy(np.array(array)) for name, array in piece.items()}
+    tensors = {id(array): only_read(array) for array in piece.values()}  # all empty caches are one array
+    feeds = {name: tensors[id(array)] for name, array in piece.items()}
     following = feeds["input_ids"][0, 1:]
 
     def loss(logits: torch.Tensor) -> torch.Tensor:

@@ -3,22 +3,26 @@
 from __future__ import annotations
 
 import json
+import mmap
 from collections.abc import Callable
 from pathlib import Path
 
 import numpy as np
 import onnx_ir as ir
 import pytest
+import torch
 from squared_gradients import squared_gradients
 from tiny_decoders import FAMILIES, save_decoder
 
 from intaglio.bundle.bundle import Bundle, create
-from intaglio.bundle.model_file import load, save
+from intaglio.bundle.model_file import STREAMED_ABOVE, load, save
 from intaglio.errors import BundleError, GraphError, UsageError
 from intaglio.executors.shared_files import SharedBundle, SharedPath
 from intaglio.exporters import export
 from intaglio.sensitivity_file import Observed, Sensitivities, SensitivityWriter
+from intaglio.training.gradients.decoder_network import DecoderNetwork
 from intaglio.training.gradients.sensitivity import sensitivity
+from intaglio.training.gradients.weight_products import Weight
 from intaglio.training.gradients.window_gradients import write_gradients
 
 TEXT = "The quick brown fox jumps over the lazy dog; pack my box with five dozen liquor jugs. " * 3
@@ -86,6 +90,32 @@ def test_bytes_do_not_depend_on_the_number_of_threads(trained_pair: tuple[Path, 
     for threads in (1, 2, 3):
         sensitivity(trained_pair[0], tmp_path / str(threads), calibration, samples=1, threads=threads)
     assert len({(tmp_path / str(threads)).read_bytes() for threads in (1, 2, 3)}) == 1
+
+
+@pytest.mark.parametrize("place", ["inside the message", "beside it"])
+def test_weights_stay_in_their_file(place: str, exported: Callable[..., tuple[Path, Path]], tmp_path: Path) -> None:
+    model = load(exported("llama")[1] / "model.onnx")
+    save(model, tmp_path / "model.onnx", external_above=0 if place == "beside it" else 1 << 30)
+    network = DecoderNetwork(load(tmp_path / "model.onnx", mapped=True))
+    weights = [constant for constant in network._constants.values() if isinstance(constant, Weight)]
+    large = [weight for weight in weights if weight.array.nbytes > STREAMED_ABOVE]  # small ones are in the message
+    assert len(large) > 4
+    for weight in large:
+        array = weight.array
+        while isinstance(array.base, np.ndarray):
+            array = array.base
+        assert isinstance(array.base, mmap.mmap), weight.name
+
+
+@pytest.mark.parametrize("offset", [0, 1])
+def test_matrix_and_rows_are_the_same_wherever_the_array_begins(offset: int) -> None:
+    numbers = np.arange(12, dtype=np.float32).reshape(3, 4)
+    held = np.empty(numbers.nbytes + offset, np.uint8)[offset:]
+    held[:] = np.frombuffer(numbers.tobytes(), np.uint8)
+    for transposed in (False, True):
+        weight = Weight("w", held.view(np.float32).reshape(3, 4), transposed)
+        assert np.array_equal(weight.matrix().numpy(), numbers.T if transposed else numbers)
+        assert np.array_equal(weight.rows(torch.tensor([[2, 0]])).numpy(), numbers[[[2, 0]]])
 
 
 @pytest.mark.proof  # processes that import torch
