@@ -2,13 +2,14 @@
 
 Autograd would hold the gradients of all weights until the end. Here the products with weights are functions whose
 backward pass computes the gradient of their weight, passes it on, and releases it. Activations are not all kept
-either (gradient checkpointing): the graph is cut where only a single value with a gradient is passed on, twice per
+either (gradient checkpointing): the graph is cut where only a single value with a gradient is passed on, once per
 layer; the first run keeps only these values, and each piece runs again in the backward pass.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from itertools import zip_longest
 from typing import Any
 
 import numpy as np
@@ -90,7 +91,10 @@ class DecoderNetwork:
         return result
 
     def _cut(self) -> list[list[ir.Node]]:
-        """The nodes in pieces; each passes a single value with a gradient to the next."""
+        """The nodes in pieces; each passes a single value with a gradient to the next.
+
+        That may be done before the attention of a layer and before its MLP: every second place is taken.
+        """
         pieces: list[list[ir.Node]] = [[]]
         taken = {value for values in self._last_uses.values() for value in values}
         live = 0
@@ -100,7 +104,8 @@ class DecoderNetwork:
             live -= sum(value in self._moving for value in self._last_uses.get(node, ()))
             if live == 1:
                 pieces.append([])
-        return [piece for piece in pieces if piece]
+        *others, head = [piece for piece in pieces if piece]
+        return [*([*one, *two] for one, two in zip_longest(others[::2], others[1::2], fillvalue=())), head]
 
     def _run(self, nodes: list[ir.Node], values: dict[ir.Value, Any], gradients: Gradients | None) -> None:
         """Add the nodes' outputs to `values`, and remove values that are no longer needed."""

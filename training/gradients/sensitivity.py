@@ -61,12 +61,12 @@ def sensitivity(
     `tokens` tokens of the UTF-8 text in `calibration`, of the squared gradient of the mean loss of predicting each
     next token. `output` is a file of `intaglio.sensitivity_file`, as large as the weights in float32.
 
-    Memory holds the weights as stored in the graph, the gradient of one weight at a time (that of a tied table stays
-    from its use in the head on), and the activations of one layer. `threads`: the maximum for torch, by default its own
-    setting. `executor`: where the pieces are computed, an open one or the name of one, as in `intaglio.compress`; the
-    file is the same, to the byte. Workers of other machines need the bundle and the folder of `output` at the same
-    paths, and a file as large as `output` for each piece in progress. Raises `BundleError`, `GraphError`, `UsageError`,
-    `StorageError`; nothing is left at `output` then.
+    Memory holds the gradient of one weight at a time (that of a tied table stays from its use in the head on), the
+    activations of one layer, and the input of each other one; the weights are mapped from the bundle. `threads`: the
+    maximum for torch, by default its own setting. `executor`: where the pieces are computed, an open one or the name of
+    one, as in `intaglio.compress`; the file is the same, to the byte. Workers of other machines need the bundle and the
+    folder of `output` at the same paths, and a file as large as `output` for each piece in progress. Raises
+    `BundleError`, `GraphError`, `UsageError`, `StorageError`; nothing is left at `output` then.
     """
     output = Path(output)
     _check_options(output, samples, tokens, force, threads)
