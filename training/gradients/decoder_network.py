@@ -126,15 +126,12 @@ def _compute(node: ir.Node, inputs: list[Any], gradients: Gradients | None) -> A
         return Weight(weight.name, weight.array, not weight.transposed)
     if node.op_type in ("Cast", "Identity"):
         return weight
-    if gradients is None and node.op_type == "MatMul" and not isinstance(inputs[0], Weight):
-        return multiplied(inputs[0], weight.matrix())
-    if gradients is None and node.op_type == "Gather":
-        return weight.rows(inputs[1])
-    if gradients is None:
-        plain = [given.matrix() if isinstance(given, Weight) else given for given in inputs]
-        return DECODER_FUNCTIONS[node.op_type](node, *plain)
     if node.op_type == "MatMul":
+        if gradients is None:
+            return multiplied(inputs[0], weight.matrix())
         return Product.apply(inputs[0], gradients.anchor, weight, gradients)  # type: ignore[no-untyped-call]
+    if gradients is None:
+        return weight.rows(inputs[1])
     return Rows.apply(inputs[1], gradients.anchor, weight, gradients)  # type: ignore[no-untyped-call]
 
 
