@@ -16,6 +16,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any
+from unittest import mock
 
 if TYPE_CHECKING:
     import onnx_ir as ir
@@ -84,7 +85,7 @@ class TracedOnce:
         parameters = {name for name, _ in module.named_parameters(remove_duplicate=False)}
 
         def trace(path: Path) -> None:
-            with uncollected():
+            with uncollected(), unrecorded():
                 model = self._export(module, *arguments, **options).model
             save(model, parameters, path)
 
@@ -102,6 +103,18 @@ def uncollected() -> Iterator[None]:
     finally:
         logging.disable(disabled)
         gc.enable()
+
+
+@contextmanager
+def unrecorded() -> Iterator[None]:
+    """Without the cache of shapes, which costs more than it saves with two layers, and stack traces of nodes."""
+    import torch._dynamo.config
+
+    with (
+        torch._dynamo.config.patch(fake_tensor_cache_enabled=False),
+        mock.patch.object(torch.fx.config, "do_not_emit_stack_traces", True),
+    ):
+        yield
 
 
 def save(model: ir.Model, parameters: set[str], path: Path) -> None:
