@@ -56,7 +56,7 @@ class Result(msgspec.Struct):
 @click.command(help=(__doc__ or "").split("\n\n")[0])
 @click.option("--recipe", "recipes", multiple=True, default=["gptq", "lut-sparse"], show_default=True)
 @click.option("--executor", default="processes:1", show_default=True)
-@click.option("--layers", default=8, show_default=True, help="Of the small model: with fewer, peaks vary by as much.")
+@click.option("--layers", default=8, show_default=True, help="Of the smaller model. Peaks vary by some 30 MB.")
 @click.option("--samples", default=8, show_default=True, help="Texts of 512 tokens.")
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON object on one line.")
 def main(recipes: tuple[str, ...], executor: str, layers: int, samples: int, as_json: bool) -> None:
