@@ -20,39 +20,75 @@ struct FixedPointRow {
 // The largest integer of `planes` balanced bytes.
 constexpr int32_t largest_fixed(int planes) { return planes == 2 ? 127 * 257 : 127 * 65793; }
 
-// x: [depth] float32; digits: [planes][stride] int8, zeros from depth to stride. NaN and infinity make the scale NaN.
+constexpr int64_t ROUNDED = 64;  // integers at a time, in loops of which compilers make vectors
+
+// Calls put(first, count, integers) for up to ROUNDED of x [depth] float32 at a time. NaN and infinity make the scale NaN, and all
+// integers 0.
+template <int PLANES, typename Put>
+static void round_row(const float* x, int64_t depth, FixedPointRow* row, const Put& put) {
+    int32_t largest_bits = 0;  // of |x|, which are in the same order as integers; above those of numbers lie infinity and NaN
+    for (int64_t k = 0; k < depth; ++k) {
+        int32_t bits;
+        __builtin_memcpy(&bits, x + k, sizeof bits);
+        bits &= 0x7fffffff;
+        largest_bits = bits > largest_bits ? bits : largest_bits;
+    }
+    const bool finite = largest_bits < 0x7f800000;
+    float largest;
+    __builtin_memcpy(&largest, &largest_bits, sizeof largest);
+    const double step = double(largest) / largest_fixed(PLANES);
+    const float factor = finite && largest > 0 ? float(1 / step) : 0;
+    const bool denormal = factor > 3e38f;  // taken as zeros: 1/step is no float32
+    constexpr int32_t LIMIT = largest_fixed(PLANES);
+    int64_t sum = 0;
+    for (int64_t first = 0; first < depth; first += ROUNDED) {
+        const int64_t count = depth - first < ROUNDED ? depth - first : ROUNDED;
+        int32_t values[ROUNDED], total = 0;
+        if (!finite || denormal) {
+            __builtin_memset(values, 0, sizeof values);
+        } else {
+            for (int64_t i = 0; i < count; ++i) {
+                int32_t value = int32_t(__builtin_rintf(x[first + i] * factor));
+                value = value > LIMIT ? LIMIT : value < -LIMIT ? -LIMIT : value;
+                total += value;
+                values[i] = value;
+            }
+        }
+        sum += total;
+        put(first, count, values);
+    }
+    *row = finite ? FixedPointRow{denormal ? 0.0 : step, double(sum)} : FixedPointRow{double(__builtin_nanf("")), 0};
+}
+
+// x: [depth] float32; digits: [planes][stride] int8, zeros from depth to stride.
 template <int PLANES>
 static void to_fixed_point(const float* x, int64_t depth, int64_t stride, int8_t* digits, FixedPointRow* row) {
-    float largest = 0;
-    bool finite = true;
-    for (int64_t k = 0; k < depth; ++k) {
-        const float magnitude = x[k] < 0 ? -x[k] : x[k];
-        largest = magnitude > largest ? magnitude : largest;
-        finite &= magnitude <= 3.4028235e38f;  // false for NaN too
-    }
-    const double step = double(largest) / largest_fixed(PLANES);
-    const float factor = largest > 0 ? float(1 / step) : 0;
-    int64_t sum = 0;
-    if (!finite || factor > 3e38f) {  // denormal rows are taken as zeros: 1/step is no float32
-        for (int64_t k = 0; k < PLANES * stride; ++k) digits[k] = 0;
-        *row = {finite ? 0.0 : double(__builtin_nanf("")), 0};
-        return;
-    }
-    constexpr int32_t LIMIT = largest_fixed(PLANES);
-    for (int64_t k = 0; k < depth; ++k) {
-        int32_t value = int32_t(__builtin_rintf(x[k] * factor));
-        value = value > LIMIT ? LIMIT : value < -LIMIT ? -LIMIT : value;
-        sum += value;
+    round_row<PLANES>(x, depth, row, [=](int64_t first, int64_t count, int32_t* values) {
         for (int plane = 0; plane < PLANES; ++plane) {
-            const int32_t digit = int8_t(value);
-            digits[plane * stride + k] = int8_t(digit);
-            value = (value - digit) >> 8;
+            int8_t* const target = digits + plane * stride + first;
+            for (int64_t i = 0; i < count; ++i) {
+                target[i] = int8_t(values[i]);
+                values[i] = (values[i] - target[i]) >> 8;
+            }
         }
-    }
+    });
     for (int plane = 0; plane < PLANES; ++plane) {
         for (int64_t k = depth; k < stride; ++k) digits[plane * stride + k] = 0;
     }
-    *row = {step, double(sum)};
+}
+
+// x: [depth] float32, a multiple of 4; words: [depth] int16, of each four the first and the third, then the others: as the even
+// and the odd bytes of 32 bits are multiplied.
+[[maybe_unused]] static void to_words(const float* x, int64_t depth, int16_t* words, FixedPointRow* row) {
+    round_row<2>(x, depth, row, [=](int64_t first, int64_t count, const int32_t* values) {
+        for (int64_t i = 0; i < count; i += 4) {
+            int16_t* const four = words + first + i;
+            four[0] = int16_t(values[i]);
+            four[1] = int16_t(values[i + 2]);
+            four[2] = int16_t(values[i + 1]);
+            four[3] = int16_t(values[i + 3]);
+        }
+    });
 }
 
 }  // namespace

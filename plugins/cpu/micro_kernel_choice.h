@@ -16,6 +16,13 @@
 #define INTAGLIO_BYTE_PRODUCTS 0
 #endif
 
+// Whether weights are multiplied in words of 16 bits, too (`multiply_words` of the same).
+#if defined(__AVX2__) && INTAGLIO_BYTE_PRODUCTS == 2
+#define INTAGLIO_WORDS 1
+#else
+#define INTAGLIO_WORDS 0
+#endif
+
 namespace intaglio::INTAGLIO_ISA {
 namespace {
 

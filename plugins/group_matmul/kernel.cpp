@@ -21,6 +21,7 @@
 #include "plugins/cpu/micro_kernel_choice.h"
 #include "plugins/group_matmul/group_factors.h"
 #include "plugins/group_matmul/levels.h"
+#include "plugins/group_matmul/word_products.h"
 
 namespace intaglio::INTAGLIO_ISA {
 namespace {
@@ -41,7 +42,7 @@ struct GroupStretch {
     bool has_lines, has_minimums;
     int64_t zero_stride;   // from a group's zero points to the next one's: TILE, or 0 where they are all the same
     const float *x, *x_sums;  // where x is float32; the sums of its groups, for minimums
-    const int8_t* digits;  // where it is in fixed point, planes `plane_stride` apart
+    const int8_t* digits;  // where it is in fixed point, planes `plane_stride` apart; or words
     const int32_t* sums;   // of each group, [groups][sum_count(planes)], rows `sums_stride` apart
     int64_t x_stride, plane_stride, sums_stride;
     float* y;  // added to; without the factors of x's rows
@@ -72,12 +73,23 @@ struct Layout {
     int64_t zero_points, zero_stride, levels, bytes;
 };
 
+// x in words of 16 bits instead of two planes of bytes: numbers of 8 bits would be too large for sums of two products, and with
+// many rows of x words are faster.
+constexpr int64_t MANY_ROWS = 4;
+static bool many_rows(const GroupFormat& f, int64_t count) {
+    return INTAGLIO_WORDS && f.planes == 2 && count >= MANY_ROWS && f.group_size <= WORD_DEPTH;
+}
+static bool in_words(const GroupFormat& f, int64_t count) {
+    return INTAGLIO_WORDS && f.planes == 2 && (f.bits == 8 || many_rows(f, count));
+}
+
 static int32_t planes_for(int32_t activation_bits, int32_t bits, const float* levels) {
 #if INTAGLIO_BYTE_PRODUCTS == 4
     if (levels != nullptr && (bits != 4 || step_of(levels) == 0)) return 0;
     return activation_bits == 16 ? 2 : 3;
 #elif INTAGLIO_BYTE_PRODUCTS == 2
-    if (levels != nullptr || bits > 6) return 0;  // two products of 8 bits may exceed 16
+    if (levels != nullptr) return 0;
+    if (bits == 8) return INTAGLIO_WORDS && activation_bits == 16 ? 2 : 0;  // two products of 8 bits may exceed 16
     return activation_bits == 16 ? 2 : 3;
 #else
     (void)activation_bits, (void)bits, (void)levels;
@@ -170,8 +182,8 @@ static void pack_weight(const GroupFormat& format, const int32_t* numbers, const
 // Two planes have one sum of 32 bits together.
 constexpr int sum_count(int planes) { return planes == 3 ? 3 : 1; }
 
-// Of a row of x in fixed point: [planes][K] int8, then [groups][sum_count(planes)] int32, the sums of each group. In float32,
-// for minimums: [K], then [groups] sums.
+// Of a row of x in fixed point: [planes][K] int8, or [K] words, then [groups][sum_count(planes)] int32, the sums of each
+// group. In float32, for minimums: [K], then [groups] sums.
 static int64_t x_row_bytes(const GroupFormat& f) {
     const int64_t sums = f.planes > 0 || f.has_minimums ? f.depth / f.group_size * sum_count(f.planes) : 0;
     return f.depth * (f.planes == 0 ? int64_t(sizeof(float)) : f.planes) + sums * int64_t(sizeof(int32_t));
@@ -204,12 +216,21 @@ static void pack_x(const GroupFormat& format, const float* x, int64_t count, int
             continue;
         }
         FixedPointRow* const row = x_rows(format, count, packed) + i;
+        int32_t* const sums = reinterpret_cast<int32_t*>(target + format.planes * depth);
+        if (in_words(format, count)) {
+            int16_t* const words = reinterpret_cast<int16_t*>(target);
+            to_words(source, depth, words, row);
+            for (int64_t group = 0; group < depth / size; ++group) {
+                sums[group] = 0;
+                for (int64_t k = 0; k < size; ++k) sums[group] += words[group * size + k];
+            }
+            continue;
+        }
         if (format.planes == 2) {
             to_fixed_point<2>(source, depth, depth, digits, row);
         } else {
             to_fixed_point<3>(source, depth, depth, digits, row);
         }
-        int32_t* const sums = reinterpret_cast<int32_t*>(target + format.planes * depth);
         for (int64_t group = 0; group < depth / size; ++group) {
             int32_t totals[3] = {};
             for (int plane = 0; plane < format.planes; ++plane) {
@@ -241,7 +262,7 @@ using GroupKernel = MicroKernel<GroupStretch>;
 Choice choice(GROUP_MATMUL_MICRO_KERNELS, GROUP_MATMUL_MOST_ROWS);
 Choice level_choice(GROUP_LEVELS_MICRO_KERNELS, GROUP_LEVELS_MOST_ROWS);
 
-constexpr int TOKENS = 16;  // rows of x that share what is read of a weight
+constexpr int TOKENS = 16, MOST_TOKENS = 64;  // rows of x that share what is read of a weight, and what is unpacked
 
 // The stretch of a tile, from its `vector`th vector of rows and its first group on.
 static GroupStretch stretch_at(const GroupFormat& f, const Layout& layout, const uint8_t* packed, int64_t tile) {
@@ -272,7 +293,7 @@ static GroupStretch part_of(GroupStretch s, int64_t group, int64_t groups, int64
 }
 
 // The same with rows of x, of which `token` is the first.
-static void with_x(GroupStretch* s, const GroupFormat& f, const void* packed_x, int64_t token, int64_t group) {
+static void with_x(GroupStretch* s, const GroupFormat& f, const void* packed_x, bool words, int64_t token, int64_t group) {
     const uint8_t* const row = static_cast<const uint8_t*>(packed_x) + token * x_row_bytes(f);
     if (f.planes == 0) {
         s->x = reinterpret_cast<const float*>(row) + group * f.group_size;
@@ -280,7 +301,7 @@ static void with_x(GroupStretch* s, const GroupFormat& f, const void* packed_x, 
         s->x_stride = s->sums_stride = x_row_bytes(f) / int64_t(sizeof(float));
         return;
     }
-    s->digits = reinterpret_cast<const int8_t*>(row) + group * f.group_size;
+    s->digits = reinterpret_cast<const int8_t*>(row) + group * f.group_size * (words ? 2 : 1);
     s->sums = reinterpret_cast<const int32_t*>(row + f.planes * f.depth) + group * sum_count(f.planes);
     s->x_stride = x_row_bytes(f);
     s->plane_stride = f.depth;
@@ -301,7 +322,7 @@ static void tile_product(const GroupFormat& f, const GroupStretch& tile, const C
                 rows = kernel.name.rows;
                 for (int64_t row = begin; row < end; row += FLOATS * kernel.name.t_u) {
                     GroupStretch stretch = part_of(tile, group, count, row);
-                    with_x(&stretch, f, x, first + token, group);
+                    with_x(&stretch, f, x, in_words(f, 1), first + token, group);
                     stretch.y = y + token * TILE + row;
                     kernel.run(stretch);
                 }
@@ -319,20 +340,61 @@ static CacheBlock cache_block(const GroupFormat& f, const Layout& layout, int64_
     return largest_cache_block({x_bits * rows, f.bits, 32 * rows}, f.group_size, f.depth, TILE, TILE);
 }
 
+#if INTAGLIO_WORDS
+// The same for many rows of x: `tokens` of them with one tile.
+static void word_product(const GroupFormat& f, const GroupStretch& tile, const void* x, int64_t first, int tokens, int64_t columns,
+                         float* y) {
+    const int64_t groups = f.depth / f.group_size, step = f.group_size < WORD_PART ? WORD_PART / f.group_size : 1;
+    WordPart part;
+    part.group_size = f.group_size;
+    part.has_minimums = f.has_minimums;
+    for (int64_t group = 0; group < groups; group += step) {
+        part.groups = groups - group < step ? groups - group : step;
+        for (int64_t row = 0; row < columns; row += WORD_ROWS) {
+            GroupStretch stretch = part_of(tile, group, part.groups, row);
+            for (int64_t i = 0; i < part.groups; ++i) {
+                group_words(f.bits, stretch.units + i * stretch.group_units * stretch.unit_stride, stretch.group_units,
+                            stretch.zero_points + i * stretch.zero_stride, part.words + i * f.group_size * WORD_ROWS);
+                for (int half = 0; half < WORD_ROWS; half += FLOATS) {
+                    store_float(part.scales[i] + half, load_factors(stretch.scales, i, half));
+                    if (f.has_minimums) store_float(part.minimums[i] + half, load_factors(stretch.minimums, i, half));
+                }
+            }
+            for (int token = 0; token < tokens; token += WORD_TOKENS) {
+                with_x(&stretch, f, x, true, first + token, group);
+                const WordX rows = {reinterpret_cast<const int16_t*>(stretch.digits), stretch.x_stride / 2, stretch.sums, stretch.sums_stride};
+                float* const target = y + token * TILE + row;
+                switch (tokens - token) {
+                    case 1: word_products<1>(part, rows, target, TILE); break;
+                    case 2: word_products<2>(part, rows, target, TILE); break;
+                    case 3: word_products<3>(part, rows, target, TILE); break;
+                    default: word_products<WORD_TOKENS>(part, rows, target, TILE);
+                }
+            }
+        }
+    }
+}
+#endif
+
 static void run(const GroupFormat& f, const void* x, int64_t count, const void* packed, float* y, int64_t begin,
                 int64_t end) {
     const Layout layout(f);
     const auto* const bytes = static_cast<const uint8_t*>(packed);
     const FixedPointRow* const rows = x_rows(f, count, const_cast<void*>(x));
     const CacheBlock block = cache_block(f, layout, count);
-    alignas(64) float values[TOKENS * TILE];
+    const bool many = many_rows(f, count);
+    const int64_t most = many ? MOST_TOKENS : TOKENS;
+    alignas(64) float values[MOST_TOKENS * TILE];
     for (int64_t tile = begin; tile < end; ++tile) {
         const GroupStretch stretch = stretch_at(f, layout, bytes, tile);
         const int64_t row = tile * TILE, columns = f.rows - row < TILE ? f.rows - row : TILE;
-        for (int64_t first = 0; first < count; first += TOKENS) {
-            const int tokens = count - first < TOKENS ? int(count - first) : TOKENS;
+        for (int64_t first = 0; first < count; first += most) {
+            const int tokens = int(count - first < most ? count - first : most);
             __builtin_memset(values, 0, size_t(tokens * TILE) * sizeof(float));
-            tile_product(f, stretch, block, x, first, tokens, columns, values);
+#if INTAGLIO_WORDS
+            if (many) word_product(f, stretch, x, first, tokens, columns, values);
+#endif
+            if (!many) tile_product(f, stretch, block, x, first, tokens, columns, values);
             for (int t = 0; t < tokens; ++t) {
                 const float factor = f.planes == 0 ? 1 : float(rows[first + t].scale);
                 for (int64_t n = 0; n < columns; ++n) y[(first + t) * f.rows + row + n] = values[t * TILE + n] * factor;

@@ -20,7 +20,14 @@ from functools import reduce
 
 from intaglio.plugins.micro_kernels.instruction_sets import ByteForms, InstructionSet, pairs_that_fit
 from intaglio.plugins.micro_kernels.lut_matmul import LookupTables
-from intaglio.plugins.micro_kernels.micro_kernel import GROUP_LEVELS, MicroKernel, has_lines, lane_bits
+from intaglio.plugins.micro_kernels.micro_kernel import (
+    GROUP_LEVELS,
+    MicroKernel,
+    has_lines,
+    lane_bits,
+    multiplies_words,
+    sum_count,
+)
 from intaglio.plugins.micro_kernels.source import RowPointers, SourceWriter, plus
 from intaglio.plugins.micro_kernels.units import LOAD, unit_bytes, unit_vectors
 from intaglio.plugins.micro_kernels.unpacking import Unpacking
@@ -67,7 +74,9 @@ class GroupMatMulEmitter:
         self.levels: LookupTables | Lines | None = None
         self.vectors = unit_vectors(self.case.bits, lane_bits(self.case.planes))
         self.units = max(kernel.m_u // self.vectors, 1)  # of one turn of the loop
-        self.rows, self.planes = range(self.case.rows), range(max(self.case.planes, 1))
+        self.words = multiplies_words(self.case, isa)
+        self.adds_pairs = self.bytes is not None and self.bytes.adds_pairs and not self.words
+        self.rows, self.planes = range(self.case.rows), range(sum_count(self.case, isa))
         self.blocks = range(kernel.t_u)
         self.step = 4 if self.bytes else 1  # values of K of a vector
         # Units of a block follow each other where a micro-kernel takes a part of a tile's rows; else those of all do.
@@ -100,7 +109,7 @@ class GroupMatMulEmitter:
                 for first in range(0, self.vectors * self.units, self.kernel.m_u):
                     self._step(emit, list(range(first, first + self.kernel.m_u)))
                 emit(f"unit += {self.units * self.unit_stride};")
-                self.x.advance(self.units * self.vectors * self.step)
+                self.x.advance(self.units * self.vectors * self.step * (2 if self.words else 1))
             for block in self.blocks:
                 self._finish(emit, block)
 
@@ -142,6 +151,8 @@ class GroupMatMulEmitter:
                 self._weights(emit, block, vectors)
             for row in self.rows:
                 self._products(emit, row, vectors)
+                if self.bytes and self.adds_pairs:
+                    self._pairs(emit, self.bytes, row, vectors)
 
     def _weights(self, emit: SourceWriter, block: int, vectors: list[int]) -> None:
         """w<block>_<vector>: levels, or the numbers, less the zero point and as float32 where x is float32."""
@@ -157,7 +168,10 @@ class GroupMatMulEmitter:
                     self.levels.entries(emit, f"w{block}_{vector}", 0, name, vector % self.vectors)
                     continue
                 numbers = self.unpacking.numbers(name, vector % self.vectors)
-                if self.bytes:
+                if self.bytes and self.words:
+                    for half, form in enumerate((self.bytes.even_words, self.bytes.odd_words)):
+                        emit(f"const {self.forms.integers} w{block}_{vector}_{half} = {form.format(numbers)};")
+                elif self.bytes:
                     emit(f"const {self.forms.integers} w{block}_{vector} = {numbers};")
                 else:
                     emit(f"const {self.forms.integers} q{block}_{vector} = {numbers};")
@@ -178,17 +192,31 @@ class GroupMatMulEmitter:
                     name = f"sum{row}_{b}"
                     emit(f"{name} = {self.forms.multiply_add.format(f'w{b}_{vector}', value, name)};")
                 continue
+            if self.words:
+                self._words(emit, self.bytes, row, vector)
+                continue
             for p in self.planes:
                 value = f"x{row}_{vector}_{p}"
                 four = self.forms.set_integers.format(f"four_bytes({self.x.at(row, p, at)})")
                 emit(f"const {self.forms.integers} {value} = {four};")
-                if self.bytes.adds_pairs:
+                if self.adds_pairs:
                     continue
                 for b in self.blocks:
                     name = f"sum{row}_{b}_{p}"
                     emit(f"{name} = {self.bytes.multiply_add.format(name, f'w{b}_{vector}', value)};")
-        if self.bytes and self.bytes.adds_pairs:
-            self._pairs(emit, self.bytes, row, vectors)
+
+    def _words(self, emit: SourceWriter, forms: ByteForms, row: int, vector: int) -> None:
+        """Add the products of four values of K; x has the first and the third, then the second and the fourth."""
+        for half in range(2):
+            address = self.x.at(row, 0, 8 * vector + 4 * half)
+            emit(f"const {self.forms.integers} x{row}_{vector}_{half} = "
+                 f"{self.forms.set_integers.format(f'four_bytes({address})')};")  # fmt: skip
+        for b in self.blocks:
+            products = [
+                forms.multiply_words.format(f"w{b}_{vector}_{half}", f"x{row}_{vector}_{half}") for half in range(2)
+            ]
+            name = f"sum{row}_{b}_0"
+            emit(f"{name} = {self.forms.add.format(name, self.forms.add.format(*products))};")
 
     def _pairs(self, emit: SourceWriter, forms: ByteForms, row: int, vectors: list[int]) -> None:
         """Add sums of two products each, as many together as fit into 16 bits."""
@@ -250,7 +278,7 @@ class GroupMatMulEmitter:
             emit(f"const {self.forms.floats} x_sum{row} = "
                  f"{self.forms.broadcast.format('s.x_sums + group' + self._stride(row))};")  # fmt: skip
             return f"x_sum{row}"
-        count = 1 if len(self.planes) == 2 else len(self.planes)
+        count = 1 if self.case.planes == 2 else len(self.planes)
         parts = [
             self.forms.to_float.format(self.forms.set_integers.format(self._at_sums(row, count, index)))
             for index in range(count)

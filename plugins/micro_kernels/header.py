@@ -6,9 +6,10 @@ from collections.abc import Iterator
 from typing import Protocol
 
 from intaglio.plugins.micro_kernels.group_matmul import GroupMatMulEmitter
+from intaglio.plugins.micro_kernels.group_words import emit_words
 from intaglio.plugins.micro_kernels.instruction_sets import INSTRUCTION_SETS, InstructionSet
 from intaglio.plugins.micro_kernels.lut_matmul import LutMatMulEmitter
-from intaglio.plugins.micro_kernels.micro_kernel import GROUP_LEVELS, MicroKernel, cases, rows_of, variants
+from intaglio.plugins.micro_kernels.micro_kernel import BITS, GROUP_LEVELS, MicroKernel, cases, rows_of, variants
 from intaglio.plugins.micro_kernels.source import SourceWriter
 
 
@@ -49,6 +50,9 @@ def _header(operator: str, isa: InstructionSet) -> str:
         emit("")
         emitter(kernel, isa).emit(emit)
     emit("")
+    if operator == "group_matmul" and isa.bytes and isa.bytes.multiply_words:
+        emit_words(emit, BITS[operator], isa)
+        emit("")
     most = [max(rows_of(operator, planes, isa), default=0) for planes in range(4)]
     emit(f"constexpr int {operator.upper()}_MOST_ROWS[] = {{{', '.join(map(str, most))}}};  // of x, by its planes")
     emit("")

@@ -47,7 +47,8 @@ class ByteForms(NamedTuple):
 
     With VNNI one instruction adds up four neighbours, and so does AArch64's dot product, of signed bytes: numbers that
     take all of a byte are packed less 128. Without, products of two neighbours become sums of 16 bits, a few
-    of which are added up before they are widened: that takes weights of at most 6 bits.
+    of which are added up before they are widened: that takes weights of at most 6 bits. Those of 8 bits are widened
+    themselves, for products of 16 bits.
     """
 
     shift_right: str  # pairs of bytes; bits shifted in from the neighbouring byte are masked or ignored
@@ -60,6 +61,11 @@ class ByteForms(NamedTuple):
     add_pairs: str = ""  # {0} + {1}, in 16 bits
     sum: str = ""  # of the 32-bit lanes
     widen_add: str = ""  # {0} + the sums of two neighbours of the 16-bit {1}
+    even_words: str = ""  # the first of each two bytes, in 16 bits
+    odd_words: str = ""  # the second
+    subtract_words: str = ""  # {0} - {1}, in 16 bits
+    store_words: str = ""  # to an address, {1}
+    multiply_words: str = ""  # the 32-bit sums of two neighbours of the 16-bit {0}·{1}
     look_up: str = ""  # the entries of table {0}, repeated over the vector, that the bytes {1} name
     index_bits: int = 0  # of those bytes that a look-up reads
 
@@ -187,6 +193,11 @@ AVX2_BYTES = ByteForms(
     multiply_pairs="_mm256_maddubs_epi16({0}, {1})",
     add_pairs="_mm256_add_epi16({0}, {1})",
     widen_add="_mm256_add_epi32({0}, _mm256_madd_epi16({1}, _mm256_set1_epi16(1)))",
+    even_words="_mm256_and_si256({0}, _mm256_set1_epi16(255))",
+    odd_words="_mm256_srli_epi16({0}, 8)",
+    subtract_words="_mm256_sub_epi16({0}, {1})",
+    store_words="_mm256_store_si256(reinterpret_cast<__m256i*>({0}), {1})",
+    multiply_words="_mm256_madd_epi16({0}, {1})",
 )
 VBMI = VNNI._replace(look_up="_mm512_permutexvar_epi8({1}, {0})", index_bits=6)
 NEON = PORTABLE._replace(table="FloatTable", load_table="load_table({0})")

@@ -11,7 +11,7 @@ points, masks and the words that are being unpacked:
     planes·m_u + m_u·t_u + rows·planes·t_u + constants <= number of vector registers
 
 With one row, one plane and no constants that is equation 4. Where sums of two products are added up in 16 bits, x needs
-one register at a time, and m_u of them are widened together.
+one register at a time, and m_u of them are widened together. In words of 16 bits a vector of bytes takes two.
 """
 
 from __future__ import annotations
@@ -79,9 +79,10 @@ def lane_bits(planes: int) -> int:
 def registers(kernel: MicroKernel, isa: InstructionSet) -> int:
     """Vector registers that a micro-kernel holds at once."""
     case, m_u, t_u = kernel
-    planes = max(case.planes, 1)
+    planes = sum_count(case, isa)
     x = 2 if adds_pairs(case.planes, isa) else planes * m_u  # a value and the ones that widen
-    return x + m_u * t_u + case.rows * planes * t_u + _constants(case, t_u, isa)
+    weights = 2 if multiplies_words(case, isa) else 1
+    return x + weights * m_u * t_u + case.rows * planes * t_u + _constants(case, t_u, isa)
 
 
 def _constants(case: MicroKernelCase, t_u: int, isa: InstructionSet) -> int:
@@ -104,6 +105,16 @@ def _table_registers(case: MicroKernelCase, isa: InstructionSet) -> int:
 def adds_pairs(planes: int, isa: InstructionSet) -> bool:
     """Whether products with so many planes of x are added up in 16 bits first."""
     return planes > 0 and isa.bytes is not None and isa.bytes.adds_pairs
+
+
+def multiplies_words(case: MicroKernelCase, isa: InstructionSet) -> bool:
+    """Whether x is in words of 16 bits, as sums of two products of bytes would not fit into these."""
+    return case.planes == 2 and isa.bytes is not None and not isa.bytes.takes(case.bits)
+
+
+def sum_count(case: MicroKernelCase, isa: InstructionSet) -> int:
+    """Vectors of sums for each row of x and vector of rows of the weight."""
+    return 1 if multiplies_words(case, isa) else max(case.planes, 1)
 
 
 def looks_up_pairs(case: MicroKernelCase, isa: InstructionSet) -> bool:
@@ -129,7 +140,7 @@ def planes_of(operator: str, bits: int, isa: InstructionSet) -> tuple[int, ...]:
     if isa.bytes is None:
         return (0,)
     if operator == "group_matmul":
-        return (2, 3) if isa.bytes.takes(bits) else (0,)
+        return (2, 3) if isa.bytes.takes(bits) else (0, 2) if isa.bytes.multiply_words else (0,)
     return (0, 2, 3) if isa.bytes.look_up and (operator != GROUP_LEVELS or bits <= 4) else (0,)
 
 
