@@ -16,7 +16,6 @@ from contextlib import contextmanager
 from pathlib import Path
 from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any
-from unittest import mock
 
 if TYPE_CHECKING:
     import onnx_ir as ir
@@ -80,12 +79,14 @@ class TracedOnce:
         if len(arguments) > 1:  # a file to write
             return self._export(module, *arguments, **options)
         import onnx_ir as ir
+        from torch._dynamo import config
 
         name = hashlib.sha256(identity(module, arguments, options).encode()).hexdigest()
         parameters = {name for name, _ in module.named_parameters(remove_duplicate=False)}
 
         def trace(path: Path) -> None:
-            with uncollected(), unrecorded():
+            # Its cache of shapes costs more than it saves with two layers.
+            with uncollected(), config.patch(fake_tensor_cache_enabled=False):
                 model = self._export(module, *arguments, **options).model
             save(model, parameters, path)
 
@@ -103,18 +104,6 @@ def uncollected() -> Iterator[None]:
     finally:
         logging.disable(disabled)
         gc.enable()
-
-
-@contextmanager
-def unrecorded() -> Iterator[None]:
-    """Without the cache of shapes, which costs more than it saves with two layers, and stack traces of nodes."""
-    import torch._dynamo.config
-
-    with (
-        torch._dynamo.config.patch(fake_tensor_cache_enabled=False),
-        mock.patch.object(torch.fx.config, "do_not_emit_stack_traces", True),
-    ):
-        yield
 
 
 def save(model: ir.Model, parameters: set[str], path: Path) -> None:
