@@ -15,7 +15,9 @@ from intaglio.runtime.adapters.adapter import Floats, LowRank, read_adapter
 from intaglio.runtime.adapters.folder import check_not_merged
 
 NONE = 0  # number of a row without adapter
-ADAPTER = TensorSpec("adapter", "int64", ("batch",))  # the number of each row's adapter: an input of graphs with some
+# Inputs of graphs with adapters: the number of each row's adapter, and the factor of its change.
+ADAPTER = TensorSpec("adapter", "int64", ("batch",))
+ADAPTER_SCALE = TensorSpec("adapter_scale", "float32", ("batch", 1, 1))
 
 
 @dataclass(frozen=True)

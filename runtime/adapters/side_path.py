@@ -2,7 +2,10 @@
 
 For each product y = x·W of a changed module, with the matrices of all adapters stacked:
 
-    y + x · A[adapter] · B[adapter],   adapter int64 [batch], an input; 0 is none, whose matrices are zero
+    y + x · A[adapter] · scale · B[adapter]
+
+    adapter int64 [batch], scale float32 [batch]: inputs, of each row the number of its adapter, whose matrices are zero
+    for 0, and a factor that the request chooses
 
 That copies the matrices of each row's adapter. Where all adapters together have a small rank, each row is multiplied by
 all of their matrices side by side, and by zero in between where they are not its own, which copies nothing.
@@ -26,7 +29,7 @@ from intaglio.errors import BundleError, SourceError
 from intaglio.plugins import CUDA_DOMAIN
 from intaglio.plugins.registry import PACKED
 from intaglio.runtime.adapters.adapter import MERGE
-from intaglio.runtime.adapters.adapters import ADAPTER, Adapters, Stacked
+from intaglio.runtime.adapters.adapters import ADAPTER, ADAPTER_SCALE, Adapters, Stacked
 
 if TYPE_CHECKING:
     import onnx
@@ -70,7 +73,7 @@ def add_side_paths(
             )
         added[product.node.output[0]] = (product, changes)
     matrices: dict[str, Array] = {}
-    nodes: list[onnx.NodeProto] = []
+    nodes = [_cast_scale(dtype) for dtype in {product.dtype for product, _ in added.values()}]
     for node in model.graph.node:
         nodes.append(node)
         if node.output[:1] and node.output[0] in added:
@@ -79,7 +82,7 @@ def add_side_paths(
             nodes += _side_path(product, changes, matrices)
     del model.graph.node[:]  # the kept nodes stay alive
     model.graph.node.extend(nodes)
-    model.graph.input.append(_input(ADAPTER))
+    model.graph.input.extend(map(_input, (ADAPTER, ADAPTER_SCALE)))
     model.graph.initializer.extend(_external(name, array) for name, array in matrices.items())
     return matrices
 
@@ -170,6 +173,7 @@ def _side_path(product: Product, changes: Stacked, matrices: dict[str, Array]) -
         matrices[f"{y}.lora_{letter}"] = np.ascontiguousarray(numbers, dtype)
         return f"{y}.lora_{letter}"
 
+    scale = _scale(product.dtype)
     count, inputs, rank = changes.first[1:].shape
     if count == 1 or count * rank <= FEW:
         first = matrix("A", changes.first[1:].transpose(1, 0, 2).reshape(inputs, count * rank))
@@ -177,14 +181,29 @@ def _side_path(product: Product, changes: Stacked, matrices: dict[str, Array]) -
         own = f"adapter.own.{rank}.{dtype}"  # shared by products of the same rank
         if own not in matrices:  # [1 + adapters, 1, adapters · rank], 1 where a column is the adapter's
             matrices[own] = np.repeat(np.eye(1 + count, count, -1, dtype), rank, axis=1)[:, None]
-            nodes.append(onnx.helper.make_node("Gather", [own, ADAPTER.name], [f"{own}.rows"], f"{own}/Gather", axis=0))
-        value = write("MatMul", write("Mul", write("MatMul", product.x, first), f"{own}.rows"), second)
+            nodes += [
+                onnx.helper.make_node("Gather", [own, ADAPTER.name], [f"{own}.rows"], f"{own}/Gather", axis=0),
+                onnx.helper.make_node("Mul", [f"{own}.rows", scale], [f"{own}.scaled"], f"{own}/Mul"),
+            ]
+        value = write("MatMul", write("Mul", write("MatMul", product.x, first), f"{own}.scaled"), second)
     else:
         first = write("Gather", matrix("A", changes.first), ADAPTER.name, axis=0)
         second = write("Gather", matrix("B", changes.second), ADAPTER.name, axis=0)
-        value = write("MatMul", write("MatMul", product.x, first), second)
+        value = write("MatMul", write("Mul", write("MatMul", product.x, first), scale), second)
     product.node.output[0] = f"{y}.base"
     return [*nodes, onnx.helper.make_node("Add", [f"{y}.base", value], [y], f"{y}.lora/Add")]
+
+
+def _scale(dtype: int) -> str:
+    """The name of the rows' factors in the dtype of products."""
+    return f"{ADAPTER_SCALE.name}.{dtype}"
+
+
+def _cast_scale(dtype: int) -> onnx.NodeProto:
+    import onnx
+
+    name = _scale(dtype)
+    return onnx.helper.make_node("Cast", [ADAPTER_SCALE.name], [name], f"{name}/Cast", to=dtype)
 
 
 def _check_range(adapters: Adapters, product: Product, changes: Stacked) -> None:

@@ -21,7 +21,7 @@ from intaglio.bundle.bundle import Bundle, Decoder
 from intaglio.closing import Closing
 from intaglio.errors import UsageError
 from intaglio.networks.early_exit import NEVER
-from intaglio.runtime.adapters.adapters import ADAPTER, Adapters
+from intaglio.runtime.adapters.adapters import ADAPTER, ADAPTER_SCALE, Adapters
 from intaglio.runtime.engines.engine import Engine
 from intaglio.runtime.engines.memory import Buffer
 from intaglio.runtime.engines.opening import open_engine
@@ -43,8 +43,9 @@ class DecoderSession(CachedRows, Closing):
     `lengths` [batch] are the numbers of cached tokens of each row. A graph that drafts does so after some tokens of a
     step: `draft_logits[row]` [origins, drafts, vocab] holds those of the row's last step. A graph with saturation exits
     uses the `exit_thresholds` [batch] of the rows, which may be changed in place; `blocks_run[row]` [positions wanted]
-    holds those of the row's last step. `adapters` [batch] are the numbers of the rows' adapters, 0 for none, which may
-    be changed in place. `images` are those that prompts have. Not thread-safe.
+    holds those of the row's last step. `adapters` [batch] are the numbers of the rows' adapters, 0 for none, and
+    `adapter_scales` [batch, 1, 1] the factors of their changes; both may be changed in place. `images` are those that
+    prompts have. Not thread-safe.
 
     A step covers all rows from the first to the last with new tokens; rows between them get dummy tokens after their
     end. In an engine with caches of a fixed length, rows without new tokens are truncated if there is no space;
@@ -72,9 +73,9 @@ class DecoderSession(CachedRows, Closing):
         self._attended: dict[str, Buffer] = {}  # additional inputs of every step: thresholds, or an encoder's outputs
         if decoder.saturation_exits:
             self._attended[EXIT_THRESHOLDS.name] = self.exit_thresholds
-        self.adapters = np.zeros(batch, np.int64)
+        self.adapters, self.adapter_scales = np.zeros(batch, np.int64), np.ones((batch, 1, 1), np.float32)
         if engine.adapter_names:
-            self._attended[ADAPTER.name] = self.adapters
+            self._attended |= {ADAPTER.name: self.adapters, ADAPTER_SCALE.name: self.adapter_scales}
         self._attended_tokens = 0  # capacity of these buffers
         self.images = ImageTable(decoder.vocab_size, decoder.image_width)
         self._slots = Slots(engine.memory, decoder)

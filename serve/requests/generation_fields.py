@@ -34,10 +34,10 @@ class StreamOptions(msgspec.Struct, forbid_unknown_fields=True):
 
 
 class LoraChoice(msgspec.Struct, forbid_unknown_fields=True):
-    """An adapter of the model, by its place among them, and its factor."""
+    """An adapter of the model, by its place among them, and the factor of its change."""
 
     id: Annotated[int, Meta(ge=0)]
-    scale: float = 1.0
+    scale: Annotated[float, Meta(ge=-100, le=100)] = 1.0
 
 
 class GenerationFields(msgspec.Struct, kw_only=True):
@@ -64,19 +64,19 @@ class GenerationFields(msgspec.Struct, kw_only=True):
     target_language: str | None = None
     lora: list[LoraChoice] | None = None  # as in llama.cpp's server, see `adapter`
 
-    def adapter(self, model: DecoderModel) -> str | None:
-        """The name of the adapter: the model's, or that of `lora`. Raises `ApiError` for more than one."""
-        names = model.worker.generator.adapter_names
-        chosen = {each.id for each in self.lora or () if each.scale != 0}
-        if any(each.scale not in (0, 1) for each in self.lora or ()):
-            raise invalid("lora: an adapter has a scale other than 0 and 1. Save it with another lora_alpha.", "lora")
-        if wrong := [each.id for each in self.lora or () if each.id >= len(names)]:
+    def adapter(self, model: DecoderModel) -> tuple[str | None, float]:
+        """The name of the adapter and its factor: the model's, or that of `lora`. Raises `ApiError` for several."""
+        names, lora = model.worker.generator.adapter_names, self.lora or ()
+        if wrong := [each.id for each in lora if each.id >= len(names)]:
             raise invalid(f"lora: adapter {wrong[0]} does not exist, the model has {len(names)}, from 0.", "lora")
+        chosen = [each for each in lora if each.scale != 0]
         if len(chosen) > 1:
-            raise invalid(f"lora: {len(chosen)} adapters, expected one at most.", "lora")
+            raise invalid(
+                f"lora: {len(chosen)} adapters, expected one at most. Set the scale of the others to 0.", "lora"
+            )
         if self.lora is not None and model.adapter is not None:
             raise invalid("lora: the model's name chooses an adapter already. Leave one of the two out.", "lora")
-        return names[chosen.pop()] if chosen else model.adapter
+        return (names[chosen[0].id], chosen[0].scale) if chosen else (model.adapter, 1.0)
 
     def end_tokens(self, model: DecoderModel) -> frozenset[int]:
         """The tokens that end a text: none with `ignore_eos`."""
@@ -143,7 +143,7 @@ def generation_requests(
     """
     generator, sampling, stops = model.worker.generator, fields.sampling(model.vocabulary), fields.stops
     fields.check_languages(model)
-    adapter = fields.adapter(model)
+    adapter, scale = fields.adapter(model)
     numbered = [(prompt, choice) for prompt in prompts for choice in range(fields.n)]
     try:
         return [
@@ -162,6 +162,7 @@ def generation_requests(
                 source_language=fields.source_language,
                 target_language=fields.target_language,
                 adapter=adapter,
+                adapter_scale=scale,
             )
             for (prompt, choice), constraint in zip(numbered, constraints, strict=True)
         ]

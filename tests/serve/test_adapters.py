@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import json
+import shutil
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -12,6 +14,7 @@ from lora_adapters import save_adapter
 from served import Served, served
 
 from intaglio.errors import UsageError
+from intaglio.runtime.adapters.settings import CONFIG
 from intaglio.runtime.generation.generate import TextGenerator
 from intaglio.serve.opening import open_models
 from intaglio.serve.options import ServerOptions
@@ -94,12 +97,30 @@ def test_llama_cpp_field_chooses_an_adapter(server: Served, expected: dict[str, 
         assert (status, found["choices"][0]["text"]) == (200, expected[model])
 
 
+def test_scale_of_the_request_multiplies_the_change(server: Served, adapted: tuple[Path, list[str]], tmp_path: Path) -> None:
+    folder = Path(adapted[1][0].partition("=")[2])
+    settings = json.loads((folder / CONFIG).read_text())
+    texts = {1.0: complete(server, "lm:sql")[1]["choices"][0]["text"]}
+    for scale in (0.5, -2.0):
+        shutil.copytree(folder, tmp_path / str(scale))
+        (tmp_path / str(scale) / CONFIG).write_text(
+            json.dumps(settings | {"lora_alpha": settings["lora_alpha"] * scale})
+        )
+        with TextGenerator(adapted[0], adapter=[tmp_path / str(scale)], max_new_tokens=12) as generator:
+            texts[scale] = generator.write(PROMPT).whole().text
+    assert len(set(texts.values())) == 3
+    for scale in (*texts, *texts):
+        status, found = complete(server, "lm", lora=[{"id": 0, "scale": scale}])
+        assert (status, found["choices"][0]["text"]) == (200, texts[scale])
+
+
 @pytest.mark.parametrize(
     ("model", "lora", "message"),
     [
         ("lm", [{"id": 2}], "adapter 2 does not exist, the model has 2"),
-        ("lm", [{"id": 0, "scale": 0.5}], "a scale other than 0 and 1"),
+        ("lm", [{"id": 0, "scale": 101}], "lora"),
         ("lm", [{"id": 0}, {"id": 1}], "2 adapters, expected one at most"),
+        ("lm", [{"id": 0}, {"id": 0, "scale": 0.5}], "2 adapters, expected one at most"),
         ("lm:sql", [{"id": 1}], "the model's name chooses an adapter already"),
         ("lm", [{"id": -1}], "lora"),
         ("lm", [{"id": 0, "path": "x"}], "lora"),

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
@@ -46,10 +47,13 @@ class GenerationRequest:
     source_language: str | None = None  # code of the prompt's language; None: that which the tokenizer writes
     target_language: str | None = None  # code of the text's language; None: that of the bundle
     adapter: str | None = None  # name of one of the model's adapters; None: the model alone
+    adapter_scale: float = 1.0  # the factor of its change
     logprobs: int | None = None  # record each token's log-probability, and this many alternatives; None: neither
 
     def __post_init__(self) -> None:
         check_limits(self.max_new_tokens, self.seed, self.stop)
+        if not math.isfinite(self.adapter_scale):
+            raise UsageError(f"adapter_scale {self.adapter_scale}: expected a finite number.")
         if self.logprobs is not None and self.logprobs < 0:
             raise UsageError(f"logprobs {self.logprobs}: expected 0 or more alternatives.")
 

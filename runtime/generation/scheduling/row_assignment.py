@@ -1,6 +1,6 @@
 """The rows of a batch: which request runs in which row, and the prompt prefixes that their caches can share.
 
-Keys and values depend on the adapter of a request, so rows with different ones share none.
+Keys and values depend on the adapter of a request and its scale, so rows with different ones share none.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ class Row:
 
     number: int
     state: RequestState | None = None  # the request that has the row
-    adapter: str | None = None  # with which its caches were computed
+    adapter: tuple[str | None, float] = (None, 1.0)  # and its scale: what its caches were computed with
     tokens: Sequence[int] = ()  # of an idle row: the tokens in its caches, up to their lengths
     freed: int = 0  # when it became idle, as a counter
 
@@ -95,7 +95,8 @@ class Rows:
             session.truncate(best.number, state.reused)
         self._target.exit_thresholds[best.number] = NEVER
         self._target.adapters[best.number] = number_of(state.request.adapter, self._target.engine.adapter_names)
-        best.state, best.adapter = state, state.request.adapter
+        self._target.adapter_scales[best.number] = state.request.adapter_scale
+        best.state, best.adapter = state, adapter_of(state)
         if self._freed - self._short_since >= PATIENCE * len(self._rows):
             self._give_back()
         return best
@@ -168,13 +169,18 @@ class Rows:
 
     def _cached_prefix(self, row: Row, session: DecoderSession, state: RequestState, lengths: Lengths) -> int:
         """Return how many tokens of the prompt of `state`, excluding its last, `row` holds in `session`."""
-        if not state.request.reuse_prefix or row.adapter != state.request.adapter:
+        if not state.request.reuse_prefix or row.adapter != adapter_of(state):
             return 0
         held = lengths(session)[row.number]
         if isinstance(session, EarlyExitSession):  # passes of the whole model overwrite what the exit alone wrote
             held = min(held, lengths(self._target)[row.number])
         tokens, known = row.known()
         return shared_tokens(tokens, min(held, known), state.in_cache(state.start))
+
+
+def adapter_of(state: RequestState) -> tuple[str | None, float]:
+    """What a request's keys and values depend on, beside its tokens."""
+    return state.request.adapter, state.request.adapter_scale
 
 
 def current_lengths(session: DecoderSession) -> Sequence[int]:

@@ -92,6 +92,19 @@ def test_prefix_of_another_adapter_is_not_reused(bundle: Path, adapters: list[st
     assert [state.result().tokens for state in states] == expected
 
 
+def test_prefix_of_another_scale_is_not_reused(bundle: Path, adapters: list[str]) -> None:
+    scales = (1.0, 0.5, 0.5, 1.0)
+    with TextGenerator(bundle, adapter=adapters, batch=2) as generator:
+        states = []
+        for scale in scales:
+            states.append(generator.scheduler.submit(request(PROMPT, adapter="all", adapter_scale=scale)))
+            run(generator.scheduler)
+        expected = [texts(generator, ("all",), adapter_scale=each, reuse_prefix=False)[0] for each in scales]
+    assert [state.result().reused_tokens for state in states] == [0, 0, 23, 23]
+    assert [state.result().tokens for state in states] == expected
+    assert expected[0] != expected[1]
+
+
 def test_rows_that_prefill_at_a_time_share_with_their_own_adapter_only(bundle: Path, adapters: list[str]) -> None:
     with TextGenerator(bundle, adapter=adapters, batch=4) as generator:
         asked = [request(PROMPT, adapter=name) for name in ("all", "qv", "all", None)]

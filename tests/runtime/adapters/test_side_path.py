@@ -13,7 +13,7 @@ import pytest
 from drafts import save_drafts
 from early_exits import save_early_exit
 from gguf_files import write_gguf
-from lora_adapters import change_tensors, peft_logits, save_adapter, unmerged_by_peft
+from lora_adapters import change_settings, change_tensors, peft_logits, save_adapter, unmerged_by_peft
 from tiny_decoders import save_decoder, write_byte_tokenizer
 
 from intaglio.bundle.bundle import Bundle
@@ -75,10 +75,14 @@ def with_adapter(checkpoint: Path, adapter: Path, architecture: str = "LlamaForC
     return peft_logits(unmerged_by_peft(checkpoint, adapter, architecture), TOKENS)
 
 
-def logits(bundle: Path, adapters: Adapters, numbers: list[int], tokens: list[int] = TOKENS) -> Floats:
+def logits(
+    bundle: Path, adapters: Adapters, numbers: list[int], tokens: list[int] = TOKENS, scales: list[float] | None = None
+) -> Floats:
     """[rows, tokens, vocab], of the same tokens in a row for each number of an adapter; in two steps."""
     with DecoderSession.open(bundle, batch=len(numbers), adapters=adapters) as session:
         session.adapters[:] = numbers
+        if scales is not None:
+            session.adapter_scales[:, 0, 0] = scales
         rows = [session.append([part] * len(numbers), [len(part)] * len(numbers)) for part in (tokens[:5], tokens[5:])]
     return np.stack([np.concatenate(parts) for parts in zip(*rows, strict=True)])
 
@@ -103,6 +107,24 @@ def test_single_adapter_equals_peft_and_rows_without_it_the_model(
     np.testing.assert_allclose(found[0], with_adapter(checkpoint, folders[name]), rtol=0, atol=1e-4)
     with DecoderSession.open(bundle) as session:
         np.testing.assert_allclose(found[1], session.append([TOKENS], [len(TOKENS)])[0], rtol=0, atol=1e-5)
+
+
+@pytest.mark.parametrize("names", [["plain"], [*SETTINGS]], ids=["side by side", "copied"])
+def test_scale_multiplies_the_change(
+    names: list[str], bundle: Path, checkpoint: Path, folders: dict[str, Path], tmp_path: Path
+) -> None:
+    """The factor of peft is lora_alpha / r."""
+    scales = [0.0, 0.5, -1.5, 1.0]
+    number = 1 + names.index("plain")
+    adapters = Adapters.read({name: folders[name] for name in names})
+    found = logits(bundle, adapters, [number] * 4, scales=scales)
+    with DecoderSession.open(bundle) as session:
+        np.testing.assert_allclose(found[0], session.append([TOKENS], [len(TOKENS)])[0], rtol=0, atol=1e-5)
+    for row, scale in list(enumerate(scales))[1:]:
+        shutil.copytree(folders["plain"], tmp_path / str(scale))
+        change_settings(tmp_path / str(scale), lora_alpha=6 * scale)
+        np.testing.assert_allclose(found[row], with_adapter(checkpoint, tmp_path / str(scale)), rtol=0, atol=1e-4)
+        assert np.abs(found[row] - found[0]).max() > 0.05
 
 
 def quantised_model(checkpoint: Path, adapter: Path, bundle: Path) -> Any:

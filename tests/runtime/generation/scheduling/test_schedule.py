@@ -63,7 +63,9 @@ class Machine:
             in_cache=list,  # there are no images
             served=served,
             sequence=SimpleNamespace(tokens=tokens),
-            request=SimpleNamespace(reuse_prefix=reuse, adapter=None, strategy=SimpleNamespace(whole_passes=True)),
+            request=SimpleNamespace(
+                reuse_prefix=reuse, adapter=None, adapter_scale=1.0, strategy=SimpleNamespace(whole_passes=True)
+            ),
         )
         row.state = state  # type: ignore[assignment]
         self.running.append((row, state))
