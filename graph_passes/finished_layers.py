@@ -11,6 +11,7 @@ import hashlib
 import os
 import shutil
 import zipfile
+import zlib
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
@@ -58,7 +59,7 @@ class FinishedLayers:
                 raise FileNotFoundError
             with path.open("rb") as file, np.load(file, allow_pickle=False) as stored:
                 return dict(stored)
-        except (OSError, ValueError, KeyError, EOFError, zipfile.BadZipFile) as error:
+        except (OSError, ValueError, KeyError, EOFError, NotImplementedError, zipfile.BadZipFile, zlib.error) as error:
             raise UsageError(f"{OPTION}: {path} cannot be read ({one_line(error)}). Delete its folder.") from error
 
     def put(self, layer: str, **arrays: npt.NDArray[Any]) -> None:

@@ -7,8 +7,10 @@ creates tensors only.
 from __future__ import annotations
 
 import itertools
+import lzma
 import re
 import tarfile
+import zlib
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -40,7 +42,7 @@ def read_archive(path: Path) -> tuple[dict[str, Any], dict[str, Tensor]]:
             weights = folder / WEIGHTS
             _copy(archive, members[WEIGHTS], weights)
             return config, _weights(weights, path)
-    except (tarfile.TarError, EOFError, OSError) as error:
+    except (tarfile.TarError, EOFError, OSError, zlib.error, lzma.LZMAError) as error:
         raise SourceError(f"{path}: not a readable .nemo archive ({one_line(error, 200)}). {FIX}") from error
 
 

@@ -97,7 +97,7 @@ def test_llama_cpp_field_chooses_an_adapter(server: Served, expected: dict[str, 
         assert (status, found["choices"][0]["text"]) == (200, expected[model])
 
 
-def test_scale_of_the_request_multiplies_the_change(server: Served, adapted: tuple[Path, list[str]], tmp_path: Path) -> None:
+def test_scale_multiplies_the_change(server: Served, adapted: tuple[Path, list[str]], tmp_path: Path) -> None:
     folder = Path(adapted[1][0].partition("=")[2])
     settings = json.loads((folder / CONFIG).read_text())
     texts = {1.0: complete(server, "lm:sql")[1]["choices"][0]["text"]}

@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+import bz2
+import gzip
 import io
+import lzma
 import pickle
 import tarfile
 from collections.abc import Callable
 from pathlib import Path
+from types import ModuleType
 from typing import Any
 
 import numpy as np
@@ -198,6 +202,19 @@ def test_code_in_the_weights_is_not_executed(tmp_path: Path) -> None:
 )
 def test_damaged_archive_prints_one_line(files: dict[str, bytes], reason: str, tmp_path: Path) -> None:
     refused(written(tmp_path, files), tmp_path, reason)
+
+
+@pytest.mark.parametrize("module", [gzip, bz2, lzma], ids=lambda module: module.__name__)
+def test_damaged_compression_prints_one_line(module: ModuleType, tmp_path: Path) -> None:
+    with tarfile.open(ARCHIVES / "squeezeformer.nemo") as archive:
+        assert archive.fileobj is not None
+        archive.fileobj.seek(0)
+        whole = module.compress(archive.fileobj.read())
+    path = tmp_path / "damaged.nemo"
+    size = len(whole) // 8
+    for place in range(size, len(whole) - size, size):
+        path.write_bytes(whole[:place] + np.random.default_rng(place).bytes(size) + whole[place + size :])
+        refused(path, tmp_path, "damaged.nemo: ")
 
 
 def test_file_that_is_no_archive_prints_one_line(tmp_path: Path) -> None:
