@@ -18,6 +18,7 @@ from intaglio.exporters.decoders.foreign import concatenated, group_query, onnx_
 from intaglio.exporters.decoders.foreign.logits import gather_wanted
 from intaglio.exporters.decoders.foreign.matmul_nbits import keep_nbits
 from intaglio.exporters.decoders.foreign.norms import standard_norms
+from intaglio.exporters.decoders.foreign.older_opset import to_newer_opset
 from intaglio.exporters.decoders.foreign.original import POSITIONS, TOKENS, WANTED
 from intaglio.exporters.decoders.foreign.site import Nodes, Site
 from intaglio.exporters.writing.graph_writer import IR_VERSION, OPSET, graph_input
@@ -38,7 +39,6 @@ from intaglio.runtime.sessions.step import (
     WANTED as WANTED_TOKENS,
 )
 
-OLDEST = 18  # opset from which on operators of a decoder only gained types
 SITES: tuple[Callable[[ir.Node, Nodes, ir.Value], Site | None], ...] = (
     group_query.site,
     onnx_attention.site,
@@ -52,9 +52,6 @@ class Rewriting:
     def __init__(self, model: ir.Model):
         common.InlinePass()(model)
         self.model, self.graph = model, model.graph
-        version = self.graph.opset_imports.get("", 1)
-        if version < OLDEST:
-            raise SourceError(f"its opset is {version}, expected {OLDEST} or later")
         self.inputs = {spec.name: graph_input(spec) for spec in STEP}
         self.nodes = Nodes(self.graph)
         self._masks: dict[int | None, ir.Value] = {}
@@ -66,6 +63,8 @@ class Rewriting:
             if (each := kind(node, self.nodes, positions)) is not None
         )
         self.sites = list(found)
+        if self.sites:  # another graph stays as it is
+            to_newer_opset(self.graph, self.nodes)
 
     def rewrite(self, windows: Sequence[int | None]) -> list[str]:
         """Rewrite the graph; `windows`: of the sites whose masks the graph applies itself. Returns notes."""

@@ -32,6 +32,7 @@ class Foreign(NamedTuple):
     dtype: int = TensorProto.FLOAT
     bias: bool = False
     all_logits: bool = False  # an input says how many are wanted
+    opset: int = 23
 
 
 class Writer:
@@ -103,7 +104,7 @@ def write_foreign(folder: Path, made: Foreign, **genai: Any) -> Path:
                 domain="com.microsoft", epsilon=1e-5,
             )
         )  # fmt: skip
-        gate = writer.op("Relu", writer.linear(f"n{layer}", WIDTH, INNER))
+        gate = writer.op("Relu", _gate(writer, f"n{layer}"))
         states = writer.op("Add", f"s{layer}", writer.linear(gate, INNER, WIDTH))
     states = _norm(writer, states)
     if made.all_logits:
@@ -118,8 +119,19 @@ def write_foreign(folder: Path, made: Foreign, **genai: Any) -> Path:
     return folder / "model.onnx"
 
 
+def _gate(writer: Writer, x: str) -> str:
+    if writer.made.opset >= 18:
+        return writer.linear(x, WIDTH, INNER)
+    parts = writer.op("Split", writer.linear(x, WIDTH, 2 * INNER), outputs=2, axis=-1)  # in halves, without saying so
+    return writer.op("Mul", parts, parts.replace("_0", "_1"))
+
+
 def _norm(writer: Writer, x: str) -> str:
     weight = writer.weight(f"norm{len(writer.weights)}", writer.random(WIDTH))
+    if writer.made.opset < 18:
+        squares = writer.op("ReduceMean", writer.op("Mul", x, x), axes=[-1])
+        deviation = writer.op("Sqrt", writer.op("Add", squares, writer.numbers(1e-5, dtype=np.float32)))
+        return writer.op("Mul", writer.op("Div", x, deviation), weight)
     return writer.op("SimplifiedLayerNormalization", x, weight, epsilon=1e-5, axis=-1, stash_type=1)
 
 
@@ -137,7 +149,7 @@ def _save(path: Path, writer: Writer, outputs: list[str]) -> None:
     results = [value("logits", made.dtype, ["batch", "tokens", VOCABULARY])]
     results += [value(name, made.dtype, ["batch", KV_HEADS, "total", DIM]) for name in outputs]
     graph = helper.make_graph(writer.nodes, "decoder", inputs, results, writer.weights)
-    versions = [helper.make_opsetid("", 23), helper.make_opsetid("com.microsoft", 1)]
+    versions = [helper.make_opsetid("", made.opset), helper.make_opsetid("com.microsoft", 1)]
     onnx.save(helper.make_model(graph, opset_imports=versions, ir_version=10, producer_name="another tool"), path)
 
 
@@ -197,10 +209,25 @@ def _rotations(writer: Writer) -> tuple[str, ...]:
 
 
 def _rotated(writer: Writer, x: str, count: int, context: tuple[str, ...]) -> str:
+    if writer.made.opset < 23:
+        return _rotated_in_parts(writer, x, count, context)
     return writer.op(
         "RotaryEmbedding", x, *context[:2], num_heads=count, interleaved=int(writer.made.interleaved),
         rotary_embedding_dim=writer.made.rotated,
     )  # fmt: skip
+
+
+def _rotated_in_parts(writer: Writer, x: str, count: int, context: tuple[str, ...]) -> str:
+    heads = writer.op("Reshape", x, writer.numbers(0, 0, count, DIM))
+    cosines, sines = (writer.op("Unsqueeze", each, writer.numbers(2)) for each in context[:2])
+    first = writer.op("Split", heads, outputs=2, axis=-1)
+    second = first.replace("_0", "_1")
+    turned = [
+        writer.op("Sub", writer.op("Mul", first, cosines), writer.op("Mul", second, sines)),
+        writer.op("Add", writer.op("Mul", second, cosines), writer.op("Mul", first, sines)),
+    ]
+    joined = writer.op("Concat", *turned, axis=-1)
+    return writer.op("Reshape", joined, writer.numbers(0, 0, count * DIM))
 
 
 def _attention(writer: Writer, x: str, layer: int, context: tuple[str, ...]) -> str:
