@@ -77,18 +77,18 @@ static void to_fixed_point(const float* x, int64_t depth, int64_t stride, int8_t
     }
 }
 
-// x: [depth] float32, a multiple of 4; words: [depth] int16, of each four the first and the third, then the others: as the even
-// and the odd bytes of 32 bits are multiplied.
-[[maybe_unused]] static void to_words(const float* x, int64_t depth, int16_t* words, FixedPointRow* row) {
-    round_row<2>(x, depth, row, [=](int64_t first, int64_t count, const int32_t* values) {
-        for (int64_t i = 0; i < count; i += 4) {
-            int16_t* const four = words + first + i;
-            four[0] = int16_t(values[i]);
-            four[1] = int16_t(values[i + 2]);
-            four[2] = int16_t(values[i + 1]);
-            four[3] = int16_t(values[i + 3]);
+// words: [stride] int16, of each PERIOD of x the even ones, then the odd ones, as bytes of weights are widened; zeros from depth to
+// stride, a multiple of PERIOD.
+template <int PERIOD>
+[[maybe_unused]] static void to_words(const float* x, int64_t depth, int64_t stride, int16_t* words, FixedPointRow* row) {
+    round_row<2>(x, depth, row, [=](int64_t first, int64_t count, int32_t* values) {
+        for (int64_t i = count; i % PERIOD != 0; ++i) values[i] = 0;
+        for (int64_t i = 0; i < count; i += PERIOD) {
+            for (int64_t k = 0; k < PERIOD; ++k)
+                words[first + i + k / 2 + k % 2 * (PERIOD / 2)] = int16_t(values[i + k]);
         }
     });
+    for (int64_t k = (depth + PERIOD - 1) / PERIOD * PERIOD; k < stride; ++k) words[k] = 0;
 }
 
 }  // namespace

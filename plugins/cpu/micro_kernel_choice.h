@@ -151,6 +151,93 @@ INTAGLIO_FLOAT void add_sums(int32_t* p, __m512i a, __m512i b, __m512i c, __m512
 
 #endif
 
+#if INTAGLIO_WORDS
+
+// Keeps additions in the order in which they are written: moved, they need more registers than there are.
+INTAGLIO_FLOAT void keep(__m256i& value) { asm("" : "+x"(value)); }
+
+template <int COUNT>
+INTAGLIO_FLOAT __m256i repeat(const uint8_t* p) {
+    if (COUNT == 4) {
+        int32_t bytes;
+        __builtin_memcpy(&bytes, p, sizeof bytes);
+        return _mm256_set1_epi32(bytes);
+    }
+    if (COUNT == 8) {
+        int64_t bytes;
+        __builtin_memcpy(&bytes, p, sizeof bytes);
+        return _mm256_set1_epi64x(bytes);
+    }
+    return _mm256_broadcastsi128_si256(_mm_loadu_si128(reinterpret_cast<const __m128i*>(p)));
+}
+
+// In each byte its place, 0 to 15 twice, moved right by `bits`.
+INTAGLIO_FLOAT __m256i lane_numbers(int bits) {
+    uint8_t numbers[32];
+    for (int i = 0; i < 32; ++i) numbers[i] = uint8_t(i % 16 >> bits);
+    return _mm256_loadu_si256(reinterpret_cast<const __m256i*>(numbers));
+}
+
+// Bytes whose bits are upper ones of a float32: moved right by `shift` from the top, where the mask has ones, times the factor.
+// The smallest are denormals before that.
+struct FloatForm {
+    int32_t shift, mask;
+    float factor;
+};
+
+// Lets denormals count, which a program may have the processor take for zeros.
+class IeeeDenormals {
+public:
+    IeeeDenormals() : before_(_mm_getcsr()) { _mm_setcsr(before_ & ~0x8040u); }
+    ~IeeeDenormals() { _mm_setcsr(before_); }
+    IeeeDenormals(const IeeeDenormals&) = delete;
+    IeeeDenormals& operator=(const IeeeDenormals&) = delete;
+
+private:
+    const uint32_t before_;
+};
+
+struct FormVectors {
+    explicit FormVectors(const void* stored) {
+        FloatForm form;
+        __builtin_memcpy(&form, stored, sizeof form);
+        shift = _mm_cvtsi32_si128(form.shift);
+        mask = _mm256_set1_epi32(form.mask);
+        factor = _mm256_set1_ps(form.factor);
+    }
+    __m128i shift;
+    __m256i mask;
+    __m256 factor;
+};
+
+// The numbers that byte PLACE of each 32 bits stands for.
+template <int PLACE>
+INTAGLIO_FLOAT __m256 floats_of(__m256i bytes, const FormVectors& form) {
+    const __m256i bits = _mm256_and_si256(_mm256_sra_epi32(_mm256_slli_epi32(bytes, 24 - 8 * PLACE), form.shift), form.mask);
+    return _mm256_mul_ps(_mm256_castsi256_ps(bits), form.factor);
+}
+
+INTAGLIO_FLOAT __m128i sums_of(__m256i a, __m256i b, __m256i c, __m256i d) {
+    const __m256i all = _mm256_hadd_epi32(_mm256_hadd_epi32(a, b), _mm256_hadd_epi32(c, d));
+    return _mm_add_epi32(_mm256_castsi256_si128(all), _mm256_extracti128_si256(all, 1));
+}
+
+// Adds the sums of the lanes of the first COUNT vectors to as many integers in two planes, STRIDE apart.
+template <int STRIDE, int COUNT>
+INTAGLIO_FLOAT void add_word_sums(int32_t* p, __m256i a, __m256i b, __m256i c, __m256i d) {
+    const __m256i low = _mm256_set1_epi32(255);
+    const __m128i planes[2] = {
+        sums_of(_mm256_and_si256(a, low), _mm256_and_si256(b, low), _mm256_and_si256(c, low), _mm256_and_si256(d, low)),
+        sums_of(_mm256_srai_epi32(a, 8), _mm256_srai_epi32(b, 8), _mm256_srai_epi32(c, 8), _mm256_srai_epi32(d, 8))};
+    for (int plane = 0; plane < 2; ++plane, p += STRIDE) {
+        alignas(16) int32_t sums[4];
+        _mm_store_si128(reinterpret_cast<__m128i*>(sums), planes[plane]);
+        for (int i = 0; i < COUNT; ++i) p[i] += sums[i];
+    }
+}
+
+#endif
+
 }  // namespace
 }  // namespace intaglio::INTAGLIO_ISA
 

@@ -19,6 +19,7 @@
 #include "plugins/cpu/fixed_point.h"
 #include "plugins/cpu/index_units.h"
 #include "plugins/cpu/micro_kernel_choice.h"
+#include "plugins/group_matmul/float_products.h"
 #include "plugins/group_matmul/group_factors.h"
 #include "plugins/group_matmul/levels.h"
 #include "plugins/group_matmul/word_products.h"
@@ -39,7 +40,7 @@ struct GroupStretch {
     Factors scales, minimums;  // minimums: with the other sign, to be added
     const int32_t* zero_points;
     const uint8_t* tables;  // the levels
-    bool has_lines, has_minimums;
+    bool computed, has_minimums;
     int64_t zero_stride;   // from a group's zero points to the next one's: TILE, or 0 where they are all the same
     const float *x, *x_sums;  // where x is float32; the sums of its groups, for minimums
     const int8_t* digits;  // where it is in fixed point, planes `plane_stride` apart; or words
@@ -73,14 +74,17 @@ struct Layout {
     int64_t zero_points, zero_stride, levels, bytes;
 };
 
-// x in words of 16 bits instead of two planes of bytes: numbers of 8 bits would be too large for sums of two products, and with
-// many rows of x words are faster.
-constexpr int64_t MANY_ROWS = 4;
+// x in words of 16 bits instead of two planes of bytes: numbers and levels of 8 bits would be too large for sums of two products,
+// and with many rows of x words are faster.
+constexpr int64_t MANY_ROWS = 3;
 static bool many_rows(const GroupFormat& f, int64_t count) {
     return INTAGLIO_WORDS && f.planes == 2 && count >= MANY_ROWS && f.group_size <= WORD_DEPTH;
 }
+static bool many_float_rows(const GroupFormat& f, int64_t count) {
+    return INTAGLIO_WORDS && f.planes == 0 && f.has_levels && count >= MANY_FLOAT_ROWS;
+}
 static bool in_words(const GroupFormat& f, int64_t count) {
-    return INTAGLIO_WORDS && f.planes == 2 && (f.bits == 8 || many_rows(f, count));
+    return INTAGLIO_WORDS && f.planes == 2 && (f.bits == 8 || f.has_levels || many_rows(f, count));
 }
 
 static int32_t planes_for(int32_t activation_bits, int32_t bits, const float* levels) {
@@ -88,7 +92,7 @@ static int32_t planes_for(int32_t activation_bits, int32_t bits, const float* le
     if (levels != nullptr && (bits != 4 || step_of(levels) == 0)) return 0;
     return activation_bits == 16 ? 2 : 3;
 #elif INTAGLIO_BYTE_PRODUCTS == 2
-    if (levels != nullptr) return 0;
+    if (levels != nullptr) return INTAGLIO_WORDS && activation_bits == 16 && bits == 4 && step_of(levels) != 0 ? 2 : 0;
     if (bits == 8) return INTAGLIO_WORDS && activation_bits == 16 ? 2 : 0;  // two products of 8 bits may exceed 16
     return activation_bits == 16 ? 2 : 3;
 #else
@@ -219,7 +223,7 @@ static void pack_x(const GroupFormat& format, const float* x, int64_t count, int
         int32_t* const sums = reinterpret_cast<int32_t*>(target + format.planes * depth);
         if (in_words(format, count)) {
             int16_t* const words = reinterpret_cast<int16_t*>(target);
-            to_words(source, depth, words, row);
+            to_words<4>(source, depth, depth, words, row);
             for (int64_t group = 0; group < depth / size; ++group) {
                 sums[group] = 0;
                 for (int64_t k = 0; k < size; ++k) sums[group] += words[group * size + k];
@@ -278,7 +282,7 @@ static GroupStretch stretch_at(const GroupFormat& f, const Layout& layout, const
     s.zero_points = reinterpret_cast<const int32_t*>(packed + layout.zero_points) + (layout.zero_stride ? first : 0);
     s.zero_stride = layout.zero_stride;
     s.tables = packed + layout.levels;
-    s.has_lines = f.has_lines;
+    s.computed = f.computed != 0;
     return s;
 }
 
@@ -353,8 +357,14 @@ static void word_product(const GroupFormat& f, const GroupStretch& tile, const v
         for (int64_t row = 0; row < columns; row += WORD_ROWS) {
             GroupStretch stretch = part_of(tile, group, part.groups, row);
             for (int64_t i = 0; i < part.groups; ++i) {
-                group_words(f.bits, stretch.units + i * stretch.group_units * stretch.unit_stride, stretch.group_units,
-                            stretch.zero_points + i * stretch.zero_stride, part.words + i * f.group_size * WORD_ROWS);
+                const uint8_t* const units = stretch.units + i * stretch.group_units * stretch.unit_stride;
+                const int32_t* const zero_points = stretch.zero_points + i * stretch.zero_stride;
+                int16_t* const words = part.words + i * f.group_size * WORD_ROWS;
+                if (f.has_levels) {
+                    group_level_words(units, stretch.group_units, zero_points, stretch, words);
+                } else {
+                    group_words(f.bits, units, stretch.group_units, zero_points, words);
+                }
                 for (int half = 0; half < WORD_ROWS; half += FLOATS) {
                     store_float(part.scales[i] + half, load_factors(stretch.scales, i, half));
                     if (f.has_minimums) store_float(part.minimums[i] + half, load_factors(stretch.minimums, i, half));
@@ -374,6 +384,38 @@ static void word_product(const GroupFormat& f, const GroupStretch& tile, const v
         }
     }
 }
+
+// The same for x in float32.
+static void level_product(const GroupFormat& f, const GroupStretch& tile, const void* x, int64_t first, int tokens, int64_t columns,
+                          float* y) {
+    FloatPart part;
+    alignas(64) float totals[MOST_TOKENS * FLOAT_ROWS];
+    for (int64_t group = 0; group < f.depth / f.group_size; ++group) {
+        for (int64_t row = 0; row < columns; row += FLOAT_ROWS) {
+            GroupStretch stretch = part_of(tile, group, 1, row);
+            for (int half = 0; half < FLOAT_ROWS; half += FLOATS) store_float(part.scales + half, load_factors(stretch.scales, 0, half));
+            with_x(&stretch, f, x, false, first, group);
+            for (int64_t k = 0; k < f.group_size; k += part.depth) {
+                part.depth = f.group_size - k < FLOAT_DEPTH ? f.group_size - k : FLOAT_DEPTH;
+                part.starts = k == 0;
+                part.ends = k + part.depth == f.group_size;
+                const int64_t units = part.depth / unit_depth(f.bits);
+                group_level_floats(f.bits, stretch, units, part.floats);
+                stretch.units += units * stretch.unit_stride;
+                for (int token = 0; token < tokens; token += FLOAT_TOKENS) {
+                    const float* const values = stretch.x + token * stretch.x_stride + k;
+                    float *const sums = totals + token * FLOAT_ROWS, *const target = y + token * TILE + row;
+                    switch (tokens - token) {
+                        case 1: float_products<1>(part, values, stretch.x_stride, sums, target, TILE); break;
+                        case 2: float_products<2>(part, values, stretch.x_stride, sums, target, TILE); break;
+                        case 3: float_products<3>(part, values, stretch.x_stride, sums, target, TILE); break;
+                        default: float_products<FLOAT_TOKENS>(part, values, stretch.x_stride, sums, target, TILE);
+                    }
+                }
+            }
+        }
+    }
+}
 #endif
 
 static void run(const GroupFormat& f, const void* x, int64_t count, const void* packed, float* y, int64_t begin,
@@ -382,9 +424,12 @@ static void run(const GroupFormat& f, const void* x, int64_t count, const void* 
     const auto* const bytes = static_cast<const uint8_t*>(packed);
     const FixedPointRow* const rows = x_rows(f, count, const_cast<void*>(x));
     const CacheBlock block = cache_block(f, layout, count);
-    const bool many = many_rows(f, count);
+    const bool words = many_rows(f, count), many_floats = many_float_rows(f, count), many = words || many_floats;
     const int64_t most = many ? MOST_TOKENS : TOKENS;
     alignas(64) float values[MOST_TOKENS * TILE];
+#if INTAGLIO_WORDS
+    const IeeeDenormals denormals;  // of which levels may be computed
+#endif
     for (int64_t tile = begin; tile < end; ++tile) {
         const GroupStretch stretch = stretch_at(f, layout, bytes, tile);
         const int64_t row = tile * TILE, columns = f.rows - row < TILE ? f.rows - row : TILE;
@@ -392,7 +437,8 @@ static void run(const GroupFormat& f, const void* x, int64_t count, const void* 
             const int tokens = int(count - first < most ? count - first : most);
             __builtin_memset(values, 0, size_t(tokens * TILE) * sizeof(float));
 #if INTAGLIO_WORDS
-            if (many) word_product(f, stretch, x, first, tokens, columns, values);
+            if (words) word_product(f, stretch, x, first, tokens, columns, values);
+            if (many_floats) level_product(f, stretch, x, first, tokens, columns, values);
 #endif
             if (!many) tile_product(f, stretch, block, x, first, tokens, columns, values);
             for (int t = 0; t < tokens; ++t) {
@@ -409,6 +455,6 @@ static bool select(const MicroKernelName& name) {
 
 }  // namespace
 
-const GroupMatMulKernel group_matmul_kernel = {planes_for, kernel_group_size, lines, factor_form, weight_bytes, pack_weight, x_bytes, pack_x, run, select};
+const GroupMatMulKernel group_matmul_kernel = {planes_for, kernel_group_size, computed_levels, factor_form, weight_bytes, pack_weight, x_bytes, pack_x, run, select};
 
 }  // namespace intaglio::INTAGLIO_ISA

@@ -25,7 +25,7 @@ struct GroupFormat {
     int64_t rows;        // N
     int32_t zero_point;  // of all groups; NO_ZERO_POINT: each has its own
     bool has_levels;     // of 2^bits float32, 4 or 8 bits; the zero point is then MIDDLE
-    bool has_lines;      // what `lines` returned
+    int32_t computed;    // what `computed` returned
     bool has_minimums;   // which a weight is less by
     FactorForm scales, minimums;  // what `factor_form` returned
 };
@@ -41,9 +41,9 @@ struct GroupMatMulKernel {
     int32_t (*planes)(int32_t activation_bits, int32_t bits, const float* levels);
     // The size of the groups whose products the kernel adds up in integers: that of the weight's, or of a part of each
     int64_t (*group_size)(int64_t group_size, int32_t planes, int32_t bits, bool has_levels);
-    // Whether the levels of all numbers, of 8 bits, are levels[first] + slope·(number - first), with a slope for each first of
-    // eight; false where no kernel computes them. bytes: of all numbers
-    bool (*lines)(const uint8_t* numbers, int64_t bytes, const float* levels);
+    // How a kernel computes the levels of all numbers, of 8 bits, in less time than it reads them (levels.h); 0 where it reads them.
+    // bytes: of all numbers
+    int32_t (*computed)(const uint8_t* numbers, int64_t bytes, const float* levels);
     // Of rows·groups scales or minimums in float32, those of neighbouring rows and groups so many apart
     FactorForm (*factor_form)(const float* numbers, int64_t row_stride, int64_t group_stride, int64_t rows, int64_t groups,
                               int64_t group_size);

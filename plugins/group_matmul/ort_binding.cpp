@@ -97,7 +97,8 @@ private:
         const float* const table = levels ? levels.as<float>() : nullptr;
         const int32_t bits = int32_t(kind_.bits), planes = kernel_.planes(int32_t(kind_.activation_bits), bits, table);
         const int32_t zero_point = levels ? MIDDLE : zero_point_of_all(zero_points);
-        const bool has_lines = levels && bits == 8 && kernel_.lines(static_cast<const uint8_t*>(packed.data), rows * kind_.depth, table);
+        const int32_t computed =
+            levels && bits == 8 ? kernel_.computed(static_cast<const uint8_t*>(packed.data), rows * kind_.depth, table) : 0;
         const int64_t size = kernel_.group_size(group_size_, planes, bits, bool(levels));
         const RealInput factors(scales);
         GroupFormat format = {};
@@ -109,7 +110,7 @@ private:
         format.rows = rows;
         format.zero_point = zero_point;
         format.has_levels = bool(levels);
-        format.has_lines = has_lines;
+        format.computed = computed;
         format.has_minimums = bool(minimums);
         const float* const lowest = minimums ? minimums.as<float>() : nullptr;
         if (kind_.depth == 0) return {format, Buffer(64)};  // rows without elements may be any number

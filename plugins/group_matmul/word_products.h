@@ -8,7 +8,7 @@
 
 #include <cstdint>
 
-#include "plugins/cpu/simd_float.h"
+#include "plugins/cpu/micro_kernel_choice.h"
 
 namespace intaglio::INTAGLIO_ISA {
 namespace {
@@ -35,9 +35,6 @@ struct WordX {
 };
 
 #if INTAGLIO_WORDS
-
-// Keeps additions in the order in which they are written: moved, they need more registers than there are.
-INTAGLIO_FLOAT void keep(__m256i& value) { asm("" : "+x"(value)); }
 
 // Adds the products of 8 values of K, or starts with them.
 template <int COUNT, bool FIRST>

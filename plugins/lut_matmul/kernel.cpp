@@ -14,12 +14,16 @@
 #include "plugins/cpu/fixed_point.h"
 #include "plugins/cpu/index_units.h"
 #include "plugins/cpu/micro_kernel_choice.h"
+#include "plugins/lut_matmul/word_products.h"
 
 namespace intaglio::INTAGLIO_ISA {
 namespace {
 
 constexpr int64_t BLOCK = LutMatMulKernel::BLOCK;
 constexpr int GROUP = 4;  // rows whose units lie side by side
+constexpr int WORD_PERIOD = 32;  // bytes of a vector, which are widened to two of words
+// Of x in words, and entries in bytes: eight sums of so many products have 32 bits.
+constexpr int64_t WORD_STRETCH = 2048;
 
 // What a micro-kernel works on: rows of x with rows of one group, over a stretch of K. What it writes is added to.
 struct LutStretch {
@@ -61,7 +65,13 @@ struct Layout {
 
 // --- packing --------------------------------------------------------------------------------------------------------
 
-#if INTAGLIO_BYTE_PRODUCTS == 4
+// Whether tables may be bytes, and x in fixed point of how many bytes: with AVX2 alone it is in words of 16 bits.
+constexpr bool BYTES = INTAGLIO_BYTE_PRODUCTS == 4 || INTAGLIO_WORDS;
+static int32_t planes_for(int32_t activation_bits) {
+    if (activation_bits == 16) return BYTES ? 2 : 0;
+    return INTAGLIO_BYTE_PRODUCTS == 4 ? 3 : 0;
+}
+
 // The factor with which every entry of a row's table is factor·(-127..127) to float32's last digit, 127 among them;
 // 0 where there is none.
 static float grid_factor(const float* lut, int entries) {
@@ -76,23 +86,22 @@ static float grid_factor(const float* lut, int entries) {
     }
     return float(factor);
 }
-#endif
 
 static LutFormat choose(const float* lut, int64_t rows, int64_t depth, int32_t bits, int32_t activation_bits) {
     LutFormat format = {bits, 0, 1, depth, rows};
-#if INTAGLIO_BYTE_PRODUCTS == 4
+    const int32_t planes = planes_for(activation_bits);
+    if (planes == 0) return format;
     bool grid = true, finite = true;
     const int64_t entries = int64_t(1) << bits;
     for (int64_t row = 0; row < rows && grid; ++row) grid = grid_factor(lut + row * entries, int(entries)) > 0;
     for (int64_t i = 0; i < rows * entries; ++i) finite &= __builtin_fabsf(lut[i]) <= 3e38f;
     const int64_t longest = 1 << 16;  // a sum of products of up to 255·128 stays below 2^31
-    if (finite && depth <= longest && (grid || activation_bits == 16)) {
-        format.planes = activation_bits == 16 ? 2 : 3;
+    // Of tables in two bytes each weight is looked up twice, which takes longer than one look-up of float32 in a vector of AVX2.
+    const bool two = activation_bits == 16 && !(INTAGLIO_WORDS && bits < 4);
+    if (finite && depth <= longest && (grid || two)) {
+        format.planes = planes;
         format.tables = grid ? 1 : 2;
     }
-#else
-    (void)lut, (void)activation_bits;
-#endif
     return format;
 }
 
@@ -175,6 +184,8 @@ static void pack_x(const LutFormat& format, const float* x, int64_t count, int64
             __builtin_memcpy(target, source, size_t(format.depth) * sizeof(float));
             __builtin_memset(target + format.depth * sizeof(float), 0,
                              size_t(layout.stride - format.depth) * sizeof(float));
+        } else if (INTAGLIO_WORDS) {
+            to_words<WORD_PERIOD>(source, format.depth, layout.stride, reinterpret_cast<int16_t*>(target), rows + i);
         } else if (format.planes == 2) {
             to_fixed_point<2>(source, format.depth, layout.stride, reinterpret_cast<int8_t*>(target), rows + i);
         } else {
@@ -195,7 +206,7 @@ namespace {
 
 Choice choice(LUT_MATMUL_MICRO_KERNELS, LUT_MATMUL_MOST_ROWS);
 
-constexpr int64_t TOKENS = 16;   // rows of x that share what is read of a weight
+constexpr int64_t TOKENS = 16, MOST_TOKENS = 64;  // rows of x that share what is read of a weight, and what is unpacked
 constexpr int64_t MOST_SUMS = 4;  // of a value of y: two planes with two tables
 
 // One call of `run`.
@@ -206,11 +217,21 @@ struct Product {
     const uint8_t* packed;
     const int64_t planes, sums_stride;  // of one row of x: [tables][planes][BLOCK]
 
+    // All of K.
+    void run_in_stretches(const MicroKernel<LutStretch>& kernel, LutStretch s) const {
+        const int64_t most = INTAGLIO_WORDS && f.planes > 0 ? WORD_STRETCH : layout.stride;
+        for (int64_t k = 0; k < layout.stride; k += most) {
+            s.depth = least(most, layout.stride - k);
+            kernel.run(s);
+            s.units += s.depth / unit_indices(f.bits) * GROUP * unit_bytes(f.bits);
+            s.digits += s.depth * planes;
+        }
+    }
+
     // Rows `begin` to `end` - 1 of a block with `tokens` rows of x. There is no blocking along K (cache_blocking.h): the
     // 16 rows of a block stay in the second-level cache, and blocks for the first-level one made it 4 to 6 % slower.
     void multiply(int64_t begin, int64_t end, int64_t first, int64_t tokens, int32_t* sums) const {
         LutStretch s{};
-        s.depth = layout.stride;
         s.table_stride = f.tables * table_bytes(f);
         s.plane_stride = layout.stride;
         s.x_stride = planes * layout.stride;
@@ -225,11 +246,46 @@ struct Product {
                     s.units = packed + row / GROUP * layout.group_bytes + row % GROUP * unit_bytes(f.bits);
                     s.tables = packed + layout.tables + (row * f.tables + table) * table_bytes(f);
                     s.sums = sums + token * sums_stride + table * planes * BLOCK + row % BLOCK;
-                    kernel.run(s);
+                    run_in_stretches(kernel, s);
                 }
             }
         }
     }
+
+#if INTAGLIO_WORDS
+    // The same for many rows of x.
+    void multiply_words(int64_t begin, int64_t end, int64_t first, int64_t tokens, int32_t* sums) const {
+        alignas(64) int16_t words[WORD_ROWS * WORD_PART];
+        const int64_t x_stride = layout.stride;
+        const auto* const x_words = static_cast<const int16_t*>(x) + first * x_stride;
+        LutStretch s{};
+        for (int64_t k = 0; k < layout.stride; k += WORD_PART) {
+            s.depth = least(WORD_PART, layout.stride - k);
+            const int64_t skipped = k / unit_indices(f.bits) * GROUP * unit_bytes(f.bits);
+            for (int64_t top = begin; top < end; top += WORD_ROWS) {
+                for (int table = 0; table < f.tables; ++table) {
+                    for (int64_t row = top; row < top + WORD_ROWS; ++row) {
+                        s.units = packed + row / GROUP * layout.group_bytes + row % GROUP * unit_bytes(f.bits) + skipped;
+                        s.tables = packed + layout.tables + (row * f.tables + table) * table_bytes(f);
+                        lut_words(f.bits, s, words + (row - top) * WORD_PART);
+                    }
+                    for (int64_t token = 0; token < tokens; token += WORD_TOKENS) {
+                        for (int64_t row = top; row < top + WORD_ROWS; row += GROUP) {
+                            const int16_t* const rows = words + (row - top) * WORD_PART;
+                            int32_t* const target = sums + token * sums_stride + table * planes * BLOCK + row % BLOCK;
+                            const int16_t* const values = x_words + token * x_stride + k;
+                            if (tokens - token == 1) {
+                                word_products<BLOCK, 1>(rows, s.depth, values, x_stride, target, sums_stride);
+                            } else {
+                                word_products<BLOCK, WORD_TOKENS>(rows, s.depth, values, x_stride, target, sums_stride);
+                            }
+                        }
+                    }
+                }
+            }
+        }
+    }
+#endif
 };
 
 // A row's values of one block of y. sums: [tables][planes][BLOCK]
@@ -268,14 +324,19 @@ static void run(const LutFormat& f, const void* x, int64_t count, const void* pa
     const int64_t planes = f.planes > 0 ? f.planes : 1, sums_stride = f.tables * planes * BLOCK;
     const Product product = {f, layout, x, static_cast<const uint8_t*>(packed), planes, sums_stride};
     const float* const factors = reinterpret_cast<const float*>(product.packed + layout.factors);
-    alignas(64) int32_t sums[TOKENS * MOST_SUMS * BLOCK];
+    const bool many = INTAGLIO_WORDS && f.planes > 0 && count >= MANY_ROWS;
+    const int64_t most = many ? MOST_TOKENS : TOKENS;
+    alignas(64) int32_t sums[MOST_TOKENS * MOST_SUMS * BLOCK];
     float values[BLOCK];
     for (int64_t block = begin; block < end; ++block) {
         const int64_t top = block * BLOCK, rows = least(BLOCK, f.rows - top);
-        for (int64_t first = 0; first < count; first += TOKENS) {
-            const int64_t tokens = least(count - first, TOKENS);
+        for (int64_t first = 0; first < count; first += most) {
+            const int64_t tokens = least(count - first, most);
             __builtin_memset(sums, 0, size_t(tokens * sums_stride) * sizeof(int32_t));
-            product.multiply(top, top + rows, first, tokens, sums);
+#if INTAGLIO_WORDS
+            if (many) product.multiply_words(top, top + BLOCK, first, tokens, sums);
+#endif
+            if (!many) product.multiply(top, top + rows, first, tokens, sums);
             for (int64_t t = 0; t < tokens; ++t) {
                 finish(f, sums + t * sums_stride, x_rows + first + t, factors + top, values);
                 __builtin_memcpy(y + (first + t) * f.rows + top, values, size_t(rows) * sizeof(float));

@@ -10,7 +10,8 @@ namespace intaglio {
 
 // How a weight is kept; `choose` decides.
 //     real      tables of float32; x is float32                                            every instruction set
-//     integer   tables of `tables` bytes (see below), x in fixed point of `planes` bytes   avx512vnni and later, dotprod
+//     integer   tables of `tables` bytes (see below), x in fixed point of `planes` bytes   avx512vnni and later, dotprod;
+//                                                                                          of 2 bytes avx2
 struct LutFormat {
     int32_t bits;      // of an index: 2, 3, 4
     int32_t planes;    // 0: real; 2 or 3: bytes of x

@@ -9,8 +9,9 @@ has two planes, for which groups are short enough, else in one for each plane. y
 group, so that the registers hold nothing but the group's sums.
 
 With levels (the case's operator is `GROUP_LEVELS`) a look-up takes the place of q less the zero point; levels in bytes
-have 128 added, which is the zero point of all. Of 8 bits they are read from memory, unless they lie on lines, eight on
-each, as those of FP8 do: slope[q / 8]·(q mod 8) + start[q / 8] takes half of the time or less.
+have 128 added, which is the zero point of all. Of 8 bits they are read from memory, unless they can be computed, as
+those of FP8 can. They lie on lines, eight on each: slope[q / 8]·(q mod 8) + start[q / 8] takes half of the time.
+With AVX2 their bits are taken for some of a float32's, in a quarter of the time.
 """
 
 from __future__ import annotations
@@ -18,12 +19,13 @@ from __future__ import annotations
 from collections.abc import Sequence
 from functools import reduce
 
+from intaglio.plugins.micro_kernels.computed_levels import FloatBits, Lines
 from intaglio.plugins.micro_kernels.instruction_sets import ByteForms, InstructionSet, pairs_that_fit
-from intaglio.plugins.micro_kernels.lut_matmul import LookupTables
+from intaglio.plugins.micro_kernels.lut_matmul import LookupTables, emit_halves
 from intaglio.plugins.micro_kernels.micro_kernel import (
     GROUP_LEVELS,
     MicroKernel,
-    has_lines,
+    computes,
     lane_bits,
     multiplies_words,
     sum_count,
@@ -37,32 +39,6 @@ TILE_BLOCKS = 4  # units side by side in a tile of 64 rows
 AHEAD = 1024  # bytes
 
 
-class Lines:
-    """Levels that lie on lines; s.tables has them all, then the slopes, the starts, and 0 to 7 twice."""
-
-    def __init__(self, isa: InstructionSet, unpacking: Unpacking) -> None:
-        self.isa, self.forms, self.unpacking = isa, isa.forms, unpacking
-
-    def constants(self, emit: SourceWriter) -> None:
-        """Nothing: a look-up ignores the bits above."""
-
-    def load(self, emit: SourceWriter, row: int) -> None:
-        """Load slopes and starts."""
-        floats = "reinterpret_cast<const float*>(s.tables)"
-        for index, name in enumerate(("slope0", "slope1", "start0", "start1", "step")):
-            address = plus(floats, 256 + self.isa.lanes * index)
-            emit(f"const {self.forms.floats} {name} = {self.forms.load_table.format(address)};")
-
-    def entries(self, emit: SourceWriter, name: str, row: int, loaded: str, vector: int) -> None:
-        """Define `name`, the levels of a vector of the unit that was loaded as `loaded`."""
-        at = self.unpacking.place(vector)
-        line = f"line{name}"
-        emit(f"const {self.forms.integers} {line} = {self.unpacking.shifted(loaded, at._replace(shift=at.shift + 3))};")
-        slope, start = (self.forms.look_up_two.format(f"{each}0", f"{each}1", line) for each in ("slope", "start"))
-        step = self.forms.look_up.format("step", self.unpacking.shifted(loaded, at))
-        emit(f"const {self.forms.floats} {name} = {self.forms.multiply_add.format(slope, step, start)};")
-
-
 class GroupMatMulEmitter:
     """Writes one micro-kernel."""
 
@@ -71,7 +47,7 @@ class GroupMatMulEmitter:
         self.case = kernel.case
         self.bytes: ByteForms | None = isa.bytes if kernel.case.planes else None
         self.unpacking = Unpacking(kernel.case, isa)
-        self.levels: LookupTables | Lines | None = None
+        self.levels: LookupTables | Lines | FloatBits | None = None
         self.vectors = unit_vectors(self.case.bits, lane_bits(self.case.planes))
         self.units = max(kernel.m_u // self.vectors, 1)  # of one turn of the loop
         self.words = multiplies_words(self.case, isa)
@@ -85,9 +61,9 @@ class GroupMatMulEmitter:
     def emit(self, emit: SourceWriter) -> None:
         """The whole function."""
         with emit.block(f"static void {self.kernel.name}(const GroupStretch& s)"):
-            if has_lines(self.case, self.isa):
-                with emit.block("if (s.has_lines)"):
-                    self.levels = Lines(self.isa, self.unpacking)
+            if computes(self.case, self.isa):
+                with emit.block("if (s.computed)"):
+                    self.levels = (FloatBits if self.forms.floats_of else Lines)(self.isa, self.unpacking)
                     self._groups(emit)
                     emit("return;")
             if self.case.operator == GROUP_LEVELS:
@@ -165,12 +141,14 @@ class GroupMatMulEmitter:
             self.unpacking.load(emit, name, self._block(blocks), offset, [vector % self.vectors for vector in here])
             for vector in here:
                 if self.levels:
-                    self.levels.entries(emit, f"w{block}_{vector}", 0, name, vector % self.vectors)
-                    continue
-                numbers = self.unpacking.numbers(name, vector % self.vectors)
+                    numbers = f"{'level' if self.words else 'w'}{block}_{vector}"
+                    self.levels.entries(emit, numbers, 0, name, vector % self.vectors)
+                    if not self.words:
+                        continue
+                else:
+                    numbers = self.unpacking.numbers(name, vector % self.vectors)
                 if self.bytes and self.words:
-                    for half, form in enumerate((self.bytes.even_words, self.bytes.odd_words)):
-                        emit(f"const {self.forms.integers} w{block}_{vector}_{half} = {form.format(numbers)};")
+                    emit_halves(emit, self.isa, f"w{block}_{vector}", numbers)
                 elif self.bytes:
                     emit(f"const {self.forms.integers} w{block}_{vector} = {numbers};")
                 else:

@@ -5,11 +5,11 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Protocol
 
+from intaglio.plugins.micro_kernels import group_words, lut_words
 from intaglio.plugins.micro_kernels.group_matmul import GroupMatMulEmitter
-from intaglio.plugins.micro_kernels.group_words import emit_words
 from intaglio.plugins.micro_kernels.instruction_sets import INSTRUCTION_SETS, InstructionSet
 from intaglio.plugins.micro_kernels.lut_matmul import LutMatMulEmitter
-from intaglio.plugins.micro_kernels.micro_kernel import BITS, GROUP_LEVELS, MicroKernel, cases, rows_of, variants
+from intaglio.plugins.micro_kernels.micro_kernel import GROUP_LEVELS, MicroKernel, cases, rows_of, variants
 from intaglio.plugins.micro_kernels.source import SourceWriter
 
 
@@ -28,6 +28,10 @@ EMITTERS: dict[str, tuple[type[Emitter], str]] = {
     GROUP_LEVELS: (GroupMatMulEmitter, "GroupStretch"),
     "lut_matmul": (LutMatMulEmitter, "LutStretch"),
 }
+
+
+# What unpacks a weight for many rows of x, where these are multiplied in words.
+WORDS = {"group_matmul": group_words.emit_words, "lut_matmul": lut_words.emit_words}
 
 
 def headers(instruction_set: str) -> Iterator[tuple[str, str]]:
@@ -50,8 +54,8 @@ def _header(operator: str, isa: InstructionSet) -> str:
         emit("")
         emitter(kernel, isa).emit(emit)
     emit("")
-    if operator == "group_matmul" and isa.bytes and isa.bytes.multiply_words:
-        emit_words(emit, BITS[operator], isa)
+    if isa.bytes and isa.bytes.multiply_words and operator in WORDS:
+        WORDS[operator](emit, isa)
         emit("")
     most = [max(rows_of(operator, planes, isa), default=0) for planes in range(4)]
     emit(f"constexpr int {operator.upper()}_MOST_ROWS[] = {{{', '.join(map(str, most))}}};  // of x, by its planes")

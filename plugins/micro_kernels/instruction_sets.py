@@ -39,6 +39,7 @@ class Forms(NamedTuple):
     look_up: str  # the entries of table {0} that the lowest bits of {1} name
     choose: str  # {0}, or {1} where bit 3 of {2} is set
     gather: str  # the float32 at address {0} + each of {1}
+    floats_of: str = ""  # byte {0} of each lane of {1} as float32, whose bits it has some of: FormVectors {2}
     look_up_two: str = ""  # the entries of tables {0} and {1}, one after the other, that the lowest bits of {2} name
 
 
@@ -68,6 +69,7 @@ class ByteForms(NamedTuple):
     multiply_words: str = ""  # the 32-bit sums of two neighbours of the 16-bit {0}·{1}
     look_up: str = ""  # the entries of table {0}, repeated over the vector, that the bytes {1} name
     index_bits: int = 0  # of those bytes that a look-up reads
+    index_needs_mask: bool = False  # it reads others, too
 
     @property
     def adds_pairs(self) -> bool:
@@ -145,6 +147,7 @@ AVX2 = Forms(
     look_up="_mm256_permutevar8x32_ps({0}, {1})",
     choose="_mm256_blendv_ps({0}, {1}, _mm256_castsi256_ps(_mm256_slli_epi32({2}, 28)))",
     gather="_mm256_i32gather_ps({0}, {1}, 4)",
+    floats_of="floats_of<{0}>({1}, {2})",
 )
 
 AVX512 = Forms(
@@ -183,6 +186,7 @@ VNNI = ByteForms(
     sum="_mm512_reduce_add_epi32({0})",
     look_up="_mm512_shuffle_epi8({0}, {1})",
     index_bits=4,
+    index_needs_mask=True,
 )
 AVX2_BYTES = ByteForms(
     shift_right="_mm256_srli_epi16({0}, {1})",
@@ -198,8 +202,11 @@ AVX2_BYTES = ByteForms(
     subtract_words="_mm256_sub_epi16({0}, {1})",
     store_words="_mm256_store_si256(reinterpret_cast<__m256i*>({0}), {1})",
     multiply_words="_mm256_madd_epi16({0}, {1})",
+    look_up="_mm256_shuffle_epi8({0}, {1})",
+    index_bits=4,
+    index_needs_mask=True,
 )
-VBMI = VNNI._replace(look_up="_mm512_permutexvar_epi8({1}, {0})", index_bits=6)
+VBMI = VNNI._replace(look_up="_mm512_permutexvar_epi8({1}, {0})", index_bits=6, index_needs_mask=False)
 NEON = PORTABLE._replace(table="FloatTable", load_table="load_table({0})")
 NEON_BYTES = ByteForms(
     shift_right=NEON.shift_right,
@@ -217,6 +224,7 @@ DOT_PRODUCT = NEON_BYTES._replace(
     sum="sum_words({0})",
     look_up="look_up_bytes({0}, {1})",
     index_bits=4,
+    index_needs_mask=True,
 )
 
 INSTRUCTION_SETS = {
@@ -225,7 +233,7 @@ INSTRUCTION_SETS = {
         InstructionSet("portable", 16, 4, PORTABLE, index_needs_mask=True),
         InstructionSet("avx2", 16, 8, AVX2, AVX2_BYTES, table_lanes=8),
         InstructionSet("avx512", 32, 16, AVX512),
-        InstructionSet("avx512vnni", 32, 16, AVX512, VNNI, index_needs_mask=True),
+        InstructionSet("avx512vnni", 32, 16, AVX512, VNNI),
         InstructionSet("avx512vbmi", 32, 16, AVX512, VBMI),
         InstructionSet("neon", 32, 4, NEON, NEON_BYTES, table_registers=4, index_needs_mask=True),
         InstructionSet("dotprod", 32, 4, NEON, DOT_PRODUCT, table_registers=4, index_needs_mask=True),

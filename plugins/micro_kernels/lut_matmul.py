@@ -4,13 +4,22 @@
 
 Each weight is looked up where it is multiplied, for all rows of x at once. (To look blocks of weights up first, once
 for many rows of x, was slower: 94 G products/s against 98 at 64 rows in 2 planes, and 58 at two.)
-Sums of bytes are kept for each plane of x and are exact.
+Sums of bytes are kept for each plane of x and are exact. With AVX2, whose instructions add products of bytes up in 16
+bits, entries are widened to words of 16 bits, and x is in words: a stretch is then as long as its sums have 32 bits.
 """
 
 from __future__ import annotations
 
 from intaglio.plugins.micro_kernels.instruction_sets import ByteForms, InstructionSet
-from intaglio.plugins.micro_kernels.micro_kernel import MicroKernel, MicroKernelCase, gathers, lane_bits, looks_up_pairs
+from intaglio.plugins.micro_kernels.micro_kernel import (
+    MicroKernel,
+    MicroKernelCase,
+    gathers,
+    lane_bits,
+    looks_up_pairs,
+    masks_index,
+    multiplies_words,
+)
 from intaglio.plugins.micro_kernels.source import RowPointers, SourceWriter, plus
 from intaglio.plugins.micro_kernels.units import LOAD, unit_bytes, unit_vectors
 from intaglio.plugins.micro_kernels.unpacking import Unpacking
@@ -30,6 +39,7 @@ class LookupTables:
         self.isa, self.forms, self.bits = isa, isa.forms, case.bits
         self.bytes = isa.bytes if case.planes else None
         self.pairs, self.gathers = looks_up_pairs(case, isa), gathers(case)
+        self.masks = masks_index(case, isa)
         self.halves = 1 if self.bytes else -(-(2**case.bits) // isa.table_lanes)
         self.unpacking = Unpacking(case, isa)
 
@@ -54,13 +64,11 @@ class LookupTables:
     def constants(self, emit: SourceWriter) -> None:
         """What every look-up uses."""
         index_bits = self.bytes.index_bits if self.bytes else self.bits
-        masks = self.isa.index_needs_mask or self.gathers
-        self.unpacking.constants(emit, mask=(1 << index_bits) - 1 if masks else None)
+        self.unpacking.constants(emit, mask=(1 << index_bits) - 1 if self.masks else None)
 
     def entries(self, emit: SourceWriter, name: str, row: int, loaded: str, vector: int) -> None:
         """Define `name`, the weights of a vector of the unit that was loaded as `loaded`."""
-        masks = self.isa.index_needs_mask or self.gathers
-        take = self.unpacking.masked if masks else self.unpacking.shifted
+        take = self.unpacking.masked if self.masks else self.unpacking.shifted
         table, at = f"t{row}", self.unpacking.place(vector)
         if self.pairs and at.shift // self.bits % 2:
             table, at = f"u{row}", at._replace(shift=at.shift - self.bits)
@@ -77,6 +85,13 @@ class LookupTables:
             emit(f"const {self.forms.floats} {name} = {self.forms.choose.format(low, high, f'index{name}')};")
 
 
+def emit_halves(emit: SourceWriter, isa: InstructionSet, name: str, numbers: str) -> None:
+    """Define <name>_0 and <name>_1, the even and the odd ones of a vector of bytes as words of 16 bits."""
+    assert isa.bytes is not None
+    for half, form in enumerate((isa.bytes.even_words, isa.bytes.odd_words)):
+        emit(f"const {isa.forms.integers} {name}_{half} = {form.format(numbers)};")
+
+
 class LutMatMulEmitter:
     """Writes one micro-kernel."""
 
@@ -86,7 +101,8 @@ class LutMatMulEmitter:
         self.lane_bytes = 1 if self.bytes else 4
         self.lanes = isa.lanes * 4 // self.lane_bytes  # values of K of a vector
         self.unit_lanes = LOAD // self.lane_bytes
-        self.rows, self.planes = range(self.case.rows), range(max(self.case.planes, 1))
+        self.words = multiplies_words(self.case, isa)
+        self.rows, self.planes = range(self.case.rows), range(1 if self.words else max(self.case.planes, 1))
         self.weights = range(kernel.t_u)
 
     def emit(self, emit: SourceWriter) -> None:
@@ -124,7 +140,7 @@ class LutMatMulEmitter:
                 with emit.block(f"for (int part = 0; part < {self.unit_lanes}; part += {self.lanes})"):
                     self._steps(emit, table, vectors, start, " + part")
             emit(f"unit += {GROUP * unit_bytes(bits)};")
-            self.x.advance(vectors * self.unit_lanes)
+            self.x.advance(vectors * self.unit_lanes * (2 if self.words else 1))
 
     def _steps(self, emit: SourceWriter, table: LookupTables, vectors: int, unit: str, part: str) -> None:
         for first in range(0, vectors, self.kernel.m_u):
@@ -133,7 +149,10 @@ class LutMatMulEmitter:
                 for n in self.weights:
                     table.unpacking.load(emit, f"loaded{n}", unit, n * unit_bytes(self.case.bits), step)
                     for vector in step:
-                        table.entries(emit, f"w{n}_{vector}", n, f"loaded{n}", vector)
+                        name = f"{'entries' if self.words else 'w'}{n}_{vector}"
+                        table.entries(emit, name, n, f"loaded{n}", vector)
+                        if self.words:
+                            emit_halves(emit, self.isa, f"w{n}_{vector}", name)
                 for r in self.rows:
                     for p in self.planes:
                         for vector in step:
@@ -141,6 +160,9 @@ class LutMatMulEmitter:
 
     def _products(self, emit: SourceWriter, row: int, plane: int, vector: int, part: str) -> None:
         """Of a vector of a row of x with the same one of every weight."""
+        if self.bytes and self.words:
+            self._words(emit, self.bytes, row, vector, part)
+            return
         address = self.x.at(row, plane, vector * self.unit_lanes) + part
         name = f"x{row}_{vector}_{plane}"
         if self.bytes:
@@ -155,10 +177,28 @@ class LutMatMulEmitter:
             else:
                 emit(f"{total} = {self.forms.multiply_add.format(w, name, total)};")
 
+    def _words(self, emit: SourceWriter, forms: ByteForms, row: int, vector: int, part: str) -> None:
+        """The same with x in words: of each vector of bytes the even ones, then the odd ones."""
+        for half in range(2):
+            address = self.x.at(row, 0, 2 * vector * self.unit_lanes + self.lanes * half) + part.replace(
+                "part", "2 * part"
+            )
+            emit(f"const {self.forms.integers} x{row}_{vector}_{half} = {self.forms.load_integers.format(address)};")
+        for n in self.weights:
+            products = [
+                forms.multiply_words.format(f"w{n}_{vector}_{half}", f"x{row}_{vector}_{half}") for half in range(2)
+            ]
+            total = self._sum(row, n, 0)
+            emit(f"{total} = {self.forms.add.format(total, self.forms.add.format(*products))};")
+
     def _add(self, emit: SourceWriter, row: int, plane: int) -> None:
-        """Add the lanes of a row's sums to y."""
+        """Add the lanes of a row's sums to y; those of words, which may have 32 bits themselves, as two planes."""
         start = f"{row} * s.sums_stride + " if row else ""
         totals = [self._sum(row, n, plane) for n in self.weights]
+        if self.words:
+            zeros = [self._zero()] * (GROUP - len(totals))
+            emit(f"add_word_sums<{BLOCK}, {len(totals)}>(y + {start}0, {', '.join([*totals, *zeros])});")
+            return
         if self.bytes and len(totals) == GROUP:
             emit(f"add_sums(y + {start}{plane * BLOCK}, {', '.join(totals)});")
             return

@@ -33,6 +33,7 @@ ROWS = {
     "lut_matmul": {0: (1, 2, 4), 2: (1, 2), 3: (1,)},
 }
 ROWS_OF_PAIRS = {2: (1, 2, 4), 3: (1, 2)}  # of GroupMatMul without VNNI
+ROWS_BESIDE_WORDS = {**ROWS_OF_PAIRS, 2: (1, 2)}  # where four rows of x are multiplied in words: word_products.h
 M_U = (1, 2, 4, 8)
 T_U = (1, 2, 4)
 VARIANTS = 3  # of a case that are emitted
@@ -91,10 +92,10 @@ def _constants(case: MicroKernelCase, t_u: int, isa: InstructionSet) -> int:
         zero_points = 0 if case.planes else t_u
         return zero_points + 1 + loaded  # and the mask
     if case.operator == GROUP_LEVELS:
-        tables = 5 * has_lines(case, isa) if gathers(case) else 1 if case.planes else _table_registers(case, isa)
+        tables = 5 * computes(case, isa) if gathers(case) else 1 if case.planes else _table_registers(case, isa)
         return tables + 1 + loaded  # and the mask
     tables = 1 + looks_up_pairs(case, isa) if case.planes else _table_registers(case, isa)
-    return tables * t_u + isa.index_needs_mask + loaded
+    return tables * t_u + masks_index(case, isa) + loaded
 
 
 def _table_registers(case: MicroKernelCase, isa: InstructionSet) -> int:
@@ -109,7 +110,9 @@ def adds_pairs(planes: int, isa: InstructionSet) -> bool:
 
 def multiplies_words(case: MicroKernelCase, isa: InstructionSet) -> bool:
     """Whether x is in words of 16 bits, as sums of two products of bytes would not fit into these."""
-    return case.planes == 2 and isa.bytes is not None and not isa.bytes.takes(case.bits)
+    if case.planes != 2 or isa.bytes is None or not isa.bytes.multiply_words:
+        return False
+    return not isa.bytes.takes(8 if case.operator != "group_matmul" else case.bits)  # entries of tables are bytes
 
 
 def sum_count(case: MicroKernelCase, isa: InstructionSet) -> int:
@@ -130,9 +133,16 @@ def gathers(case: MicroKernelCase) -> bool:
     return case.bits > 4
 
 
-def has_lines(case: MicroKernelCase, isa: InstructionSet) -> bool:
-    """Whether entries that lie on lines, eight on each, are computed: 32 slopes and starts are in registers."""
-    return gathers(case) and case.operator == GROUP_LEVELS and bool(isa.forms.look_up_two)
+def masks_index(case: MicroKernelCase, isa: InstructionSet) -> bool:
+    """Whether a look-up needs its index without the bits beside it."""
+    bytes_need = isa.bytes is not None and isa.bytes.index_needs_mask
+    return gathers(case) or (bytes_need if case.planes else isa.index_needs_mask)
+
+
+def computes(case: MicroKernelCase, isa: InstructionSet) -> bool:
+    """Whether levels that lie on lines, or have a float32's bits, are computed, of which five registers hold how."""
+    forms = isa.forms.look_up_two or isa.forms.floats_of
+    return gathers(case) and case.operator == GROUP_LEVELS and bool(forms)
 
 
 def planes_of(operator: str, bits: int, isa: InstructionSet) -> tuple[int, ...]:
@@ -141,13 +151,16 @@ def planes_of(operator: str, bits: int, isa: InstructionSet) -> tuple[int, ...]:
         return (0,)
     if operator == "group_matmul":
         return (2, 3) if isa.bytes.takes(bits) else (0, 2) if isa.bytes.multiply_words else (0,)
-    return (0, 2, 3) if isa.bytes.look_up and (operator != GROUP_LEVELS or bits <= 4) else (0,)
+    if not isa.bytes.look_up or (operator == GROUP_LEVELS and bits > 4):
+        return (0,)
+    return (0, 2) if isa.bytes.multiply_words else (0, 2, 3)
 
 
 def rows_of(operator: str, planes: int, isa: InstructionSet) -> tuple[int, ...]:
     """The rows of x that micro-kernels take at once, ascending; none where x is not taken in so many planes."""
     if adds_pairs(planes, isa):
-        return ROWS_OF_PAIRS.get(planes, ())
+        rows = ROWS_BESIDE_WORDS if isa.bytes and isa.bytes.multiply_words else ROWS_OF_PAIRS
+        return rows.get(planes, ())
     return ROWS[operator].get(planes, ())
 
 

@@ -2,9 +2,7 @@
 
 import ctypes
 import itertools
-import math
 import subprocess
-from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -77,7 +75,8 @@ def test_vectors_of_a_unit_cover_each_bit_once(bits, lane_bits):
 def test_search_finds_exactly_the_variants_that_fit_the_registers(found, count):
     name, case = found
     isa = INSTRUCTION_SETS[name]._replace(registers=count)
-    words = case.planes == 2 and case.bits == 8 and isa.bytes.multiply_pairs  # a vector of bytes is two of words
+    words = case.planes == 2 and isa.bytes.multiply_words  # a vector of bytes is two of words
+    words = words and (case.operator != "group_matmul" or case.bits == 8)
     planes, lanes = 1 if words else max(case.planes, 1), 4 if case.planes else 1
     vectors = unit_vectors(case.bits, 8 if case.planes else 32)
     fitting = set()
@@ -88,7 +87,8 @@ def test_search_finds_exactly_the_variants_that_fit_the_registers(found, count):
             held = (2 if pairs else planes * m_u) + weights + case.rows * planes * t_u  # x, weights, sums
             if case.folder == "group_matmul":
                 table = 1 if case.planes else isa.table_registers * 16 // isa.table_lanes
-                levels = 5 * bool(isa.forms.look_up_two) if case.bits == 8 else table
+                computed = isa.forms.look_up_two or isa.forms.floats_of
+                levels = 5 * bool(computed) if case.bits == 8 else table
                 held += 1 + (levels if case.operator == GROUP_LEVELS else 0 if case.planes else t_u)  # and the mask
                 steps = vectors % m_u == 0 or (m_u % vectors == 0 and 16 % (m_u * lanes) == 0)
             else:
@@ -97,7 +97,7 @@ def test_search_finds_exactly_the_variants_that_fit_the_registers(found, count):
                     tables_held = 2 if pairs else 1
                 else:
                     tables_held = isa.table_registers * -(-(2**case.bits) // isa.table_lanes)
-                held += t_u * tables_held + isa.index_needs_mask
+                held += t_u * tables_held + (isa.bytes if case.planes else isa).index_needs_mask
                 steps = vectors % m_u == 0
             held += 3 if case.bits in (3, 5, 6) else 1  # registers for unpacking, and the masks
             if steps and held <= count:
@@ -181,6 +181,8 @@ def test_block_sizes_maximise_cache_use(block, bits, depth_step, depth_steps, ro
 def operator_case(case: MicroKernelCase, random: np.random.Generator, largest: bool = False) -> OperatorCase:
     """Inputs that use the micro-kernel of a case, with a remainder in every direction; `largest`: for full sums."""
     rows, depth = 75, 32 * 5 * 3  # no full tile of rows, no full unit of K
+    if largest and case.operator == "lut_matmul" and case.planes == 2:
+        depth *= 10  # sums of words fill 32 bits earlier
     x = random.normal(size=(case.rows, depth)).astype(np.float32)
     numbers = random.integers(0, 2**case.bits, (rows, depth))
     if largest:  # a first value of 1 sets the step; the digits of the others are -128
@@ -226,59 +228,6 @@ def test_every_variant_equals_the_reference(name, operator, monkeypatch, cache):
         for kernel in variants(case, INSTRUCTION_SETS[name]):
             ort.select_kernel(kernel)
             check_outputs(inputs, session.run(None, feeds(inputs, True)), expected)
-
-
-@st.composite
-def many_rows(draw) -> OperatorCase:
-    """GroupMatMul with up to 140 rows of x, and groups that fill the parts that K is cut into, or do not."""
-    bits = draw(st.sampled_from(BITS["group_matmul"]))
-    size = smallest_group(bits) * draw(st.sampled_from((1, 2, 3, 8, 16, 17, 32, 40)))
-    depth = math.lcm(32, size) * draw(st.integers(1, 1 + 1024 // size))
-    rows, count = draw(st.integers(1, 150)), draw(st.integers(2, 140))
-    random = np.random.default_rng(draw(st.integers(0, 2**32 - 1)))
-    packed = pack(random.integers(0, 2**bits, (rows, depth)), bits)
-    scales = random.normal(size=(rows, depth // size)).astype(np.float32)
-    x = random.normal(size=(count, depth)).astype(np.float32)
-    x[random.integers(count)] *= draw(st.sampled_from((1, 0, np.inf)))
-    zero_points = minimums = None
-    if draw(st.booleans()):
-        zero_points = random.integers(0, 2**bits, scales.shape).astype(np.uint8)
-        minimums = random.normal(size=scales.T.shape).astype(np.float32) if draw(st.booleans()) else None
-    if draw(st.booleans()):  # as K-quants have them: whole multiples of a factor
-        scales = (random.integers(-127, 128, scales.shape) / 8).astype(np.float32)
-    inputs = (x, packed, scales, zero_points, None, minimums)
-    while inputs[-1] is None:
-        inputs = inputs[:-1]
-    attributes = {"bits": bits, "K": depth, "group_size": size, "activation_bits": draw(st.sampled_from((16, 32)))}
-    return OperatorCase("GroupMatMul", inputs, attributes)
-
-
-@pytest.mark.parametrize("name", build.instruction_sets())
-@given(case=many_rows())
-def test_rows_of_x_have_the_same_bits_alone_and_together(name, case):
-    onnxruntime = pytest.importorskip("onnxruntime")
-    ir = pytest.importorskip("onnx_ir")
-    if name not in ort.supported_instruction_sets():
-        pytest.skip(f"this CPU has no {name}")
-    model = ir.to_proto(node_model(case, True))
-    for value in (*model.graph.input, *model.graph.output):
-        value.type.tensor_type.shape.dim[0].dim_param = "rows"
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setenv("INTAGLIO_ISA", name)
-        options = onnxruntime.SessionOptions()
-        options.intra_op_num_threads = 1
-        assert ort.register(options)
-        session = onnxruntime.InferenceSession(model.SerializeToString(), options, providers=["CPUExecutionProvider"])
-    x, *constants = case.inputs
-    y = session.run(None, {"x": x})[0]
-    finite = np.isfinite(x).all(1)
-    of_finite = replace(case, inputs=(x[finite], *constants))
-    check_outputs(of_finite, [y[finite]], OPS["GroupMatMul"].reference(of_finite.inputs, case.attributes))
-    for first in range(len(x)):
-        for count in (1, 2, 3, 5, 6, 7, 68) if first == 0 else (1,):
-            np.testing.assert_array_equal(
-                session.run(None, {"x": x[first : first + count]})[0], y[first : first + count]
-            )
 
 
 def test_unknown_kernel_is_refused():
