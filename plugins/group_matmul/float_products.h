@@ -10,10 +10,9 @@
 namespace intaglio::INTAGLIO_ISA {
 namespace {
 
-constexpr int FLOAT_ROWS = 16;          // of the weight
-constexpr int64_t FLOAT_DEPTH = 256;    // of a part, half of a first-level cache
-constexpr int FLOAT_TOKENS = 4;         // rows of x at a time, whose sums fit into the registers
-constexpr int64_t MANY_FLOAT_ROWS = 3;  // of x, from which on this is faster
+constexpr int FLOAT_ROWS = 16;        // of the weight
+constexpr int64_t FLOAT_DEPTH = 256;  // of a part, half of a first-level cache
+constexpr int FLOAT_TOKENS = 4;       // rows of x at a time, whose sums fit into the registers
 
 #if INTAGLIO_WORDS
 

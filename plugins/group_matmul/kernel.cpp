@@ -75,13 +75,13 @@ struct Layout {
 };
 
 // x in words of 16 bits instead of two planes of bytes: numbers and levels of 8 bits would be too large for sums of two products,
-// and with many rows of x words are faster.
+// and with many rows of x words are faster. Levels in float32 are looked up once for as many.
 constexpr int64_t MANY_ROWS = 3;
 static bool many_rows(const GroupFormat& f, int64_t count) {
     return INTAGLIO_WORDS && f.planes == 2 && count >= MANY_ROWS && f.group_size <= WORD_DEPTH;
 }
 static bool many_float_rows(const GroupFormat& f, int64_t count) {
-    return INTAGLIO_WORDS && f.planes == 0 && f.has_levels && count >= MANY_FLOAT_ROWS;
+    return INTAGLIO_WORDS && f.planes == 0 && f.has_levels && count >= MANY_ROWS;
 }
 static bool in_words(const GroupFormat& f, int64_t count) {
     return INTAGLIO_WORDS && f.planes == 2 && (f.bits == 8 || f.has_levels || many_rows(f, count));

@@ -33,7 +33,7 @@ ROWS = {
     "lut_matmul": {0: (1, 2, 4), 2: (1, 2), 3: (1,)},
 }
 ROWS_OF_PAIRS = {2: (1, 2, 4), 3: (1, 2)}  # of GroupMatMul without VNNI
-ROWS_BESIDE_WORDS = {**ROWS_OF_PAIRS, 2: (1, 2)}  # where four rows of x are multiplied in words: word_products.h
+ROWS_BESIDE_WORDS = {**ROWS_OF_PAIRS, 2: (1, 2)}  # where three rows of x and more are multiplied in words
 M_U = (1, 2, 4, 8)
 T_U = (1, 2, 4)
 VARIANTS = 3  # of a case that are emitted

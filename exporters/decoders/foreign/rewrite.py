@@ -63,7 +63,7 @@ class Rewriting:
             if (each := kind(node, self.nodes, positions)) is not None
         )
         self.sites = list(found)
-        if self.sites:  # another graph stays as it is
+        if self.sites:  # another graph stays unchanged
             to_newer_opset(self.graph, self.nodes)
 
     def rewrite(self, windows: Sequence[int | None]) -> list[str]:
