@@ -6,6 +6,7 @@ import click
 
 from intaglio.cli.printing.results import json_option, print_json, print_table, say
 from intaglio.cli.running.command import verb
+from intaglio.plugins.group_matmul.signature import LARGEST_GROUP
 
 EPILOG = """\b
 Examples:
@@ -32,12 +33,13 @@ def tune_command(quick: bool, as_json: bool) -> None:
         return
     columns = [
         "operator", "bits", "bytes of x", "rows of x", "default", "default Gproducts/s", "best", "best Gproducts/s",
-        "gain",
+        "gain", "prefetch",
     ]  # fmt: skip
     rows = [
         (
             case.operator, case.bits, case.planes or "float32", case.rows, _steps(case.default), case.default_speed,
             _steps(case.best), case.best_speed, f"{case.best_speed / case.default_speed - 1:.0%}",
+            _prefetch(case.prefetch),
         )
         for case in found.cases
     ]  # fmt: skip
@@ -45,9 +47,13 @@ def tune_command(quick: bool, as_json: bool) -> None:
         f"Micro-kernels for {found.instruction_set} on {found.cpu}",
         columns,
         rows,
-        may_drop=["default Gproducts/s", "default", "bytes of x", "rows of x"],
+        may_drop=["default Gproducts/s", "default", "gain", "bytes of x", "rows of x"],
     )
     say(f"stored in {found.table}")
+
+
+def _prefetch(largest: int) -> str:
+    return "no" if largest == 0 else "yes" if largest == LARGEST_GROUP else f"groups ≤ {largest}"
 
 
 def _steps(pair: tuple[int, int]) -> str:

@@ -12,4 +12,11 @@ struct MicroKernelName {
     int32_t bits, planes, rows, m_u, t_u, levels;
 };
 
+// A micro-kernel to be taken for its case. `prefetch` is the largest group of a weight with which it prefetches far ahead (0: it
+// never does); LutMatMul's, which has no groups, either does or does not.
+struct MicroKernelWish {
+    MicroKernelName name;
+    int32_t prefetch;
+};
+
 }  // namespace intaglio

@@ -55,11 +55,18 @@ public:
         return at(bits, planes, taken);
     }
 
+    // Whether the one that was chosen prefetches far ahead, with groups of a size.
+    bool prefetches(const MicroKernelName& chosen, int64_t group_size = 1) const {
+        return group_size <= __atomic_load_n(&prefetch_[chosen.bits][chosen.planes][chosen.rows], __ATOMIC_RELAXED);
+    }
+
     // False where there is no such micro-kernel.
-    bool select(const MicroKernelName& wish) {
+    bool select(const MicroKernelWish& wish) {
+        const MicroKernelName& name = wish.name;
         for (const MicroKernel<Stretch>& each : table_) {
-            if (__builtin_memcmp(&each.name, &wish, sizeof wish) != 0) continue;
-            __atomic_store_n(&chosen_[wish.bits][wish.planes][wish.rows], &each, __ATOMIC_RELAXED);
+            if (__builtin_memcmp(&each.name, &name, sizeof name) != 0) continue;
+            __atomic_store_n(&chosen_[name.bits][name.planes][name.rows], &each, __ATOMIC_RELAXED);
+            __atomic_store_n(&prefetch_[name.bits][name.planes][name.rows], wish.prefetch, __ATOMIC_RELAXED);
             return true;
         }
         return false;
@@ -78,6 +85,7 @@ private:
     const MicroKernel<Stretch> (&table_)[COUNT];
     const int* const most_rows_;
     const MicroKernel<Stretch>* chosen_[9][4][9] = {};
+    int32_t prefetch_[9][4][9] = {};
 };
 
 // --- the portable micro-kernels' substitutes for intrinsics ----------------------------------------------------------

@@ -40,7 +40,7 @@ struct GroupStretch {
     Factors scales, minimums;  // minimums: with the other sign, to be added
     const int32_t* zero_points;
     const uint8_t* tables;  // the levels
-    bool computed, has_minimums;
+    bool computed, has_minimums, prefetch;  // prefetch: far ahead
     int64_t zero_stride;   // from a group's zero points to the next one's: TILE, or 0 where they are all the same
     const float *x, *x_sums;  // where x is float32; the sums of its groups, for minimums
     const int8_t* digits;  // where it is in fixed point, planes `plane_stride` apart; or words
@@ -323,11 +323,14 @@ static void tile_product(const GroupFormat& f, const GroupStretch& tile, const C
             for (int token = 0, rows = 0; token < tokens; token += rows) {
                 const GroupKernel& kernel = f.has_levels ? level_choice(f.bits, f.planes, tokens - token)
                                                          : choice(f.bits, f.planes, tokens - token);
+                const bool prefetch = f.has_levels ? level_choice.prefetches(kernel.name, f.group_size)
+                                                   : choice.prefetches(kernel.name, f.group_size);
                 rows = kernel.name.rows;
                 for (int64_t row = begin; row < end; row += FLOATS * kernel.name.t_u) {
                     GroupStretch stretch = part_of(tile, group, count, row);
                     with_x(&stretch, f, x, in_words(f, 1), first + token, group);
                     stretch.y = y + token * TILE + row;
+                    stretch.prefetch = prefetch;
                     kernel.run(stretch);
                 }
             }
@@ -449,8 +452,8 @@ static void run(const GroupFormat& f, const void* x, int64_t count, const void* 
     }
 }
 
-static bool select(const MicroKernelName& name) {
-    return name.levels ? level_choice.select(name) : choice.select(name);
+static bool select(const MicroKernelWish& wish) {
+    return wish.name.levels ? level_choice.select(wish) : choice.select(wish);
 }
 
 }  // namespace

@@ -144,6 +144,6 @@ private:
 
 std::unique_ptr<Kernel> create_group_matmul(const Node& node) { return std::make_unique<GroupMatMul>(node); }
 
-bool select_group_matmul(Isa isa, const MicroKernelName& name) { return group_matmul_kernel(isa).select(name); }
+bool select_group_matmul(Isa isa, const MicroKernelWish& wish) { return group_matmul_kernel(isa).select(wish); }
 
 }  // namespace intaglio::ort

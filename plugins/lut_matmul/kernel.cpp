@@ -36,6 +36,7 @@ struct LutStretch {
     int64_t x_stride, plane_stride;
     void* sums;            // float32, or int32 of fixed point: [rows of x, sums_stride apart][planes][BLOCK]
     int64_t sums_stride;
+    bool prefetch;  // far ahead
 };
 
 // Bytes of a table; those of float32 fill a vector.
@@ -239,6 +240,7 @@ struct Product {
         for (int64_t token = 0, rows = 0; token < tokens; token += rows) {
             const MicroKernel<LutStretch>& kernel = choice(f.bits, f.planes, tokens - token);
             rows = kernel.name.rows;
+            s.prefetch = choice.prefetches(kernel.name);
             s.x = static_cast<const float*>(x) + (first + token) * s.x_stride;
             s.digits = static_cast<const int8_t*>(x) + (first + token) * s.x_stride;
             for (int table = 0; table < f.tables; ++table) {
@@ -345,7 +347,7 @@ static void run(const LutFormat& f, const void* x, int64_t count, const void* pa
     }
 }
 
-static bool select(const MicroKernelName& name) { return choice.select(name); }
+static bool select(const MicroKernelWish& wish) { return choice.select(wish); }
 
 }  // namespace
 

@@ -35,7 +35,7 @@ struct LutMatMulKernel {
     // Blocks begin..end-1 of the rows of y.
     void (*run)(const LutFormat& format, const void* x, int64_t count, const void* packed, float* y, int64_t begin,
                 int64_t end);
-    bool (*select)(const MicroKernelName& name);  // for its case from now on; false where there is no such micro-kernel
+    bool (*select)(const MicroKernelWish& wish);  // for its case from now on; false where there is no such micro-kernel
 };
 
 }  // namespace intaglio

@@ -75,6 +75,6 @@ private:
 
 std::unique_ptr<Kernel> create_lut_matmul(const Node& node) { return std::make_unique<LutMatMul>(node); }
 
-bool select_lut_matmul(Isa isa, const MicroKernelName& name) { return lut_matmul_kernel(isa).select(name); }
+bool select_lut_matmul(Isa isa, const MicroKernelWish& wish) { return lut_matmul_kernel(isa).select(wish); }
 
 }  // namespace intaglio::ort

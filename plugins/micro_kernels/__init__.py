@@ -4,6 +4,7 @@
     units.py              where the numbers of a packed weight are in the loaded words
     micro_kernel.py       the parameters of micro-kernels, which fit into the registers, and which are emitted
     unpacking.py          emits the loads, shifts and masks that unpack numbers into vectors
+    prefetching.py        emits the prefetching of a weight
     group_matmul.py       the body of a micro-kernel with scales and zero points of groups
     lut_matmul.py         the body of a micro-kernel with lookup tables
     source.py             C++ text, line by line

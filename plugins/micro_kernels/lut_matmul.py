@@ -20,6 +20,7 @@ from intaglio.plugins.micro_kernels.micro_kernel import (
     masks_index,
     multiplies_words,
 )
+from intaglio.plugins.micro_kernels.prefetching import emit_prefetch
 from intaglio.plugins.micro_kernels.source import RowPointers, SourceWriter, plus
 from intaglio.plugins.micro_kernels.units import LOAD, unit_bytes, unit_vectors
 from intaglio.plugins.micro_kernels.unpacking import Unpacking
@@ -129,10 +130,7 @@ class LutMatMulEmitter:
         emit("const uint8_t* unit = s.units;")
         bits, vectors = self.case.bits, unit_vectors(self.case.bits, lane_bits(self.case.planes))
         with emit.block(f"for (int64_t k = 0; k < s.depth; k += {vectors * self.unit_lanes})"):
-            # Asked for in the order in which they lie, the lines are one stream to the processor's own prefetching. At
-            # 3 bits that takes the product from 0.6 to 0.9 of the memory's bandwidth; asking further ahead slows it.
-            for line in range(0, GROUP * unit_bytes(bits), LOAD):
-                emit(f"__builtin_prefetch({plus('unit', line)});")
+            emit_prefetch(emit, GROUP * unit_bytes(bits))
             if self.lanes == self.unit_lanes:
                 self._steps(emit, table, vectors, "unit", "")
             else:

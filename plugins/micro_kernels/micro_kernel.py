@@ -36,6 +36,7 @@ ROWS_OF_PAIRS = {2: (1, 2, 4), 3: (1, 2)}  # of GroupMatMul without VNNI
 ROWS_BESIDE_WORDS = {**ROWS_OF_PAIRS, 2: (1, 2)}  # where three rows of x and more are multiplied in words
 M_U = (1, 2, 4, 8)
 T_U = (1, 2, 4)
+TILE_ROWS = 64  # of a tile of GroupMatMul's weight
 VARIANTS = 3  # of a case that are emitted
 
 SIGNATURES = {"group_matmul": group_matmul.SIGNATURE, "lut_matmul": lut_matmul.SIGNATURE}
@@ -64,12 +65,23 @@ class MicroKernel(NamedTuple):
     case: MicroKernelCase
     m_u: int
     t_u: int
+    prefetch: int = 0  # the largest group size with which it prefetches far ahead; LutMatMul: not 0 if it does
+
+    @property
+    def emitted(self) -> MicroKernel:
+        """The same as it is emitted: whether it prefetches far ahead is said with each call."""
+        return self._replace(prefetch=0)
 
     @property
     def name(self) -> str:
         """Its name in C++: `group_matmul_bits4_planes2_rows1_m2_t4`."""
         operator, bits, planes, rows = self.case
         return f"{operator}_bits{bits}_planes{planes}_rows{rows}_m{self.m_u}_t{self.t_u}"
+
+
+def reads_one_stream(kernel: MicroKernel, isa: InstructionSet) -> bool:
+    """Whether it reads the weight in the order in which that lies, so that it can be prefetched from far ahead."""
+    return kernel.case.operator == "lut_matmul" or kernel.t_u * isa.lanes == TILE_ROWS
 
 
 def lane_bits(planes: int) -> int:
@@ -79,7 +91,7 @@ def lane_bits(planes: int) -> int:
 
 def registers(kernel: MicroKernel, isa: InstructionSet) -> int:
     """Vector registers that a micro-kernel holds at once."""
-    case, m_u, t_u = kernel
+    case, m_u, t_u = kernel.case, kernel.m_u, kernel.t_u
     planes = sum_count(case, isa)
     x = 2 if adds_pairs(case.planes, isa) else planes * m_u  # a value and the ones that widen
     weights = 2 if multiplies_words(case, isa) else 1

@@ -3,11 +3,11 @@ else the defaults of the instruction set.
 
 A table is a JSON file, named by the CPU as CPUID gives it:
 
-    {"format": 1, "cpu": "AuthenticAMD-25-17",
-     "kernels": {"avx512vbmi": [["group_matmul", 4, 2, 1, 2, 4], ...]}}
+    {"format": 2, "cpu": "AuthenticAMD-25-17",
+     "kernels": {"avx512vbmi": [["group_matmul", 4, 2, 1, 2, 4, 32], ...]}}
 
-with operator, bits, planes, rows, m_u, t_u (micro_kernel.py). Shipped ones lie in machines/, the user's, which
-`intaglio tune` writes, in the cache directory.
+with operator, bits, planes, rows, m_u, t_u, prefetch (micro_kernel.py). Shipped ones lie in machines/, the
+user's, which `intaglio tune` writes, in the cache directory.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ import functools
 import warnings
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Literal
+from typing import Annotated, Literal
 
 import msgspec
 
@@ -24,17 +24,19 @@ from intaglio.errors import storage_errors
 from intaglio.files.atomic import atomic_write
 from intaglio.files.hashes import cache_directory
 from intaglio.files.json_decoder import json_decoder
+from intaglio.plugins.group_matmul.signature import LARGEST_GROUP
 from intaglio.plugins.micro_kernels.instruction_sets import INSTRUCTION_SETS
 from intaglio.plugins.micro_kernels.micro_kernel import BITS, MicroKernel, MicroKernelCase, cases, variants
 
 Selection = dict[MicroKernelCase, MicroKernel]
-Row = tuple[str, int, int, int, int, int]
+GroupSize = Annotated[int, msgspec.Meta(ge=0, le=LARGEST_GROUP)]
+Row = tuple[str, int, int, int, int, int, GroupSize]
 
 
 class KernelTable(msgspec.Struct, forbid_unknown_fields=True):
     """The content of a file."""
 
-    format: Literal[1]
+    format: Literal[2]
     cpu: str
     kernels: dict[str, list[Row]]  # by instruction set
 
@@ -77,8 +79,8 @@ def store(cpu: str, instruction_set: str, chosen: Selection) -> Path:
     try:
         table = _read(path, cpu)
     except (OSError, ValueError):
-        table = KernelTable(1, cpu, {})
-    table.kernels[instruction_set] = [(*kernel.case, kernel.m_u, kernel.t_u) for kernel in chosen.values()]
+        table = KernelTable(2, cpu, {})
+    table.kernels[instruction_set] = [(*kernel.case, *kernel[1:]) for kernel in chosen.values()]
     with storage_errors(path):
         path.parent.mkdir(parents=True, exist_ok=True)
     atomic_write(path, msgspec.json.format(msgspec.json.encode(table), indent=1))
@@ -95,9 +97,9 @@ def _kernels(path: Path, cpu: str, instruction_set: str) -> Selection:
     if not path.exists():
         return {}
     found = {}
-    for operator, bits, planes, rows, m_u, t_u in _read(path, cpu).kernels.get(instruction_set, []):
-        kernel = MicroKernel(MicroKernelCase(operator, bits, planes, rows), m_u, t_u)
-        if kernel not in emitted(instruction_set).get(kernel.case, ()):
+    for operator, bits, planes, rows, *chosen in _read(path, cpu).kernels.get(instruction_set, []):
+        kernel = MicroKernel(MicroKernelCase(operator, bits, planes, rows), *chosen)
+        if kernel.emitted not in emitted(instruction_set).get(kernel.case, ()):
             raise ValueError(f"this version has no {kernel.name} for {instruction_set}")
         found[kernel.case] = kernel
     return found

@@ -1,13 +1,15 @@
 """Measure the micro-kernels on this machine, as ONNX Runtime runs them, and keep the fastest.
 
 Every case is a model of one node, for which each variant is selected in turn; times are the thread's CPU times, and the
-minimum counts, so that other work on the machine has little effect.
+minimum counts, so that other work on the machine has little effect. Variants are compared with weights from the caches.
+Then the best is run with weights from memory, to see with which group sizes prefetching far ahead is faster.
 """
 
 from __future__ import annotations
 
 import time
 from collections.abc import Iterator
+from statistics import median
 from typing import Any
 
 import msgspec
@@ -20,14 +22,20 @@ from intaglio import extras
 from intaglio.display.progress import track
 from intaglio.errors import UsageError
 from intaglio.plugins import ort
+from intaglio.plugins.group_matmul.signature import LARGEST_GROUP, smallest_group
 from intaglio.plugins.micro_kernels import tables
-from intaglio.plugins.micro_kernels.micro_kernel import GROUP_LEVELS, MicroKernel, MicroKernelCase
+from intaglio.plugins.micro_kernels.instruction_sets import INSTRUCTION_SETS
+from intaglio.plugins.micro_kernels.micro_kernel import GROUP_LEVELS, MicroKernel, MicroKernelCase, reads_one_stream
+from intaglio.plugins.native.memory_bandwidth import Memory
 from intaglio.plugins.registry import DOMAIN, OPS
 
 SHAPES = ((4096, 1024), (2048, 256), (11008, 512))  # K, N: from L3 and L2, and a long K
 QUICK_SHAPES = ((2048, 512),)
 ROUNDS, QUICK_ROUNDS = 12, 3
 GROUP_SIZE = 128
+GROUP_SIZES = (16, 32, 64, 128)  # with which prefetching is tried: the smaller, the more work for each byte
+FROM_MEMORY = 4096, 1 << 24  # K and bytes of a weight from memory, beside whose time a call's own is little
+WORTH_PREFETCHING = 0.95  # of the time without
 WORTH = 0.99  # of the default's time: a variant must be faster than this, a smaller gain is noise
 
 Arrays = dict[str, npt.NDArray[Any]]
@@ -44,6 +52,7 @@ class TunedCase(msgspec.Struct):
     best: tuple[int, int]
     default_speed: float
     best_speed: float
+    prefetch: int  # the largest group size with which weights are prefetched far ahead; LutMatMul: not 0 if they are
 
 
 class Tuning(msgspec.Struct):
@@ -65,13 +74,15 @@ def tune(quick: bool = False) -> Tuning:
     instruction_set, cpu = ort.instruction_set(), ort.cpu()
     if instruction_set is None or cpu is None:
         raise UsageError("tune: no compiled CPU kernels. Install g++ or clang++, then install intaglio again.")
-    chosen, measured = tables.defaults(instruction_set), []
+    chosen, measured, memory = tables.defaults(instruction_set), [], Memory()
     try:
         for case, default in track(list(chosen.items()), "measuring micro-kernels", len(chosen)):
             times = _measure(case, instruction_set, quick)
             best = min(times, key=lambda kernel: times[kernel])
             if times[best] > WORTH * times[default]:
                 best = default
+            if reads_one_stream(best, INSTRUCTION_SETS[instruction_set]):
+                best = best._replace(prefetch=_prefetch(best, memory, quick))
             chosen[case] = best
             measured.append(_tuned(case, default, best, times, quick))
         path = tables.store(cpu, instruction_set, chosen)
@@ -80,12 +91,37 @@ def tune(quick: bool = False) -> Tuning:
     return Tuning(cpu, instruction_set, str(path), measured)
 
 
+def _prefetch(kernel: MicroKernel, memory: Memory, quick: bool) -> int:
+    """The largest group size with which prefetching far ahead makes `kernel` faster: any, if the last one tried does.
+
+    `memory` is read to drive the weights out of the caches. Medians count: the processor's own prefetching has luck at
+    times, which the shortest time would show.
+    """
+    any_size = quick or kernel.case.operator == "lut_matmul"
+    largest = 0
+    for size in GROUP_SIZES[-1:] if any_size else GROUP_SIZES:
+        if size % smallest_group(kernel.case.bits):
+            continue
+        depth, weight_bytes = FROM_MEMORY
+        session, x = _session(kernel.case, depth, weight_bytes * 8 // (depth * kernel.case.bits), size)
+        times: dict[int, list[float]] = {0: [], LARGEST_GROUP: []}
+        for _ in range(QUICK_ROUNDS if quick else ROUNDS):
+            for prefetch, each in times.items():
+                ort.select_kernel(kernel._replace(prefetch=prefetch))
+                memory.read(1)
+                each.append(next(_times(session, x)))
+        if median(times[LARGEST_GROUP]) < WORTH_PREFETCHING * median(times[0]):
+            largest = LARGEST_GROUP if size == GROUP_SIZES[-1] else size
+    return largest
+
+
 def _tuned(
     case: MicroKernelCase, default: MicroKernel, best: MicroKernel, times: dict[MicroKernel, float], quick: bool
 ) -> TunedCase:
+    best, prefetch = best.emitted, best.prefetch
     products = case.rows * sum(depth * rows for depth, rows in _shapes(quick)) / 1e9
     speeds = (products / times[default], products / times[best])
-    return TunedCase(*case, (default.m_u, default.t_u), (best.m_u, best.t_u), *speeds)
+    return TunedCase(*case, (default.m_u, default.t_u), (best.m_u, best.t_u), *speeds, prefetch)
 
 
 def _shapes(quick: bool) -> tuple[tuple[int, int], ...]:
@@ -97,7 +133,7 @@ def _measure(case: MicroKernelCase, instruction_set: str, quick: bool) -> dict[M
     kernels = tables.emitted(instruction_set)[case]
     total = dict.fromkeys(kernels, 0.0)
     for depth, rows in _shapes(quick):
-        session, x = _session(case, depth, rows)
+        session, x = _session(case, depth, rows, GROUP_SIZE)
         least = dict.fromkeys(kernels, float("inf"))
         for _ in range(QUICK_ROUNDS if quick else ROUNDS):
             for kernel in kernels:
@@ -115,14 +151,14 @@ def _times(session: Any, x: npt.NDArray[np.float32]) -> Iterator[float]:
         yield time.thread_time() - start
 
 
-def _session(case: MicroKernelCase, depth: int, rows: int) -> tuple[Any, npt.NDArray[np.float32]]:
-    """A model of one layer [rows, depth] that takes the case's micro-kernels, and its x."""
+def _session(case: MicroKernelCase, depth: int, rows: int, group_size: int) -> tuple[Any, npt.NDArray[np.float32]]:
+    """A model of one layer [rows, depth], with groups of a size, that takes the case's micro-kernels, and its x."""
     random = np.random.default_rng(0)
     weights: Arrays = {"packed": random.integers(-(2**31), 2**31, (rows, depth * case.bits // 32), dtype=np.int32)}
     attributes: dict[str, Any] = {"bits": case.bits, "K": depth, "activation_bits": 16 if case.planes == 2 else 32}
     if case.folder == "group_matmul":
-        weights["scales"] = random.uniform(0.5, 1.5, (rows, depth // GROUP_SIZE)).astype(np.float32)
-        attributes["group_size"] = GROUP_SIZE
+        weights["scales"] = random.uniform(0.5, 1.5, (rows, depth // group_size)).astype(np.float16).astype(np.float32)
+        attributes["group_size"] = group_size
         if case.operator == GROUP_LEVELS:
             weights["levels"] = _tables(random, 1, 2**case.bits, integers=case.planes > 0)[0]
     else:

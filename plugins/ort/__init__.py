@@ -69,7 +69,7 @@ def select_kernels() -> None:
 
 def select_kernel(kernel: MicroKernel) -> None:
     """Use `kernel` for its case from now on, also in open sessions. Raises ValueError."""
-    numbers = (*kernel.case[1:], kernel.m_u, kernel.t_u, kernel.case.operator == GROUP_LEVELS)
+    numbers = (*kernel.case[1:], kernel.m_u, kernel.t_u, kernel.case.operator == GROUP_LEVELS, kernel.prefetch)
     call = ctypes.CDLL(str(library())).intaglio_select_kernel
     if not call(kernel.case.folder.encode(), (ctypes.c_int32 * len(numbers))(*numbers)):
         raise ValueError(f"{library()}: no micro-kernel {kernel.name}")

@@ -325,13 +325,13 @@ INTAGLIO_EXPORT const char* intaglio_cpu() {
 
 // Makes an operator, by its folder, of the instruction set that a session registered now would use take a micro-kernel from now on, for
 // the case of its first three numbers (micro_kernel.h). 0 where there is no such micro-kernel, else 1.
-INTAGLIO_EXPORT int intaglio_select_kernel(const char* operation, const int32_t (&numbers)[6]) {
+INTAGLIO_EXPORT int intaglio_select_kernel(const char* operation, const int32_t (&numbers)[7]) {
     using namespace intaglio;
-    const MicroKernelName name = {numbers[0], numbers[1], numbers[2], numbers[3], numbers[4], numbers[5]};
+    const MicroKernelWish wish = {{numbers[0], numbers[1], numbers[2], numbers[3], numbers[4], numbers[5]}, numbers[6]};
     try {
         const Isa isa = ort::choose_isa();
         for (const ort::Operator& op : ort::OPERATORS) {
-            if (std::string(op.folder) == operation && op.select != nullptr) return op.select(isa, name);
+            if (std::string(op.folder) == operation && op.select != nullptr) return op.select(isa, wish);
         }
     } catch (...) {
     }

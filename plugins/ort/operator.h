@@ -129,7 +129,7 @@ struct Operator {
     std::vector<OutputPort> outputs;
     std::vector<Attribute> attributes;
     std::unique_ptr<Kernel> (*create)(const Node& node);
-    bool (*select)(Isa isa, const MicroKernelName& name);  // null: it has no micro-kernels to choose among
+    bool (*select)(Isa isa, const MicroKernelWish& wish);  // null: it has no micro-kernels to choose among
 
     // Throws std::logic_error for one that is not declared.
     const Attribute& attribute(const char* name) const;

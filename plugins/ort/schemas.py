@@ -35,7 +35,7 @@ def header(signatures: Mapping[str, Signature], selecting: Collection[str]) -> s
     for folder in signatures:
         lines.append(f"std::unique_ptr<Kernel> create_{folder}(const Node& node);")
         if folder in selecting:
-            lines.append(f"bool select_{folder}(Isa isa, const MicroKernelName& name);")
+            lines.append(f"bool select_{folder}(Isa isa, const MicroKernelWish& wish);")
     lines += ["", "inline const std::vector<Operator> OPERATORS = {"]
     for folder, signature in signatures.items():
         select = f"select_{folder}" if folder in selecting else "nullptr"

@@ -42,6 +42,7 @@ def test_quick_tuning_writes_a_table_that_sessions_use(cache, monkeypatch, capsy
         warnings.simplefilter("error")
         chosen = tables.selection(ort.cpu(), ort.instruction_set())
     assert {tuple(case): [kernel.m_u, kernel.t_u] for case, kernel in chosen.items()} == best
+    assert [kernel.prefetch for kernel in chosen.values()] == [case["prefetch"] for case in found["cases"]]
 
 
 def test_tuning_table_is_printed(cache, monkeypatch, capsys):

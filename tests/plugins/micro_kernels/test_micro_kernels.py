@@ -13,7 +13,7 @@ from operator_cases import Case as OperatorCase
 
 from intaglio.plugins import OPS, ort
 from intaglio.plugins.bit_packing import pack
-from intaglio.plugins.group_matmul.signature import smallest_group
+from intaglio.plugins.group_matmul.signature import LARGEST_GROUP, smallest_group
 from intaglio.plugins.kernel_check.node_model import feeds, node_model
 from intaglio.plugins.micro_kernels.header import headers
 from intaglio.plugins.micro_kernels.instruction_sets import INSTRUCTION_SETS
@@ -226,8 +226,9 @@ def test_every_variant_equals_the_reference(name, operator, monkeypatch, cache):
         model = ir.to_proto(node_model(inputs, True)).SerializeToString()
         session = onnxruntime.InferenceSession(model, options, providers=["CPUExecutionProvider"])
         for kernel in variants(case, INSTRUCTION_SETS[name]):
-            ort.select_kernel(kernel)
-            check_outputs(inputs, session.run(None, feeds(inputs, True)), expected)
+            for prefetch in (0, LARGEST_GROUP):
+                ort.select_kernel(kernel._replace(prefetch=prefetch))
+                check_outputs(inputs, session.run(None, feeds(inputs, True)), expected)
 
 
 def test_unknown_kernel_is_refused():

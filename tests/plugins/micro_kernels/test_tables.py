@@ -18,7 +18,7 @@ def test_shipped_tables_name_kernels_that_are_emitted(path, cache):
 
 
 def test_stored_table_is_used_and_keeps_other_instruction_sets(cache):
-    other = {case: kernels[-1] for case, kernels in tables.emitted("avx2").items()}
+    other = {case: kernels[-1]._replace(prefetch=32) for case, kernels in tables.emitted("avx2").items()}
     assert tables.selection("Some-1-2", "avx2") == tables.defaults("avx2")
     tables.store("Some-1-2", "avx2", other)
     tables.store("Some-1-2", "portable", tables.defaults("portable"))
@@ -32,10 +32,11 @@ def test_stored_table_is_used_and_keeps_other_instruction_sets(cache):
         b"",
         b"{",
         b"\xff\xfe",
-        b'{"format": 2, "cpu": "Some-1-2", "kernels": {}}',
-        b'{"format": 1, "cpu": "Other-1-2", "kernels": {}}',
-        b'{"format": 1, "cpu": "Some-1-2", "kernels": {"avx2": [["group_matmul", 4, 0, 1, 64, 64]]}}',
-        b'{"format": 1, "cpu": "Some-1-2", "kernels": {"avx2": [["group_matmul", 4, 0, 1, 2]]}}',
+        b'{"format": 1, "cpu": "Some-1-2", "kernels": {}}',
+        b'{"format": 2, "cpu": "Other-1-2", "kernels": {}}',
+        b'{"format": 2, "cpu": "Some-1-2", "kernels": {"avx2": [["group_matmul", 4, 0, 1, 64, 64, 0]]}}',
+        b'{"format": 2, "cpu": "Some-1-2", "kernels": {"avx2": [["group_matmul", 4, 0, 1, 2]]}}',
+        b'{"format": 2, "cpu": "Some-1-2", "kernels": {"avx2": [["group_matmul", 4, 0, 1, 8, 2, -1]]}}',
     ],
 )
 def test_damaged_table_gives_one_warning_and_the_defaults(content, cache):
