@@ -33,6 +33,7 @@ GPTQ = "GPTQ-4"
 PEERS = {**{name: name for name in random_gguf.FORMATS}, GPTQ: "Q4_0"}  # format -> llama.cpp's
 TOKENS = 32
 PROMPT = 512
+REST = 0.1  # seconds; idle threads of both spin, as by default, and fall asleep before the other's turn
 
 
 class Row(msgspec.Struct):
@@ -84,10 +85,13 @@ def measure(name: str, bundle: Path, file: Path, threads: int, rounds: int) -> R
     random = np.random.default_rng(0)
     found: dict[str, list[tuple[float, float]]] = {"decoding": [], "prompt": []}
     peer = open_server(file, threads, PROMPT + 2 * TOKENS)
-    with DecoderSession.open(bundle, threads=threads, spinning=False) as session:
+    with DecoderSession.open(bundle, threads=threads) as session:
         for index in track(range(rounds + 1), f"{name}, {threads} threads"):
             short, long = (random.integers(100, VOCABULARY // 2, size).tolist() for size in (TOKENS, PROMPT))
-            taken = [decoding(session, short), prompted(session, long)], of_peer(peer, short, long)
+            time.sleep(REST)
+            ours = [decoding(session, short), prompted(session, long)]
+            time.sleep(REST)
+            taken = ours, of_peer(peer, short, long)
             if index:  # the first one warms up
                 for key, pair in zip(found, zip(*taken, strict=True), strict=True):
                     found[key].append(pair)
