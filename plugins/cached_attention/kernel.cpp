@@ -13,6 +13,8 @@ namespace intaglio::INTAGLIO_ISA {
 namespace {
 
 constexpr int64_t BLOCK = 64;  // slots
+constexpr int SECOND_LEVEL = 2;  // cache to prefetch into: the first one has room for too few requests
+constexpr int64_t FEW_ROWS = 4;  // of queries, with which reading the cache takes longer than multiplying
 constexpr float NOTHING = -__builtin_inff();
 
 // Of one piece of work.
@@ -52,18 +54,25 @@ struct Block {
     const float* key;    // [slots, depth]
     const float* value;  // [slots, value_depth]
     int64_t slots, depth, value_depth;
+    const float* next_key;  // of slots that are likely to be read after these; null: not to be prefetched
 };
+
+// The processor's own prefetching begins anew with each head's keys, and with its values: where few rows share what is read,
+// it is asked for before, a row of values with each key, and then a key of the next block with each row of values.
+static void prefetch(const float* row, int64_t length) {
+    for (int64_t i = 0; i < length; i += 64 / int64_t(sizeof(float))) __builtin_prefetch(row + i, 0, SECOND_LEVEL);
+}
 
 static Block read_block(const CacheHead& head, int64_t first, int64_t slots, const Workspace& w) {
     if (head.key_bits == 32) {
         return {static_cast<const float*>(head.key) + first * head.depth,
-                static_cast<const float*>(head.value) + first * head.value_depth, slots, head.depth, head.value_depth};
+                static_cast<const float*>(head.value) + first * head.value_depth, slots, head.depth, head.value_depth, nullptr};
     }
     const uint8_t *const keys = static_cast<const uint8_t*>(head.key), *const values = static_cast<const uint8_t*>(head.value);
     read_slots(keys + first * slot_bytes(head.depth, head.key_bits), slots, head.depth, head.key_bits, w.key);
     read_slots(values + first * slot_bytes(head.value_depth, head.value_bits), slots, head.value_depth, head.value_bits,
                w.value);
-    return {w.key, w.value, slots, head.depth, head.value_depth};
+    return {w.key, w.value, slots, head.depth, head.value_depth, nullptr};
 }
 
 // --- scores ---------------------------------------------------------------------------------------------------------
@@ -99,6 +108,9 @@ static void score_block(const float* const* query, const Block& block, float* sc
         for (int s = 0; s < KEYS; ++s) {
             key[s] = block.key + (slot + s < block.slots ? slot + s : block.slots - 1) * block.depth;
         }
+        for (int s = 0; s < KEYS && block.next_key != nullptr && slot + s < block.slots; ++s) {
+            prefetch(block.value + (slot + s) * block.value_depth, block.value_depth);
+        }
         multiply_keys<ROWS>(query, key, block.depth, scores + slot);
     }
 }
@@ -107,16 +119,18 @@ static void score_block(const float* const* query, const Block& block, float* sc
 
 constexpr int WIDE = FLOATS == 16 ? 4 : 2;  // vectors of a row's context in registers
 
-// context[row][channels...] += weights [ROWS, slots] · values [slots, channels], of VECTORS vectors of channels.
+// context[row][channels...] += weights [ROWS, slots] · values [slots, channels], of VECTORS vectors of channels. The first of
+// them prefetch the next keys.
 template <int ROWS, int VECTORS>
-INTAGLIO_FLOAT void add_values(float* const* context, const float* weights, const float* value, int64_t stride,
-                               int64_t slots, int64_t channel) {
+INTAGLIO_FLOAT void add_values(float* const* context, const float* weights, const Block& block, int64_t channel) {
+    const bool prefetches = block.next_key != nullptr && channel == 0;
     F32 sum[ROWS][VECTORS];
     for (int r = 0; r < ROWS; ++r) {
         for (int v = 0; v < VECTORS; ++v) sum[r][v] = load_float(context[r] + channel + v * FLOATS);
     }
-    for (int64_t slot = 0; slot < slots; ++slot) {
-        const float* const row = value + slot * stride + channel;
+    for (int64_t slot = 0; slot < block.slots; ++slot) {
+        if (prefetches) prefetch(block.next_key + slot * block.depth, block.depth);
+        const float* const row = block.value + slot * block.value_depth + channel;
         F32 x[VECTORS];
         for (int v = 0; v < VECTORS; ++v) x[v] = load_float(row + v * FLOATS);
         for (int r = 0; r < ROWS; ++r) {
@@ -135,10 +149,10 @@ static void average_block(float* const* context, const float* weights, const Blo
     const int64_t width = block.value_depth, slots = block.slots;
     int64_t channel = 0;
     for (; channel + WIDE * FLOATS <= width; channel += WIDE * FLOATS) {
-        add_values<ROWS, WIDE>(context, weights, value, width, slots, channel);
+        add_values<ROWS, WIDE>(context, weights, block, channel);
     }
     for (; channel + FLOATS <= width; channel += FLOATS) {
-        add_values<ROWS, 1>(context, weights, value, width, slots, channel);
+        add_values<ROWS, 1>(context, weights, block, channel);
     }
     for (; channel < width; ++channel) {
         for (int r = 0; r < ROWS; ++r) {
@@ -217,7 +231,12 @@ static void attend(const CachedQueries& queries, const CacheHead& head, float sc
             needed |= w.attends[row];
         }
         if (!needed) continue;
-        const Block block = read_block(head, first, slots, w);
+        Block block = read_block(head, first, slots, w);
+        if (rows <= FEW_ROWS && head.key_bits == 32) {
+            const int64_t next = first + BLOCK;
+            const bool goes_on = next < head.capacity && queries.mask[0][next * queries.mask_step] != 0;
+            block.next_key = goes_on ? block.key + BLOCK * head.depth : static_cast<const float*>(head.next_key);
+        }
         const auto scored = [&](auto size, int64_t row) {
             score_block<decltype(size)::value>(queries.query + row, block, w.scores + row * BLOCK);
         };

@@ -16,76 +16,15 @@
 #include <stddef.h>
 
 #include "plugins/cpu/cache_blocking.h"
-#include "plugins/cpu/fixed_point.h"
-#include "plugins/cpu/index_units.h"
-#include "plugins/cpu/micro_kernel_choice.h"
-#include "plugins/group_matmul/float_products.h"
-#include "plugins/group_matmul/group_factors.h"
-#include "plugins/group_matmul/levels.h"
-#include "plugins/group_matmul/word_products.h"
+#include "plugins/group_matmul/stretch.h"
+
+#include "micro_kernels/group_levels.h"
+#include "micro_kernels/group_matmul.h"  // written by plugins/micro_kernels when the library is built
+
+#include "plugins/group_matmul/many_rows.h"
 
 namespace intaglio::INTAGLIO_ISA {
 namespace {
-
-constexpr int ROWS = 16;  // of a block
-constexpr int64_t TILE = GroupMatMulKernel::TILE;
-constexpr int BLOCKS = int(TILE) / ROWS;
-
-// What a micro-kernel works on: rows of x with rows of one tile, over a stretch of groups. Its vectors of the tile's rows
-// follow each other, and rows of scales, zero points and y are TILE apart.
-struct GroupStretch {
-    int64_t groups, group_units;
-    const uint8_t* units;
-    int64_t unit_stride, block_stride;
-    Factors scales, minimums;  // minimums: with the other sign, to be added
-    const int32_t* zero_points;
-    const uint8_t* tables;  // the levels
-    bool computed, has_minimums, prefetch;  // prefetch: far ahead
-    int64_t zero_stride;   // from a group's zero points to the next one's: TILE, or 0 where they are all the same
-    const float *x, *x_sums;  // where x is float32; the sums of its groups, for minimums
-    const int8_t* digits;  // where it is in fixed point, planes `plane_stride` apart; or words
-    const int32_t* sums;   // of each group, [groups][sum_count(planes)], rows `sums_stride` apart
-    int64_t x_stride, plane_stride, sums_stride;
-    float* y;  // added to; without the factors of x's rows
-};
-
-constexpr int unit_depth(int bits) { return unit_indices(bits) / ROWS; }  // values of K: 4 to 32
-
-struct Layout {
-    explicit Layout(const GroupFormat& f)
-        : units(f.depth / unit_depth(f.bits)),
-          groups(f.depth / f.group_size),
-          tiles((f.rows + TILE - 1) / TILE),
-          tile_bytes(units * BLOCKS * unit_bytes(f.bits)),
-          unit_stride((FLOATS < ROWS ? 1 : BLOCKS) * unit_bytes(f.bits)),
-          block_stride((FLOATS < ROWS ? units : 1) * unit_bytes(f.bits)),
-          scales(f.scales, tiles, groups, tiles * tile_bytes),
-          minimums(f.minimums, f.has_minimums ? tiles : 0, groups, scales.end),
-          zero_points(minimums.end),
-          zero_stride(f.zero_point == NO_ZERO_POINT ? TILE : 0),
-          levels(zero_points + (zero_stride ? tiles * groups : 1) * TILE * int64_t(sizeof(int32_t))),
-          bytes(levels + level_bytes(f)) {}
-
-    int64_t units;   // of a row's K
-    int64_t groups;  // of a row
-    int64_t tiles;
-    int64_t tile_bytes, unit_stride, block_stride;
-    FactorLayout scales, minimums;
-    int64_t zero_points, zero_stride, levels, bytes;
-};
-
-// x in words of 16 bits instead of two planes of bytes: numbers and levels of 8 bits would be too large for sums of two products,
-// and with many rows of x words are faster. Levels in float32 are looked up once for as many.
-constexpr int64_t MANY_ROWS = 3;
-static bool many_rows(const GroupFormat& f, int64_t count) {
-    return INTAGLIO_WORDS && f.planes == 2 && count >= MANY_ROWS && f.group_size <= WORD_DEPTH;
-}
-static bool many_float_rows(const GroupFormat& f, int64_t count) {
-    return INTAGLIO_WORDS && f.planes == 0 && f.has_levels && count >= MANY_ROWS;
-}
-static bool in_words(const GroupFormat& f, int64_t count) {
-    return INTAGLIO_WORDS && f.planes == 2 && (f.bits == 8 || f.has_levels || many_rows(f, count));
-}
 
 static int32_t planes_for(int32_t activation_bits, int32_t bits, const float* levels) {
 #if INTAGLIO_BYTE_PRODUCTS == 4
@@ -183,25 +122,6 @@ static void pack_weight(const GroupFormat& format, const int32_t* numbers, const
 
 // --- x --------------------------------------------------------------------------------------------------------------
 
-// Two planes have one sum of 32 bits together.
-constexpr int sum_count(int planes) { return planes == 3 ? 3 : 1; }
-
-// Of a row of x in fixed point: [planes][K] int8, or [K] words, then [groups][sum_count(planes)] int32, the sums of each
-// group. In float32, for minimums: [K], then [groups] sums.
-static int64_t x_row_bytes(const GroupFormat& f) {
-    const int64_t sums = f.planes > 0 || f.has_minimums ? f.depth / f.group_size * sum_count(f.planes) : 0;
-    return f.depth * (f.planes == 0 ? int64_t(sizeof(float)) : f.planes) + sums * int64_t(sizeof(int32_t));
-}
-
-static int64_t x_bytes(const GroupFormat& format, int64_t count) {
-    const int64_t rows = count * x_row_bytes(format);
-    return (rows + 63) / 64 * 64 + count * int64_t(sizeof(FixedPointRow));
-}
-
-static FixedPointRow* x_rows(const GroupFormat& format, int64_t count, void* packed) {
-    return reinterpret_cast<FixedPointRow*>(static_cast<uint8_t*>(packed) + (count * x_row_bytes(format) + 63) / 64 * 64);
-}
-
 static void pack_x(const GroupFormat& format, const float* x, int64_t count, int64_t begin, int64_t end, void* packed) {
     uint8_t* const base = static_cast<uint8_t*>(packed);
     const int64_t depth = format.depth, size = format.group_size;
@@ -252,65 +172,12 @@ static void pack_x(const GroupFormat& format, const float* x, int64_t count, int
 
 // --- the product ----------------------------------------------------------------------------------------------------
 
-}  // namespace
-}  // namespace intaglio::INTAGLIO_ISA
-
-#include "micro_kernels/group_levels.h"
-#include "micro_kernels/group_matmul.h"  // written by plugins/micro_kernels when the library is built
-
-namespace intaglio::INTAGLIO_ISA {
-namespace {
-
 using GroupKernel = MicroKernel<GroupStretch>;
 
 Choice choice(GROUP_MATMUL_MICRO_KERNELS, GROUP_MATMUL_MOST_ROWS);
 Choice level_choice(GROUP_LEVELS_MICRO_KERNELS, GROUP_LEVELS_MOST_ROWS);
 
-constexpr int TOKENS = 16, MOST_TOKENS = 64;  // rows of x that share what is read of a weight, and what is unpacked
-
-// The stretch of a tile, from its `vector`th vector of rows and its first group on.
-static GroupStretch stretch_at(const GroupFormat& f, const Layout& layout, const uint8_t* packed, int64_t tile) {
-    GroupStretch s{};
-    const int64_t first = tile * layout.groups * TILE;
-    s.scales = factors_of_tile(f.scales, layout.scales, packed, tile, layout.groups);
-    s.has_minimums = f.has_minimums;
-    if (f.has_minimums) s.minimums = factors_of_tile(f.minimums, layout.minimums, packed, tile, layout.groups);
-    s.group_units = f.group_size / unit_depth(f.bits);
-    s.units = packed + tile * layout.tile_bytes;
-    s.unit_stride = layout.unit_stride;
-    s.block_stride = layout.block_stride;
-    s.zero_points = reinterpret_cast<const int32_t*>(packed + layout.zero_points) + (layout.zero_stride ? first : 0);
-    s.zero_stride = layout.zero_stride;
-    s.tables = packed + layout.levels;
-    s.computed = f.computed != 0;
-    return s;
-}
-
-// Goes on to group `group`, row `row` of the tile.
-static GroupStretch part_of(GroupStretch s, int64_t group, int64_t groups, int64_t row) {
-    s.groups = groups;
-    s.units += group * s.group_units * s.unit_stride + row / ROWS * s.block_stride + row % ROWS * 4;
-    s.scales.advance(group, row);
-    if (s.has_minimums) s.minimums.advance(group, row);
-    s.zero_points += group * s.zero_stride + row;
-    return s;
-}
-
-// The same with rows of x, of which `token` is the first.
-static void with_x(GroupStretch* s, const GroupFormat& f, const void* packed_x, bool words, int64_t token, int64_t group) {
-    const uint8_t* const row = static_cast<const uint8_t*>(packed_x) + token * x_row_bytes(f);
-    if (f.planes == 0) {
-        s->x = reinterpret_cast<const float*>(row) + group * f.group_size;
-        s->x_sums = reinterpret_cast<const float*>(row) + f.depth + group;
-        s->x_stride = s->sums_stride = x_row_bytes(f) / int64_t(sizeof(float));
-        return;
-    }
-    s->digits = reinterpret_cast<const int8_t*>(row) + group * f.group_size * (words ? 2 : 1);
-    s->sums = reinterpret_cast<const int32_t*>(row + f.planes * f.depth) + group * sum_count(f.planes);
-    s->x_stride = x_row_bytes(f);
-    s->plane_stride = f.depth;
-    s->sums_stride = x_row_bytes(f) / int64_t(sizeof(int32_t));
-}
+constexpr int TOKENS = 16;  // rows of x that share what is read of a weight
 
 // `tokens` rows of x with one tile, in blocks that stay in the first-level cache. y: [tokens][TILE], zeros
 static void tile_product(const GroupFormat& f, const GroupStretch& tile, const CacheBlock& block, const void* x,
@@ -347,87 +214,13 @@ static CacheBlock cache_block(const GroupFormat& f, const Layout& layout, int64_
     return largest_cache_block({x_bits * rows, f.bits, 32 * rows}, f.group_size, f.depth, TILE, TILE);
 }
 
-#if INTAGLIO_WORDS
-// The same for many rows of x: `tokens` of them with one tile.
-static void word_product(const GroupFormat& f, const GroupStretch& tile, const void* x, int64_t first, int tokens, int64_t columns,
-                         float* y) {
-    const int64_t groups = f.depth / f.group_size, step = f.group_size < WORD_PART ? WORD_PART / f.group_size : 1;
-    WordPart part;
-    part.group_size = f.group_size;
-    part.has_minimums = f.has_minimums;
-    for (int64_t group = 0; group < groups; group += step) {
-        part.groups = groups - group < step ? groups - group : step;
-        for (int64_t row = 0; row < columns; row += WORD_ROWS) {
-            GroupStretch stretch = part_of(tile, group, part.groups, row);
-            for (int64_t i = 0; i < part.groups; ++i) {
-                const uint8_t* const units = stretch.units + i * stretch.group_units * stretch.unit_stride;
-                const int32_t* const zero_points = stretch.zero_points + i * stretch.zero_stride;
-                int16_t* const words = part.words + i * f.group_size * WORD_ROWS;
-                if (f.has_levels) {
-                    group_level_words(units, stretch.group_units, zero_points, stretch, words);
-                } else {
-                    group_words(f.bits, units, stretch.group_units, zero_points, words);
-                }
-                for (int half = 0; half < WORD_ROWS; half += FLOATS) {
-                    store_float(part.scales[i] + half, load_factors(stretch.scales, i, half));
-                    if (f.has_minimums) store_float(part.minimums[i] + half, load_factors(stretch.minimums, i, half));
-                }
-            }
-            for (int token = 0; token < tokens; token += WORD_TOKENS) {
-                with_x(&stretch, f, x, true, first + token, group);
-                const WordX rows = {reinterpret_cast<const int16_t*>(stretch.digits), stretch.x_stride / 2, stretch.sums, stretch.sums_stride};
-                float* const target = y + token * TILE + row;
-                switch (tokens - token) {
-                    case 1: word_products<1>(part, rows, target, TILE); break;
-                    case 2: word_products<2>(part, rows, target, TILE); break;
-                    case 3: word_products<3>(part, rows, target, TILE); break;
-                    default: word_products<WORD_TOKENS>(part, rows, target, TILE);
-                }
-            }
-        }
-    }
-}
-
-// The same for x in float32.
-static void level_product(const GroupFormat& f, const GroupStretch& tile, const void* x, int64_t first, int tokens, int64_t columns,
-                          float* y) {
-    FloatPart part;
-    alignas(64) float totals[MOST_TOKENS * FLOAT_ROWS];
-    for (int64_t group = 0; group < f.depth / f.group_size; ++group) {
-        for (int64_t row = 0; row < columns; row += FLOAT_ROWS) {
-            GroupStretch stretch = part_of(tile, group, 1, row);
-            for (int half = 0; half < FLOAT_ROWS; half += FLOATS) store_float(part.scales + half, load_factors(stretch.scales, 0, half));
-            with_x(&stretch, f, x, false, first, group);
-            for (int64_t k = 0; k < f.group_size; k += part.depth) {
-                part.depth = f.group_size - k < FLOAT_DEPTH ? f.group_size - k : FLOAT_DEPTH;
-                part.starts = k == 0;
-                part.ends = k + part.depth == f.group_size;
-                const int64_t units = part.depth / unit_depth(f.bits);
-                group_level_floats(f.bits, stretch, units, part.floats);
-                stretch.units += units * stretch.unit_stride;
-                for (int token = 0; token < tokens; token += FLOAT_TOKENS) {
-                    const float* const values = stretch.x + token * stretch.x_stride + k;
-                    float *const sums = totals + token * FLOAT_ROWS, *const target = y + token * TILE + row;
-                    switch (tokens - token) {
-                        case 1: float_products<1>(part, values, stretch.x_stride, sums, target, TILE); break;
-                        case 2: float_products<2>(part, values, stretch.x_stride, sums, target, TILE); break;
-                        case 3: float_products<3>(part, values, stretch.x_stride, sums, target, TILE); break;
-                        default: float_products<FLOAT_TOKENS>(part, values, stretch.x_stride, sums, target, TILE);
-                    }
-                }
-            }
-        }
-    }
-}
-#endif
-
 static void run(const GroupFormat& f, const void* x, int64_t count, const void* packed, float* y, int64_t begin,
                 int64_t end) {
     const Layout layout(f);
     const auto* const bytes = static_cast<const uint8_t*>(packed);
     const FixedPointRow* const rows = x_rows(f, count, const_cast<void*>(x));
     const CacheBlock block = cache_block(f, layout, count);
-    const bool words = many_rows(f, count), many_floats = many_float_rows(f, count), many = words || many_floats;
+    const bool many = many_rows(f, count);
     const int64_t most = many ? MOST_TOKENS : TOKENS;
     alignas(64) float values[MOST_TOKENS * TILE];
 #if INTAGLIO_WORDS
@@ -439,11 +232,11 @@ static void run(const GroupFormat& f, const void* x, int64_t count, const void* 
         for (int64_t first = 0; first < count; first += most) {
             const int tokens = int(count - first < most ? count - first : most);
             __builtin_memset(values, 0, size_t(tokens * TILE) * sizeof(float));
-#if INTAGLIO_WORDS
-            if (words) word_product(f, stretch, x, first, tokens, columns, values);
-            if (many_floats) level_product(f, stretch, x, first, tokens, columns, values);
-#endif
-            if (!many) tile_product(f, stretch, block, x, first, tokens, columns, values);
+            if (many) {
+                many_rows_product(f, stretch, x, first, tokens, columns, values);
+            } else {
+                tile_product(f, stretch, block, x, first, tokens, columns, values);
+            }
             for (int t = 0; t < tokens; ++t) {
                 const float factor = f.planes == 0 ? 1 : float(rows[first + t].scale);
                 for (int64_t n = 0; n < columns; ++n) y[(first + t) * f.rows + row + n] = values[t * TILE + n] * factor;

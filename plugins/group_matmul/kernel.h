@@ -10,7 +10,7 @@
 namespace intaglio {
 
 // How the kernels keep the scales, or the minimums, of groups: see group_factors.h.
-enum Kept : int32_t { FLOATS_KEPT, HALVES_KEPT, PRODUCTS_KEPT };
+enum Kept : int32_t { FLOATS_KEPT, HALVES_KEPT, PRODUCTS_KEPT, HALF_PRODUCTS_KEPT };
 struct FactorForm {
     Kept kept;
     int32_t shift;  // 2^shift groups share a factor

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Protocol
 
-from intaglio.plugins.micro_kernels import group_words, lut_words
+from intaglio.plugins.micro_kernels import group_bytes, group_words, lut_words
 from intaglio.plugins.micro_kernels.group_matmul import GroupMatMulEmitter
 from intaglio.plugins.micro_kernels.instruction_sets import INSTRUCTION_SETS, InstructionSet
 from intaglio.plugins.micro_kernels.lut_matmul import LutMatMulEmitter
@@ -30,8 +30,9 @@ EMITTERS: dict[str, tuple[type[Emitter], str]] = {
 }
 
 
-# What unpacks a weight for many rows of x, where these are multiplied in words.
+# What unpacks a weight for many rows of x, in words, or in bytes where vectors of 64 are multiplied.
 WORDS = {"group_matmul": group_words.emit_words, "lut_matmul": lut_words.emit_words}
+BYTES = {"group_matmul": group_bytes.emit_bytes}
 
 
 def headers(instruction_set: str) -> Iterator[tuple[str, str]]:
@@ -54,8 +55,9 @@ def _header(operator: str, isa: InstructionSet) -> str:
         emit("")
         emitter(kernel, isa).emit(emit)
     emit("")
-    if isa.bytes and isa.bytes.multiply_words and operator in WORDS:
-        WORDS[operator](emit, isa)
+    unpackers = WORDS if isa.bytes and isa.bytes.multiply_words else BYTES if isa.bytes and isa.lanes == 16 else {}
+    if operator in unpackers:
+        unpackers[operator](emit, isa)
         emit("")
     most = [max(rows_of(operator, planes, isa), default=0) for planes in range(4)]
     emit(f"constexpr int {operator.upper()}_MOST_ROWS[] = {{{', '.join(map(str, most))}}};  // of x, by its planes")

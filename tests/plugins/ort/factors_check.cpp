@@ -23,9 +23,10 @@ static float any() {
     return value;
 }
 
-// A number that float16 has, not below 2^-14.
+// A number that float16 has.
 static float half() {
-    const float value = float(1024 + generator() % 1024) / float(1 << (9 + generator() % 14));
+    const float value = generator() % 4 == 0 ? float(1 + generator() % 1023) / float(1 << 24)
+                                             : float(1024 + generator() % 1024) / float(1 << (9 + generator() % 14));
     return generator() % 2 ? -value : value;
 }
 
@@ -82,20 +83,22 @@ int main() {
         if (span == 1) continue;
         for (int64_t row = 0; row < rows; ++row) {
             for (int64_t group = 0; group < groups; group += span) {
-                const float factor = generator() % 2 ? half() : half() / float(1 << 20);  // also one that float16 has not
+                const float factor = round % 2 ? half() : half() / float(1 << 25);  // also ones that float16 has not
                 for (int64_t i = 0; i < span; ++i) numbers[row * groups + group + i] = factor * float(int(generator() % 255) - 127);
             }
         }
-        check("products", numbers, rows, groups, size, PRODUCTS_KEPT);
+        check("products", numbers, rows, groups, size, round % 2 ? HALF_PRODUCTS_KEPT : PRODUCTS_KEPT);
         numbers[generator() % numbers.size()] = 0.1f;  // a damaged number is no product, and no float16
         if (span >= 8) check("products but for one", numbers, rows, groups, size, FLOATS_KEPT);
     }
     std::vector<float> zeros(64);
-    check("zeros", zeros, 4, 16, 16, PRODUCTS_KEPT);
-    check("float16's largest and smallest", {65504.0f, -65504.0f, 6.103515625e-05f, -6.103515625e-05f}, 4, 1, 256, HALVES_KEPT);
-    check("below float16's smallest", {3.0517578125e-05f, 1, 1, 1}, 4, 1, 256, FLOATS_KEPT);
+    check("zeros", zeros, 4, 16, 16, HALF_PRODUCTS_KEPT);
+    check("float16's largest and smallest", {65504.0f, -65504.0f, 0x1p-24f, -0x1p-24f}, 4, 1, 256, HALVES_KEPT);
+    check("float16's denormals", {0x1p-14f, 0x1.ff8p-15f, -0x1.8p-23f, 0x1p-15f}, 4, 1, 256, HALVES_KEPT);
+    check("between float16's denormals", {0x1.002p-15f, 1, 1, 1}, 4, 1, 256, FLOATS_KEPT);
+    check("below float16's smallest", {0x1p-25f, 1, 1, 1}, 4, 1, 256, FLOATS_KEPT);
     check("beyond float16's largest", {65536.0f, 1, 1, 1}, 4, 1, 256, FLOATS_KEPT);
     const float infinity = __builtin_inff(), none = __builtin_nanf("");
-    if (common_factor(&infinity, 1, 1) >= 0 || common_factor(&none, 1, 1) >= 0) ++failures;
+    if (common_factor(&infinity, 1, 1, false) >= 0 || common_factor(&none, 1, 1, true) >= 0) ++failures;
     return failures;
 }
