@@ -17,7 +17,7 @@ namespace intaglio::INTAGLIO_ISA {
 namespace {
 
 constexpr int64_t FACTOR_ROWS = GroupMatMulKernel::TILE;
-constexpr int32_t MOST_STEPS = 127;
+constexpr int32_t MOST_STEPS = 128;
 constexpr int64_t SPAN = 256;  // numbers of a row that share a factor
 
 static uint32_t bits_of(float value) {
@@ -42,30 +42,36 @@ static uint16_t half_of(float value) {
     return uint16_t(bits >> 16 & 0x8000) | uint16_t(rest);
 }
 
-// The float32, or float16, of which all `count` numbers, `stride` apart, are -127 to 127 times; 0 where all are zero, and
-// negative where there is none. The largest number says which ones are possible: its odd part is a multiple of theirs.
-static float common_factor(const float* numbers, int64_t stride, int64_t count, bool half) {
+// Finds a float32, or float16, of which all `count` numbers, `stride` apart, are -128 to 127 times; 0 where all are zero. The
+// largest number says which ones are possible: its odd part is a multiple of theirs. Their sign says on which side of zero 128
+// times is needed: GGUF's Q6_K has it in each span.
+static bool common_factor(const float* numbers, int64_t stride, int64_t count, bool half, float* found) {
     float largest = 0;
     for (int64_t i = 0; i < count; ++i) {
         const float magnitude = __builtin_fabsf(numbers[i * stride]);
-        if (!(magnitude <= 3.4028235e38f)) return -1;
+        if (!(magnitude <= 3.4028235e38f)) return false;
         largest = magnitude > largest ? magnitude : largest;
     }
-    if (largest == 0) return 0;
+    *found = 0;
+    if (largest == 0) return true;
     const uint32_t bits = bits_of(largest);
     uint32_t odd = (bits & 0x7fffff) | (bits >> 23 == 0 ? 0 : 0x800000);
     odd >>= __builtin_ctz(odd);
     for (int32_t most = MOST_STEPS; most >= 1; --most) {
         if (odd % uint32_t(most >> __builtin_ctz(uint32_t(most))) != 0) continue;
         const float factor = largest / float(most);
-        bool fits = factor >= 1.1754944e-38f && (!half || is_half(factor));
+        bool fits = factor >= 1.1754944e-38f && (!half || is_half(factor)), up = false, down = false;
         for (int64_t i = 0; i < count && fits; ++i) {
-            const float number = numbers[i * stride];
-            fits = __builtin_rintf(number / factor) * factor == number;
+            const float number = numbers[i * stride], steps = __builtin_rintf(number / factor);
+            fits = steps * factor == number;
+            up |= steps == float(MOST_STEPS);
+            down |= steps == -float(MOST_STEPS);
         }
-        if (fits) return factor;
+        if (!fits || (up && down)) continue;
+        *found = up ? -factor : factor;
+        return true;
     }
-    return -1;
+    return false;
 }
 
 // rows·groups numbers, those of a row `group_stride` apart and rows `row_stride`.
@@ -79,8 +85,9 @@ static FactorForm factor_form(const float* numbers, int64_t row_stride, int64_t 
         for (int64_t group = 0; group < groups && halves; ++group) halves = is_half(first[group * group_stride]);
         for (int64_t group = 0; group < groups && products; group += span) {
             const float* const of_span = first + group * group_stride;
-            half_products = half_products && common_factor(of_span, group_stride, span, true) >= 0;
-            products = half_products || common_factor(of_span, group_stride, span, false) >= 0;
+            float factor;
+            half_products = half_products && common_factor(of_span, group_stride, span, true, &factor);
+            products = half_products || common_factor(of_span, group_stride, span, false, &factor);
         }
     }
     if (products) return {half_products ? HALF_PRODUCTS_KEPT : PRODUCTS_KEPT, __builtin_ctz(unsigned(span))};
@@ -122,7 +129,7 @@ static void pack_factors(FactorForm form, const FactorLayout& layout, uint8_t* b
             if (group % span == 0) {
                 float numbers[SPAN];
                 for (int64_t i = 0; i < span; ++i) numbers[i] = get(group + i);
-                factor = common_factor(numbers, 1, span, half);
+                common_factor(numbers, 1, span, half, &factor);
                 uint8_t* const place = spans + (group >> form.shift) * FACTOR_ROWS * span_bytes(form);
                 if (half) {
                     *reinterpret_cast<uint16_t*>(place) = half_of(factor);

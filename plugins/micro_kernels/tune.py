@@ -35,6 +35,7 @@ ROUNDS, QUICK_ROUNDS = 12, 3
 GROUP_SIZE = 128
 GROUP_SIZES = (16, 32, 64, 128)  # with which prefetching is tried: the smaller, the more work for each byte
 FROM_MEMORY = 4096, 1 << 24  # K and bytes of a weight from memory, beside whose time a call's own is little
+QUICK_FROM_MEMORY = 4096, 1 << 21
 WORTH_PREFETCHING = 0.95  # of the time without
 WORTH = 0.99  # of the default's time: a variant must be faster than this, a smaller gain is noise
 
@@ -74,7 +75,8 @@ def tune(quick: bool = False) -> Tuning:
     instruction_set, cpu = ort.instruction_set(), ort.cpu()
     if instruction_set is None or cpu is None:
         raise UsageError("tune: no compiled CPU kernels. Install g++ or clang++, then install intaglio again.")
-    chosen, measured, memory = tables.defaults(instruction_set), [], Memory()
+    chosen, measured = tables.defaults(instruction_set), []
+    memory = Memory(1 << 27 if quick else 1 << 29)  # read to drive weights out of the caches
     try:
         for case, default in track(list(chosen.items()), "measuring micro-kernels", len(chosen)):
             times = _measure(case, instruction_set, quick)
@@ -94,15 +96,14 @@ def tune(quick: bool = False) -> Tuning:
 def _prefetch(kernel: MicroKernel, memory: Memory, quick: bool) -> int:
     """The largest group size with which prefetching far ahead makes `kernel` faster: any, if the last one tried does.
 
-    `memory` is read to drive the weights out of the caches. Medians count: the processor's own prefetching has luck at
-    times, which the shortest time would show.
+    Medians count: the processor's own prefetching has luck at times, which the shortest time would show.
     """
     any_size = quick or kernel.case.operator == "lut_matmul"
     largest = 0
     for size in GROUP_SIZES[-1:] if any_size else GROUP_SIZES:
         if size % smallest_group(kernel.case.bits):
             continue
-        depth, weight_bytes = FROM_MEMORY
+        depth, weight_bytes = QUICK_FROM_MEMORY if quick else FROM_MEMORY
         session, x = _session(kernel.case, depth, weight_bytes * 8 // (depth * kernel.case.bits), size)
         times: dict[int, list[float]] = {0: [], LARGEST_GROUP: []}
         for _ in range(QUICK_ROUNDS if quick else ROUNDS):

@@ -84,7 +84,7 @@ int main() {
         for (int64_t row = 0; row < rows; ++row) {
             for (int64_t group = 0; group < groups; group += span) {
                 const float factor = round % 2 ? half() : half() / float(1 << 25);  // also ones that float16 has not
-                for (int64_t i = 0; i < span; ++i) numbers[row * groups + group + i] = factor * float(int(generator() % 255) - 127);
+                for (int64_t i = 0; i < span; ++i) numbers[row * groups + group + i] = factor * float(int(generator() % 256) - 128);
             }
         }
         check("products", numbers, rows, groups, size, round % 2 ? HALF_PRODUCTS_KEPT : PRODUCTS_KEPT);
@@ -98,7 +98,11 @@ int main() {
     check("between float16's denormals", {0x1.002p-15f, 1, 1, 1}, 4, 1, 256, FLOATS_KEPT);
     check("below float16's smallest", {0x1p-25f, 1, 1, 1}, 4, 1, 256, FLOATS_KEPT);
     check("beyond float16's largest", {65536.0f, 1, 1, 1}, 4, 1, 256, FLOATS_KEPT);
+    check("128 times on one side", {-128 * 0x1.8p-9f, 127 * 0x1.8p-9f, 3 * 0x1.8p-9f, 0}, 1, 4, 64, HALF_PRODUCTS_KEPT);
+    check("128 times on the other", {128 * 0x1.8p-9f, -127 * 0x1.8p-9f, 3 * 0x1.8p-9f, 0}, 1, 4, 64, HALF_PRODUCTS_KEPT);
+    check("128 times on both sides", {128 * 0x1.002p-9f, -128 * 0x1.002p-9f, 0x1.002p-9f, 0}, 1, 4, 64, FLOATS_KEPT);
     const float infinity = __builtin_inff(), none = __builtin_nanf("");
-    if (common_factor(&infinity, 1, 1, false) >= 0 || common_factor(&none, 1, 1, true) >= 0) ++failures;
+    float factor;
+    if (common_factor(&infinity, 1, 1, false, &factor) || common_factor(&none, 1, 1, true, &factor)) ++failures;
     return failures;
 }
