@@ -53,7 +53,7 @@ def tune_command(quick: bool, as_json: bool) -> None:
 
 
 def _prefetch(largest: int) -> str:
-    return "no" if largest == 0 else "yes" if largest == LARGEST_GROUP else f"groups ≤ {largest}"
+    return "no" if largest == 0 else "yes" if largest == LARGEST_GROUP else f"groups ≤{largest}"
 
 
 def _steps(pair: tuple[int, int]) -> str:

@@ -22,6 +22,7 @@ from intaglio.exporters.onnx_file import adopt
 from intaglio.exporters.reference.check import Checked
 from intaglio.exporters.source_folders import remember
 from intaglio.files.atomic import check_output_directory
+from intaglio.plugins.lut_matmul.signature import ACTIVATION_BITS
 from intaglio.storage.upload import uploads
 
 DTYPES = ("float32", "float16")
@@ -58,6 +59,7 @@ def export(
     adapter: str | Path | None = None,
     format: str | None = None,  # noqa: A002
     route: str | None = None,
+    activation_bits: int | None = None,
 ) -> Exported:
     """Export the checkpoint `source` (a folder, a hub id, or an .onnx file) to a new bundle at `output`.
 
@@ -69,7 +71,8 @@ def export(
     reads images what its image processor returns, for a deployment that computes them elsewhere. `context`, "short" or
     "long", chooses the frequencies of rotary embeddings that have others for long texts. `adapter` is the folder of a
     LoRA adapter as peft saves it, which is merged into the weights. `route` is the one that is exported of a Router of
-    sentence-transformers, such as "query" or "document".
+    sentence-transformers, such as "query" or "document". `activation_bits`, 16 or 32, is the precision of the
+    activations that quantised weights are multiplied with on a CPU; the default is 16.
 
     With `format` ("gguf", "gptq", "gptq_v2", "awq" or "compressed-tensors"), `source` is the bundle of a decoder, whose
     weights are written to `output` as a checkpoint of other tools, with the same numbers; the check compares the
@@ -80,12 +83,15 @@ def export(
     start = time.perf_counter()
     if dtype not in DTYPES:
         raise UsageError(f"dtype {dtype!r}: expected one of {', '.join(DTYPES)}.")
+    if activation_bits not in (None, *ACTIVATION_BITS.choices):
+        choices = " or ".join(map(str, ACTIVATION_BITS.choices))
+        raise UsageError(f"activation_bits {activation_bits!r}: expected {choices}.")
     given = given_bounds(bound, max_abs, min_cosine)
     if given and not check:
         raise UsageError("a bound needs the comparison with the source model, which --no-check skips. Use only one.")
     check_given(given, BOUNDED)
     if format is not None:
-        _check_format(format, dtype, revision, features, context, adapter, route)
+        _check_format(format, dtype, revision, features, context, adapter, route, activation_bits)
         outputs, notes = export_bundle(Path(source), Path(output), format, force, check, given)
         return _result(output, start, outputs, notes)
     check_output_directory(Path(output), force)
@@ -93,7 +99,7 @@ def export(
     if revision is not None and Path(source).exists():
         raise UsageError(f"--revision {revision}: is for a hub id, and {source} is on this machine. Remove it.")
     if source.endswith(".onnx"):
-        _check_graph_options(dtype, features, context, adapter, route)
+        _check_graph_options(dtype, features, context, adapter, route, activation_bits)
         with create(output, force) as draft:
             outputs = adopt(Path(source), draft, given, check)
             notes += draft.notes
@@ -103,6 +109,8 @@ def export(
         check_config(checkpoint, family.learned_positions, family.unread)
         if adapter is not None:
             checkpoint = checkpoint.with_adapter(open_adapter(adapter), architecture_of(checkpoint.config, family))
+        if activation_bits is not None:
+            checkpoint = checkpoint.with_activation_bits(activation_bits)
         if features and "features" not in kind.options:
             raise UsageError(
                 "--features leaves out the front end of a speech recogniser, or the image processor of a model whose "
@@ -137,6 +145,7 @@ def _check_format(
     context: str | None,
     adapter: str | Path | None,
     route: str | None,
+    activation_bits: int | None,
 ) -> None:
     """Reject an unknown format, and options that are for a checkpoint."""
     if form not in FORMATS:
@@ -148,6 +157,7 @@ def _check_format(
         "--context": context is not None,
         "--adapter": adapter is not None,
         "--route": route is not None,
+        "--activation-bits": activation_bits is not None,
     }
     if option := next((name for name, there in given.items() if there), None):
         raise UsageError(
@@ -156,7 +166,12 @@ def _check_format(
 
 
 def _check_graph_options(
-    dtype: str, features: bool, context: str | None, adapter: str | Path | None, route: str | None
+    dtype: str,
+    features: bool,
+    context: str | None,
+    adapter: str | Path | None,
+    route: str | None,
+    activation_bits: int | None,
 ) -> None:
     """Reject options that a graph of another tool cannot follow."""
     if dtype != DTYPES[0]:
@@ -172,3 +187,7 @@ def _check_graph_options(
         raise UsageError("--adapter is merged into the weights of a checkpoint, not into those of a graph. Remove it.")
     if route is not None:
         raise UsageError("--route is for a Router of sentence-transformers, which a graph is not. Remove it.")
+    if activation_bits is not None:
+        raise UsageError(
+            "--activation-bits is for a checkpoint with quantised weights, which a graph is not. Remove it."
+        )

@@ -11,7 +11,7 @@ import msgspec
 
 from intaglio.bundle.bundle import Source
 from intaglio.bundle.recorded_name import recorded_name
-from intaglio.errors import BundleError, SourceError
+from intaglio.errors import BundleError, SourceError, UsageError
 from intaglio.exporters.checkpoints import hub
 from intaglio.exporters.checkpoints.adapters import adapter_alone, check_merged, check_no_adapter
 from intaglio.exporters.checkpoints.contents import refuse_file, refuse_folder
@@ -20,7 +20,15 @@ from intaglio.exporters.checkpoints.gguf.model import Model, described, open_mod
 from intaglio.exporters.checkpoints.lora.adapter import Adapter
 from intaglio.exporters.checkpoints.lora.merging import Merging, Stored
 from intaglio.exporters.checkpoints.lora.parameter_names import ParameterNames
-from intaglio.exporters.checkpoints.quantized.formats import StoredTensor, format_of, joined, with_settings
+from intaglio.exporters.checkpoints.quantized.formats import (
+    StoredTensor,
+    format_of,
+    is_coded,
+    joined,
+    with_activation_bits,
+    with_settings,
+)
+from intaglio.exporters.checkpoints.quantized.grouped_weight import ACTIVATION_BITS
 from intaglio.exporters.checkpoints.quantized.methods import check_configuration, check_parts, check_tensors
 from intaglio.exporters.checkpoints.sentence_folder import Module, module_files, read_modules, transformer_folder
 from intaglio.exporters.files.computed_tensor import FloatTensor
@@ -62,6 +70,7 @@ class Checkpoint:
     architecture: str = ""  # with an adapter: the class whose parameters its names are
     modules: tuple[Module, ...] = ()  # of sentence-transformers
     route: str | None = None  # of a Router, whose modules these are
+    activation_bits: int = ACTIVATION_BITS  # of products by quantised weights
 
     @classmethod
     def open(
@@ -136,6 +145,16 @@ class Checkpoint:
         """
         return replace(self, adapter=adapter, architecture=architecture)
 
+    def with_activation_bits(self, bits: int) -> Checkpoint:
+        """The same with activations of 16 or 32 bits for quantised weights. Raises `UsageError` if it has none."""
+        found = replace(self, activation_bits=bits)
+        if not any(map(is_coded, found.parameters().values())):
+            raise UsageError(
+                f"--activation-bits {bits}: {self.folder} has no quantised weights. Remove it; a recipe of `compress` "
+                "has activation_bits for each pass."
+            )
+        return found
+
     @property
     def is_sentence_folder(self) -> bool:
         """Whether it is a folder of sentence-transformers."""
@@ -174,7 +193,8 @@ class Checkpoint:
     def parameters(self) -> dict[str, StoredTensor]:
         """The same with the parts of each quantised weight joined under its own name."""
         found = dict(self.gguf.parameters()) if self.gguf else joined(self._mapped(), self.config)
-        return self._merged(found)
+        merged = self._merged(found)
+        return merged if self.activation_bits == ACTIVATION_BITS else with_activation_bits(merged, self.activation_bits)
 
     def _mapped(self) -> dict[str, MappedTensor]:
         scaled = format_of(self.config) is not None

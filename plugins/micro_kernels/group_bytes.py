@@ -1,6 +1,6 @@
 """Unpacks rows of GroupMatMul's weight for products with many rows of x, into bytes (byte_products.h):
 
-    bytes[k / 4][0][n][k % 4] = q[n][k], or the level of q[n][k] plus 128,   for 16 rows n and the units of a group
+bytes[k / 4][0][n][k % 4] = q[n][k], or the level of q[n][k] plus 128,   for 16 rows n and the units of a group
 """
 
 from __future__ import annotations

@@ -70,7 +70,7 @@ WIDE = {
     "tune": (
         ["operator", "bits", "bytes of x", "rows of x", "default", "default Gproducts/s", "best", "best Gproducts/s",
          "gain", "prefetch"],
-        ["LutMatMul", "4", "float32", "16", "m_u=1 t_u=4", "12.3", "m_u=2 t_u=8", "14.5", "18%", "groups ≤ 128"],
+        ["LutMatMul", "4", "float32", "16", "m_u=1 t_u=4", "12.3", "m_u=2 t_u=8", "14.5", "18%", "groups ≤64"],
     ),
     "tune_decoding": (
         ["strategy", "fallback", "rollback", "rouge_l", "ms per text", "speedup", "large calls", "rejected",

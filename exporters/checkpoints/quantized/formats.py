@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections import Counter
 from collections.abc import Callable, Collection, Mapping, Sequence
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -39,6 +40,23 @@ BESIDE = {
     "quant_config.json": "awq",
     "hf_quant_config.json": "modelopt",
 }  # files beside it, and the method of each
+
+
+def is_coded(weight: StoredTensor) -> bool:
+    """Whether a graph multiplies by codes of it, or of its experts."""
+    return is_coded(weight.experts[0]) if isinstance(weight, StackedWeight) else isinstance(weight, CodedWeight)
+
+
+def with_activation_bits(weights: Mapping[str, StoredTensor], bits: int) -> dict[str, StoredTensor]:
+    """The weights, with activations of `bits` for quantised ones; what is one object under several names stays so."""
+    changed: dict[int, StoredTensor] = {}
+
+    def change(weight: StoredTensor) -> StoredTensor:
+        if isinstance(weight, StackedWeight):
+            return replace(weight, experts=tuple(map(change, weight.experts)))
+        return replace(weight, activation_bits=bits) if isinstance(weight, CodedWeight) else weight
+
+    return {name: changed.setdefault(id(weight), change(weight)) for name, weight in weights.items()}
 
 
 class Format(NamedTuple):

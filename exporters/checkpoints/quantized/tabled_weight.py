@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, NamedTuple
 import numpy as np
 import numpy.typing as npt
 
+from intaglio.exporters.checkpoints.quantized.grouped_weight import ACTIVATION_BITS
 from intaglio.plugins.lut_matmul.spec import table_weight
 
 if TYPE_CHECKING:
@@ -50,6 +51,7 @@ class TabledWeight:
     bits: int
     read: Callable[[], Tables]
     sparse: SparseRows | None
+    activation_bits: int = ACTIVATION_BITS  # precision of x in the product, 16 or 32
 
     @property
     def dtype(self) -> torch.dtype:

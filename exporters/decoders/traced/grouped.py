@@ -19,7 +19,6 @@ from intaglio.plugins.group_matmul.minimums import MINIMUMS, ONES
 from intaglio.plugins.registry import DOMAIN, VERSION
 
 FLOATS, WORDS, BYTES = ir.DataType.FLOAT, ir.DataType.INT32, ir.DataType.UINT8
-ACTIVATION_BITS = 16  # as in the recipes
 
 
 def keep_codes(model: ir.Model, weights: Mapping[ir.Value, GroupedWeight]) -> list[str]:
@@ -120,7 +119,7 @@ def _replace(graph: ir.Graph, node: ir.Node, weight: GroupedWeight, constants: M
         "bits": weight.bits,
         "K": weight.shape[1],
         "group_size": weight.group_size,
-        "activation_bits": ACTIVATION_BITS,
+        "activation_bits": weight.activation_bits,
     }
     product = ir.node("GroupMatMul", inputs, attributes, domain=DOMAIN)
     made = [product]

@@ -8,7 +8,6 @@ import onnx_ir as ir
 
 from intaglio.exporters.checkpoints.quantized.tabled_weight import SparseRows, TabledWeight, Tables
 from intaglio.exporters.decoders.traced.grouped import (
-    ACTIVATION_BITS,
     FLOATS,
     WORDS,
     import_operators,
@@ -35,7 +34,7 @@ def keep_tables(model: ir.Model, weights: Mapping[ir.Value, TabledWeight]) -> No
 
 
 def _replace(graph: ir.Graph, node: ir.Node, weight: TabledWeight, constants: Mapping[str, ir.Value]) -> None:
-    attributes = {"bits": weight.bits, "K": weight.shape[1], "activation_bits": ACTIVATION_BITS}
+    attributes = {"bits": weight.bits, "K": weight.shape[1], "activation_bits": weight.activation_bits}
     tables = [constants[part] for part in Tables._fields]
     product = ir.node("LutMatMul", [node.inputs[0], *tables], attributes, domain=DOMAIN)
     made = [product]
