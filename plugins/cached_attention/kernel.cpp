@@ -57,7 +57,7 @@ struct Block {
     const float* next_key;  // of slots that are likely to be read after these; null: not to be prefetched
 };
 
-// The processor's own prefetching begins anew with each head's keys, and with its values: where few rows share what is read,
+// The processor's own prefetching begins again with each head's keys, and with its values: where few rows share what is read,
 // it is asked for before, a row of values with each key, and then a key of the next block with each row of values.
 static void prefetch(const float* row, int64_t length) {
     for (int64_t i = 0; i < length; i += 64 / int64_t(sizeof(float))) __builtin_prefetch(row + i, 0, SECOND_LEVEL);

@@ -69,7 +69,7 @@ class MicroKernel(NamedTuple):
 
     @property
     def emitted(self) -> MicroKernel:
-        """The same as it is emitted: whether it prefetches far ahead is said with each call."""
+        """The same as it is emitted: each call states whether it prefetches far ahead."""
         return self._replace(prefetch=0)
 
     @property
