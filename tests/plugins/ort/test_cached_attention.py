@@ -56,6 +56,15 @@ def test_masked_slots_may_hold_anything_in_their_keys(arrays: dict[str, np.ndarr
     )
 
 
+def test_few_rows_attend_to_each_slot_of_every_block(arrays: dict[str, np.ndarray], instruction_set: None) -> None:
+    """Few, as in decode steps, for which the cache is prefetched."""
+    arrays["query"], arrays["mask"] = arrays["query"][:, :, :1], arrays["mask"][:, :, :1]
+    for slot in (0, 15, 62, 63, 64, KEPT - 1):
+        arrays["value"][:, :, slot] += 100 * (1 + slot)  # none can be lost
+    expected = OPS["CachedAttention"].reference(tuple(arrays.values()), {"scale": 0.2})[0]
+    np.testing.assert_allclose(run(arrays), expected, rtol=1e-5)
+
+
 def test_token_without_slots_gets_zeros(arrays: dict[str, np.ndarray], instruction_set: None) -> None:
     arrays["mask"][0, 0, 1] = False
     found = run(arrays)
