@@ -49,30 +49,58 @@ private:
 
 static int64_t scratch_bytes(int64_t rows, const CacheHead& head) { return Workspace(rows, head, nullptr).bytes; }
 
+// Slots as they lie in the cache, to be prefetched one by one. The processor's own prefetching begins again with each head's keys,
+// and with its values: where few rows share what is read, it is asked for before.
+struct Ahead {
+    const uint8_t* first = nullptr;  // null: nothing is
+    int64_t bytes = 0;               // of a slot
+
+    void prefetch(int64_t slot) const {
+        for (int64_t i = 0; i < bytes; i += 64) __builtin_prefetch(first + slot * bytes + i, 0, SECOND_LEVEL);
+    }
+};
+
 // The slots of a block, as floats.
 struct Block {
     const float* key;    // [slots, depth]
     const float* value;  // [slots, value_depth]
     int64_t slots, depth, value_depth;
-    const float* next_key;  // of slots that are likely to be read after these; null: not to be prefetched
+    Ahead scoring, averaging;  // what is prefetched meanwhile
 };
-
-// The processor's own prefetching begins again with each head's keys, and with its values: where few rows share what is read,
-// it is asked for before, a row of values with each key, and then a key of the next block with each row of values.
-static void prefetch(const float* row, int64_t length) {
-    for (int64_t i = 0; i < length; i += 64 / int64_t(sizeof(float))) __builtin_prefetch(row + i, 0, SECOND_LEVEL);
-}
 
 static Block read_block(const CacheHead& head, int64_t first, int64_t slots, const Workspace& w) {
     if (head.key_bits == 32) {
         return {static_cast<const float*>(head.key) + first * head.depth,
-                static_cast<const float*>(head.value) + first * head.value_depth, slots, head.depth, head.value_depth, nullptr};
+                static_cast<const float*>(head.value) + first * head.value_depth, slots, head.depth, head.value_depth, {}, {}};
     }
     const uint8_t *const keys = static_cast<const uint8_t*>(head.key), *const values = static_cast<const uint8_t*>(head.value);
     read_slots(keys + first * slot_bytes(head.depth, head.key_bits), slots, head.depth, head.key_bits, w.key);
     read_slots(values + first * slot_bytes(head.value_depth, head.value_bits), slots, head.value_depth, head.value_bits,
                w.value);
-    return {w.key, w.value, slots, head.depth, head.value_depth, nullptr};
+    return {w.key, w.value, slots, head.depth, head.value_depth, {}, {}};
+}
+
+static int64_t bytes_of_slot(int64_t depth, int64_t bits) {
+    return bits == 32 ? depth * int64_t(sizeof(float)) : slot_bytes(depth, bits);
+}
+
+// Lets a block that begins at slot `first` prefetch what is read after it; of floats, its own values come first. `goes_on`: with the
+// next block, else with the next head.
+static void look_ahead(Block& block, const CacheHead& head, int64_t first, bool goes_on) {
+    const auto slots_at = [&](const void* slots, int64_t depth, int64_t bits, int64_t slot) {
+        const int64_t bytes = bytes_of_slot(depth, bits);
+        return Ahead{static_cast<const uint8_t*>(slots) + slot * bytes, bytes};
+    };
+    const int64_t next = goes_on ? first + BLOCK : 0;
+    const Ahead keys = slots_at(goes_on ? head.key : head.next_key, head.depth, head.key_bits, next);
+    const Ahead values = slots_at(goes_on ? head.value : head.next_value, head.value_depth, head.value_bits, next);
+    if (head.key_bits == 32) {
+        block.scoring = slots_at(head.value, head.value_depth, head.value_bits, first);
+        block.averaging = keys;
+    } else {
+        block.scoring = keys;
+        block.averaging = values;
+    }
 }
 
 // --- scores ---------------------------------------------------------------------------------------------------------
@@ -108,9 +136,7 @@ static void score_block(const float* const* query, const Block& block, float* sc
         for (int s = 0; s < KEYS; ++s) {
             key[s] = block.key + (slot + s < block.slots ? slot + s : block.slots - 1) * block.depth;
         }
-        for (int s = 0; s < KEYS && block.next_key != nullptr && slot + s < block.slots; ++s) {
-            prefetch(block.value + (slot + s) * block.value_depth, block.value_depth);
-        }
+        for (int s = 0; s < KEYS && block.scoring.first != nullptr && slot + s < block.slots; ++s) block.scoring.prefetch(slot + s);
         multiply_keys<ROWS>(query, key, block.depth, scores + slot);
     }
 }
@@ -120,16 +146,16 @@ static void score_block(const float* const* query, const Block& block, float* sc
 constexpr int WIDE = FLOATS == 16 ? 4 : 2;  // vectors of a row's context in registers
 
 // context[row][channels...] += weights [ROWS, slots] · values [slots, channels], of VECTORS vectors of channels. The first of
-// them prefetch the next keys.
+// them prefetch.
 template <int ROWS, int VECTORS>
 INTAGLIO_FLOAT void add_values(float* const* context, const float* weights, const Block& block, int64_t channel) {
-    const bool prefetches = block.next_key != nullptr && channel == 0;
+    const bool prefetches = block.averaging.first != nullptr && channel == 0;
     F32 sum[ROWS][VECTORS];
     for (int r = 0; r < ROWS; ++r) {
         for (int v = 0; v < VECTORS; ++v) sum[r][v] = load_float(context[r] + channel + v * FLOATS);
     }
     for (int64_t slot = 0; slot < block.slots; ++slot) {
-        if (prefetches) prefetch(block.next_key + slot * block.depth, block.depth);
+        if (prefetches) block.averaging.prefetch(slot);
         const float* const row = block.value + slot * block.value_depth + channel;
         F32 x[VECTORS];
         for (int v = 0; v < VECTORS; ++v) x[v] = load_float(row + v * FLOATS);
@@ -232,10 +258,9 @@ static void attend(const CachedQueries& queries, const CacheHead& head, float sc
         }
         if (!needed) continue;
         Block block = read_block(head, first, slots, w);
-        if (rows <= FEW_ROWS && head.key_bits == 32) {
+        if (rows <= FEW_ROWS) {
             const int64_t next = first + BLOCK;
-            const bool goes_on = next < head.capacity && queries.mask[0][next * queries.mask_step] != 0;
-            block.next_key = goes_on ? block.key + BLOCK * head.depth : static_cast<const float*>(head.next_key);
+            look_ahead(block, head, first, next < head.capacity && queries.mask[0][next * queries.mask_step] != 0);
         }
         const auto scored = [&](auto size, int64_t row) {
             score_block<decltype(size)::value>(queries.query + row, block, w.scores + row * BLOCK);

@@ -18,7 +18,7 @@ struct CachedQueries {
 struct CacheHead {
     const void* key;    // [capacity, depth] float32, or [capacity] slots of key_bits, see plugins/quantize_cache
     const void* value;  // [capacity, value_depth] float32, or [capacity] slots of value_bits
-    const void* next_key;  // which the next call's `key` is likely to be
+    const void *next_key, *next_value;  // which the next call's are likely to be
     int64_t capacity, depth, value_depth, key_bits, value_bits;  // bits: both 32, or both fewer
 };
 

@@ -56,7 +56,7 @@ public:
         const int64_t work = checked_product(checked_product(rows, capacity), depth + width);
         const int64_t grain = std::max<int64_t>(PRODUCTS / std::max<int64_t>(work, 1), 1);
         context.parallel_for(checked_product(batch * kv_heads, parts), grain, [&](int64_t begin, int64_t end) {
-            CacheHead head = {nullptr, nullptr, nullptr, capacity, depth, width, key_bits_, value_bits_};
+            CacheHead head = {nullptr, nullptr, nullptr, nullptr, capacity, depth, width, key_bits_, value_bits_};
             const Scratch scratch(size_t(kernel_.scratch_bytes(rows, head)));
             std::vector<const float*> queries(static_cast<size_t>(rows));
             std::vector<float*> contexts(static_cast<size_t>(rows));
@@ -73,7 +73,9 @@ public:
                 }
                 head.key = keys + kv_head * capacity * key_bytes;
                 head.value = values + kv_head * capacity * value_bytes;
-                head.next_key = piece + 1 < end ? keys + (piece + 1) / parts * capacity * key_bytes : head.key;
+                const int64_t next_head = std::min(piece + 1, end - 1) / parts;
+                head.next_key = keys + next_head * capacity * key_bytes;
+                head.next_value = values + next_head * capacity * value_bytes;
                 kernel_.attend({queries.data(), contexts.data(), slots.data(), group * count, masks.step()}, head, scale_,
                                scratch.as<void>());
             }
