@@ -10,12 +10,13 @@ namespace intaglio::INTAGLIO_ISA {
 namespace {
 
 constexpr int MOST_TOKENS = 64;  // rows of x that share what is unpacked
-constexpr int64_t MANY_ROWS = 3;
 
+// From how many on that is faster. Bytes are unpacked fast: what is shared is more with minimums, or groups of 16, than with groups
+// of 32 and 64, and nothing with larger ones.
 static bool many_rows(const GroupFormat& f, int64_t count) {
-    if (count < MANY_ROWS) return false;
-    if (INTAGLIO_WORDS) return f.planes == 2 ? f.group_size <= WORD_DEPTH : f.has_levels;
-    return INTAGLIO_BYTE_PANELS && f.planes == 2 && f.group_size <= BYTE_PART;
+    if (INTAGLIO_WORDS) return count >= 3 && (f.planes == 2 ? f.group_size <= WORD_DEPTH : f.has_levels);
+    if (!INTAGLIO_BYTE_PANELS || f.planes != 2 || f.group_size > 64) return false;
+    return count >= (f.has_minimums || f.group_size < 32 ? 8 : 32);
 }
 
 // x in words of 16 bits instead of two planes of bytes: numbers and levels of 8 bits would be too large for sums of two products,
