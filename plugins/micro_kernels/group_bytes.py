@@ -1,6 +1,8 @@
-"""Unpacks rows of GroupMatMul's weight for products with many rows of x, into bytes (byte_products.h):
+"""Unpacks rows of GroupMatMul's weight for products with many rows of x, into bytes (byte_products.h),
 
-bytes[k / 4][0][n][k % 4] = q[n][k], or the level of q[n][k] plus 128,   for 16 rows n and the units of a group
+    bytes[k / 4][n][k % 4] = q[n][k], or the level of q[n][k] plus 128,   for 16 rows n and the units of a group
+
+with the 64 bytes of 16 other rows after each 64.
 """
 
 from __future__ import annotations
