@@ -23,6 +23,7 @@ import numpy as np
 
 from benchmarks.encoding.integer_encoder import processor
 from benchmarks.shared.xllamacpp_peer import open_server
+from intaglio.errors import IntaglioError
 from intaglio.runtime.sessions.decoder import DecoderSession
 
 TOKENS = 32
@@ -52,7 +53,10 @@ def main(gguf: Path, bundle: Path, slots: int, threads: Sequence[int], rounds: i
     """Print a table."""
     machine = processor()
     prompt = np.random.default_rng(0).integers(100, LARGEST, slots - TOKENS - 1).tolist()
-    rows = [row for count in threads for row in measure(gguf, bundle, prompt, count, rounds)]
+    try:
+        rows = [row for count in threads for row in measure(gguf, bundle, prompt, count, rounds)]
+    except IntaglioError as error:  # such as more slots than the model has positions
+        raise click.ClickException(str(error)) from None
     if as_json:
         print(msgspec.json.encode({"processor": machine, "slots": slots, "rows": rows}).decode())
         return
