@@ -52,8 +52,8 @@ static int64_t scratch_bytes(int64_t rows, const CacheHead& head) { return Works
 // Slots as they lie in the cache, to be prefetched one by one. The processor's own prefetching begins again with each head's keys,
 // and with its values: where few rows share what is read, it is asked for before.
 struct Ahead {
-    const uint8_t* first = nullptr;  // null: nothing is
-    int64_t bytes = 0;               // of a slot
+    const uint8_t* first = nullptr;
+    int64_t bytes = 0;  // of a slot; 0: nothing is
 
     void prefetch(int64_t slot) const {
         for (int64_t i = 0; i < bytes; i += 64) __builtin_prefetch(first + slot * bytes + i, 0, SECOND_LEVEL);
@@ -78,10 +78,6 @@ static Block read_block(const CacheHead& head, int64_t first, int64_t slots, con
     read_slots(values + first * slot_bytes(head.value_depth, head.value_bits), slots, head.value_depth, head.value_bits,
                w.value);
     return {w.key, w.value, slots, head.depth, head.value_depth, {}, {}};
-}
-
-static int64_t bytes_of_slot(int64_t depth, int64_t bits) {
-    return bits == 32 ? depth * int64_t(sizeof(float)) : slot_bytes(depth, bits);
 }
 
 // Lets a block that begins at slot `first` prefetch what is read after it; of floats, its own values come first. `goes_on`: with the
@@ -136,7 +132,7 @@ static void score_block(const float* const* query, const Block& block, float* sc
         for (int s = 0; s < KEYS; ++s) {
             key[s] = block.key + (slot + s < block.slots ? slot + s : block.slots - 1) * block.depth;
         }
-        for (int s = 0; s < KEYS && block.scoring.first != nullptr && slot + s < block.slots; ++s) block.scoring.prefetch(slot + s);
+        for (int s = 0; s < KEYS && slot + s < block.slots; ++s) block.scoring.prefetch(slot + s);
         multiply_keys<ROWS>(query, key, block.depth, scores + slot);
     }
 }
@@ -149,13 +145,12 @@ constexpr int WIDE = FLOATS == 16 ? 4 : 2;  // vectors of a row's context in reg
 // them prefetch.
 template <int ROWS, int VECTORS>
 INTAGLIO_FLOAT void add_values(float* const* context, const float* weights, const Block& block, int64_t channel) {
-    const bool prefetches = block.averaging.first != nullptr && channel == 0;
     F32 sum[ROWS][VECTORS];
     for (int r = 0; r < ROWS; ++r) {
         for (int v = 0; v < VECTORS; ++v) sum[r][v] = load_float(context[r] + channel + v * FLOATS);
     }
     for (int64_t slot = 0; slot < block.slots; ++slot) {
-        if (prefetches) block.averaging.prefetch(slot);
+        if (channel == 0) block.averaging.prefetch(slot);
         const float* const row = block.value + slot * block.value_depth + channel;
         F32 x[VECTORS];
         for (int v = 0; v < VECTORS; ++v) x[v] = load_float(row + v * FLOATS);

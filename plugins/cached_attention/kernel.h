@@ -4,6 +4,7 @@
 #include <cstdint>
 
 #include "plugins/cpu/isa.h"
+#include "plugins/quantize_cache/kernel.h"
 
 namespace intaglio {
 
@@ -14,6 +15,11 @@ struct CachedQueries {
     const uint8_t* const* mask;    // [rows] each an entry for a slot, `mask_step` apart; any but 0 is true
     int64_t rows, mask_step;
 };
+
+// From one slot of a head to the next.
+static inline int64_t bytes_of_slot(int64_t depth, int64_t bits) {
+    return bits == 32 ? depth * int64_t(sizeof(float)) : slot_bytes(depth, bits);
+}
 
 struct CacheHead {
     const void* key;    // [capacity, depth] float32, or [capacity] slots of key_bits, see plugins/quantize_cache

@@ -50,7 +50,7 @@ public:
             return;
         }
         const uint8_t *const keys = bytes(key), *const values = bytes(value), *const attended = mask.as_mask();
-        const int64_t key_bytes = stride(depth, key_bits_), value_bytes = stride(width, value_bits_);
+        const int64_t key_bytes = bytes_of_slot(depth, key_bits_), value_bytes = bytes_of_slot(width, value_bits_);
         const int64_t most = std::max<int64_t>(ROWS / group, 1), parts = (tokens + most - 1) / most;
         const int64_t rows = group * std::min(most, tokens);
         const int64_t work = checked_product(checked_product(rows, capacity), depth + width);
@@ -83,10 +83,6 @@ public:
     }
 
 private:
-    // From one slot to the next.
-    static int64_t stride(int64_t depth, int64_t bits) {
-        return bits == 32 ? depth * int64_t(sizeof(float)) : slot_bytes(depth, bits);
-    }
     const uint8_t* bytes(const Tensor& slots) const {
         return key_bits_ == 32 ? reinterpret_cast<const uint8_t*>(slots.as<float>()) : slots.as<uint8_t>();
     }

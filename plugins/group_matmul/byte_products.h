@@ -49,11 +49,10 @@ struct ByteX {
 // y: of COUNT rows, `y_stride` apart; added to
 template <int COUNT>
 [[gnu::noinline]] static void byte_products(const BytePart& part, const ByteX& rows, float* y, int64_t y_stride) {
-    const uint8_t* bytes = part.bytes;
     const int8_t* x = rows.x;
     for (int64_t group = 0; group < part.groups; ++group, x += part.group_size) {
         const int32_t* const zero_points = part.zero_points + group * part.zero_stride;
-        bytes = part.bytes + group * BYTE_ROWS * part.group_size;
+        const uint8_t* bytes = part.bytes + group * BYTE_ROWS * part.group_size;
         for (int64_t pair = 0; pair < part.pairs; ++pair) {
             __m512i low[COUNT][2], high[COUNT][2];
 #pragma GCC unroll 4

@@ -69,7 +69,7 @@ class MicroKernel(NamedTuple):
 
     @property
     def emitted(self) -> MicroKernel:
-        """The same as it is emitted: each call states whether it prefetches far ahead."""
+        """The same without `prefetch`, which each call states and no source depends on."""
         return self._replace(prefetch=0)
 
     @property

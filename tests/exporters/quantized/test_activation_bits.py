@@ -1,4 +1,4 @@
-"""Quantised weights multiply activations of 16 bits, or of 32 on request, whose logits are those of a float model."""
+"""Quantised weights multiply activations of 16 bits, or of 32 on request, whose logits match a float model."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ def logits(bundle: Path) -> npt.NDArray[np.float32]:
 
 @pytest.mark.parametrize("model_type", ["llama", "qwen2"])
 @pytest.mark.parametrize("kind", ["gptq", "awq", "compressed-tensors", *BLOCKS])
-def test_logits_with_32_bits_are_those_of_the_decoded_weights(kind: str, model_type: str, tmp_path: Path) -> None:
+def test_logits_with_32_bits_match_the_decoded_weights(kind: str, model_type: str, tmp_path: Path) -> None:
     import torch
 
     path = checkpoint_of(kind, model_type, tmp_path)
