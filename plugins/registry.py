@@ -17,6 +17,9 @@ CUDA_DOMAIN = f"{DOMAIN}.cuda"  # of nodes with CUDA kernels for ONNX Runtime, s
 VERSION = 1
 PACKED = frozenset(["GroupMatMul", "LutMatMul"])  # products by weights of few bits, `packed` [outputs, words]
 
+# Operators that a graph gets when ONNX Runtime opens it on a CPU, and that no file has.
+OF_SESSIONS = ("CachedAttention", "QuantizeCache", "LowRankMatMul")
+
 # The folder of each operator, whose spec.py has the object `OPERATOR`.
 FOLDERS = (
     "requantize",
@@ -33,6 +36,7 @@ FOLDERS = (
     "group_matmul",
     "quantize_cache",
     "cached_attention",
+    "low_rank_matmul",
 )
 
 

@@ -143,7 +143,7 @@ def steps(bundle: Path, lengths: Sequence[int], bits: int | None, threads: int, 
     theirs_attend = bits is not None
     with (
         with_lengths(bundle, lengths, bits, threads) as ours,
-        patch.object(engine, "can_attend", lambda target: theirs_attend),
+        patch.object(engine, "can_put_in", lambda target: theirs_attend),
         with_lengths(bundle, lengths, None, threads) as theirs,
     ):
         return in_turn(title, threads, rounds, [ours, theirs], 0)

@@ -11,7 +11,7 @@
 //     square_root(v)                rounded to the nearest
 //     load_codes(p)                 FLOATS integers of 8 bits, as floats
 //     load_halves(p, shift)         bits shift to shift + 3 of FLOATS bytes
-//     load_float16(p)               FLOATS finite numbers of float16
+//     load_float16(p)               FLOATS numbers of float16
 //     float_of(bits)                one number, of these bits
 //     exp(v)                        of values up to 0, within 2e-7 of it; 0 below -87, and no number of what is none
 #pragma once
@@ -124,7 +124,8 @@ INTAGLIO_FLOAT F32 load_float16(const uint16_t* p) {
     F32 v;
     for (int i = 0; i < FLOATS; ++i) {
         const uint32_t rest = p[i] & 0x7fff;
-        const uint32_t bits = (rest << 13) + (uint32_t(127 - 15) << 23);
+        uint32_t bits = (rest << 13) + (uint32_t(127 - 15) << 23);
+        if (rest >= 0x7c00) bits += uint32_t(255 - 31 - (127 - 15)) << 23;  // infinity and NaN
         float magnitude;
         __builtin_memcpy(&magnitude, &bits, sizeof bits);
         if (rest < 0x400) magnitude = float(rest) * 0x1p-24f;  // float16's denormals

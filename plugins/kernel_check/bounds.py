@@ -76,6 +76,19 @@ def _of_attention(case: Case, want: Array) -> Array:
     return allowed + 1e-30
 
 
+def _of_low_rank(case: Case, want: Array) -> Array:
+    """The largest error of each value of the sum `want`: of both products one after another, and of the addition."""
+    inputs = list(map(np.asarray, case.inputs))
+    adapter = inputs.pop(4)
+    x, first, second, factor, scale, y = (np.abs(each.astype(np.float64)) for each in inputs)
+    factors = factor[adapter][:, None, None] * scale
+    magnitudes: Array = y + x @ first[adapter].swapaxes(1, 2) * factors @ second[adapter]
+    allowed: Array = 2 * SUMMATION * magnitudes + 1e-30
+    if want.dtype == np.float16:
+        allowed += 2 * (HALF * np.abs(want.astype(np.float64)) + HALF_SMALLEST)  # both outputs are rounded
+    return allowed
+
+
 def _of_product(case: Case, want: Array) -> Array:
     """The largest error of each value of the output `want` of a product."""
     x, y, table = case.inputs[0], case.inputs[-1], case.inputs[2]
@@ -126,4 +139,5 @@ WEIGHTS: dict[str, Callable[[Case], Array]] = {"LutMatMul": _table, "CsrMatMul":
 TOLERANCES: dict[str, Callable[[Case, Array], Array]] = {
     **dict.fromkeys(WEIGHTS, _of_product),
     "CachedAttention": _of_attention,
+    "LowRankMatMul": _of_low_rank,
 }

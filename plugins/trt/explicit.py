@@ -30,18 +30,15 @@ from intaglio.plugins.contract import Operator
 from intaglio.plugins.cuda.compiler import SMS
 from intaglio.plugins.cuda.launching.launches import launch
 from intaglio.plugins.nodes import add_outputs, attributes, lengths, naming, operator_of, tensors, used_inputs
-from intaglio.plugins.registry import DOMAIN, OPS
+from intaglio.plugins.registry import DOMAIN, OF_SESSIONS, OPS
 
 PLUGIN_VERSION = "1"  # the only one that quickly deployable plugins have
 ANY_LENGTH = 2  # placeholder for a symbolic length when only the existence of a launch is checked
 
-# Operators on caches, which graphs get when ONNX Runtime opens them: no file has them for TensorRT to read.
-OF_CACHES = ("QuantizeCache", "CachedAttention")
-
 
 def plugged() -> list[Operator]:
     """The operators that are plugins."""
-    return [operator for operator in OPS.values() if operator.name not in OF_CACHES]
+    return [operator for operator in OPS.values() if operator.name not in OF_SESSIONS]
 
 
 def explicit(model: ir.Model) -> ir.Model:
@@ -88,7 +85,7 @@ def plugin_dtype(dtype: str) -> str:
 
 def _rewrite(node: ir.Node, int8_of: dict[ir.Value, ir.Value]) -> None:
     operator = operator_of(node)
-    if operator.name in OF_CACHES:
+    if operator.name in OF_SESSIONS:
         raise GraphError(f"{operator.name} is no plugin of TensorRT. Build from the bundle that `export` wrote.")
     complete = operator.complete(attributes(node))
     inputs = used_inputs(operator, node, complete)

@@ -35,20 +35,21 @@ OTHERS = {
 
 @dataclass(frozen=True)
 class LowRank:
-    """The change of one product, in float32."""
+    """The change of one product: factor·x·firstᵀ·second, in float32."""
 
-    first: Floats  # [inputs, rank], Aᵀ
-    second: Floats  # [rank, outputs], Bᵀ times the scale
+    first: Floats  # [rank, inputs], A
+    second: Floats  # [rank, outputs], Bᵀ
+    factor: float
 
     @property
     def shape(self) -> tuple[int, int]:
         """Inputs and outputs of the product."""
-        return int(self.first.shape[0]), int(self.second.shape[1])
+        return int(self.first.shape[1]), int(self.second.shape[1])
 
     @property
     def rank(self) -> int:
         """Of the change."""
-        return int(self.first.shape[1])
+        return int(self.first.shape[0])
 
 
 def read_adapter(location: str | Path) -> dict[str, LowRank]:
@@ -115,6 +116,4 @@ def _low_rank(path: Path, module: str, parts: dict[str, Floats], settings: LoraS
             f"{path}: the matrices for {module} have rank {first.shape[0]} and {second.shape[1]}, expected {rank}, as "
             "r and rank_pattern say. Save the adapter again."
         )
-    with np.errstate(over="ignore"):  # refused, with the graph's dtype, where it is added
-        scaled = second * np.float32(settings.scale(module))
-    return LowRank(np.ascontiguousarray(first.T), np.ascontiguousarray(scaled.T))
+    return LowRank(first, np.ascontiguousarray(second.T), settings.scale(module))

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Self
 
 import numpy as np
+import numpy.typing as npt
 
 from intaglio.bundle.manifest import Source, TensorSpec
 from intaglio.errors import SourceError, UsageError
@@ -16,7 +17,7 @@ from intaglio.runtime.adapters.folder import check_not_merged
 
 NONE = 0  # number of a row without adapter
 # Inputs of graphs with adapters: the number of each row's adapter, and the factor of its change.
-ADAPTER = TensorSpec("adapter", "int64", ("batch",))
+ADAPTER = TensorSpec("adapter", "int32", ("batch",))
 ADAPTER_SCALE = TensorSpec("adapter_scale", "float32", ("batch", 1, 1))
 
 
@@ -24,13 +25,14 @@ ADAPTER_SCALE = TensorSpec("adapter_scale", "float32", ("batch", 1, 1))
 class Stacked:
     """The changes of one product by all adapters. The first is zero; smaller ranks are padded with zeros."""
 
-    first: Floats  # [1 + adapters, inputs, rank]
+    first: Floats  # [1 + adapters, rank, inputs]
     second: Floats  # [1 + adapters, rank, outputs]
+    factor: npt.NDArray[np.float64]  # [1 + adapters]
 
     @property
     def shape(self) -> tuple[int, int]:
         """Inputs and outputs of the product."""
-        return self.first.shape[1], self.second.shape[2]
+        return self.first.shape[2], self.second.shape[2]
 
 
 @dataclass(frozen=True)
@@ -78,10 +80,12 @@ def _stack(changes: list[LowRank | None]) -> Stacked:
         raise ValueError(f"they change products of different sizes, {sizes[0]} and {sizes[1]}")
     inputs, outputs = sizes[0]
     rank = max(each.rank for each in given)
-    first = np.zeros((1 + len(changes), inputs, rank), np.float32)
+    first = np.zeros((1 + len(changes), rank, inputs), np.float32)
     second = np.zeros((1 + len(changes), rank, outputs), np.float32)
+    factor = np.zeros(1 + len(changes))
     for number, each in enumerate(changes, 1):
         if each is not None:
-            first[number, :, : each.rank] = each.first
+            first[number, : each.rank] = each.first
             second[number, : each.rank] = each.second
-    return Stacked(first, second)
+            factor[number] = each.factor
+    return Stacked(first, second, factor)

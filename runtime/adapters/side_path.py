@@ -2,16 +2,16 @@
 
 For each product y = x·W of a changed module, with the matrices of all adapters stacked:
 
-    y + x · A[adapter] · scale · B[adapter]
+    y + scale · factor[adapter] · x · A[adapter]ᵀ · B[adapter]
 
-    adapter int64 [batch], scale float32 [batch]: inputs, of each row the number of its adapter, whose matrices are zero
-    for 0, and a factor that the request chooses
-
-That copies the matrices of each row's adapter. Where all adapters together have a small rank, each row is multiplied by
-all of their matrices side by side, and by zero in between where they are not its own, which copies nothing.
+    adapter int32 [batch], scale float32 [batch, 1, 1]: inputs, of each row the number of its adapter, whose matrices
+    are zero for 0, and a factor that the request chooses
 
 The graph is changed when it is opened, and not when it is exported: so adapters come and go without another bundle, and
-what was compressed stays valid for all of them. All is standard ONNX, so it runs wherever the graph does.
+what was compressed stays valid for all of them. On a CPU it is one LowRankMatMul; elsewhere standard operators, which
+copy the matrices of each row's adapter. The former keeps matrices in float16 where that changes no number, and beside
+products that round their activations to 16 bits: each number is then rounded to 11 bits, and small ones to a multiple
+of 2^-38 of their matrix's largest.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ import numpy.typing as npt
 from intaglio.bundle.manifest import PassRecord, TensorSpec
 from intaglio.errors import BundleError, SourceError
 from intaglio.plugins import CUDA_DOMAIN
-from intaglio.plugins.registry import PACKED
+from intaglio.plugins.registry import DOMAIN, PACKED
 from intaglio.runtime.adapters.adapter import MERGE
 from intaglio.runtime.adapters.adapters import ADAPTER, ADAPTER_SCALE, Adapters, Stacked
 
@@ -43,17 +43,23 @@ KEPT = frozenset({
 })  # fmt: skip
 # A product's, by its module: codes of a checkpoint are called <module>.weight.packed, those of a pass <module>.packed.
 WEIGHT = re.compile(r"(?P<module>.+?)\.((weight\.)?packed|weight(_transposed)?(_int8)?)")
+FLOAT16 = 10  # of onnx.TensorProto, which is not loaded here
+MOST_POWER = 40  # of two, by which a matrix is multiplied, so that no factor is too small for float32
 NOWHERE = "adapters"  # the file that does not exist
-FEW = 64  # rank of all adapters together up to which copying those of the rows takes longer
 WRAPPERS = ("model", "transformer", "language_model")  # at the beginning of a path, which some classes leave out
 
 
 def add_side_paths(
-    model: onnx.ModelProto, adapters: Adapters, passes: Iterable[PassRecord], path: Path
+    model: onnx.ModelProto,
+    adapters: Adapters,
+    passes: Iterable[PassRecord],
+    path: Path,
+    by_our_kernel: bool = False,
 ) -> dict[str, Array]:
     """Add `adapters` to the graph of `path`, to which `passes` were applied; return their matrices by the names there.
 
-    The matrices are external data of a file that does not exist, as a message holds no more than 2 GiB.
+    `by_our_kernel`: by our operator, and not by standard ones. The matrices are external data of a file that does not
+    exist, as a message holds no more than 2 GiB.
     Raises `BundleError` for a graph whose products differ from the checkpoint's, `SourceError` for a module that the
     graph has no product of, or one of another size.
     """
@@ -73,13 +79,14 @@ def add_side_paths(
             )
         added[product.node.output[0]] = (product, changes)
     matrices: dict[str, Array] = {}
-    nodes = [_cast_scale(dtype) for dtype in {product.dtype for product, _ in added.values()}]
+    dtypes = set() if by_our_kernel else {product.dtype for product, _ in added.values()}
+    nodes = [_cast_scale(dtype) for dtype in dtypes]
     for node in model.graph.node:
         nodes.append(node)
         if node.output[:1] and node.output[0] in added:
             product, changes = added[node.output[0]]
             _check_range(adapters, product, changes)
-            nodes += _side_path(product, changes, matrices)
+            nodes += (_our_operator if by_our_kernel else _standard_operators)(product, changes, matrices)
     del model.graph.node[:]  # the kept nodes stay alive
     model.graph.node.extend(nodes)
     model.graph.input.extend(map(_input, (ADAPTER, ADAPTER_SCALE)))
@@ -93,6 +100,13 @@ class Product(NamedTuple):
     node: onnx.NodeProto
     x: str  # the input of the module, which the node may read in another order
     dtype: int  # of x
+
+    @property
+    def rounds(self) -> bool:
+        """Whether it computes with its activations rounded to 16 bits."""
+        return self.dtype == FLOAT16 or any(
+            each.name == "activation_bits" and each.i == 16 for each in self.node.attribute
+        )
 
 
 class _Products:
@@ -157,41 +171,61 @@ class _Products:
         return inputs, outputs
 
 
-def _side_path(product: Product, changes: Stacked, matrices: dict[str, Array]) -> list[onnx.NodeProto]:
-    """The nodes of a side path, whose matrices are added to `matrices`; the product's result gets another name."""
+def _our_operator(product: Product, changes: Stacked, matrices: dict[str, Array]) -> list[onnx.NodeProto]:
+    """The node of a side path, whose matrices are added to `matrices`; the product's result gets another name."""
+    import onnx
+
+    y = product.node.output[0]
+    first, second, factor = changes.first, changes.second, changes.factor
+    shorter = _in_float16(first), _in_float16(second)
+    if product.rounds or all(exact for _, _, exact in shorter):
+        (first, first_power, _), (second, second_power, _) = shorter
+        factor = np.ldexp(factor, -first_power - second_power)
+    names = [f"{y}.lora_A", f"{y}.lora_B", f"{y}.lora_factor"]
+    matrices.update(zip(names, (first, second, factor.astype(np.float32)), strict=True))
+    inputs = [product.x, *names, ADAPTER.name, ADAPTER_SCALE.name, f"{y}.base"]
+    product.node.output[0] = f"{y}.base"
+    return [onnx.helper.make_node("LowRankMatMul", inputs, [y], f"{y}.lora/LowRankMatMul", domain=DOMAIN)]
+
+
+def _standard_operators(product: Product, changes: Stacked, matrices: dict[str, Array]) -> list[onnx.NodeProto]:
+    """The same in the operators of its function body."""
     import onnx
 
     y, nodes = product.node.output[0], list[onnx.NodeProto]()
-    dtype = onnx.helper.tensor_dtype_to_np_dtype(product.dtype)
 
-    def write(op_type: str, *inputs: str, **attributes: int) -> str:
+    def write(op_type: str, *inputs: str, **attributes: Any) -> str:
         name = f"{y}.lora.{len(nodes)}/{op_type}"
         nodes.append(onnx.helper.make_node(op_type, inputs, [name], name, None, None, None, **attributes))
         return name
 
-    def matrix(letter: str, numbers: Array) -> str:
-        matrices[f"{y}.lora_{letter}"] = np.ascontiguousarray(numbers, dtype)
-        return f"{y}.lora_{letter}"
-
-    scale = _scale(product.dtype)
-    count, inputs, rank = changes.first[1:].shape
-    if count == 1 or count * rank <= FEW:
-        first = matrix("A", changes.first[1:].transpose(1, 0, 2).reshape(inputs, count * rank))
-        second = matrix("B", changes.second[1:].reshape(count * rank, -1))
-        own = f"adapter.own.{rank}.{dtype}"  # shared by products of the same rank
-        if own not in matrices:  # [1 + adapters, 1, adapters · rank], 1 where a column is the adapter's
-            matrices[own] = np.repeat(np.eye(1 + count, count, -1, dtype), rank, axis=1)[:, None]
-            nodes += [
-                onnx.helper.make_node("Gather", [own, ADAPTER.name], [f"{own}.rows"], f"{own}/Gather", axis=0),
-                onnx.helper.make_node("Mul", [f"{own}.rows", scale], [f"{own}.scaled"], f"{own}/Mul"),
-            ]
-        value = write("MatMul", write("Mul", write("MatMul", product.x, first), f"{own}.scaled"), second)
-    else:
-        first = write("Gather", matrix("A", changes.first), ADAPTER.name, axis=0)
-        second = write("Gather", matrix("B", changes.second), ADAPTER.name, axis=0)
-        value = write("MatMul", write("Mul", write("MatMul", product.x, first), scale), second)
+    dtype = onnx.helper.tensor_dtype_to_np_dtype(product.dtype)
+    names = f"{y}.lora_A", f"{y}.lora_B"
+    matrices.update(zip(names, (changes.first.astype(dtype), _scaled(changes).astype(dtype)), strict=True))
+    first, second = (write("Gather", name, ADAPTER.name, axis=0) for name in names)
+    hidden = write("MatMul", product.x, write("Transpose", first, perm=[0, 2, 1]))
+    value = write("MatMul", write("Mul", hidden, _scale(product.dtype)), second)
     product.node.output[0] = f"{y}.base"
     return [*nodes, onnx.helper.make_node("Add", [f"{y}.base", value], [y], f"{y}.lora/Add")]
+
+
+def _scaled(changes: Stacked) -> Array:
+    """The second matrices, times their factors."""
+    scaled: Array = changes.second * changes.factor[:, None, None]
+    return scaled
+
+
+def _in_float16(matrices: Array) -> tuple[Array, Array, bool]:
+    """float32 [adapters, rank, width] in float16, each matrix times the power of two that it is returned with.
+
+    Powers [adapters] let the largest number of a matrix have float16's largest exponent. The last is whether no number
+    was rounded.
+    """
+    _, exponents = np.frexp(np.abs(matrices).max((1, 2)))
+    powers = np.minimum(15 - exponents, MOST_POWER)
+    scaled = np.ldexp(matrices, powers[:, None, None])
+    rounded = scaled.astype(np.float16)
+    return rounded, powers, bool((rounded == scaled).all())
 
 
 def _scale(dtype: int) -> str:
@@ -213,7 +247,7 @@ def _check_range(adapters: Adapters, product: Product, changes: Stacked) -> None
     dtype = onnx.helper.tensor_dtype_to_np_dtype(product.dtype)
     for number, name in enumerate(adapters.names, 1):
         with np.errstate(over="ignore"):
-            finite = all(np.isfinite(each[number].astype(dtype)).all() for each in (changes.first, changes.second))
+            finite = all(np.isfinite(each[number].astype(dtype)).all() for each in (changes.first, _scaled(changes)))
         if not finite:
             raise SourceError(f"adapter {name}: its numbers overflow in {dtype}, the model's dtype. {MERGE}")
 

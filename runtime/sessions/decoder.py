@@ -73,7 +73,7 @@ class DecoderSession(CachedRows, Closing):
         self._attended: dict[str, Buffer] = {}  # additional inputs of every step: thresholds, or an encoder's outputs
         if decoder.saturation_exits:
             self._attended[EXIT_THRESHOLDS.name] = self.exit_thresholds
-        self.adapters, self.adapter_scales = np.zeros(batch, np.int64), np.ones((batch, 1, 1), np.float32)
+        self.adapters, self.adapter_scales = np.zeros(batch, np.int32), np.ones((batch, 1, 1), np.float32)
         if engine.adapter_names:
             self._attended |= {ADAPTER.name: self.adapters, ADAPTER_SCALE.name: self.adapter_scales}
         self._attended_tokens = 0  # capacity of these buffers

@@ -13,8 +13,8 @@ from intaglio.errors import GraphError
 from intaglio.plugins import OPS
 from intaglio.plugins.inlining import inline
 from intaglio.plugins.kernel_check.node_model import node_model
+from intaglio.plugins.registry import OF_SESSIONS
 from intaglio.plugins.trt import explicit
-from intaglio.plugins.trt.explicit import OF_CACHES
 
 
 def int32(*values: int) -> np.ndarray:
@@ -167,7 +167,7 @@ def model_of(case: Case) -> ir.Model:
 @pytest.mark.parametrize("message", REFUSED)
 def test_invalid_node_is_refused_by_name(message: str, rewrite: Any) -> None:
     case = REFUSED[message]
-    if rewrite is explicit and case.operator in OF_CACHES:
+    if rewrite is explicit and case.operator in OF_SESSIONS:
         message = f"{case.operator} is no plugin of TensorRT"
     with pytest.raises(GraphError, match=f"^node node: {message}"):
         rewrite(model_of(case))

@@ -1,17 +1,15 @@
 """Attention to a cache by our kernel, which reads the slots that are attended to, where ONNX Runtime's reads them all.
 
-The graph of a bundle keeps the standard operator, for other runtimes; it is replaced when ONNX Runtime opens the graph
-on a CPU. ONNX Runtime 1.31's takes 2 to 6 times as long for a full cache, and more for rows of different lengths.
+ONNX Runtime 1.31's takes 2 to 6 times as long for a full cache, and more for rows of different lengths.
 """
 
 from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from intaglio.plugins import ort as kernels
-from intaglio.plugins.registry import DOMAIN, VERSION
+from intaglio.plugins.registry import DOMAIN
 from intaglio.runtime.engines.onnxruntime.partial_graph import all_nodes
-from intaglio.targets import Target
+from intaglio.runtime.engines.onnxruntime.session_operators import import_our_domain
 
 if TYPE_CHECKING:
     import onnx
@@ -20,11 +18,6 @@ OPERATOR, QUANTIZE = "CachedAttention", "QuantizeCache"  # the second: of `quant
 FLOAT, BOOL = 1, 9  # of onnx.TensorProto, which is not loaded here
 # Attributes that change nothing at these values, which ONNX Runtime states in graphs that it stores.
 UNSET = {"is_causal": 0, "qk_matmul_output_mode": 0, "softcap": 0}
-
-
-def can_attend(target: Target) -> bool:
-    """Whether the compiled library has the kernels, and `target` runs on the CPU."""
-    return not target.needs_gpu and {OPERATOR, QUANTIZE} <= {*kernels.operators()}
 
 
 def attend_by_our_kernel(model: onnx.ModelProto) -> None:
@@ -52,13 +45,6 @@ def attend_by_our_kernel(model: onnx.ModelProto) -> None:
                 node.attribute.remove(attribute)
     if found:
         import_our_domain(model)
-
-
-def import_our_domain(model: onnx.ModelProto) -> None:
-    """Let the model have nodes of our domain."""
-    if DOMAIN not in {opset.domain for opset in model.opset_import}:
-        opset = model.opset_import.add()
-        opset.domain, opset.version = DOMAIN, VERSION
 
 
 def _is_scaled(node: onnx.NodeProto) -> bool:

@@ -11,7 +11,7 @@ import numpy as np
 from intaglio.bundle.bundle import MODEL, Axis, Bundle, TensorSpec
 from intaglio.errors import EngineError, one_line
 from intaglio.extras import load
-from intaglio.plugins.registry import PACKED
+from intaglio.plugins.registry import OF_SESSIONS, PACKED
 from intaglio.processes.threads import check_threads, usable_threads
 from intaglio.runtime.adapters.adapters import Adapters
 from intaglio.runtime.adapters.side_path import add_side_paths
@@ -19,13 +19,14 @@ from intaglio.runtime.engines.device_array import DeviceArray
 from intaglio.runtime.engines.device_memory import DeviceMemory
 from intaglio.runtime.engines.engine import Array, Binding, Engine, Opening, check_buffers
 from intaglio.runtime.engines.memory import Buffer
-from intaglio.runtime.engines.onnxruntime.cached_attention import OPERATOR, QUANTIZE, attend_by_our_kernel, can_attend
+from intaglio.runtime.engines.onnxruntime.cached_attention import attend_by_our_kernel
 from intaglio.runtime.engines.onnxruntime.custom_operators import runnable
 from intaglio.runtime.engines.onnxruntime.exact_products import keep_activations
 from intaglio.runtime.engines.onnxruntime.folded_minimums import fold_minimums
 from intaglio.runtime.engines.onnxruntime.partial_graph import partial_graph
 from intaglio.runtime.engines.onnxruntime.provider import missing_provider, open_session
 from intaglio.runtime.engines.onnxruntime.quantized_cache import quantize_caches
+from intaglio.runtime.engines.onnxruntime.session_operators import can_put_in, import_our_domain
 from intaglio.runtime.engines.onnxruntime.stored import stored_model
 from intaglio.targets import TARGETS, Target
 
@@ -85,9 +86,9 @@ class OnnxRuntimeEngine(Engine):
         if isinstance(source, Bundle) and adapters is None and (stored := stored_model(source, target, graph)):
             path = stored  # optimised for any CPU; the default level adds the optimisations for this one
         operators = source.manifest.custom_operators if isinstance(source, Bundle) else None
-        attends = isinstance(source, Bundle) and source.manifest.decoder is not None and can_attend(TARGETS[target])
-        if operators is not None and attends:
-            operators = [*operators, OPERATOR, QUANTIZE]
+        puts_in = isinstance(source, Bundle) and source.manifest.decoder is not None and can_put_in(TARGETS[target])
+        if operators is not None and puts_in:
+            operators = [*operators, *OF_SESSIONS]
         # Kernels keep a copy of packed weights: those of a bundle are mapped into memory, and so are there once.
         packs = isinstance(source, Bundle) and not PACKED.isdisjoint(source.manifest.custom_operators)
         if TARGETS[target].needs_gpu:
@@ -95,12 +96,12 @@ class OnnxRuntimeEngine(Engine):
             self._owns_device = memory is None
         with runnable(path, options, operators, TARGETS[target].needs_gpu) as file:
             model: str | bytes = str(file)
-            if packs or attends or exact or (outputs, adapters, cache_bits) != (None, None, None):
+            if packs or puts_in or exact or (outputs, adapters, cache_bits) != (None, None, None):
                 part = partial_graph(file, outputs)
-                _put_in_kernels(part, exact, attends, packs and not TARGETS[target].needs_gpu, cache_bits)
+                _put_in_kernels(part, exact, puts_in, packs and not TARGETS[target].needs_gpu, cache_bits)
                 self.cache_bits = cache_bits
                 if adapters is not None and isinstance(source, Bundle):
-                    self._add(adapters, part, source, path, options)
+                    self._add(adapters, part, source, path, options, puts_in)
                 model = part.SerializeToString()
                 options.add_session_config_entry(EXTERNAL_DATA_FOLDER, str(file.parent))
             settings = {"user_compute_stream": str(self._device.stream)} if self._device else None
@@ -113,9 +114,13 @@ class OnnxRuntimeEngine(Engine):
         self.outputs = tuple(_spec(value) for value in self._session.get_outputs())
         self.axes: Mapping[str, Axis] = source.graph(graph).axes if isinstance(source, Bundle) else {}
 
-    def _add(self, adapters: Adapters, part: Any, bundle: Bundle, path: Path, options: Any) -> None:
+    def _add(
+        self, adapters: Adapters, part: Any, bundle: Bundle, path: Path, options: Any, by_our_kernel: bool
+    ) -> None:
         """Add `adapters` to the graph `part` of the file at `path`, and their matrices to the session's options."""
-        matrices = add_side_paths(part, adapters, bundle.manifest.passes, path)
+        matrices = add_side_paths(part, adapters, bundle.manifest.passes, path, by_our_kernel)
+        if by_our_kernel:
+            import_our_domain(part)
         self._matrices = [load("onnxruntime").OrtValue.ortvalue_from_numpy(array) for array in matrices.values()]
         options.add_external_initializers([*matrices], self._matrices)
         self.adapter_names = adapters.names

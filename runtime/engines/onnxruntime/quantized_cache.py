@@ -12,9 +12,10 @@ from intaglio.errors import UsageError
 from intaglio.plugins import ort as kernels
 from intaglio.plugins.quantize_cache.slots import slot_bytes
 from intaglio.plugins.registry import DOMAIN
-from intaglio.runtime.engines.onnxruntime.cached_attention import FLOAT, OPERATOR, QUANTIZE, import_our_domain
+from intaglio.runtime.engines.onnxruntime.cached_attention import FLOAT, OPERATOR, QUANTIZE
 from intaglio.runtime.engines.onnxruntime.custom_operators import COMPILE
 from intaglio.runtime.engines.onnxruntime.partial_graph import all_nodes
+from intaglio.runtime.engines.onnxruntime.session_operators import import_our_domain
 
 if TYPE_CHECKING:
     import onnx

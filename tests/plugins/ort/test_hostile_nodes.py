@@ -121,6 +121,20 @@ def cached(**attributes: int) -> Case:
     return Case("CachedAttention", (floats(1, 1, 2, 4), slots, slots, np.ones((1, 1, 2, 3), np.bool_)), attributes)
 
 
+def low_rank(**arrays: np.ndarray) -> Case:
+    """Two rows of three tokens, four adapters of rank 5."""
+    given: dict[str, np.ndarray] = {
+        "x": floats(2, 3, 8),
+        "first": floats(4, 5, 8),
+        "second": floats(4, 5, 6),
+        "factor": floats(4),
+        "adapter": int32(3, 0),
+        "scale": floats(2, 1, 1),
+        "y": floats(2, 3, 6),
+    }
+    return Case("LowRankMatMul", tuple((given | arrays).values()), {})
+
+
 def rotary(positions: int = 5) -> Case:
     tables = [np.ones((positions, 2), np.int32)] * 2
     return Case("IntRotary", (np.ones((3, 5, 8), np.int32), *tables, *factors(random(), 1, False)), {"num_heads": 2})
@@ -193,6 +207,20 @@ HOSTILE = {
     "slots of 5 bits": Hostile(
         Case("QuantizeCache", (floats(2, 3),), {"bits": 8}), "bits", {"bits": 5}, constants=False
     ),
+    "an adapter beyond the last": Hostile(low_rank(adapter=int32(3, 4)), "adapter: 4, expected 0 to 3"),
+    "a negative adapter": Hostile(low_rank(adapter=int32(-1, 0)), "adapter: -1, expected 0 to 3", constants=False),
+    "too few adapters": Hostile(low_rank(adapter=int32(1)), r"adapter: shape \[1\], expected \[2\]"),
+    "a matrix for all adapters": Hostile(low_rank(first=floats(5, 8)), r"first: shape \[5, 8\], expected \[adapters, "),
+    "x of other channels": Hostile(low_rank(x=floats(2, 3, 9)), r"x: shape .2, 3, 9., expected .batch, tokens, 8."),
+    "matrices of other ranks": Hostile(
+        low_rank(second=floats(4, 4, 6)), r"second: shape .4, 4, 6., expected .4, 5, ch"
+    ),
+    "matrices of fewer adapters": Hostile(
+        low_rank(second=floats(3, 5, 6)), r"second: shape .3, 5, 6., expected .4, 5, ch"
+    ),
+    "factors of fewer adapters": Hostile(low_rank(factor=floats(3)), r"factor: shape \[3\], expected \[4\]"),
+    "a scale for all rows": Hostile(low_rank(scale=floats(1, 1, 1)), r"scale: shape .1, 1, 1., expected .2, 1, 1."),
+    "y of other channels": Hostile(low_rank(y=floats(2, 3, 7)), r"y: shape .2, 3, 7., expected .2, 3, 6."),
     "an epsilon of NaN": Hostile(norm(), "epsilon: expected 0 or a positive number", {"epsilon": float("nan")}),
 }
 # Tensors without elements may have axes of any length: nothing may loop over them or allocate memory for them.
@@ -226,6 +254,13 @@ EMPTY = {
         (np.zeros((2**40, 0, 32), np.float32), np.zeros((5, 3), np.int32), floats(5, 8)),
         {"bits": 3, "K": 32},
     ),
+    "LowRankMatMul": low_rank(
+        x=np.zeros((2, 2**40, 0), np.float32),
+        first=np.zeros((4, 2**40, 0), np.float32),
+        second=np.zeros((4, 2**40, 0), np.float32),
+        y=np.zeros((2, 2**40, 0), np.float32),
+    ),
+    "LowRankMatMul of no rank": low_rank(first=np.zeros((4, 0, 8), np.float32), second=np.zeros((4, 0, 6), np.float32)),
     "LutMatMul of no depth": Case(
         "LutMatMul", (np.zeros((2**40, 0), np.float32), np.zeros((0, 0), np.int32), floats(0, 8)), {"bits": 3, "K": 0}
     ),

@@ -11,8 +11,8 @@ from operator_cases import FLOAT_LIMITS, MAKERS, PLUGGED, Case, for_gpu, in_floa
 from intaglio.errors import GraphError
 from intaglio.plugins import OPS
 from intaglio.plugins.kernel_check.node_model import node_model
+from intaglio.plugins.registry import OF_SESSIONS
 from intaglio.plugins.trt import explicit
-from intaglio.plugins.trt.explicit import OF_CACHES
 
 
 def explicit_node(case: Case) -> ir.Node:
@@ -35,8 +35,8 @@ def test_every_attribute_and_output_is_explicit(operator: str) -> None:
         assert all(output.name and output.dtype is not None for output in node.outputs)
 
 
-@pytest.mark.parametrize("operator", OF_CACHES)
-def test_operators_of_caches_are_refused(operator: str) -> None:
+@pytest.mark.parametrize("operator", OF_SESSIONS)
+def test_operators_of_sessions_are_refused(operator: str) -> None:
     with pytest.raises(GraphError, match=f"{operator} is no plugin of TensorRT. Build from the bundle"):
         explicit_node(longest(operator))
 
@@ -55,7 +55,7 @@ def test_shared_mask_is_cast_once() -> None:
     assert node.inputs[-1] is cast and twin.inputs[-1] is cast
 
 
-@pytest.mark.parametrize("operator", FLOAT_LIMITS)
+@pytest.mark.parametrize("operator", [name for name in PLUGGED if name in FLOAT_LIMITS])
 def test_output_without_a_dtype_gets_the_input_dtype(operator: str) -> None:
     for case in (longest(operator), in_float16(longest(operator))):
         model = node_model(case)

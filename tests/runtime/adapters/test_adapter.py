@@ -94,4 +94,5 @@ def test_numbers_in_half_precision_are_read(checkpoint: Path, tmp_path: Path) ->
     change_settings(tmp_path, lora_alpha=12)
     for module, change in read_adapter(tmp_path).items():
         np.testing.assert_allclose(change.first, expected[module].first, rtol=2**-8)
-        np.testing.assert_allclose(change.second, 2 * expected[module].second, rtol=2**-8)
+        np.testing.assert_allclose(change.second, expected[module].second, rtol=2**-8)
+        assert change.factor == 2 * expected[module].factor

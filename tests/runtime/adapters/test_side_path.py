@@ -29,6 +29,7 @@ from intaglio.plugins.ort.cuda_nodes import use_cuda_kernels
 from intaglio.runtime.adapters.adapter import Floats
 from intaglio.runtime.adapters.adapters import Adapters
 from intaglio.runtime.adapters.side_path import add_side_paths
+from intaglio.runtime.engines.onnxruntime import engine
 from intaglio.runtime.generation.generate import TextGenerator
 from intaglio.runtime.sessions.decoder import DecoderSession
 
@@ -109,15 +110,21 @@ def test_single_adapter_equals_peft_and_rows_without_it_the_model(
         np.testing.assert_allclose(found[1], session.append([TOKENS], [len(TOKENS)])[0], rtol=0, atol=1e-5)
 
 
-@pytest.mark.parametrize("names", [["plain"], [*SETTINGS]], ids=["side by side", "copied"])
+@pytest.mark.parametrize("ours", [True, False], ids=["our kernel", "standard operators"])
 def test_scale_multiplies_the_change(
-    names: list[str], bundle: Path, checkpoint: Path, folders: dict[str, Path], tmp_path: Path
+    ours: bool,
+    bundle: Path,
+    checkpoint: Path,
+    folders: dict[str, Path],
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """The factor of peft is lora_alpha / r."""
     scales = [0.0, 0.5, -1.5, 1.0]
-    number = 1 + names.index("plain")
-    adapters = Adapters.read({name: folders[name] for name in names})
-    found = logits(bundle, adapters, [number] * 4, scales=scales)
+    if not ours:
+        monkeypatch.setattr(engine, "can_put_in", lambda target: False)
+    adapters = Adapters.read(folders)
+    found = logits(bundle, adapters, [1 + [*folders].index("plain")] * 4, scales=scales)
     with DecoderSession.open(bundle) as session:
         np.testing.assert_allclose(found[0], session.append([TOKENS], [len(TOKENS)])[0], rtol=0, atol=1e-5)
     for row, scale in list(enumerate(scales))[1:]:
@@ -225,6 +232,45 @@ def test_sorted_columns_of_a_weight_do_not_sort_the_change(checkpoint: Path, fol
     add_side_paths(model, Adapters(adapters.names, {path: adapters.modules[path]}), [], Path("m"))
     reads = [node.input[0] for node in model.graph.node if "lora" in node.name and node.op_type == "MatMul"]
     assert reads[0] == "x"
+
+
+def stored(product: str, adapter: Path, activation_bits: int = 32) -> dict[str, np.ndarray]:
+    """The matrices that a session stores beside a product of layer 0's q_proj, by the letters of their names."""
+    import onnx
+
+    path = "model.layers.0.self_attn.q_proj"
+    attributes = {} if product == "MatMul" else {"K": 32, "bits": 4, "activation_bits": activation_bits}
+    node = onnx.helper.make_node(product, ["x", f"{path}.weight"], ["y"], **attributes)
+    values = [onnx.helper.make_tensor_value_info(name, 1, ["batch", "tokens", 32]) for name in ("x", "y")]
+    weight = onnx.numpy_helper.from_array(np.zeros((32, 32), np.float32), node.input[1])
+    model = onnx.helper.make_model(onnx.helper.make_graph([node], "g", values[:1], values[1:], [weight]))
+    adapters = Adapters.read({"a": adapter})
+    only = Adapters(adapters.names, {path: adapters.modules[path]})
+    matrices = add_side_paths(model, only, [], Path("m"), by_our_kernel=True)
+    return {name.removeprefix("y.lora_"): each for name, each in matrices.items()}
+
+
+@pytest.mark.parametrize(("product", "activation_bits"), [("MatMul", 32), ("GroupMatMul", 32), ("GroupMatMul", 16)])
+@pytest.mark.parametrize("size", [1.0, 1e-7, 1e7])
+def test_float16_holds_matrices_that_lose_nothing_or_little(
+    product: str, activation_bits: int, size: float, folders: dict[str, Path], tmp_path: Path
+) -> None:
+    """Numbers far beyond float16's range too; those of float32 are unchanged where activations are not rounded."""
+    import torch
+
+    adapter = Path(shutil.copytree(folders["plain"], tmp_path / "adapter"))
+    change_tensors(adapter, lora_B__weight=lambda tensor: tensor * size)
+    change = Adapters.read({"a": adapter}).modules["model.layers.0.self_attn.q_proj"]
+    exact = change.factor[1] * change.first[1].T.astype(np.float64) @ change.second[1]
+    found = stored(product, adapter, activation_bits)
+    assert {found[letter].dtype.name for letter in "AB"} == {"float16" if activation_bits == 16 else "float32"}
+    made = found["factor"][1] * found["A"][1].T.astype(np.float64) @ found["B"][1].astype(np.float64)
+    allowed = 2.0**-9 if activation_bits == 16 else 2.0**-23
+    bound = np.abs(change.factor[1] * change.first[1].T) @ np.abs(change.second[1])
+    assert (np.abs(made - exact) <= allowed * bound).all() and np.abs(exact).max() > 1e-2 * size
+
+    change_tensors(adapter, weight=lambda tensor: tensor.to(torch.bfloat16))
+    assert stored(product, adapter)["B"].dtype == np.float16
 
 
 def test_products_with_cuda_kernels_are_found(bundle: Path, folders: dict[str, Path], tmp_path: Path) -> None:

@@ -7,11 +7,11 @@ from typing import Any
 
 import pytest
 
-from intaglio.runtime.engines.onnxruntime.cached_attention import can_attend
+from intaglio.runtime.engines.onnxruntime.session_operators import can_put_in
 from intaglio.runtime.generation.generate import TextGenerator
 from intaglio.targets import TARGETS
 
-pytestmark = pytest.mark.skipif(not can_attend(TARGETS["ort-cpu"]), reason="no compiled kernels")
+pytestmark = pytest.mark.skipif(not can_put_in(TARGETS["ort-cpu"]), reason="no compiled kernels")
 
 PROMPTS = ("The first thing that", "A list is a", "When the file")
 

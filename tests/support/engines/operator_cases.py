@@ -14,7 +14,7 @@ from intaglio.plugins.bit_packing import pack
 from intaglio.plugins.group_matmul.signature import LEVEL_BITS, smallest_group
 from intaglio.plugins.kernel_check.case import Case
 from intaglio.plugins.quantize_cache.slots import quantize
-from intaglio.plugins.trt.explicit import OF_CACHES
+from intaglio.plugins.registry import OF_SESSIONS
 
 Array = npt.NDArray[Any]
 Random = np.random.Generator
@@ -331,11 +331,24 @@ def cached_attention(random: Random) -> Case:
     return Case("CachedAttention", arrays, attributes)
 
 
+def low_rank_matmul(random: Random) -> Case:
+    """Ranks around the rows read at once, adapters that change nothing, and more tokens than are multiplied at once."""
+    batch, tokens, rank = int(random.integers(0, 5)), int(random.integers(0, 7)), int(random.integers(1, 19))
+    depth, width_of_y, adapters = width(random), width(random), int(random.integers(1, 5))
+    first, second = floats(random, adapters, rank, depth), floats(random, adapters, rank, width_of_y)
+    first[0] = 0
+    adapter = random.integers(0, adapters, batch).astype(np.int32)
+    factor, scales = (random.normal(size=shape).astype(np.float32) for shape in ((adapters,), (batch, 1, 1)))
+    x, y = floats(random, batch, tokens, depth), floats(random, batch, tokens, width_of_y)
+    return Case("LowRankMatMul", (x, first, second, factor, adapter, scales, y), {})
+
+
 # Operator -> its float inputs and the largest magnitude of each: no sum of 4096 products then overflows float16.
 FLOAT_LIMITS: dict[str, dict[str, float]] = {
     "LutMatMul": {"x": 8, "lut": 1},
     "CsrMatMul": {"x": 8, "values": 1, "y": 8},
     "GroupMatMul": {"x": 8, "scales": 2.0**-8, "levels": 128},
+    "LowRankMatMul": {"x": 1, "first": 1, "second": 1, "factor": 0.5, "y": 8},
 }
 
 
@@ -387,9 +400,10 @@ MAKERS: dict[str, Callable[[Random], Case]] = {
     "GroupMatMul": group_matmul,
     "QuantizeCache": quantize_cache,
     "CachedAttention": cached_attention,
+    "LowRankMatMul": low_rank_matmul,
 }
 
-PLUGGED = [name for name in MAKERS if name not in OF_CACHES]  # which TensorRT gets
+PLUGGED = [name for name in MAKERS if name not in OF_SESSIONS]  # which TensorRT gets
 
 
 @st.composite
@@ -414,6 +428,10 @@ def longest(operator: str) -> Case:
     if operator == "CachedAttention":
         arrays = (floats(random, 1, 2, 3, 32), *(floats(random, 1, 1, 4096, 32) for _ in range(2)))
         return Case(operator, (*arrays, random.random((1, 1, 3, 4096)) < 0.5), {"scale": 1e-4})
+    if operator == "LowRankMatMul":
+        arrays = (floats(random, 2, 3, 4096), floats(random, 2, 5, 4096), floats(random, 2, 5, 4096), floats(random, 2))
+        rows = (np.array([1, 0], np.int32), np.ones((2, 1, 1), np.float32), floats(random, 2, 3, 4096))
+        return Case(operator, (*arrays, *rows), {})
     if operator in ("LutMatMul", "GroupMatMul"):
         attributes = {"bits": 3, "K": 4096}
         tables = floats(random, 37, 8) if operator == "LutMatMul" else floats(random, 37, 32)

@@ -78,6 +78,7 @@ COUNTS = {
     "CsrMatMul": 2 * 3 * 2048,
     "IntAttention": 4 * 3 * 4096 * 32,
     "CachedAttention": 4 * 2 * 3 * 4096 * 32,
+    "LowRankMatMul": 4 * 2 * 3 * 5 * 4096,
 }
 
 

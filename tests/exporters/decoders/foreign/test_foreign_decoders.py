@@ -21,7 +21,7 @@ from intaglio.bundle.model_file import load
 from intaglio.errors import SourceError, UsageError
 from intaglio.exporters.decoders import check as decoder_check
 from intaglio.exporters.decoders.foreign import group_query, rewrite
-from intaglio.runtime.engines.onnxruntime.cached_attention import can_attend
+from intaglio.runtime.engines.onnxruntime.session_operators import can_put_in
 from intaglio.runtime.sessions.decoder import DecoderSession
 from intaglio.targets import TARGETS
 
@@ -122,7 +122,7 @@ def test_manifest_has_what_the_files_say(tmp_path: Path) -> None:
     assert decoder.caches == (LayerCache(KV_HEADS, DIM, DIM, 5), LayerCache(KV_HEADS, DIM, DIM))
 
 
-@pytest.mark.skipif(not can_attend(TARGETS["ort-cpu"]), reason="no compiled kernels")
+@pytest.mark.skipif(not can_put_in(TARGETS["ort-cpu"]), reason="no compiled kernels")
 def test_caches_are_read_by_our_kernel_also_quantised(tmp_path: Path) -> None:
     """The shapes of values in other tools' graphs are often unknown."""
     path = write_foreign(tmp_path / "source", Foreign(windows=(5, None)))

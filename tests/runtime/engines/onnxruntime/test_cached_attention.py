@@ -15,7 +15,8 @@ from onnx import TensorProto
 from intaglio.bundle.bundle import Bundle
 from intaglio.plugins import ort as kernels
 from intaglio.runtime.engines.onnxruntime import engine as engine_module
-from intaglio.runtime.engines.onnxruntime.cached_attention import attend_by_our_kernel, can_attend
+from intaglio.runtime.engines.onnxruntime.cached_attention import attend_by_our_kernel
+from intaglio.runtime.engines.onnxruntime.session_operators import can_put_in
 from intaglio.runtime.sessions.decoder import DecoderSession
 from intaglio.targets import TARGETS
 
@@ -33,7 +34,7 @@ def logits(bundle: Path) -> list[np.ndarray]:
 def test_logits_equal_those_of_the_standard_operator(
     make_decoder: Callable[..., tuple[Path, Path]], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    if not can_attend(TARGETS["ort-cpu"]):
+    if not can_put_in(TARGETS["ort-cpu"]):
         pytest.skip("no compiled kernels")
     bundle = make_decoder("llama")[1]
     replaced = []
@@ -45,7 +46,7 @@ def test_logits_equal_those_of_the_standard_operator(
     manifest = Bundle.open(bundle).manifest
     assert manifest.decoder is not None
     assert nodes.count("CachedAttention") == manifest.decoder.layers and "Attention" not in nodes
-    monkeypatch.setattr(engine_module, "can_attend", lambda target: False)
+    monkeypatch.setattr(engine_module, "can_put_in", lambda target: False)
     for found, expected in zip(ours, logits(bundle), strict=True):
         np.testing.assert_allclose(found, expected, rtol=0, atol=1e-5 * np.abs(expected).max())
 
@@ -94,6 +95,6 @@ def test_other_attention_stays(model: onnx.ModelProto) -> None:
 
 
 def test_gpus_and_a_missing_library_keep_the_standard_operator(monkeypatch: pytest.MonkeyPatch) -> None:
-    assert not can_attend(TARGETS["ort-cuda"])
+    assert not can_put_in(TARGETS["ort-cuda"])
     monkeypatch.setattr(kernels, "library", lambda: None)
-    assert not can_attend(TARGETS["ort-cpu"])
+    assert not can_put_in(TARGETS["ort-cpu"])

@@ -17,14 +17,14 @@ from intaglio.errors import UsageError
 from intaglio.plugins import ort as kernels
 from intaglio.plugins.quantize_cache.slots import slot_bytes
 from intaglio.runtime.engines.build import build
-from intaglio.runtime.engines.onnxruntime.cached_attention import can_attend
 from intaglio.runtime.engines.onnxruntime.quantized_cache import quantize_caches
+from intaglio.runtime.engines.onnxruntime.session_operators import can_put_in
 from intaglio.runtime.engines.opening import open_engine
 from intaglio.runtime.sessions.decoder import DecoderSession
 from intaglio.runtime.sessions.encoder_decoder import open_session
 from intaglio.targets import TARGETS
 
-pytestmark = pytest.mark.skipif(not can_attend(TARGETS["ort-cpu"]), reason="no compiled kernels")
+pytestmark = pytest.mark.skipif(not can_put_in(TARGETS["ort-cpu"]), reason="no compiled kernels")
 
 TEXTS = [[5, 6, 7, 8, 9, 10, 11], [12, 13], [14, 15, 16]]
 ERROR = {8: 0.02, 4: 0.3}  # of the largest logit; the models are random, with large weights

@@ -1,0 +1,1 @@
+"""The operator LowRankMatMul: contract, kernels and launch geometry."""
