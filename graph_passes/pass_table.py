@@ -43,6 +43,7 @@ from intaglio.graph_passes.weights.gptq import Gptq
 from intaglio.graph_passes.weights.int8_absmax import Int8Absmax
 from intaglio.graph_passes.weights.int8_zeropoint import Int8ZeroPoint
 from intaglio.graph_passes.weights.mixed import Mixed
+from intaglio.graph_passes.weights.narrow_weights import NarrowWeights
 from intaglio.graph_passes.weights.rtn import Rtn
 
 PASSES: dict[str, type[Pass]] = {
@@ -78,6 +79,7 @@ PASSES: dict[str, type[Pass]] = {
     "lut": Lut,
     "lut_sparse": LutSparse,
     "mixed": Mixed,
+    "narrow_weights": NarrowWeights,
     "rtn": Rtn,
     "gptq": Gptq,
     "awq": Awq,

@@ -18,7 +18,7 @@ VERSION = 1
 PACKED = frozenset(["GroupMatMul", "LutMatMul"])  # products by weights of few bits, `packed` [outputs, words]
 
 # Operators that a graph gets when ONNX Runtime opens it on a CPU, and that no file has.
-OF_SESSIONS = ("CachedAttention", "QuantizeCache", "LowRankMatMul")
+OF_SESSIONS = ("CachedAttention", "QuantizeCache", "LowRankMatMul", "PackedMatMul")
 
 # The folder of each operator, whose spec.py has the object `OPERATOR`.
 FOLDERS = (
@@ -37,6 +37,7 @@ FOLDERS = (
     "quantize_cache",
     "cached_attention",
     "low_rank_matmul",
+    "packed_matmul",
 )
 
 

@@ -77,6 +77,8 @@ def _layers(model: ir.Model) -> Iterator[Layer]:
                     yield Layer(weight, scales, 8)
             case ("", "MatMul" | "Gemm"), [_, ir.Value() as weight, *_] if _is_matrix(weight):
                 yield Layer(weight, None, 0)
+            case ("", "Cast"), [ir.Value() as weight] if _is_matrix(weight):
+                yield Layer(weight, None, 0)
 
 
 def _is_matrix(value: ir.Value) -> bool:

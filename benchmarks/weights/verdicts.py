@@ -34,7 +34,17 @@ from intaglio.validation.reports.results import Validated
 EXAMPLES = Path(__file__).parents[2] / "examples"
 TEXT_CHARACTERS = 24_000  # of the held-out text: some 8,000 tokens
 
-ANY = ("float16", "int8-weights", "rtn", "int8-absmax", "int8-zeropoint", "prune-magnitude", "prune-rows")
+ANY = (
+    "float16",
+    "float16-weights",
+    "bfloat16-weights",
+    "int8-weights",
+    "rtn",
+    "int8-absmax",
+    "int8-zeropoint",
+    "prune-magnitude",
+    "prune-rows",
+)
 CALIBRATED = ("int8-qdq", "gptq", "awq")
 ENCODER = (*ANY, *CALIBRATED, "int8-only", "h-gelu")
 DECODER = (*ANY, *CALIBRATED, "lut", "lut-sparse", "mixed")

@@ -97,6 +97,16 @@ RECIPES: dict[str, Recipe] = {
         "any model on a GPU",
         (*FOLDED, "float16"),
     ),
+    "bfloat16-weights": Recipe(
+        "Weights in bfloat16, float32 arithmetic.",
+        "decoders on a CPU, twice as fast",
+        (*FOLDED, {"narrow_weights": {"dtype": "bfloat16"}}),
+    ),
+    "float16-weights": Recipe(
+        "Weights in float16, float32 arithmetic.",
+        "as bfloat16-weights, more exact",
+        (*FOLDED, {"narrow_weights": {"dtype": "float16"}}),
+    ),
     "int8-only": Recipe(
         "Integer-only encoder: I-BERT's GELU, softmax, LayerNorm.",
         "text encoders, in integers alone",

@@ -76,6 +76,13 @@ def _of_attention(case: Case, want: Array) -> Array:
     return allowed + 1e-30
 
 
+def _of_packed(case: Case, want: Array) -> Array:
+    """The largest error of each value of the product `want`."""
+    x, weight = (np.abs(np.asarray(each).astype(np.float64)) for each in case.inputs)
+    allowed: Array = SUMMATION * (x @ (weight.T if case.attributes.get("transposed") else weight)) + 1e-30
+    return allowed
+
+
 def _of_low_rank(case: Case, want: Array) -> Array:
     """The largest error of each value of the sum `want`: of both products one after another, and of the addition."""
     inputs = list(map(np.asarray, case.inputs))
@@ -140,4 +147,5 @@ TOLERANCES: dict[str, Callable[[Case, Array], Array]] = {
     **dict.fromkeys(WEIGHTS, _of_product),
     "CachedAttention": _of_attention,
     "LowRankMatMul": _of_low_rank,
+    "PackedMatMul": _of_packed,
 }

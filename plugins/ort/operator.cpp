@@ -22,6 +22,7 @@ const char* dtype_name(DType type) {
         case DType::int8: return "int8";
         case DType::int16: return "int16";
         case DType::int32: return "int32";
+        case DType::bfloat16: return "bfloat16";
         case DType::int64: return "int64";
         case DType::boolean: return "bool";
         case DType::float16: return "float16";

@@ -65,7 +65,7 @@ constexpr int MEMORY_DEFAULT = 0;          // OrtMemType: the provider's own
 constexpr int MEMORY_HOST = -2;            // OrtMemType: of an input, in host memory
 
 // ONNXTensorElementDataType, of the element types that our operators use.
-enum class DType : int { undefined = 0, float32 = 1, uint8 = 2, int8 = 3, int16 = 5, int32 = 6, int64 = 7, boolean = 9, float16 = 10 };
+enum class DType : int { undefined = 0, float32 = 1, uint8 = 2, int8 = 3, int16 = 5, int32 = 6, int64 = 7, boolean = 9, float16 = 10, bfloat16 = 16 };
 
 // What goes wrong in the library, on its way to becoming an OrtStatus. The message is one line: what, got, expected.
 struct Error : std::runtime_error {

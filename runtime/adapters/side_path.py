@@ -39,7 +39,8 @@ Array = npt.NDArray[Any]
 # Passes after which each product has the same input and result as the module of the checkpoint, but for rounding.
 KEPT = frozenset({
     "raise_opset", "fold_constants", "canonicalize", "calibrate", "float16", "lut", "lut_sparse", "mixed", "rtn",
-    "gptq", "int8_absmax", "int8_zeropoint", "integer_embedding", "quantize_weights", "prune_magnitude",
+    "gptq", "int8_absmax", "int8_zeropoint", "integer_embedding", "quantize_weights", "narrow_weights",
+    "prune_magnitude",
 })  # fmt: skip
 # A product's, by its module: codes of a checkpoint are called <module>.weight.packed, those of a pass <module>.packed.
 WEIGHT = re.compile(r"(?P<module>.+?)\.((weight\.)?packed|weight(_transposed)?(_int8)?)")
@@ -130,7 +131,7 @@ class _Products:
             return ""
         weight: str = _inputs(node)[1]
         maker = self._makers.get(weight)
-        return maker.input[0] if maker is not None and maker.op_type == "DequantizeLinear" else weight
+        return maker.input[0] if maker is not None and maker.op_type in ("DequantizeLinear", "Cast") else weight
 
     def find(self, module: str, changes: Stacked) -> Product:
         """The product of a module. Raises `SourceError` where there is none that `changes` fit."""

@@ -11,6 +11,7 @@ import pytest
 
 from intaglio.plugins import registry
 from intaglio.plugins.cuda.launching.geometry import PLUGINS
+from intaglio.plugins.cuda.launching.launches import operators
 
 # They load onnx_ir, which takes longer than a complete engine, and bodies are only written when a graph is changed.
 FOR_TYPES = {"intaglio.plugins.function_body", "intaglio.plugins.body_arithmetic"}
@@ -39,8 +40,11 @@ def module_of(name: str) -> str | None:
 
 def test_operator_files_have_no_import_cycle() -> None:
     graph = {name: {module_of(each) for each in imported(of_file(name))} - {name, None} for name in FILES}
-    for table, file in (("registry", "spec"), ("cuda.launching.launches", "launch")):
-        found = {f"intaglio.plugins.{folder}.{file}" for folder in registry.FOLDERS}
+    for table, file, folders in (
+        ("registry", "spec", registry.FOLDERS),
+        ("cuda.launching.launches", "launch", operators()),
+    ):
+        found = {f"intaglio.plugins.{folder}.{file}" for folder in folders}
         assert found <= set(FILES)
         graph[f"intaglio.plugins.{table}"] |= found
     assert len(list(TopologicalSorter(graph).static_order())) == len(FILES)

@@ -6,14 +6,17 @@ from collections.abc import Mapping, Sequence
 from importlib import import_module
 from typing import Any
 
+from intaglio.errors import EngineError
 from intaglio.plugins.cuda.launching.geometry import PLUGINS, Launch, Tensor
 
 
 def launch(folder: str, inputs: Sequence[Tensor | None], attributes: Mapping[str, Any], sm: int) -> Launch:
     """The launch of an operator's kernel, by the operator's folder, for compute capability `sm`.
 
-    None stands for an input that the node leaves out.
+    None stands for an input that the node leaves out. Raises `EngineError` for an operator without a kernel.
     """
+    if folder not in operators():
+        raise EngineError(f"{folder} has no CUDA kernel. Use the graph of the bundle, which has standard operators.")
     made: Launch = import_module(f"intaglio.plugins.{folder}.launch").launch(inputs, attributes, sm)
     return made
 

@@ -13,6 +13,7 @@ from intaglio.extras import load
 from intaglio.runtime.engines import gpus
 from intaglio.runtime.engines.build_request import BuildRequest, Built, engine_stem
 from intaglio.runtime.engines.onnxruntime.custom_operators import runnable
+from intaglio.runtime.engines.onnxruntime.packed_products import has_narrow_weights
 from intaglio.runtime.engines.onnxruntime.provider import missing_provider, open_session
 from intaglio.runtime.engines.onnxruntime.stored import library_name
 from intaglio.targets import TARGETS, Target
@@ -67,6 +68,6 @@ def optimise(bundle: Bundle, graph: str, target: str, path: Path) -> None:
         runnable(model, options, bundle.manifest.custom_operators, TARGETS[target].needs_gpu) as file,
     ):
         try:
-            open_session(model, str(file), options, target)
+            open_session(model, str(file), options, target, keeps_weights=has_narrow_weights(bundle.manifest))
         except EngineError as error:
             raise BuildError(str(error)) from error

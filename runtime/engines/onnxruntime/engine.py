@@ -23,6 +23,7 @@ from intaglio.runtime.engines.onnxruntime.cached_attention import attend_by_our_
 from intaglio.runtime.engines.onnxruntime.custom_operators import runnable
 from intaglio.runtime.engines.onnxruntime.exact_products import keep_activations
 from intaglio.runtime.engines.onnxruntime.folded_minimums import fold_minimums
+from intaglio.runtime.engines.onnxruntime.packed_products import has_narrow_weights, pack_products
 from intaglio.runtime.engines.onnxruntime.partial_graph import partial_graph
 from intaglio.runtime.engines.onnxruntime.provider import missing_provider, open_session
 from intaglio.runtime.engines.onnxruntime.quantized_cache import quantize_caches
@@ -86,7 +87,7 @@ class OnnxRuntimeEngine(Engine):
         if isinstance(source, Bundle) and adapters is None and (stored := stored_model(source, target, graph)):
             path = stored  # optimised for any CPU; the default level adds the optimisations for this one
         operators = source.manifest.custom_operators if isinstance(source, Bundle) else None
-        puts_in = isinstance(source, Bundle) and source.manifest.decoder is not None and can_put_in(TARGETS[target])
+        puts_in = isinstance(source, Bundle) and _has_place(source) and can_put_in(TARGETS[target])
         if operators is not None and puts_in:
             operators = [*operators, *OF_SESSIONS]
         # Kernels keep a copy of packed weights: those of a bundle are mapped into memory, and so are there once.
@@ -98,10 +99,10 @@ class OnnxRuntimeEngine(Engine):
             model: str | bytes = str(file)
             if packs or puts_in or exact or (outputs, adapters, cache_bits) != (None, None, None):
                 part = partial_graph(file, outputs)
-                _put_in_kernels(part, exact, puts_in, packs and not TARGETS[target].needs_gpu, cache_bits)
-                self.cache_bits = cache_bits
                 if adapters is not None and isinstance(source, Bundle):
                     self._add(adapters, part, source, path, options, puts_in)
+                _put_in_kernels(part, exact, puts_in, packs and not TARGETS[target].needs_gpu, cache_bits)
+                self.cache_bits = cache_bits
                 model = part.SerializeToString()
                 options.add_session_config_entry(EXTERNAL_DATA_FOLDER, str(file.parent))
             settings = {"user_compute_stream": str(self._device.stream)} if self._device else None
@@ -143,12 +144,18 @@ class OnnxRuntimeEngine(Engine):
             self._device.close()
 
 
-def _put_in_kernels(part: Any, exact: bool, attends: bool, folds: bool, cache_bits: int | None) -> None:
+def _has_place(bundle: Bundle) -> bool:
+    """Whether its graphs have nodes that operators of sessions take the place of, with a gain."""
+    return bundle.manifest.decoder is not None or has_narrow_weights(bundle.manifest)
+
+
+def _put_in_kernels(part: Any, exact: bool, puts_in: bool, folds: bool, cache_bits: int | None) -> None:
     """Replace nodes of the graph `part` by those that this session is to compute with."""
     if exact:
         keep_activations(part)
-    if attends:
+    if puts_in:
         attend_by_our_kernel(part)
+        pack_products(part)
     if folds:
         fold_minimums(part.graph)
     if cache_bits is not None:

@@ -24,6 +24,8 @@ PROVIDERS = {
 # long as the Add and LayerNormalization that it replaces (375 x 256: 475 and 73 microseconds, EPYC, one thread, 1.31).
 SLOWER = {"ort-cpu": ["SkipLayerNormFusion"], "ort-cuda": []}
 
+CHANGING_WEIGHTS = ("ConstantFolding", "MatmulTransposeFusion")  # optimisations
+
 
 def missing_provider(target: str) -> str | None:
     """The error message if the installed ONNX Runtime lacks the target's provider, else None."""
@@ -37,12 +39,18 @@ def missing_provider(target: str) -> str | None:
 
 
 def open_session(
-    name: object, model: str | bytes, options: Any, target: str, settings: Mapping[str, str] | None = None
+    name: object,
+    model: str | bytes,
+    options: Any,
+    target: str,
+    settings: Mapping[str, str] | None = None,
+    keeps_weights: bool = False,
 ) -> Any:
     """A session of ONNX Runtime for a file or its content, on the target's provider with `settings`.
 
-    Raises `EngineError` for a model that ONNX Runtime refuses, which it names `name`; and if the provider does not
-    start, where ONNX Runtime would run everything on the CPU and not say so.
+    `keeps_weights`: those that the graph widens or transposes are unchanged. Raises `EngineError` for a model that ONNX
+    Runtime refuses, which it names `name`; and if the provider does not start, where ONNX Runtime would run everything
+    on the CPU and not say so.
     """
     onnxruntime = load("onnxruntime")
     first, *others = PROVIDERS[target]
@@ -53,7 +61,7 @@ def open_session(
             model,
             options,
             providers=[(first, dict(settings or {})), *others],
-            disabled_optimizers=SLOWER[target],
+            disabled_optimizers=[*SLOWER[target], *(CHANGING_WEIGHTS if keeps_weights else ())],
             enable_fallback=0,  # to the CPU, after any error
         )
     except Exception as error:  # the library's exceptions have no other common base

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 from cuda_emulator import SHARED_BYTES
 from kernel_cases import GPUS, kernel_case
-from operator_cases import MAKERS, longest
+from operator_cases import MAKERS, ON_GPUS, longest
 
 from intaglio.errors import EngineError, MissingExtraError
 from intaglio.plugins.cuda import __main__ as program
@@ -53,8 +53,8 @@ def values_in_cubin(cubin: bytes, attribute: int) -> dict[str, int]:
     return values
 
 
-def test_every_operator_with_cases_has_a_kernel():
-    assert operators() == sorted(folder_of(operator) for operator in MAKERS)
+def test_every_operator_has_a_kernel_but_those_of_sessions_on_a_cpu():
+    assert {folder_of(operator) for operator in MAKERS} - {*operators()} == {"packed_matmul"}
 
 
 @pytest.mark.parametrize("sm", GPUS)
@@ -93,7 +93,7 @@ def test_documented_table_has_every_kernel(sm, monkeypatch, capsys):
 
 
 @pytest.mark.parametrize("sm", GPUS)
-@pytest.mark.parametrize("operator", MAKERS)
+@pytest.mark.parametrize("operator", ON_GPUS)
 def test_parameters_are_ordered_as_inputs_scalars_outputs(operator, sm):
     random = np.random.default_rng(0)
     ptx = compile_kernel(folder_of(operator), sm).ptx

@@ -8,7 +8,7 @@ from covering import examples
 from hypothesis import assume, example, given, settings
 from hypothesis import strategies as st
 from kernel_cases import kernel_case
-from operator_cases import MAKERS, Case
+from operator_cases import ON_GPUS, Case
 
 from intaglio.errors import EngineError
 from intaglio.plugins import OPS
@@ -71,7 +71,7 @@ def symbolic(case: Case) -> Launch:
     return launch(folder_of(case.operator), tensors, OPS[case.operator].complete(case.attributes), 80)
 
 
-@pytest.mark.parametrize("operator", MAKERS)
+@pytest.mark.parametrize("operator", ON_GPUS)
 def test_symbolic_and_numeric_geometry_agree(operator):
     random = np.random.default_rng(0)
     for _ in range(30):

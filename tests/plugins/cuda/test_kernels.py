@@ -12,7 +12,7 @@ from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
 from kernel_cases import around_the_limits, kernel_case
 from operator_bounds import check_outputs
-from operator_cases import FLOAT_LIMITS, MAKERS, Case, floats, in_float16, indices, int8, levels, longest
+from operator_cases import FLOAT_LIMITS, ON_GPUS, Case, floats, in_float16, indices, int8, levels, longest
 
 from intaglio.errors import EngineError
 from intaglio.plugins import OPS
@@ -47,14 +47,14 @@ def check(run: Run, case: Case, seed: int = 0) -> None:
     check_outputs(case, got, expected)
 
 
-@pytest.mark.parametrize("operator", MAKERS)
+@pytest.mark.parametrize("operator", ON_GPUS)
 @settings(max_examples=examples(15), suppress_health_check=[HealthCheck.too_slow])
 @given(seed=st.integers(0, 2**32 - 1))
 def test_kernel_equals_reference(run, operator, seed):
     check(run, kernel_case(operator, np.random.default_rng(seed)), seed)
 
 
-@pytest.mark.parametrize("operator", MAKERS)
+@pytest.mark.parametrize("operator", ON_GPUS)
 def test_kernel_equals_reference_on_rows_of_4096(run, operator):
     check(run, longest(operator))
 
@@ -65,7 +65,7 @@ def test_kernel_equals_reference_on_rows_of_4096_in_float16(run, operator):
 
 
 @pytest.mark.parametrize("sm", [75, 80])
-@pytest.mark.parametrize("operator", MAKERS)
+@pytest.mark.parametrize("operator", ON_GPUS)
 @settings(max_examples=examples(4), suppress_health_check=[HealthCheck.too_slow])
 @given(seed=st.integers(0, 2**32 - 1))
 def test_arrays_may_begin_anywhere(operator, sm, seed):

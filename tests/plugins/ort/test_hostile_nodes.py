@@ -221,6 +221,14 @@ HOSTILE = {
     "factors of fewer adapters": Hostile(low_rank(factor=floats(3)), r"factor: shape \[3\], expected \[4\]"),
     "a scale for all rows": Hostile(low_rank(scale=floats(1, 1, 1)), r"scale: shape .1, 1, 1., expected .2, 1, 1."),
     "y of other channels": Hostile(low_rank(y=floats(2, 3, 7)), r"y: shape .2, 3, 7., expected .2, 3, 6."),
+    "a weight of three axes": Hostile(
+        Case("PackedMatMul", (floats(2, 3), floats(1, 3, 4)), {}), r"weight: shape .1, 3, 4., expected two axes"
+    ),
+    "x of another depth": Hostile(
+        Case("PackedMatMul", (floats(2, 4), floats(3, 4)), {}),
+        r"x: shape .2, 4., expected .\.\.\., 3.",
+        constants=False,
+    ),
     "an epsilon of NaN": Hostile(norm(), "epsilon: expected 0 or a positive number", {"epsilon": float("nan")}),
 }
 # Tensors without elements may have axes of any length: nothing may loop over them or allocate memory for them.
@@ -261,6 +269,10 @@ EMPTY = {
         y=np.zeros((2, 2**40, 0), np.float32),
     ),
     "LowRankMatMul of no rank": low_rank(first=np.zeros((4, 0, 8), np.float32), second=np.zeros((4, 0, 6), np.float32)),
+    "PackedMatMul": Case("PackedMatMul", (np.zeros((2**40, 0), np.float32), np.zeros((0, 0), np.float32)), {}),
+    "PackedMatMul of no rows": Case(
+        "PackedMatMul", (np.zeros((0, 0), np.float32), np.zeros((0, 2**40), np.float32)), {}
+    ),
     "LutMatMul of no depth": Case(
         "LutMatMul", (np.zeros((2**40, 0), np.float32), np.zeros((0, 0), np.int32), floats(0, 8)), {"bits": 3, "K": 0}
     ),

@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 
 from intaglio.plugins import OPS
 from intaglio.plugins.bit_packing import pack
+from intaglio.plugins.cuda.launching.launches import operators
 from intaglio.plugins.group_matmul.signature import LEVEL_BITS, smallest_group
 from intaglio.plugins.kernel_check.case import Case
 from intaglio.plugins.quantize_cache.slots import quantize
@@ -343,6 +344,19 @@ def low_rank_matmul(random: Random) -> Case:
     return Case("LowRankMatMul", (x, first, second, factor, adapter, scales, y), {})
 
 
+def packed_matmul(random: Random) -> Case:
+    """Types of weights that are inputs in NumPy; channels and rows around the sizes of panels and tiles."""
+    rows, depth, channels = leading(random), width(random), width(random)
+    if random.random() < 0.3:
+        rows, channels = (int(random.integers(1, 30)),), int(random.choice([15, 16, 17, 63, 64, 65, 130]))
+    weight = floats(random, depth, channels)
+    if random.random() < 0.5:
+        weight = (weight / max(np.abs(weight).max(initial=0), 1e-30)).astype(np.float16)
+    if random.random() < 0.5:
+        return Case("PackedMatMul", (floats(random, *rows, channels), weight), {"transposed": 1})
+    return Case("PackedMatMul", (floats(random, *rows, depth), weight), {})
+
+
 # Operator -> its float inputs and the largest magnitude of each: no sum of 4096 products then overflows float16.
 FLOAT_LIMITS: dict[str, dict[str, float]] = {
     "LutMatMul": {"x": 8, "lut": 1},
@@ -401,8 +415,10 @@ MAKERS: dict[str, Callable[[Random], Case]] = {
     "QuantizeCache": quantize_cache,
     "CachedAttention": cached_attention,
     "LowRankMatMul": low_rank_matmul,
+    "PackedMatMul": packed_matmul,
 }
 
+ON_GPUS = [name for name in MAKERS if OPS[name].folder in operators()]  # which have CUDA kernels
 PLUGGED = [name for name in MAKERS if name not in OF_SESSIONS]  # which TensorRT gets
 
 
@@ -432,6 +448,8 @@ def longest(operator: str) -> Case:
         arrays = (floats(random, 2, 3, 4096), floats(random, 2, 5, 4096), floats(random, 2, 5, 4096), floats(random, 2))
         rows = (np.array([1, 0], np.int32), np.ones((2, 1, 1), np.float32), floats(random, 2, 3, 4096))
         return Case(operator, (*arrays, *rows), {})
+    if operator == "PackedMatMul":
+        return Case(operator, (floats(random, 9, 4096), floats(random, 4096, 70)), {})
     if operator in ("LutMatMul", "GroupMatMul"):
         attributes = {"bits": 3, "K": 4096}
         tables = floats(random, 37, 8) if operator == "LutMatMul" else floats(random, 37, 32)

@@ -79,6 +79,7 @@ COUNTS = {
     "IntAttention": 4 * 3 * 4096 * 32,
     "CachedAttention": 4 * 2 * 3 * 4096 * 32,
     "LowRankMatMul": 4 * 2 * 3 * 5 * 4096,
+    "PackedMatMul": 2 * 9 * 4096 * 70,
 }
 
 

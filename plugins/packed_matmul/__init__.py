@@ -1,0 +1,1 @@
+"""The operator PackedMatMul: contract and CPU kernel."""
