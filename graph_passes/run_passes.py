@@ -12,6 +12,7 @@ import msgspec
 import onnx_ir as ir
 
 from intaglio.bundle.bundle import MODEL, Manifest, PassRecord, tensor_spec
+from intaglio.bundle.effect import Effect
 from intaglio.display.progress import step
 from intaglio.graph_passes.calibration.calibrate import RECORD
 from intaglio.graph_passes.checker import check
@@ -19,6 +20,7 @@ from intaglio.graph_passes.contract import Pass, PassInputs
 from intaglio.graph_passes.graphs import all_nodes, all_values, infer_shapes
 from intaglio.graph_passes.weight_share import WeightShare, weight_share
 from intaglio.plugins import custom_operators
+from intaglio.plugins.packed_matmul.narrow_weights import widen_weights
 from intaglio.processes.threads import bounded
 from intaglio.version import __version__
 
@@ -43,6 +45,8 @@ def run_passes(passes: Sequence[Pass], model: ir.Model, inputs: PassInputs, thre
     """
     for graph_pass in passes:
         graph_pass.prepare(inputs)
+    if any(each.effect is not Effect.EXACT for each in passes):
+        widen_weights(model)  # passes that change weights find those of 16 bits in float32
     records, asked, share = [], set[str](), None
     with bounded(threads):
         for number, graph_pass in enumerate(passes):

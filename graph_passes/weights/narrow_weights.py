@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, ClassVar, Literal
 
@@ -14,7 +13,8 @@ import onnx_ir as ir
 from intaglio.bundle.effect import Effect
 from intaglio.errors import GraphError
 from intaglio.graph_passes.contract import Counts, Pass, PassInputs
-from intaglio.graph_passes.graphs import Names, constant, take_over
+from intaglio.graph_passes.graphs import Names, constant
+from intaglio.plugins.packed_matmul.narrow_weights import narrow_weight, reason_against
 
 DTYPES: dict[str, Any] = {"bfloat16": ml_dtypes.bfloat16, "float16": np.float16}
 EXACT = "exact"
@@ -56,57 +56,28 @@ class NarrowWeights(Pass):
             tensor = constant(weight)
             if tensor is None or tensor.dtype != ir.DataType.FLOAT or len(tensor.shape) != 2:
                 continue
-            uses = [*weight.uses()]
-            if tensor.size < self.smallest or not any(_reads(node, index) for node, index in uses):
+            reason = reason_against(weight)
+            if tensor.size < self.smallest or reason == "":
                 continue
-            if others := sorted({node.op_type for node, index in uses if not _reads(node, index)}):
-                counts.leave(f"{weight.name} is used by {', '.join(others)} too")
-            elif any(node.graph is not model.graph for node, _ in uses):
-                counts.leave(f"{weight.name} is used in a graph within the graph too")
+            stored = None if reason else self._narrow(weight.name, tensor.numpy())
+            if stored is None:
+                counts.leave(reason or f"{weight.name}: {self._unfit}")
             else:
-                counts.note("weights", self._store(weight, tensor.numpy(), names))
+                narrow_weight(weight, ir.tensor(stored, name=weight.name), names.new)
+                counts.add("weights")
 
-    def _store(self, weight: ir.Value, array: npt.NDArray[np.float32], names: Names) -> str | None:
-        """Store a weight in 16 bits; return the reason why it is left, if it is."""
+    @property
+    def _unfit(self) -> str:
+        return "more than 16 bits" if self.dtype == EXACT else f"beyond {self.dtype}'s range"
+
+    def _narrow(self, name: str | None, array: npt.NDArray[np.float32]) -> npt.NDArray[Any] | None:
+        """The numbers in 16 bits; None where they do not fit."""
         if not np.isfinite(array).all():
-            raise GraphError(f"{weight.name}: contains NaN or infinity, expected finite weights. Fix the checkpoint.")
+            raise GraphError(f"{name}: contains NaN or infinity, expected finite weights. Fix the checkpoint.")
         for dtype in DTYPES if self.dtype == EXACT else (self.dtype,):
             with np.errstate(over="ignore"):
-                narrow = array.astype(DTYPES[dtype])
-            if np.array_equal(narrow, array) if self.dtype == EXACT else np.isfinite(narrow.astype(np.float32)).all():
-                break
-        else:
-            return f"{weight.name}: " + ("more than 16 bits" if self.dtype == EXACT else f"beyond {self.dtype}'s range")
-        uses = [*weight.uses()]
-        weight.const_value = ir.tensor(narrow, name=weight.name)
-        weight.dtype = ir.DataType.from_numpy(narrow.dtype)
-        _widen(weight, uses, names)
+                stored = array.astype(DTYPES[dtype])
+            fits = stored == array if self.dtype == EXACT else np.isfinite(stored.astype(np.float32))
+            if fits.all():
+                return stored
         return None
-
-
-def _reads(node: ir.Node, index: int) -> bool:
-    """Whether the node reads its input as a matrix, a table of rows, or to transpose it."""
-    return node.domain == "" and (node.op_type, index) in (("MatMul", 1), ("Gather", 0), ("Transpose", 0))
-
-
-def _widen(weight: ir.Value, uses: Sequence[tuple[ir.Node, int]], names: Names) -> None:
-    """Let the nodes that read a weight, now of 16 bits, compute in float32."""
-    graph = uses[0][0].graph
-    assert graph is not None
-    for node in [node for node, _ in uses if node.op_type == "Gather"]:
-        rows = node.outputs[0]
-        narrow = ir.node("Gather", node.inputs, node.attributes, name=node.name)
-        narrow.outputs[0].name = names.new(f"{rows.name}_narrow")
-        narrow.outputs[0].type, narrow.outputs[0].shape = weight.type, rows.shape
-        wide = ir.node("Cast", narrow.outputs, {"to": ir.DataType.FLOAT}, name=names.new(f"{node.name}_wide"))
-        graph.insert_before(node, [narrow, wide])
-        take_over(rows, wide.outputs[0])
-        graph.remove(node, safe=True)
-    others = [(node, index) for node, index in uses if node.op_type != "Gather"]
-    if others:
-        wide = ir.node("Cast", [weight], {"to": ir.DataType.FLOAT}, name=names.new(f"{weight.name}_wide"))
-        wide.outputs[0].name, wide.outputs[0].shape, wide.outputs[0].dtype = wide.name, weight.shape, ir.DataType.FLOAT
-        readers = {node for node, _ in others}
-        graph.insert_before(next(node for node in graph if node in readers), wide)
-        for node, index in others:
-            node.replace_input_with(index, wide.outputs[0])

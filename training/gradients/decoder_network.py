@@ -19,6 +19,7 @@ import torch
 from torch import Tensor
 
 from intaglio.errors import GraphError
+from intaglio.plugins.packed_matmul.narrow_weights import widen_weights
 from intaglio.runtime.engines.engine import Array
 from intaglio.training.gradients.decoder_operators import DECODER_FUNCTIONS
 from intaglio.training.gradients.weight_products import GradientConsumer, Gradients, Product, Rows, Weight, multiplied
@@ -33,6 +34,7 @@ class DecoderNetwork:
     """
 
     def __init__(self, model: ir.Model):
+        widen_weights(model)
         self._logits = model.graph.outputs[0]
         self._nodes = _needed(list(model.graph), self._logits)
         self._inputs = [value for value in model.graph.inputs if not value.is_initializer()]

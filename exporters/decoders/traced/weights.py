@@ -6,7 +6,7 @@ from collections.abc import Mapping
 
 import numpy as np
 import onnx_ir as ir
-from onnx_ir.tensor_adapters import TorchTensor
+from onnx_ir.tensor_adapters import TorchTensor, from_torch_dtype
 from torch import Tensor
 
 from intaglio.exporters.checkpoints.deferred import DeferredTensor
@@ -14,6 +14,9 @@ from intaglio.exporters.checkpoints.quantized.grouped_weight import GroupedWeigh
 from intaglio.exporters.checkpoints.quantized.tabled_weight import TabledWeight
 from intaglio.exporters.files.computed_tensor import FloatTensor
 from intaglio.exporters.writing.weights import Rounding, stored_weight
+from intaglio.plugins.packed_matmul.narrow_weights import HALVES, narrow_weight, reason_against
+
+TRANSPOSED = "_transposed"
 
 
 class TracedWeights:
@@ -73,6 +76,19 @@ class TracedWeights:
                     node.outputs[0].replace_all_uses_with(value)
                     self._graph.remove(node, safe=True)
 
+    def narrow(self) -> None:
+        """Store matrices that the checkpoint has in 16 bits so, and let the graph widen them; once it is complete."""
+        if self._dtype != ir.DataType.FLOAT:
+            return
+        for value, weight in self._weights.items():
+            name, (_, stored) = str(value.name), weight.unchanged() or ("", None)
+            if self._graph.initializers.get(name) is not value or not isinstance(stored, FloatTensor):
+                continue
+            dtype = from_torch_dtype(stored.dtype)
+            if dtype in HALVES and len(stored.shape) == 2 and reason_against(value) is None:
+                tensor = stored_weight(stored, name, dtype, name.endswith(TRANSPOSED), self.rounding)
+                narrow_weight(value, tensor, lambda wish: wish)
+
     def _fill(self, value: ir.Value, weight: DeferredTensor, name: str, transposed: bool) -> None:
         value.const_value = self._tensor(weight, name, transposed)
         shape = weight.shape[::-1] if transposed else weight.shape
@@ -96,7 +112,7 @@ class TracedWeights:
 
 def _name(weight: DeferredTensor, otherwise: str, transposed: bool) -> str:
     found = weight.unchanged()
-    return (found[0] if found else otherwise) + ("_transposed" if transposed else "")
+    return (found[0] if found else otherwise) + (TRANSPOSED if transposed else "")
 
 
 def _transposes(node: ir.Node) -> bool:

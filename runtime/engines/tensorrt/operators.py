@@ -14,9 +14,12 @@ from intaglio.plugins import OPS, custom_operators
 from intaglio.plugins import trt as plugins
 from intaglio.plugins.float_body import FloatBody
 from intaglio.plugins.inlining import inline
+from intaglio.plugins.packed_matmul.narrow_weights import widen_weights
 from intaglio.processes.temporary import scratch_directory
 from intaglio.runtime.engines.tensorrt.integers import has_int8_tables, widen
 from intaglio.runtime.engines.tensorrt.library import STDERR, silent
+
+BFLOAT16, BFLOAT16_FROM = ir.DataType.BFLOAT16, 80  # compute capability times ten
 
 
 @contextmanager
@@ -28,12 +31,14 @@ def parsable(model: Path, target: str, sm: int, fixed: Mapping[str, int] | None 
 
     Otherwise it is a temporary copy. For "tensorrt" it has plugin nodes for our operators, which are registered for
     `sm` (compute capability times ten); for "tensorrt-rtx" it has their bodies in floating point. Other integer
-    operators that neither supports are rewritten, see `widen`. Raises `BuildError` for an operator that this version
-    does not know or has no kernel for, `MissingExtraError` without the CUDA compiler or TensorRT.
+    operators that neither supports are rewritten, see `widen`, and weights of bfloat16 are float32 for a GPU without
+    it. Raises `BuildError` for an operator that this version does not know or has no kernel for, `MissingExtraError`
+    without the CUDA compiler or TensorRT.
     """
     proto = parse(model)
     needed = custom_operators(proto.graph.node)
-    if not needed and not fixed and not has_int8_tables(proto):
+    lacking = sm < BFLOAT16_FROM and any(each.data_type == BFLOAT16 for each in proto.graph.initializer)
+    if not needed and not fixed and not lacking and not has_int8_tables(proto):
         yield model
         return
     with scratch_directory("parsable") as directory:
@@ -42,6 +47,8 @@ def parsable(model: Path, target: str, sm: int, fixed: Mapping[str, int] | None 
         if needed:
             _replace_operators(graph, needed, target, sm)
         widen(graph)
+        if lacking:
+            widen_weights(graph, [BFLOAT16])
         save(graph, directory / model.name)
         yield directory / model.name
 

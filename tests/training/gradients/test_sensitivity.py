@@ -19,6 +19,7 @@ from intaglio.bundle.model_file import STREAMED_ABOVE, load, save
 from intaglio.errors import BundleError, GraphError, UsageError
 from intaglio.executors.shared_files import SharedBundle, SharedPath
 from intaglio.exporters import export
+from intaglio.graph_passes import compress
 from intaglio.sensitivity_file import Observed, Sensitivities, SensitivityWriter
 from intaglio.training.gradients.decoder_network import DecoderNetwork
 from intaglio.training.gradients.sensitivity import sensitivity
@@ -81,6 +82,20 @@ def test_float16_weights_have_similar_sensitivities(
         sensitivity(exported("llama", dtype)[1], tmp_path / dtype, text, samples=2, tokens=LENGTH)
     name, shape = "model.layers.1.mlp.down_proj.weight_transposed", (48, 32)
     full, half = (Sensitivities.open(tmp_path / dtype).read(name, shape) for dtype in ("float32", "float16"))
+    assert np.corrcoef(full.reshape(-1), half.reshape(-1))[0, 1] > 0.999
+
+
+def test_weights_of_16_bits_have_the_sensitivities_of_their_numbers(
+    exported: Callable[..., tuple[Path, Path]], text: Path, tmp_path: Path
+) -> None:
+    recipe = tmp_path / "narrow.yaml"
+    recipe.write_text("passes:\n  - narrow_weights: {dtype: bfloat16, smallest: 0}\n")
+    bundle = exported("llama", "float32")[1]
+    compress(bundle, tmp_path / "bundle", recipe=str(recipe))
+    for name, each in (("float32", bundle), ("bfloat16", tmp_path / "bundle")):
+        sensitivity(each, tmp_path / name, text, samples=2, tokens=LENGTH)
+    name, shape = "model.layers.1.mlp.down_proj.weight_transposed", (48, 32)
+    full, half = (Sensitivities.open(tmp_path / dtype).read(name, shape) for dtype in ("float32", "bfloat16"))
     assert np.corrcoef(full.reshape(-1), half.reshape(-1))[0, 1] > 0.999
 
 

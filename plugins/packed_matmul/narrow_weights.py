@@ -1,0 +1,127 @@
+"""Weights of 16 bits beside activations of float32, in standard operators: a Cast widens them.
+
+    MatMul(x, W)       MatMul(x, Cast(W)); the same after a Transpose of W
+    Gather(T, ids)     Cast(Gather(T, ids))
+
+PackedMatMul reads the 16 bits; other runtimes widen a weight when they open the graph.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection
+
+import numpy as np
+import onnx_ir as ir
+
+HALVES = (ir.DataType.FLOAT16, ir.DataType.BFLOAT16)
+FLOAT = ir.DataType.FLOAT
+
+
+def reason_against(weight: ir.Value) -> str | None:
+    """Why the graph's initializer `weight` cannot be stored in 16 bits, if so; empty where nothing multiplies by it."""
+    uses = [*weight.uses()]
+    if not any(_reads(node, index) for node, index in uses):
+        return ""
+    if others := sorted({node.op_type for node, index in uses if not _reads(node, index)}):
+        return f"{weight.name} is used by {', '.join(others)} too"
+    if len({node.graph for node, _ in uses}) > 1 or weight.graph is not uses[0][0].graph:
+        return f"{weight.name} is used in a graph within the graph too"
+    return None
+
+
+def narrow_weight(weight: ir.Value, tensor: ir.TensorProtocol, new_name: Callable[[str], str]) -> None:
+    """Let `weight`, which nothing speaks against, have the numbers of `tensor`, and all that reads it read float32.
+
+    `new_name` makes a name that no value has.
+    """
+    uses, graph = [*weight.uses()], weight.graph
+    assert graph is not None
+    weight.const_value, weight.type = tensor, ir.TensorType(tensor.dtype)
+    for node in [node for node, _ in uses if node.op_type == "Gather"]:
+        rows = node.outputs[0]
+        read = ir.node("Gather", node.inputs, node.attributes, name=node.name)
+        read.outputs[0].name = new_name(f"{rows.name}_narrow")
+        read.outputs[0].type, read.outputs[0].shape = weight.type, rows.shape
+        wide = ir.node("Cast", read.outputs, {"to": FLOAT}, name=new_name(f"{node.name}_wide"))
+        for made in (read, wide):
+            made.metadata_props.update(node.metadata_props)
+        graph.insert_before(node, [read, wide])
+        _take_place(rows, wide.outputs[0])
+        graph.remove(node, safe=True)
+    others = [(node, index) for node, index in uses if node.op_type != "Gather"]
+    if others:
+        wide = ir.node("Cast", [weight], {"to": FLOAT}, name=new_name(f"{weight.name}_wide"))
+        wide.outputs[0].name, wide.outputs[0].shape, wide.outputs[0].type = (
+            wide.name,
+            weight.shape,
+            ir.TensorType(FLOAT),
+        )
+        readers = {node for node, _ in others}
+        graph.insert_before(next(node for node in graph if node in readers), wide)
+        for node, index in others:
+            node.replace_input_with(index, wide.outputs[0])
+
+
+def widen_weights(model: ir.Model, dtypes: Collection[ir.DataType] = HALVES) -> int:
+    """Store weights of these `dtypes`, which Casts widen, in float32 under the same names; return their number."""
+    found = [
+        weight
+        for weight in model.graph.initializers.values()
+        if weight.dtype in dtypes and weight.const_value is not None and weight.uses() and _is_narrow(weight)
+    ]
+    for weight in found:
+        weight.const_value = _in_float32(weight.const_value)
+        weight.type = ir.TensorType(FLOAT)
+        for node, _ in [*weight.uses()]:
+            if node.op_type == "Cast":
+                node.outputs[0].replace_all_uses_with(weight)
+                model.graph.remove(node, safe=True)
+                continue
+            rows = node.outputs[0]
+            for cast in [user for user, _ in rows.uses()]:
+                _take_place(cast.outputs[0], rows)
+                model.graph.remove(cast, safe=True)
+    return len(found)
+
+
+def _is_narrow(weight: ir.Value) -> bool:
+    """Whether all that reads the weight is widened to float32 at once."""
+    for node, _ in weight.uses():
+        readers = [node]
+        if node.op_type == "Gather" and node.domain == "" and not node.outputs[0].is_graph_output():
+            readers = [user for user, _ in node.outputs[0].uses()]
+        elif node.outputs[0].is_graph_output():
+            return False
+        if len(readers) != 1 or not _widens(readers[0]) or {node.graph, readers[0].graph} != {weight.graph}:
+            return False
+    return True
+
+
+def _widens(node: ir.Node) -> bool:
+    return node.op_type == "Cast" and node.domain == "" and node.attributes["to"].as_int() == FLOAT
+
+
+def _in_float32(tensor: ir.TensorProtocol | None) -> ir.TensorProtocol:
+    """The same numbers, computed where they are read."""
+    assert tensor is not None
+    return ir.LazyTensor(
+        lambda: ir.Tensor(tensor.numpy().astype(np.float32), name=tensor.name),
+        FLOAT,
+        ir.Shape(tensor.shape.numpy()),
+        name=tensor.name,
+    )
+
+
+def _reads(node: ir.Node, index: int) -> bool:
+    """Whether the node reads its input as a matrix, a table of rows, or to transpose it."""
+    return node.domain == "" and (node.op_type, index) in (("MatMul", 1), ("Gather", 0), ("Transpose", 0))
+
+
+def _take_place(old: ir.Value, new: ir.Value) -> None:
+    """`new`, under the name of `old`, is read in its place."""
+    name, new.type, new.shape = old.name, old.type, old.shape
+    new.metadata_props.update(old.metadata_props)
+    new.meta.update(old.meta)
+    old.name = None
+    old.replace_all_uses_with(new, replace_graph_outputs=True)
+    new.name = name
