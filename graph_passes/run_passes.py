@@ -17,10 +17,10 @@ from intaglio.display.progress import step
 from intaglio.graph_passes.calibration.calibrate import RECORD
 from intaglio.graph_passes.checker import check
 from intaglio.graph_passes.contract import Pass, PassInputs
-from intaglio.graph_passes.graphs import all_nodes, all_values, infer_shapes
+from intaglio.graph_passes.graphs import Names, all_nodes, all_values, infer_shapes
 from intaglio.graph_passes.weight_share import WeightShare, weight_share
 from intaglio.plugins import custom_operators
-from intaglio.plugins.packed_matmul.narrow_weights import widen_weights
+from intaglio.plugins.packed_matmul.narrow_weights import narrow_again, widen_weights
 from intaglio.processes.threads import bounded
 from intaglio.version import __version__
 
@@ -45,8 +45,9 @@ def run_passes(passes: Sequence[Pass], model: ir.Model, inputs: PassInputs, thre
     """
     for graph_pass in passes:
         graph_pass.prepare(inputs)
-    if any(each.effect is not Effect.EXACT for each in passes):
-        widen_weights(model)  # passes that change weights find those of 16 bits in float32
+    # Passes that change weights find those of 16 bits in float32.
+    changing = any(each.effect is not Effect.EXACT for each in passes)
+    widened = widen_weights(model) if changing else {}
     records, asked, share = [], set[str](), None
     with bounded(threads):
         for number, graph_pass in enumerate(passes):
@@ -57,6 +58,7 @@ def run_passes(passes: Sequence[Pass], model: ir.Model, inputs: PassInputs, thre
             asked |= counts.asked
             if graph_pass.compresses_weights:
                 share = weight_share(model, asked)  # before a later pass inlines the operators
+    narrow_again(model, widened, Names(model).new)
     with step("checking"):
         infer_shapes(model)
         check(model, "the passes produced", "Leave a pass out.")

@@ -140,10 +140,10 @@ def measure(shape: Shape, bits: int | None, threads: int, rounds: int, random: n
 def steps(bundle: Path, lengths: Sequence[int], bits: int | None, threads: int, rounds: int) -> Row:
     """Steps of one token for rows with `lengths` slots, which are zeros."""
     title = f"steps of {len(lengths)} rows" if len(lengths) > 1 else f"steps after {lengths[0]}"
-    theirs_attend = bits is not None
+    attend = engine.attend_by_our_kernel if bits is not None else lambda model: None
     with (
         with_lengths(bundle, lengths, bits, threads) as ours,
-        patch.object(engine, "can_put_in", lambda target: theirs_attend),
+        patch.object(engine, "attend_by_our_kernel", attend),
         with_lengths(bundle, lengths, None, threads) as theirs,
     ):
         return in_turn(title, threads, rounds, [ours, theirs], 0)

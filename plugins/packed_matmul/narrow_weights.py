@@ -8,7 +8,8 @@ PackedMatMul reads the 16 bits; other runtimes widen a weight when they open the
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Collection, Mapping
+from typing import NamedTuple
 
 import numpy as np
 import onnx_ir as ir
@@ -62,15 +63,23 @@ def narrow_weight(weight: ir.Value, tensor: ir.TensorProtocol, new_name: Callabl
             node.replace_input_with(index, wide.outputs[0])
 
 
-def widen_weights(model: ir.Model, dtypes: Collection[ir.DataType] = HALVES) -> int:
-    """Store weights of these `dtypes`, which Casts widen, in float32 under the same names; return their number."""
-    found = [
-        weight
-        for weight in model.graph.initializers.values()
+class Widened(NamedTuple):
+    """The numbers of a weight in 16 bits, and the same in float32, computed where they are read."""
+
+    narrow: ir.TensorProtocol
+    wide: ir.TensorProtocol
+
+
+def widen_weights(model: ir.Model, dtypes: Collection[ir.DataType] = HALVES) -> dict[str, Widened]:
+    """Store weights of these `dtypes`, which Casts widen, in float32 under the same names; return them by name."""
+    found = {
+        name: Widened(weight.const_value, _in_float32(weight.const_value))
+        for name, weight in model.graph.initializers.items()
         if weight.dtype in dtypes and weight.const_value is not None and weight.uses() and _is_narrow(weight)
-    ]
-    for weight in found:
-        weight.const_value = _in_float32(weight.const_value)
+    }
+    for name, (_, wide) in found.items():
+        weight = model.graph.initializers[name]
+        weight.const_value = wide
         weight.type = ir.TensorType(FLOAT)
         for node, _ in [*weight.uses()]:
             if node.op_type == "Cast":
@@ -81,7 +90,15 @@ def widen_weights(model: ir.Model, dtypes: Collection[ir.DataType] = HALVES) -> 
             for cast in [user for user, _ in rows.uses()]:
                 _take_place(cast.outputs[0], rows)
                 model.graph.remove(cast, safe=True)
-    return len(found)
+    return found
+
+
+def narrow_again(model: ir.Model, widened: Mapping[str, Widened], new_name: Callable[[str], str]) -> None:
+    """Store those weights in 16 bits that still have the numbers that they were widened to."""
+    for name, (stored, wide) in widened.items():
+        weight = model.graph.initializers.get(name)
+        if weight is not None and weight.const_value is wide and reason_against(weight) is None:
+            narrow_weight(weight, stored, new_name)
 
 
 def _is_narrow(weight: ir.Value) -> bool:
@@ -101,9 +118,7 @@ def _widens(node: ir.Node) -> bool:
     return node.op_type == "Cast" and node.domain == "" and node.attributes["to"].as_int() == FLOAT
 
 
-def _in_float32(tensor: ir.TensorProtocol | None) -> ir.TensorProtocol:
-    """The same numbers, computed where they are read."""
-    assert tensor is not None
+def _in_float32(tensor: ir.TensorProtocol) -> ir.TensorProtocol:
     return ir.LazyTensor(
         lambda: ir.Tensor(tensor.numpy().astype(np.float32), name=tensor.name),
         FLOAT,

@@ -10,7 +10,12 @@ import onnx_ir as ir
 import onnxruntime
 import pytest
 
-from intaglio.plugins.packed_matmul.narrow_weights import narrow_weight, reason_against, widen_weights
+from intaglio.plugins.packed_matmul.narrow_weights import (
+    narrow_again,
+    narrow_weight,
+    reason_against,
+    widen_weights,
+)
 
 WEIGHT = np.arange(12, dtype=np.float32).reshape(3, 4)
 FLOAT = ir.TensorType(ir.DataType.FLOAT)
@@ -72,8 +77,8 @@ def test_widening_undoes_all_that_narrowing_did() -> None:
     for each in (model, wanted):
         del each.graph.outputs[1:]
     narrow_weight(model.graph.initializers["w"], ir.tensor(WEIGHT.astype(np.float16), name="w"), same)
-    assert widen_weights(model, [ir.DataType.BFLOAT16]) == 0
-    assert widen_weights(model) == 1 and widen_weights(model) == 0
+    assert not widen_weights(model, [ir.DataType.BFLOAT16])
+    assert [*widen_weights(model)] == ["w"] and not widen_weights(model)
     described = [
         [(node.op_type, [each.name for each in node.inputs]) for node in each.graph] for each in (model, wanted)
     ]
@@ -85,10 +90,24 @@ def test_widening_undoes_all_that_narrowing_did() -> None:
 def test_rows_that_are_an_output_are_widened_too() -> None:
     model = tied()
     narrow_weight(model.graph.initializers["w"], ir.tensor(WEIGHT.astype(np.float16), name="w"), same)
-    assert widen_weights(model) == 1
+    assert [*widen_weights(model)] == ["w"]
     assert [each.name for each in model.graph.outputs] == ["logits", "rows", "product"]
     for found, wanted in zip(run(model), run(tied()), strict=True):
         np.testing.assert_array_equal(found, wanted)
+
+
+def test_only_unchanged_weights_are_narrow_again() -> None:
+    for changes in (False, True):
+        model = tied()
+        weight = model.graph.initializers["w"]
+        narrow_weight(weight, ir.tensor(WEIGHT.astype(np.float16), name="w"), same)
+        widened = widen_weights(model)
+        if changes:
+            weight.const_value = ir.tensor(2 * WEIGHT, name="w")
+        narrow_again(model, widened, same)
+        assert weight.dtype == (ir.DataType.FLOAT if changes else ir.DataType.FLOAT16)
+        assert weight.const_value is not None
+        np.testing.assert_array_equal(weight.const_value.numpy(), 2 * WEIGHT if changes else WEIGHT)
 
 
 @pytest.mark.parametrize(

@@ -121,8 +121,7 @@ def finish(
     RemoveUnusedNodesPass()(model)
     name_nodes(model, name)
     layers = {path: value for path, value in module_outputs(model, module).items() if returned[path] <= 1}
-    if weights.grouped or weights.tabled:  # a checkpoint of few bits, whose head would be the largest part in float32
-        weights.narrow()
+    weights.narrow()
     ClearMetadataAndDocStringPass()(model)  # stack traces: longer than the graph, and full of this machine's paths
     return TracedGraph(model, layers, caches, weights.rounding, weights.unused, count, decoded)
 

@@ -38,9 +38,9 @@ def test_work_of_an_early_exit_counts_its_blocks(exiting: Path, trained_pair: tu
     (bild,) = generate(exiting, "The import statement", strategy="bild", early_exit=True, fallback=0.0, **options)
     assert decoding_work(bundle, None)([whole]) == decoding_work(Bundle.open(target), None)([plain])
     small, large_calls = bild.calls.small, bild.calls.large
-    table = 1536 * 256 * 4  # bytes of the head's float32 matrix, which both use; a block is 12 · 256²
+    table = 1536 * 256 * 2  # bytes of the head's float16 matrix, which both use; a block is 12 · 256²
     read = decoding_work(bundle, None)([bild]).bytes * 8
-    blocks = 12 * 256 * 256 * 4
+    blocks = 12 * 256 * 256 * 2
     assert read == pytest.approx(small * (blocks + table) + large_calls * (3 * blocks + table), rel=0.05)
 
 

@@ -1,4 +1,4 @@
-"""What a quantised checkpoint leaves in 16 bits, such as its head, has 16 bits in the bundle, with the same logits."""
+"""Matrices that a checkpoint has in 16 bits, such as the head of a quantised one, have 16 bits in the bundle."""
 
 from __future__ import annotations
 
@@ -8,6 +8,7 @@ import numpy as np
 import onnx_ir as ir
 import pytest
 from quantized_checkpoints import save_quantized
+from tiny_decoders import save_decoder
 
 from intaglio.bundle.model_file import load
 from intaglio.exporters import export
@@ -25,7 +26,7 @@ def with_floats_in(checkpoint: Path, dtype: str) -> None:
     (path,) = checkpoint.glob("*.safetensors")
     tensors = load_file(path)
     kept = {name: each for name, each in tensors.items() if each.dtype == torch.float32 and each.ndim == 2}
-    assert {"lm_head.weight", "model.embed_tokens.weight"} <= kept.keys()
+    assert kept
     stored = {name: each.to(getattr(torch, dtype)) for name, each in kept.items()}
     if dtype == "float32":
         stored = {name: each.to(torch.bfloat16).to(torch.float32) for name, each in kept.items()}
@@ -36,6 +37,18 @@ def logits(bundle: Path) -> np.ndarray:
     with DecoderSession.open(bundle) as session:
         found: np.ndarray = session.prefill([TOKENS])[0]
         return found
+
+
+@pytest.mark.parametrize("family", ["llama", "gpt2"])  # the second has one table for embeddings and head
+@pytest.mark.parametrize("dtype", TYPES)
+def test_every_matrix_keeps_the_type_of_the_checkpoint(dtype: str, family: str, tmp_path: Path) -> None:
+    checkpoint = save_decoder(tmp_path / "checkpoint", family)
+    with_floats_in(checkpoint, dtype)
+    assert export(str(checkpoint), tmp_path / "bundle").passed
+    weights = load(tmp_path / "bundle" / "model.onnx").graph.initializers.values()
+    assert {
+        each.dtype for each in weights if each.name.endswith(("weight", "transposed")) and len(each.shape) == 2
+    } == {TYPES[dtype]}
 
 
 @pytest.mark.parametrize("dtype", TYPES)
