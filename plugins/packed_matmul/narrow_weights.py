@@ -14,14 +14,16 @@ from typing import NamedTuple
 import numpy as np
 import onnx_ir as ir
 
+from intaglio.plugins.group_matmul.minimums import completes_groups
+
 HALVES = (ir.DataType.FLOAT16, ir.DataType.BFLOAT16)
 FLOAT = ir.DataType.FLOAT
 
 
 def reason_against(weight: ir.Value) -> str | None:
-    """Why the graph's initializer `weight` cannot be stored in 16 bits, if so; empty where nothing multiplies by it."""
+    """Why the graph's initializer `weight` cannot be stored in 16 bits, if so; empty where it is no weight."""
     uses = [*weight.uses()]
-    if not any(_reads(node, index) for node, index in uses):
+    if completes_groups(weight.name) or not any(_reads(node, index) for node, index in uses):
         return ""
     if others := sorted({node.op_type for node, index in uses if not _reads(node, index)}):
         return f"{weight.name} is used by {', '.join(others)} too"

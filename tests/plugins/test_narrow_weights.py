@@ -124,6 +124,12 @@ def test_weight_that_is_no_factor_is_no_candidate(node: Callable[[ir.Value, ir.V
     assert reason_against(weight) == reason
 
 
+def test_part_of_a_quantised_weight_is_no_candidate() -> None:
+    weight, x = constant("layer.weight.minimums"), value("x", [2, 3])
+    ir.Graph([x], [], nodes=[ir.node("MatMul", [x, weight])], initializers=[weight], opset_imports={"": 23}, name="g")
+    assert reason_against(weight) == ""
+
+
 def test_weight_with_another_use_is_left_with_the_reason() -> None:
     weight, x = constant(), value("x", [4, 3])
     nodes = [ir.node("MatMul", [x, weight]), ir.node("Neg", [weight])]

@@ -153,11 +153,11 @@ def _put_in_kernels(part: Any, exact: bool, puts_in: bool, folds: bool, cache_bi
     """Replace nodes of the graph `part` by those that this session is to compute with."""
     if exact:
         keep_activations(part)
-    if puts_in:
-        attend_by_our_kernel(part)
-        pack_products(part)
     if folds:
         fold_minimums(part.graph)
+    if puts_in:
+        attend_by_our_kernel(part)
+        pack_products(part)  # not of minimums, which are folded now
     if cache_bits is not None:
         quantize_caches(part, cache_bits)
 

@@ -10,9 +10,14 @@ import numpy as np
 import onnx
 import onnxruntime
 import pytest
+from gguf_files import options, write_gguf
 from onnx import TensorProto, helper, numpy_helper
+from tiny_families import save_family
 
+from intaglio.bundle.model_file import load
+from intaglio.exporters import export
 from intaglio.plugins import ort as kernels
+from intaglio.plugins.group_matmul.minimums import completes_groups
 from intaglio.runtime.engines.onnxruntime import engine as engine_module
 from intaglio.runtime.engines.onnxruntime.packed_products import pack_products
 from intaglio.runtime.engines.onnxruntime.session_operators import can_put_in
@@ -44,6 +49,22 @@ def test_logits_equal_those_of_the_standard_operator(
     monkeypatch.setattr(engine_module, "pack_products", lambda model: None)
     for found, expected in zip(ours, logits(bundle), strict=True):
         np.testing.assert_allclose(found, expected, rtol=0, atol=1e-5 * np.abs(expected).max())
+
+
+def test_minimums_of_groups_are_no_product_of_their_own(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """They are part of GroupMatMul before products are packed."""
+    if not can_put_in(TARGETS["ort-cpu"]):
+        pytest.skip("no compiled kernels")
+    checkpoint = save_family(tmp_path / "float", "llama", **options("llama"))
+    bundle = tmp_path / "bundle"
+    export(write_gguf(checkpoint, tmp_path / "model.gguf", "llama", {"attn": "Q4_1", "ffn": "Q4_1"}), bundle)
+    stored = load(bundle / "model.onnx").graph.initializers
+    assert any(completes_groups(name) for name in stored)
+    changed: list[onnx.ModelProto] = []
+    monkeypatch.setattr(engine_module, "pack_products", lambda model: changed.append(model) or pack_products(model))
+    DecoderSession.open(bundle).close()
+    products = [node for node in changed[0].graph.node if node.op_type in ("MatMul", "PackedMatMul")]
+    assert products and not any(completes_groups(node.input[1]) for node in products)
 
 
 def graph(*nodes: onnx.NodeProto, weight: np.ndarray = WEIGHT, given: bool = False) -> onnx.ModelProto:
