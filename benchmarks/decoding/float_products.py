@@ -20,9 +20,11 @@ from unittest.mock import patch
 
 import click
 import msgspec
+from onnx import TensorProto
 
 from benchmarks.encoding.integer_encoder import processor
 from benchmarks.shared import random_llama
+from intaglio.bundle.model_file import outline
 from intaglio.display.progress import step
 from intaglio.exporters import export
 from intaglio.graph_passes import compress
@@ -78,7 +80,7 @@ def bundles(folder: Path, shape: random_llama.Shape) -> dict[str, Path]:
     """The bundle of each kind, made where it is not there yet."""
     found = {OURS: folder / "float32", **{name: folder / name for name in RECIPES}}
     if not found[OURS].exists():
-        source = random_llama.checkpoint(folder / "checkpoint", shape)
+        source = random_llama.checkpoint(folder / "checkpoint", shape, "float32")
         with step("exporting"):
             export(str(source), found[OURS], check=False)
     for name, recipe in RECIPES.items():
@@ -104,7 +106,7 @@ def measure(made: dict[str, Path], threads: int, rounds: int) -> list[Row]:
             for kind, (tokens, runs) in STEPS.items():
                 for name, session in sessions.items():
                     times[name][kind].append(min(appended(session, tokens) for _ in range(runs)))
-    sizes = {name: (made.get(name, made[OURS]) / "model.onnx.data").stat().st_size for name in sessions}
+    sizes = {name: read_in_a_step(made.get(name, made[OURS])) for name in sessions}
     return [
         Row(
             name,
@@ -117,6 +119,13 @@ def measure(made: dict[str, Path], threads: int, rounds: int) -> list[Row]:
         )
         for name in sessions
     ]
+
+
+def read_in_a_step(bundle: Path) -> int:
+    """Bytes of the weights but the embedding, of which a step reads a row."""
+    table = next(each for each in outline(bundle / "model.onnx").graph.initializer if "embed_tokens" in each.name)
+    itemsize = 4 if table.data_type == TensorProto.FLOAT else 2
+    return sum(file.stat().st_size for file in bundle.glob("model.onnx*")) - table.dims[0] * table.dims[1] * itemsize
 
 
 def ratio(theirs: Sequence[float], ours: Sequence[float]) -> float:

@@ -85,7 +85,7 @@ def command(checkpoint: Path | None, recipe: str, threads: int, rounds: int, par
     """Measure and print."""
     written = [max(int(count * part), 2) for count in WRITTEN]
     with tempfile.TemporaryDirectory() as temporary:
-        source = checkpoint or random_llama.checkpoint(Path(temporary) / "checkpoint", SHAPE)
+        source = checkpoint or random_llama.checkpoint(Path(temporary) / "checkpoint", SHAPE, "float32")
         bundle = _bundle(source, Path(temporary), recipe)
         result = measure(bundle, threads, rounds, written)
         if reason := llama_cpp_peer.missing() or llama_cpp_peer.unsupported(source):

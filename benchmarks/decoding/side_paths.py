@@ -57,7 +57,7 @@ def command(size: str, recipe: str, rank: int, modules: str, as_json: bool) -> N
     """Measure and print."""
     with tempfile.TemporaryDirectory() as temporary:
         folder = Path(temporary)
-        source = random_llama.checkpoint(folder / "checkpoint", SHAPES[size])
+        source = random_llama.checkpoint(folder / "checkpoint", SHAPES[size], "float32")
         with step("exporting"):
             export(str(source), folder / "float", check=False)
             if recipe != "none":
