@@ -59,7 +59,8 @@ def optimise(bundle: Bundle, graph: str, target: str, path: Path) -> None:
     options.log_severity_level = 4  # errors are raised
     options.graph_optimization_level = onnxruntime.GraphOptimizationLevel.ORT_ENABLE_EXTENDED
     options.optimized_model_filepath = str(path)
-    if external_data_files(parse(model)):  # else the new file would refer to the old one's data in another folder
+    read = parse(model)
+    if external_data_files(read):  # else the new file would refer to the old one's data in another folder
         entry = "session.optimized_model_external_initializers_"
         options.add_session_config_entry(entry + "file_name", path.name + ".data")
         options.add_session_config_entry(entry + "min_size_in_bytes", "1024")
@@ -68,6 +69,6 @@ def optimise(bundle: Bundle, graph: str, target: str, path: Path) -> None:
         runnable(model, options, bundle.manifest.custom_operators, TARGETS[target].needs_gpu) as file,
     ):
         try:
-            open_session(model, str(file), options, target, keeps_weights=has_narrow_weights(bundle.manifest))
+            open_session(model, str(file), options, target, keeps_weights=has_narrow_weights(read.graph))
         except EngineError as error:
             raise BuildError(str(error)) from error

@@ -23,7 +23,7 @@ from intaglio.runtime.engines.onnxruntime.cached_attention import attend_by_our_
 from intaglio.runtime.engines.onnxruntime.custom_operators import runnable
 from intaglio.runtime.engines.onnxruntime.exact_products import keep_activations
 from intaglio.runtime.engines.onnxruntime.folded_minimums import fold_minimums
-from intaglio.runtime.engines.onnxruntime.packed_products import has_narrow_weights, pack_products
+from intaglio.runtime.engines.onnxruntime.packed_products import pack_products
 from intaglio.runtime.engines.onnxruntime.partial_graph import partial_graph
 from intaglio.runtime.engines.onnxruntime.provider import missing_provider, open_session
 from intaglio.runtime.engines.onnxruntime.quantized_cache import quantize_caches
@@ -32,6 +32,8 @@ from intaglio.runtime.engines.onnxruntime.stored import stored_model
 from intaglio.targets import TARGETS, Target
 
 EXTERNAL_DATA_FOLDER = "session.model_external_initializers_file_folder_path"  # for a model that is not a file
+
+NARROWS = "narrow_weights"  # the pass that stores weights in 16 bits, beside activations of float32
 
 # Element type in ONNX Runtime -> in NumPy.
 DTYPES = {
@@ -146,7 +148,7 @@ class OnnxRuntimeEngine(Engine):
 
 def _has_place(bundle: Bundle) -> bool:
     """Whether its graphs have nodes that operators of sessions take the place of, with a gain."""
-    return bundle.manifest.decoder is not None or has_narrow_weights(bundle.manifest)
+    return bundle.manifest.decoder is not None or any(each.name == NARROWS for each in bundle.manifest.passes)
 
 
 def _put_in_kernels(part: Any, exact: bool, puts_in: bool, folds: bool, cache_bits: int | None) -> None:

@@ -7,9 +7,8 @@ ONNX Runtime's reaches two thirds of the memory's bandwidth with the rows of a d
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
-from intaglio.bundle.manifest import Manifest
 from intaglio.plugins.registry import DOMAIN
 from intaglio.runtime.engines.onnxruntime.partial_graph import all_nodes
 from intaglio.runtime.engines.onnxruntime.session_operators import import_our_domain
@@ -21,47 +20,62 @@ OPERATOR = "PackedMatMul"
 FLOAT, FLOAT16, BFLOAT16, INT = 1, 10, 16, 2  # of onnx.TensorProto, the last of AttributeProto; not loaded here
 
 
-def has_narrow_weights(manifest: Manifest) -> bool:
-    """Whether weights of 16 bits are beside activations of 32, as the pass NarrowWeights stores them."""
-    return any(each.name == "narrow_weights" and each.counts for each in manifest.passes)
-
-
 def pack_products(model: onnx.ModelProto) -> None:
     """Replace each MatMul of float32 by a constant matrix, also one that is of 16 bits or transposed in the file.
 
     The nodes that widen or transpose it are removed where nothing else reads them.
     """
-    graph = model.graph
-    types = {each.name: each.data_type for each in graph.initializer if len(each.dims) == 2}
-    for value in graph.input:  # another weight may be given for it
-        types.pop(value.name, None)
-    makers = {node.output[0]: node for node in graph.node if node.op_type in ("Cast", "Transpose") and not node.domain}
-    found = False
-    for node in all_nodes(graph.node):
-        if node.op_type == "MatMul" and not node.domain:
-            weight, transposed = _stored(node.input[1], types, makers)
-            if weight:
-                node.op_type, node.domain, node.input[1], found = OPERATOR, DOMAIN, weight, True
-                node.attribute.add(name="transposed", type=INT, i=int(transposed))
+    matrices, found = _Matrices(model.graph), False
+    for node in all_nodes(model.graph.node):
+        if weight := matrices.factor(node):
+            node.op_type, node.domain, node.input[1], found = OPERATOR, DOMAIN, weight.name, True
+            node.attribute.add(name="transposed", type=INT, i=int(weight.transposed))
     if found:
         import_our_domain(model)
-        _remove_unread(graph, makers)
+        _remove_unread(model.graph, matrices.makers)
 
 
-def _stored(name: str, types: Mapping[str, int], makers: Mapping[str, onnx.NodeProto]) -> tuple[str, bool]:
-    """The constant that a matrix of float32 is made from, and whether it is transposed; empty where there is none."""
-    transposed = widened = False
-    while name in makers:
-        maker = makers[name]
-        if maker.op_type == "Transpose":  # of two axes, as the constant is
-            transposed ^= [*maker.attribute[0].ints] != [0, 1] if maker.attribute else True
-        elif maker.attribute[0].i == FLOAT:
-            widened = True
-        else:
-            return "", False
-        name = maker.input[0]
-    fits = types.get(name) in ((FLOAT, FLOAT16, BFLOAT16) if widened else (FLOAT,))
-    return (name, transposed) if fits else ("", False)
+def has_narrow_weights(graph: onnx.GraphProto) -> bool:
+    """Whether a weight of 16 bits is widened to be multiplied in float32."""
+    matrices = _Matrices(graph)
+    return any(weight.narrow for node in all_nodes(graph.node) if (weight := matrices.factor(node)))
+
+
+class _Stored(NamedTuple):
+    """A constant that a matrix of float32 is made from: its name, whether it is transposed, and of 16 bits."""
+
+    name: str
+    transposed: bool
+    narrow: bool
+
+
+class _Matrices:
+    """The constant matrices of a graph, and the nodes that others are made from them by."""
+
+    def __init__(self, graph: onnx.GraphProto):
+        self._types = {each.name: each.data_type for each in graph.initializer if len(each.dims) == 2}
+        for value in graph.input:  # another weight may be given for it
+            self._types.pop(value.name, None)
+        made = (node for node in graph.node if node.op_type in ("Cast", "Transpose") and not node.domain)
+        self.makers = {node.output[0]: node for node in made}
+
+    def factor(self, node: onnx.NodeProto) -> _Stored | None:
+        """The constant that a MatMul of float32 multiplies by; None for other nodes and other factors."""
+        if node.op_type != "MatMul" or node.domain:
+            return None
+        name, transposed, widened = node.input[1], False, False
+        while name in self.makers:
+            maker = self.makers[name]
+            if maker.op_type == "Transpose":  # of two axes, as the constant is
+                transposed ^= [*maker.attribute[0].ints] != [0, 1] if maker.attribute else True
+            elif maker.attribute[0].i == FLOAT:
+                widened = True
+            else:
+                return None
+            name = maker.input[0]
+        narrow = self._types.get(name) in (FLOAT16, BFLOAT16)
+        fits = (narrow and widened) or self._types.get(name) == FLOAT
+        return _Stored(name, transposed, narrow) if fits else None
 
 
 def _remove_unread(graph: onnx.GraphProto, nodes: Mapping[str, onnx.NodeProto]) -> None:

@@ -12,6 +12,7 @@ from tiny_decoders import save_decoder
 
 from intaglio.bundle.model_file import load
 from intaglio.exporters import export
+from intaglio.runtime import build
 from intaglio.runtime.sessions.decoder import DecoderSession
 
 TOKENS = list(range(5, 45))
@@ -49,6 +50,17 @@ def test_every_matrix_keeps_the_type_of_the_checkpoint(dtype: str, family: str, 
     assert {
         each.dtype for each in weights if each.name.endswith(("weight", "transposed")) and len(each.shape) == 2
     } == {TYPES[dtype]}
+
+
+def test_engine_for_a_cpu_keeps_16_bits(tmp_path: Path) -> None:
+    checkpoint = save_decoder(tmp_path / "checkpoint", "gpt2")
+    with_floats_in(checkpoint, "bfloat16")
+    export(str(checkpoint), tmp_path / "bundle")
+    expected = logits(tmp_path / "bundle")
+    build(tmp_path / "bundle", "ort-cpu")
+    stored = load(tmp_path / "bundle" / "engines" / "ort-cpu.onnx").graph.initializers.values()
+    assert {each.dtype for each in stored if len(each.shape) == 2} == {ir.DataType.BFLOAT16}
+    np.testing.assert_allclose(logits(tmp_path / "bundle"), expected, rtol=0, atol=1e-5 * np.abs(expected).max())
 
 
 @pytest.mark.parametrize("dtype", TYPES)
