@@ -68,7 +68,7 @@ class _Matrices:
             maker = self.makers[name]
             if maker.op_type == "Transpose":  # of two axes, as the constant is
                 transposed ^= [*maker.attribute[0].ints] != [0, 1] if maker.attribute else True
-            elif maker.attribute[0].i == FLOAT:
+            elif any(each.name == "to" and each.i == FLOAT for each in maker.attribute):
                 widened = True
             else:
                 return None

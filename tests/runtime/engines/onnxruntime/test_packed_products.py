@@ -78,8 +78,8 @@ def graph(*nodes: onnx.NodeProto, weight: np.ndarray = WEIGHT, given: bool = Fal
     return helper.make_model(made, opset_imports=[helper.make_opsetid("", 24)], ir_version=11)
 
 
-def cast(source: str, to: int = TensorProto.FLOAT, name: str = "wide") -> onnx.NodeProto:
-    return helper.make_node("Cast", [source], [name], to=to)
+def cast(source: str, to: int = TensorProto.FLOAT, name: str = "wide", **attributes: int) -> onnx.NodeProto:
+    return helper.make_node("Cast", [source], [name], to=to, **attributes)
 
 
 def transpose(source: str, name: str = "turned", **attributes: list[int]) -> onnx.NodeProto:
@@ -130,10 +130,11 @@ def test_constant_matrix_is_read_from_where_it_is_stored(model: onnx.ModelProto,
         graph(weight=WEIGHT.astype(np.float64)),
         graph(weight=HALF),
         graph(cast("weight", TensorProto.FLOAT16)),
+        graph(cast("weight", TensorProto.FLOAT16, saturate=1)),  # stands before `to`, as 1, which is FLOAT
         graph(cast("weight"), weight=WEIGHT.astype(np.int8)),
         graph(helper.make_node("Neg", ["weight"], ["negative"])),
     ],
-    ids=["input", "three axes", "float64", "float16", "narrowed", "integers", "computed"],
+    ids=["input", "three axes", "float64", "float16", "narrowed", "narrowed, saturated", "integers", "computed"],
 )
 def test_other_matrices_stay(model: onnx.ModelProto) -> None:
     before = model.SerializeToString()
