@@ -34,7 +34,7 @@ And out again: the weights of a decoder's bundle, as other tools read them
 @click.option(
     "-o", "--output", required=True, type=BUNDLE_TO_WRITE, help="The bundle to make; with --format, the checkpoint."
 )
-@click.option("--dtype", type=DTYPE, default="float32", help="Dtype of the weights; float16 is for GPUs.")
+@click.option("--dtype", type=DTYPE, default="float32", help="Dtype of the arithmetic; float16 is for GPUs.")
 @click.option("--revision", help="Branch, tag or commit, for a hub id.")
 @click.option("--check/--no-check", default=True, help="Compare the outputs with the source model's.")
 @section("Some models")

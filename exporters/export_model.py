@@ -63,9 +63,10 @@ def export(
 ) -> Exported:
     """Export the checkpoint `source` (a folder, a hub id, or an .onnx file) to a new bundle at `output`.
 
-    `dtype` of the weights and activations is "float32" or "float16". With `check`, ONNX Runtime runs the graph
-    on real sentences, and the outputs are compared with the source model in float32; `passed` is whether they stay
-    within the bounds of `intaglio.accuracy.default_bounds` for the dtype, relative to each output's largest magnitude.
+    `dtype` of the weights and activations is "float32" or "float16"; with float32, matrices of a decoder that the
+    checkpoint has in 16 bits are stored so. With `check`, ONNX Runtime runs the graph on real sentences, and the
+    outputs are compared with the source model in float32; `passed` is whether they stay within the bounds of
+    `intaglio.accuracy.default_bounds` for the dtype, relative to each output's largest magnitude.
     `bound` maps "relative", "max_abs" and "min_cosine" to bounds that replace these; the latter two have short forms.
     With `features`, the graph of a speech recogniser takes the features of its front end, and that of a model that
     reads images what its image processor returns, for a deployment that computes them elsewhere. `context`, "short" or

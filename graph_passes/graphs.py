@@ -11,6 +11,7 @@ import onnx
 import onnx_ir as ir
 
 from intaglio.bundle.model_file import without_data
+from intaglio.plugins.nodes import take_over
 
 Array = npt.NDArray[np.generic]
 
@@ -154,16 +155,6 @@ def replace_value(
     take_over(old, node.outputs[0])
     remove_if_dead(producer)
     return node
-
-
-def take_over(old: ir.Value, new: ir.Value) -> None:
-    """Replace all uses of `old` by `new`, which takes its name and type; `old` loses its name."""
-    name, new.type, new.shape = old.name, old.type, old.shape
-    new.metadata_props.update(old.metadata_props)
-    new.meta.update(old.meta)
-    old.replace_all_uses_with(new, replace_graph_outputs=True)
-    old.name = None
-    new.name = name
 
 
 def remove_if_dead(node: ir.Node) -> None:

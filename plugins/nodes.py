@@ -1,4 +1,4 @@
-"""Read nodes of our operators: the operator, its attributes, checks of its inputs; and state all outputs."""
+"""Read nodes of our operators: operator, attributes, checks of inputs; state all their outputs; replace a value."""
 
 from __future__ import annotations
 
@@ -128,3 +128,13 @@ def _given(value: ir.Value, largest: int | None) -> Given:
         return Given(tensor.dtype.numpy().name, tuple(tensor.shape.numpy()), constant_folding.known(value, largest))
     dtype = None if value.dtype is None else value.dtype.numpy().name
     return Given(dtype, lengths(value))
+
+
+def take_over(old: ir.Value, new: ir.Value) -> None:
+    """Replace all uses of `old` by `new`, which takes its name and type; `old` loses its name."""
+    name, new.type, new.shape = old.name, old.type, old.shape
+    new.metadata_props.update(old.metadata_props)
+    new.meta.update(old.meta)
+    old.replace_all_uses_with(new, replace_graph_outputs=True)
+    old.name = None
+    new.name = name

@@ -11,7 +11,8 @@ import onnx_ir as ir
 from intaglio.bundle.effect import Effect
 from intaglio.graph_passes.contract import Counts, Pass, PassInputs
 from intaglio.graph_passes.folding.affine_layers import AffineLayers, Vector, users
-from intaglio.graph_passes.graphs import all_nodes, constant, remove_if_dead, take_over
+from intaglio.graph_passes.graphs import all_nodes, constant, remove_if_dead
+from intaglio.plugins.nodes import take_over
 
 EPSILON = 1e-5  # the standard's default
 

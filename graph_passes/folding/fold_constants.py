@@ -24,8 +24,8 @@ from intaglio.graph_passes.graphs import (
     opset,
     remove_if_dead,
     remove_initializer_if_dead,
-    take_over,
 )
+from intaglio.plugins.nodes import take_over
 
 RANDOM = frozenset(
     {"Bernoulli", "Multinomial", "RandomNormal", "RandomNormalLike", "RandomUniform", "RandomUniformLike"}

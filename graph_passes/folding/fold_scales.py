@@ -12,8 +12,9 @@ from intaglio.bundle.effect import Effect
 from intaglio.graph_passes.algebra import scalar
 from intaglio.graph_passes.contract import Counts, Pass, PassInputs
 from intaglio.graph_passes.folding.affine_layers import AffineLayer, AffineLayers, Vector, per_channel, users
-from intaglio.graph_passes.graphs import Names, all_nodes, constant, infer_shapes, rank, remove_if_dead, take_over
+from intaglio.graph_passes.graphs import Names, all_nodes, constant, infer_shapes, rank, remove_if_dead
 from intaglio.graph_passes.quantize_dequantize.quantized import LAYOUT
+from intaglio.plugins.nodes import take_over
 
 SCALES, SHIFTS = ("Mul", "Div"), ("Add", "Sub")
 

@@ -10,8 +10,9 @@ import onnx_ir as ir
 
 from intaglio.bundle.effect import Effect
 from intaglio.graph_passes.contract import Counts, Pass, PassInputs
-from intaglio.graph_passes.graphs import all_nodes, take_over
+from intaglio.graph_passes.graphs import all_nodes
 from intaglio.graph_passes.quantize_dequantize.quantized import Writer
+from intaglio.plugins.nodes import take_over
 
 SLOPE = 1.702  # slope of the sigmoid that approximates the error function, I-BERT equation 2.5
 

@@ -14,14 +14,14 @@ import onnx_ir as ir
 from intaglio.errors import GraphError
 from intaglio.graph_passes.contract import Counts
 from intaglio.graph_passes.front_end import front_end
-from intaglio.graph_passes.graphs import all_nodes, constant, remove_if_dead, take_over
+from intaglio.graph_passes.graphs import all_nodes, constant, remove_if_dead
 from intaglio.graph_passes.lookup_tables.sparse import Sparse
 from intaglio.graph_passes.quantize_dequantize.quantized import Writer
 from intaglio.graph_passes.weights.transposed import transposed
 from intaglio.graph_passes.weights.weight_file import WeightFile
 from intaglio.plugins import DOMAIN
 from intaglio.plugins.group_matmul.minimums import completes_groups
-from intaglio.plugins.nodes import lengths
+from intaglio.plugins.nodes import lengths, take_over
 from intaglio.plugins.registry import VERSION
 
 PRODUCTS = {"MatMul", "Gemm", "Attention", "Conv", "Shape"}  # beyond which a layer's outputs are other values

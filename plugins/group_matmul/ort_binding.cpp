@@ -118,7 +118,7 @@ private:
         if (minimums) format.minimums = kernel_.factor_form(lowest, 1, rows, rows, groups, group_size_);
         Weight weight = {format, Buffer(size_t(std::max<int64_t>(kernel_.weight_bytes(format), 64)))};
         const uint8_t* const zeros = zero_points ? zero_points.as<uint8_t>() : nullptr;
-        pack_in_pieces(packed, GroupMatMulKernel::TILE, [&](int64_t begin, int64_t end) {
+        pack_in_pieces(packed, sizeof(int32_t), GroupMatMulKernel::TILE, [&](int64_t begin, int64_t end) {
             kernel_.pack_weight(format, packed.as<int32_t>(), factors.data(), zeros, lowest, table, begin, end, weight.buffer.as<void>());
         });
         release_file_pages(scales.data, scales.shape.elements() * (scales.dtype == DType::float16 ? 2 : 4));

@@ -60,7 +60,7 @@ private:
         const LutFormat format =
             kernel_.choose(tables, rows, kind_.depth, int32_t(kind_.bits), int32_t(kind_.activation_bits));
         Weight weight = {format, Buffer(size_t(std::max<int64_t>(kernel_.weight_bytes(format), 64)))};
-        pack_in_pieces(packed, LutMatMulKernel::BLOCK, [&](int64_t begin, int64_t end) {
+        pack_in_pieces(packed, sizeof(int32_t), LutMatMulKernel::BLOCK, [&](int64_t begin, int64_t end) {
             kernel_.pack_weight(format, indices, tables, begin, end, weight.buffer.as<void>());
         });
         return weight;

@@ -78,16 +78,17 @@ inline void release_file_pages(const void* data, int64_t bytes) {
 #endif
 }
 
-// Calls pack(begin, end) on the tiles of `tile` rows of packed [N, words], some at a time, and releases what was read.
+// Calls pack(begin, end) on the tiles of `tile` rows of weight [rows, columns], some at a time, and releases what was read.
+// `item`: bytes of a number.
 template <typename Pack>
-void pack_in_pieces(const Tensor& packed, int64_t tile, const Pack& pack) {
+void pack_in_pieces(const Tensor& weight, int64_t item, int64_t tile, const Pack& pack) {
     constexpr int64_t PIECE = 4 << 20;  // bytes: few calls of the system, and little that is there twice
-    const int64_t rows = packed.shape.axis(0), row_bytes = packed.shape.axis(1) * int64_t(sizeof(int32_t));
+    const int64_t rows = weight.shape.axis(0), row_bytes = weight.shape.axis(1) * item;
     const int64_t tiles = (rows + tile - 1) / tile, step = PIECE / std::max<int64_t>(tile * row_bytes, 1) + 1;
     for (int64_t begin = 0; begin < tiles; begin += step) {
         const int64_t end = std::min(begin + step, tiles), first = begin * tile, last = std::min(end * tile, rows);
         pack(begin, end);
-        release_file_pages(static_cast<const char*>(packed.data) + first * row_bytes, (last - first) * row_bytes);
+        release_file_pages(static_cast<const char*>(weight.data) + first * row_bytes, (last - first) * row_bytes);
     }
 }
 

@@ -15,6 +15,7 @@ import numpy as np
 import onnx_ir as ir
 
 from intaglio.plugins.group_matmul.minimums import completes_groups
+from intaglio.plugins.nodes import take_over
 
 HALVES = (ir.DataType.FLOAT16, ir.DataType.BFLOAT16)
 FLOAT = ir.DataType.FLOAT
@@ -49,7 +50,7 @@ def narrow_weight(weight: ir.Value, tensor: ir.TensorProtocol, new_name: Callabl
         for made in (read, wide):
             made.metadata_props.update(node.metadata_props)
         graph.insert_before(node, [read, wide])
-        _take_place(rows, wide.outputs[0])
+        take_over(rows, wide.outputs[0])
         graph.remove(node, safe=True)
     others = [(node, index) for node, index in uses if node.op_type != "Gather"]
     if others:
@@ -90,7 +91,7 @@ def widen_weights(model: ir.Model, dtypes: Collection[ir.DataType] = HALVES) -> 
                 continue
             rows = node.outputs[0]
             for cast in [user for user, _ in rows.uses()]:
-                _take_place(cast.outputs[0], rows)
+                take_over(cast.outputs[0], rows)
                 model.graph.remove(cast, safe=True)
     return found
 
@@ -132,13 +133,3 @@ def _in_float32(tensor: ir.TensorProtocol) -> ir.TensorProtocol:
 def _reads(node: ir.Node, index: int) -> bool:
     """Whether the node reads its input as a matrix, a table of rows, or to transpose it."""
     return node.domain == "" and (node.op_type, index) in (("MatMul", 1), ("Gather", 0), ("Transpose", 0))
-
-
-def _take_place(old: ir.Value, new: ir.Value) -> None:
-    """`new`, under the name of `old`, is read in its place."""
-    name, new.type, new.shape = old.name, old.type, old.shape
-    new.metadata_props.update(old.metadata_props)
-    new.meta.update(old.meta)
-    old.name = None
-    old.replace_all_uses_with(new, replace_graph_outputs=True)
-    new.name = name

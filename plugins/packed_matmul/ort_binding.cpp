@@ -12,8 +12,7 @@ namespace {
 constexpr int64_t PRODUCTS = 1 << 16;   // of a piece of parallel work, some microseconds
 constexpr int64_t READ = 6;             // rows whose products take as long as reading a weight from memory
 constexpr int64_t ROWS = 96;            // of a block whose numbers of some depth stay in the second-level cache
-constexpr int64_t STRIP = 64;           // rows of a weight that are packed at once
-constexpr int64_t PIECE = 4 << 20;      // bytes of a weight after which what was read is released
+constexpr int64_t STRIP = 64;           // rows of a weight that are packed together
 
 class Panels {
 public:
@@ -25,16 +24,12 @@ public:
         const int64_t bytes = checked_product(checked_product(count_ * kernel.panel, depth_), bytes_of(type_));
         if (weight.shape.elements() == 0) return;
         packed_ = Buffer(size_t(bytes));
-        const int64_t rows = weight.shape.axis(0), row_bytes = weight.shape.axis(1) * bytes_of(type_);
-        int64_t released = 0;
-        for (int64_t begin = 0, end; begin < rows; begin = end) {
-            end = std::min(begin + (transposed ? kernel.panel : STRIP), rows);
-            if (transposed) kernel.pack_transposed(type_, weight.data, begin, end, depth_, packed_.as<void>());
-            else kernel.pack(type_, weight.data, begin, end, depth_, columns_, packed_.as<void>());
-            if ((end - released) * row_bytes < PIECE && end < rows) continue;
-            release_file_pages(static_cast<const char*>(weight.data) + released * row_bytes, (end - released) * row_bytes);
-            released = end;
-        }
+        const int64_t rows = weight.shape.axis(0), tile = transposed ? kernel.panel : STRIP;
+        pack_in_pieces(weight, bytes_of(type_), tile, [&](int64_t begin, int64_t end) {
+            const int64_t first = begin * tile, last = std::min(end * tile, rows);
+            if (transposed) kernel.pack_transposed(type_, weight.data, first, last, depth_, packed_.as<void>());
+            else kernel.pack(type_, weight.data, first, last, depth_, columns_, packed_.as<void>());
+        });
     }
 
     WeightType type() const { return type_; }

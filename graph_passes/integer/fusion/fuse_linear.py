@@ -10,11 +10,11 @@ import onnx_ir as ir
 
 from intaglio.bundle.effect import Effect
 from intaglio.graph_passes.contract import Counts, Pass, PassInputs
-from intaglio.graph_passes.graphs import constant, remove_if_dead, take_over
+from intaglio.graph_passes.graphs import constant, remove_if_dead
 from intaglio.graph_passes.quantize_dequantize.quantized import Writer
 from intaglio.plugins import DOMAIN
 from intaglio.plugins.int_linear.signature import SIGNATURE
-from intaglio.plugins.nodes import lengths
+from intaglio.plugins.nodes import lengths, take_over
 
 NAMES = [each.name for each in SIGNATURE.inputs]
 GATE, RESIDUAL = NAMES.index("gate"), NAMES.index("residual")
