@@ -1,10 +1,11 @@
-"""How many tokens per second do whole models generate, at 4, 3 and 2 bits, against llama.cpp?
+"""How many tokens per second do whole models read and generate, at 16, 4, 3 and 2 bits, against llama.cpp?
 
-    python -m benchmarks.decoding.speed [--only NAME ...] [--threads N ...] [--folder FOLDER] [--json]
+    python -m benchmarks.decoding.speed [--only NAME ...] [--threads N ...] [--prompt N ...] [--folder FOLDER] [--json]
 
 A LLaMA of 0.95 billion random parameters, one text at a time: 64 tokens after a prompt of 8, whose own time does not
-count. All contestants build their models from one float16 checkpoint, and take turns, each in its own process,
-resting in between. Without --folder everything is rebuilt, 4 GB and more in a temporary folder.
+count, and prompts of 128, 512 and 2048. All contestants build their models from one float16 checkpoint, and take turns, each
+in its own process, resting in between. Without --folder everything is rebuilt, 12 GB and more in a temporary folder. Beside
+llama.cpp's formats there are ONNX Runtime's own products with weights of 4 bits in groups of 32.
 
 On a loaded machine, elapsed times mean little: the tokens per CPU second of one thread still show how much
 work each does. Two threads of llama.cpp, which spin while they wait for each other, can take ten times as long there;
@@ -34,6 +35,7 @@ from benchmarks.shared.llama_cpp_peer import Generate
 from intaglio.display.progress import step, track
 
 PROMPT = (1, 500, 1000, 2000, 4000, 8000, 16_000, 31_000)
+PROMPTS = (128, 512, 2048)
 TOKENS = 64
 WARM_UP = 5  # tokens before each turn, which are not counted
 
@@ -65,8 +67,22 @@ def _intaglio(bits: int) -> Contestant:
 
 
 CONTESTANTS = {
-    **{f"intaglio-{bits}": _intaglio(bits) for bits in (4, 3, 2)},
+    **{f"intaglio-{bits}": _intaglio(bits) for bits in (16, 4, 3, 2)},
     **{f"llama-cpp-{name.lower()}": _llama_cpp(name) for name in llama_cpp_peer.FORMATS},
+    "onnxruntime-4": Contestant(
+        "ONNX Runtime 4-bit",
+        intaglio_decoder.missing,
+        intaglio_decoder.version,
+        intaglio_decoder.with_own_products,
+        intaglio_decoder.open_model,
+    ),
+}
+# Ours -> what it is compared with.
+PEERS = {
+    "intaglio-16": ("llama-cpp-f16",),
+    "intaglio-4": ("llama-cpp-q4_0", "onnxruntime-4"),
+    "intaglio-3": ("llama-cpp-q3_k",),
+    "intaglio-2": ("llama-cpp-q2_k",),
 }
 
 
@@ -80,6 +96,7 @@ class Row(msgspec.Struct):
     tokens_per_second: float  # the median of the rounds
     tokens_per_cpu_second: float  # of all threads together, in the best round
     rounds: list[float]  # tokens per second of each; in one round all contestants had the same neighbours
+    prompts: dict[int, list[float]]  # tokens per second of a prompt of so many, in each round
 
 
 class Turn(msgspec.Struct):
@@ -87,6 +104,7 @@ class Turn(msgspec.Struct):
 
     seconds: float
     cpu_seconds: float  # of all threads together
+    prompts: dict[int, float]  # tokens of a prompt -> seconds
     peak_bytes: int  # of the process so far, the mapped model included
 
 
@@ -107,10 +125,18 @@ def main() -> None:
 @click.command(help=(__doc__ or "").split("\n\n")[0])
 @click.option("--only", multiple=True, type=click.Choice(list(CONTESTANTS)), help="Contestants to run; default: all.")
 @click.option("--threads", multiple=True, type=int, default=(1, 2), show_default=True, help="The same for all.")
+@click.option("--prompt", "lengths", multiple=True, type=int, default=PROMPTS, show_default=True, help="Tokens.")
 @click.option("--rounds", default=5, show_default=True, help="Turns of each contestant.")
 @click.option("--folder", type=click.Path(path_type=Path), help="Keep the checkpoint and the models here.")
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON object on one line.")
-def command(only: tuple[str, ...], threads: tuple[int, ...], rounds: int, folder: Path | None, as_json: bool) -> None:
+def command(
+    only: tuple[str, ...],
+    threads: tuple[int, ...],
+    lengths: tuple[int, ...],
+    rounds: int,
+    folder: Path | None,
+    as_json: bool,
+) -> None:
     """Measure and print."""
     names = selected(only)
     versions = sorted({CONTESTANTS[name].version() for name in names})
@@ -121,7 +147,7 @@ def command(only: tuple[str, ...], threads: tuple[int, ...], rounds: int, folder
     with tempfile.TemporaryDirectory() as temporary:
         models = prepared(names, folder or Path(temporary))
         for count in threads:
-            rows = measure(models, count, rounds)
+            rows = measure(models, count, lengths, rounds)
             if not as_json:
                 show(rows)
             result.rows += rows
@@ -155,14 +181,14 @@ def prepared(names: Sequence[str], folder: Path) -> dict[str, Path]:
     return models
 
 
-def measure(models: dict[str, Path], threads: int, rounds: int) -> list[Row]:
+def measure(models: dict[str, Path], threads: int, lengths: Sequence[int], rounds: int) -> list[Row]:
     """Let all contestants take turns."""
     with opened(models, threads) as processes:
         turns: dict[str, list[Turn]] = {name: [] for name in processes}
         for _ in track(range(rounds), f"{threads} threads"):
             for name, process in processes.items():
                 time.sleep(REST)
-                turns[name].append(process.submit(_turn).result())
+                turns[name].append(process.submit(_turn, lengths).result())
     return [summary(name, size(models[name]), threads, taken) for name, taken in turns.items()]
 
 
@@ -170,7 +196,8 @@ def summary(name: str, model_bytes: int, threads: int, turns: list[Turn]) -> Row
     """The row of the contestant `name`."""
     speeds = [TOKENS / turn.seconds for turn in turns]
     by_cpu = max(TOKENS / turn.cpu_seconds for turn in turns)
-    return Row(name, threads, model_bytes, turns[-1].peak_bytes, statistics.median(speeds), by_cpu, speeds)
+    prompts = {length: [length / turn.prompts[length] for turn in turns] for length in turns[0].prompts}
+    return Row(name, threads, model_bytes, turns[-1].peak_bytes, statistics.median(speeds), by_cpu, speeds, prompts)
 
 
 @contextlib.contextmanager
@@ -205,7 +232,7 @@ def _open(name: str, model: Path, threads: int) -> None:
     _GENERATORS.append(CONTESTANTS[name].open(model, threads))
 
 
-def _turn() -> Turn:
+def _turn(lengths: Sequence[int]) -> Turn:
     (generate,) = _GENERATORS
     tokens = generate(PROMPT)
     for _ in range(WARM_UP):
@@ -216,9 +243,15 @@ def _turn() -> Turn:
     for _ in range(TOKENS):
         next(tokens)
     seconds, cpu_seconds = time.perf_counter() - start, time.process_time() - cpu_start
+    prompts = {}
+    for length in lengths:
+        prompt = [100 + 37 * place % (random_llama.VOCABULARY - 100) for place in range(length)]
+        start = time.perf_counter()
+        next(generate(prompt))
+        prompts[length] = time.perf_counter() - start
     lines = Path("/proc/self/status").read_text(encoding="ascii").splitlines()
     peak = next(int(line.split()[1]) * 1024 for line in lines if line.startswith("VmHWM"))
-    return Turn(seconds, cpu_seconds, peak)
+    return Turn(seconds, cpu_seconds, prompts, peak)
 
 
 def show_setting(result: Result, rounds: int) -> None:
@@ -230,14 +263,29 @@ def show_setting(result: Result, rounds: int) -> None:
 
 
 def show(rows: list[Row]) -> None:
-    """Print the table of one number of threads."""
+    """Print the tables of one number of threads: the speeds, and ours as multiples of the others'."""
+    by_name = {row.contestant: row for row in rows}
     for row in rows[:1]:
         columns = f"{'model':>9} {'peak':>11} {'tokens per second':>27} {'per CPU second':>17}"
-        print(f"\n{f'threads: {row.threads}':24} {columns}")
+        lengths = "".join(f"{f'of {length}':>10}" for length in row.prompts)
+        print(f"\n{f'threads: {row.threads}':24} {columns}  {'prompt':>7}{lengths}")
     for row in rows:
         sizes = f"{row.model_bytes / 1e6:6.0f} MB {row.peak_bytes / 1e6:8.0f} MB"
         speeds = f"{row.tokens_per_second:9.1f} ({min(row.rounds):5.1f} to {max(row.rounds):5.1f})"
-        print(f"{CONTESTANTS[row.contestant].title:24} {sizes} {speeds} {row.tokens_per_cpu_second:17.1f}", flush=True)
+        prompts = "".join(f"{statistics.median(each):10.1f}" for each in row.prompts.values())
+        title = CONTESTANTS[row.contestant].title
+        print(f"{title:24} {sizes} {speeds} {row.tokens_per_cpu_second:17.1f} {prompts:>8}")
+    for name, peers in PEERS.items():
+        for peer in peers:
+            if name in by_name and peer in by_name:
+                found = " ".join(f"{each:6.2f}" for each in ratios(by_name[name], by_name[peer]))
+                print(f"{CONTESTANTS[name].title} / {CONTESTANTS[peer].title}: {found}", flush=True)
+
+
+def ratios(ours: Row, theirs: Row) -> list[float]:
+    """Medians over the rounds of our speed as a multiple of theirs: of generating, then of the prompts."""
+    pairs = [(ours.rounds, theirs.rounds), *((ours.prompts[each], theirs.prompts[each]) for each in ours.prompts)]
+    return [statistics.median(mine / other for mine, other in zip(*pair, strict=True)) for pair in pairs]
 
 
 if __name__ == "__main__":

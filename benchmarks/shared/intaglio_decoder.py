@@ -1,12 +1,12 @@
-"""Our decoders for the benchmarks: lookup tables at 4, 3 and 2 bits in every linear layer, including the head."""
+"""Our decoders for the benchmarks: lookup tables at 4, 3 and 2 bits in every linear layer, including the head; 16 bits as they
+come from the checkpoint; and what ONNX Runtime makes of the latter by itself.
+"""
 
 from __future__ import annotations
 
 import importlib.metadata
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
-
-FLOAT = "intaglio-float"
 
 
 def version() -> str:
@@ -25,20 +25,53 @@ def missing() -> str:
 
 
 def compressed(bits: int, checkpoint: Path, folder: Path) -> Path:
-    """The bundle of `checkpoint` with tables of `bits`, below `folder`; the float bundle is kept for the others."""
-    from intaglio.exporters import export
+    """The bundle of `checkpoint` with tables of `bits`, below `folder`; 16: as it is exported, kept for the others."""
     from intaglio.graph_passes import compress
 
+    if bits == 16:
+        return exported(checkpoint, folder)
     made = folder / f"intaglio-{bits}"
     if made.exists():
         return made
-    if not (folder / FLOAT).exists():
-        export(checkpoint, folder / FLOAT, check=False)
     recipe = folder / f"lut-{bits}.yaml"
     recipe.write_text(
         f"passes: [{{lut: {{bits: {bits}, table_bits: 8, unweighted: true, compensate: false}}}}]\n", encoding="utf-8"
     )
-    compress(folder / FLOAT, made, recipe)
+    compress(exported(checkpoint, folder), made, recipe)
+    return made
+
+
+def exported(checkpoint: Path, folder: Path) -> Path:
+    """The bundle that `export` makes of `checkpoint`, below `folder`."""
+    from intaglio.exporters import export
+
+    made = folder / "intaglio-16"
+    if not made.exists():
+        export(checkpoint, made, check=False)
+    return made
+
+
+def with_own_products(checkpoint: Path, folder: Path) -> Path:
+    """The bundle of `checkpoint` with ONNX Runtime's MatMulNBits: 4 bits, groups of 32, activations in INT8."""
+    import onnx_ir as ir
+    from onnxruntime.quantization.matmul_nbits_quantizer import MatMulNBitsQuantizer
+
+    from intaglio.bundle.bundle import Bundle, create
+    from intaglio.bundle.model_file import load, save
+    from intaglio.plugins.packed_matmul.narrow_weights import widen_weights
+
+    made = folder / "onnxruntime-4"
+    if made.exists():
+        return made
+    source = Bundle.open(exported(checkpoint, folder))
+    model = load(source.model_path)
+    widen_weights(model)
+    quantizer = MatMulNBitsQuantizer(ir.to_proto(model), block_size=32, is_symmetric=True, accuracy_level=4)
+    quantizer.process()
+    with create(made) as draft:
+        save(ir.from_proto(quantizer.model.model), draft.model_path)
+        draft.copy_companions(source)
+        draft.manifest = source.manifest
     return made
 
 

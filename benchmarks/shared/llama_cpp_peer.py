@@ -29,8 +29,9 @@ from intaglio.runtime.text.tokenizer import TOKENIZER
 
 Generate = Callable[[Sequence[int]], Iterator[int]]  # a prompt -> the tokens after it, greedily, without end
 
+CONTEXT = 2304  # tokens
 NEEDS = ("llama_cpp", "gguf")
-FORMATS = {"Q4_0": "LLAMA_FTYPE_MOSTLY_Q4_0", "Q3_K": "LLAMA_FTYPE_MOSTLY_Q3_K_M", "Q2_K": "LLAMA_FTYPE_MOSTLY_Q2_K"}
+FORMATS = {"F16": "", "Q4_0": "LLAMA_FTYPE_MOSTLY_Q4_0", "Q3_K": "LLAMA_FTYPE_MOSTLY_Q3_K_M", "Q2_K": "LLAMA_FTYPE_MOSTLY_Q2_K"}
 
 
 def missing() -> str:
@@ -132,9 +133,9 @@ def _as_llama_cpp_has_it(name: str, weight: npt.NDArray[Any], config: dict[str, 
 def quantized(name: str, checkpoint: Path, folder: Path) -> Path:
     """The GGUF file of `checkpoint` in the format `name` of `FORMATS`, made in `folder` unless it is there."""
     target, source = folder / f"{name}.gguf", folder / "F16.gguf"
+    if not source.exists():
+        write_gguf(checkpoint, _partial(source)).rename(source)
     if not target.exists():
-        if not source.exists():
-            write_gguf(checkpoint, _partial(source)).rename(source)
         _quantize(source, _partial(target), name)
         _partial(target).rename(target)
     return target
@@ -161,7 +162,7 @@ def open_model(path: Path, threads: int) -> Generate:
     import llama_cpp
 
     model = llama_cpp.Llama(
-        str(path), n_ctx=512, n_threads=threads, n_threads_batch=threads, flash_attn=True, verbose=False
+        str(path), n_ctx=CONTEXT, n_threads=threads, n_threads_batch=threads, flash_attn=True, verbose=False
     )
 
     def generate(prompt: Sequence[int]) -> Iterator[int]:

@@ -3,7 +3,7 @@
 // A kernel.cpp includes this file and puts its code in `namespace intaglio::INTAGLIO_ISA { namespace { ... } }`; the
 // build compiles it once for each instruction set (isa.h says what must not be in it). There are
 //
-//     LANES       lanes of an I32: 8 (portable, avx2, neon) or 16 (avx512, avx512vnni); lanes are in memory's order
+//     LANES       lanes of an I32: 8 (portable, avx2, neon) or 16 (avx512 and later, and with tiles); lanes are in memory's order
 //     I32         LANES int32                     I16    2·LANES int16                 I8    4·LANES int8
 //     Mask32, Mask16      what comparisons of I32, I16 give and select takes
 //     Wide        LANES int64, products of I32    Sum64  a running sum in 64 bits

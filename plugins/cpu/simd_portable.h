@@ -1,10 +1,15 @@
-// The vectors of simd.h in plain C++, for any CPU: arrays of 8 lanes of 32 bits, and loops that compilers vectorise.
+// The vectors of simd.h in plain C++, for any CPU: arrays of 8 lanes of 32 bits, and loops that compilers vectorise. Beside
+// matrix tiles they have 16 lanes, as AVX-512 has.
 #pragma once
 
 namespace intaglio::INTAGLIO_ISA {
 namespace {
 
+#if INTAGLIO_TILES
+constexpr int LANES = 16;
+#else
 constexpr int LANES = 8;
+#endif
 
 struct I32 { int32_t v[LANES]; };
 struct I16 { int16_t v[2 * LANES]; };

@@ -4,80 +4,58 @@
 // others, with their values, are packed, and a padding mask saves its share of all the work.
 //
 // Blocks of ROWS queries pass by the packed keys and values: scores into a matrix [ROWS, keys] of int32, each row's
-// exponentials, 15 bits, into another of int16, and their products with the values, 16 by 16 bits, summed in 32 bits
-// over CHUNK keys at a time: CHUNK·32767·128 < 2^31.
+// exponentials, 15 bits, into another of int16, and then the averages of the values that they are the weights of.
 #include "plugins/int_attention/kernel.h"
 
-#include "plugins/cpu/int8_gemm.h"
 #include "plugins/cpu/simd_exp.h"
+#if INTAGLIO_TILES
+#include "plugins/int_attention/values_in_tiles.h"
+#else
+#include "plugins/int_attention/values_in_vectors.h"
+#endif
 
 namespace intaglio::INTAGLIO_ISA {
 namespace {
 
-constexpr int64_t CHUNK = 512;
-
-// --- scratch memory -------------------------------------------------------------------------------------------------
-
-// The smallest odd number of cache lines that holds `count` elements, in elements: rows that far apart spread over the
-// sets of the cache.
-template <typename T>
-int64_t spread_stride(int64_t count) {
-    constexpr int64_t LINE = 64 / sizeof(T);
-    return LINE * (ceil_divide(count, LINE) | 1);
-}
-
 // Everything that one head needs.
 struct Workspace {
     int64_t keys;    // how many are kept
-    int64_t pairs;   // of kept keys, the last one perhaps with a zero
-    int64_t panels;  // of channels
     int64_t scores_stride, weights_stride;
 
     int32_t* kept;              // [keys] which they are
     int8_t *key, *value;        // [keys, depth] copies of them, where they are not the first ones
     uint8_t* mask;              // [keys] a row of a mask that has one entry for all keys
     PackedMatrix packed_keys;   // [depth, keys]
-    int32_t* packed_values;     // [panels, pairs, PANEL] two keys' values in 32 bits
+    Values values;
     int32_t* queries;           // [ROWS, packed_stride(depth)], where they cannot be read in their place
     int32_t* scores;            // [ROWS, scores_stride]
     int16_t* weights;           // [ROWS, weights_stride] the scores' exponentials in Q15
-    int32_t *sums, *high, *low;  // [ROWS, PANEL] each
+    int32_t* sums;              // [ROWS, PANEL]
     Requantizer* output;        // [panels, 2] for LANES channels each
 
-    int64_t bytes = 0;
-
     // With all keys kept.
-    Workspace(int64_t all_keys, int64_t depth, void* memory)
-        : keys(all_keys), pairs(ceil_divide(keys, 2)), panels(ceil_divide(depth, PANEL)) {
+    Workspace(int64_t all_keys, int64_t depth, Memory& memory) : keys(all_keys), values(all_keys, depth, memory) {
         const int64_t padded = ceil_divide(keys, PANEL) * PANEL;
         scores_stride = spread_stride<int32_t>(padded);
         weights_stride = spread_stride<int16_t>(padded);
-        const auto base = reinterpret_cast<uintptr_t>(memory);
-        kept = take<int32_t>(base, keys);
-        key = take<int8_t>(base, keys * depth);
-        value = take<int8_t>(base, keys * depth);
-        mask = take<uint8_t>(base, keys);
-        packed_keys = packed_matrix(depth, keys, take<char>(base, packed_bytes(depth, keys)));
-        packed_values = take<int32_t>(base, panels * pairs * PANEL);
-        queries = take<int32_t>(base, ROWS * packed_stride(depth));
-        scores = take<int32_t>(base, ROWS * scores_stride);
-        weights = take<int16_t>(base, ROWS * weights_stride);
-        sums = take<int32_t>(base, ROWS * PANEL);
-        high = take<int32_t>(base, ROWS * PANEL);
-        low = take<int32_t>(base, ROWS * PANEL);
-        output = take<Requantizer>(base, panels * 2);
-    }
-
-private:
-    template <typename T>
-    T* take(uintptr_t base, int64_t count) {
-        T* const array = reinterpret_cast<T*>(base + uintptr_t(bytes));
-        bytes += ceil_divide(count * int64_t(sizeof(T)), 64) * 64;
-        return array;
+        kept = memory.take<int32_t>(keys);
+        key = memory.take<int8_t>(keys * depth);
+        value = memory.take<int8_t>(keys * depth);
+        mask = memory.take<uint8_t>(keys);
+        packed_keys = packed_matrix(depth, keys, memory.take<char>(packed_bytes(depth, keys)));
+        queries = memory.take<int32_t>(ROWS * packed_stride(depth));
+        scores = memory.take<int32_t>(ROWS * scores_stride);
+        weights = memory.take<int16_t>(ROWS * weights_stride);
+        sums = memory.take<int32_t>(ROWS * PANEL);
+        output = memory.take<Requantizer>(values.panels * 2);
     }
 };
 
-int64_t scratch_bytes(int64_t keys, int64_t depth) { return Workspace(keys, depth, nullptr).bytes; }
+int64_t scratch_bytes(int64_t keys, int64_t depth) {
+    Memory memory(nullptr);
+    const Workspace counted(keys, depth, memory);
+    return memory.bytes;
+}
 
 // --- packing --------------------------------------------------------------------------------------------------------
 
@@ -90,14 +68,7 @@ void choose_keys(const AttentionHead& head, Workspace& w) {
         w.kept[w.keys] = int32_t(key);
         w.keys += !per_key || mask.data[key * mask.key_stride] != 0;
     }
-    w.pairs = ceil_divide(w.keys, 2);
 }
-
-// The kept rows of x: where they lie, and how far apart.
-struct Rows {
-    const int8_t* data;
-    int64_t stride;
-};
 
 Rows kept_rows(const int8_t* x, const AttentionHead& head, const Workspace& w, int8_t* copies) {
     if (w.kept[w.keys - 1] == w.keys - 1) return {x, head.stride};
@@ -112,28 +83,6 @@ void pack_keys(const Rows& keys, Workspace& w) {
     w.packed_keys.panels = ceil_divide(w.keys, PANEL);
     for (int64_t panel = 0; panel < w.packed_keys.panels; ++panel) {
         pack_columns(w.packed_keys, panel, keys.data, keys.stride);
-    }
-}
-
-void pack_values(const Rows& values, int64_t depth, const Workspace& w) {
-    int32_t* out = w.packed_values;
-    for (int64_t panel = 0; panel < w.panels; ++panel) {
-        for (int64_t pair = 0; pair < w.pairs; ++pair) {
-            const int8_t* row = values.data + 2 * pair * values.stride;
-            const bool single = 2 * pair + 1 == w.keys;
-            for (int half = 0; half < PANEL; half += LANES, out += LANES) {
-                const int64_t channel = panel * PANEL + half, left = depth - channel;
-                if (left >= LANES && !single) {
-                    const I32 even = load32(row + channel), odd = load32(row + values.stride + channel);
-                    store(out, (even & set32(0xFFFF)) | (odd << 16));
-                } else {
-                    const int n = left > 0 ? int(smaller(left, LANES)) : 0;
-                    const I32 even = load32(row + channel, n);
-                    const I32 odd = single ? set32(0) : load32(row + values.stride + channel, n);
-                    store(out, (even & set32(0xFFFF)) | (odd << 16));
-                }
-            }
-        }
     }
 }
 
@@ -164,7 +113,7 @@ void add_bias(const AttentionBias& bias, int64_t query, const Workspace& w, int3
 }
 
 // Scores and their exponentials of `rows` queries, `query` and the following; factors [rows] of the weighted averages.
-void weigh(const AttentionHead& head, int64_t query, int64_t rows, const VectorExp& exp, const Workspace& w,
+void weigh(Multiplier& multiplier, const AttentionHead& head, int64_t query, int64_t rows, const VectorExp& exp, const Workspace& w,
            int32_t* factors) {
     const int8_t* const first = head.query + query * head.stride;
     const bool unpacked = in_place(head.stride, head.depth);
@@ -172,8 +121,8 @@ void weigh(const AttentionHead& head, int64_t query, int64_t rows, const VectorE
     const int32_t* const queries = unpacked ? reinterpret_cast<const int32_t*>(first) : w.queries;
     const int64_t stride = unpacked ? head.stride / GROUP : packed_stride(head.depth);
     for (int64_t panel = 0; panel < w.packed_keys.panels; ++panel) {
-        multiply(queries, stride, rows, w.packed_keys.panel(panel), w.packed_keys.groups,
-                 w.packed_keys.start + panel * PANEL, w.scores + panel * PANEL, w.scores_stride);
+        multiplier(queries, stride, rows, w.packed_keys.panel(panel), w.packed_keys.groups,
+                   w.packed_keys.start + panel * PANEL, w.scores + panel * PANEL, w.scores_stride);
     }
     for (int64_t row = 0; row < rows; ++row) {
         int32_t* scores = w.scores + row * w.scores_stride;
@@ -182,39 +131,6 @@ void weigh(const AttentionHead& head, int64_t query, int64_t rows, const VectorE
         const int32_t top = row_largest(scores, mask, w.keys);
         factors[row] = average_factor(exp_row(scores, mask, w.keys, top, exp, w.weights + row * w.weights_stride));
     }
-}
-
-// Weighted averages in Q8 of one panel of channels, into w.sums.
-void average_values(int64_t rows, int64_t panel, const int32_t* factors, const Workspace& w) {
-    const int32_t* weights = reinterpret_cast<const int32_t*>(w.weights);
-    const int32_t* values = w.packed_values + panel * w.pairs * PANEL;
-    if (w.keys <= CHUNK) {
-        multiply<dot_pairs>(weights, w.weights_stride / 2, rows, values, w.pairs, nullptr, w.sums);
-        for (int64_t row = 0; row < rows; ++row) {
-            const I32 factor = set32(factors[row]);
-            for (int32_t* sums = w.sums + row * PANEL; sums < w.sums + (row + 1) * PANEL; sums += LANES) {
-                // weighted_average, which stays in 16 bits: |sum| <= 128·total. A high half is shifted by 32 already.
-                constexpr int SHIFT = RECIPROCAL - AVERAGE_FRACTION - 32;
-                store(sums, (multiply_high(load32(sums), factor, factor) + set32(1 << (SHIFT - 1))) >> SHIFT);
-            }
-        }
-        return;
-    }
-    const I32 zero = set32(0);
-    for (int64_t i = 0; i < rows * PANEL; i += LANES) {
-        store(w.high + i, zero);
-        store(w.low + i, zero);
-    }
-    for (int64_t pair = 0; pair < w.pairs; pair += CHUNK / 2) {
-        multiply<dot_pairs>(weights + pair, w.weights_stride / 2, rows, values + pair * PANEL,
-                            smaller(CHUNK / 2, w.pairs - pair), nullptr, w.sums);
-        for (int64_t i = 0; i < rows * PANEL; i += LANES) {
-            const I32 part = load32(w.sums + i);
-            store(w.high + i, load32(w.high + i) + (part >> 8));
-            store(w.low + i, load32(w.low + i) + (part & set32(255)));
-        }
-    }
-    for (int64_t i = 0; i < rows * PANEL; ++i) w.sums[i] = weighted_average(w.high[i], w.low[i], factors[i / PANEL]);
 }
 
 // The averages of one panel of channels, requantised.
@@ -234,7 +150,8 @@ void put_context(const AttentionHead& head, int64_t query, int64_t rows, int64_t
 // --- one head -------------------------------------------------------------------------------------------------------
 
 void attention_head(const AttentionHead& head, void* scratch) {
-    Workspace w(head.keys, head.depth, scratch);
+    Memory memory(scratch);
+    Workspace w(head.keys, head.depth, memory);
     choose_keys(head, w);
     if (w.keys == 0) {  // a row without keys is zero
         for (int64_t row = 0; row < head.queries; ++row) {
@@ -243,19 +160,22 @@ void attention_head(const AttentionHead& head, void* scratch) {
         return;
     }
     pack_keys(kept_rows(head.key, head, w, w.key), w);
-    pack_values(kept_rows(head.value, head, w, w.value), head.depth, w);
+    w.values.pack(kept_rows(head.value, head, w, w.value), w.keys);
     for (int64_t i = 0; i * LANES < head.depth; ++i) {
         const int n = int(smaller(LANES, head.depth - i * LANES));
         w.output[i] = requantizer(load32(head.multiplier + i * LANES, n), load32(head.shift + i * LANES, n));
     }
     const VectorExp exp(head.exp);
+    Multiplier multiplier;
     const int64_t blocks = ceil_divide(head.queries, ROWS);  // balanced: a tile of few rows is bound by loads
     for (int64_t i = 0; i < blocks; ++i) {
         const int64_t query = head.queries * i / blocks, rows = head.queries * (i + 1) / blocks - query;
         int32_t factors[ROWS];
-        weigh(head, query, rows, exp, w, factors);
-        for (int64_t panel = 0; panel < w.panels; ++panel) {
-            average_values(rows, panel, factors, w);
+        weigh(multiplier, head, query, rows, exp, w, factors);
+        const Weights weights = {w.weights, w.weights_stride, rows, factors};
+        w.values.prepare(weights);
+        for (int64_t panel = 0; panel < w.values.panels; ++panel) {
+            w.values.average(multiplier, weights, panel, w.sums);
             put_context(head, query, rows, panel, w);
         }
     }

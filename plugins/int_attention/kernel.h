@@ -44,4 +44,4 @@ struct IntAttentionKernel {
 
 }  // namespace intaglio
 
-INTAGLIO_DECLARE_KERNEL(IntAttentionKernel, int_attention_kernel)
+INTAGLIO_DECLARE_TILE_KERNEL(IntAttentionKernel, int_attention_kernel)

@@ -176,11 +176,12 @@ void run(const void* x, const void* weight, int64_t rows, int64_t depth, int64_t
          void* y, int64_t begin, int64_t end) {
     const PackedMatrix matrix = packed_matrix(depth, columns, const_cast<void*>(weight));
     const Tasks tasks(rows, matrix);
+    Multiplier multiplier;
     for (int64_t task = begin; task < end; ++task) {
         const int64_t panel = tasks.panel(task), column = panel * PANEL;
         const auto multiply = [&](const auto& finish) {
-            multiply_panel(static_cast<const int32_t*>(x), tasks.first_row(task), tasks.last_row(task), matrix, panel,
-                           finish);
+            multiply_panel(multiplier, static_cast<const int32_t*>(x), tasks.first_row(task), tasks.last_row(task), matrix,
+                           panel, finish);
         };
         finish_panel(multiply, epilogue, column, columns, y);
     }

@@ -42,4 +42,4 @@ struct IntLinearKernel {
 
 }  // namespace intaglio
 
-INTAGLIO_DECLARE_KERNEL(IntLinearKernel, int_linear_kernel)
+INTAGLIO_DECLARE_TILE_KERNEL(IntLinearKernel, int_linear_kernel)

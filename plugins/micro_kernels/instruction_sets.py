@@ -5,6 +5,8 @@ of `float32` and of integers are as many: 4, 8 or 16. The forms of `portable` ar
 plugins/cpu/simd_float.h and plugins/cpu/index_units.h, which every compiler translates; those of AArch64 are the same,
 and functions of plugins/cpu/micro_kernel_neon.h.
 
+Those with matrix tiles have the micro-kernels of the one without (`WITHOUT_TILES`).
+
 To add an instruction set: an entry here, its compiler options in plugins/ort/build.py, and its name in
 plugins/cpu/isa.h.
 """
@@ -239,3 +241,5 @@ INSTRUCTION_SETS = {
         InstructionSet("dotprod", 32, 4, NEON, DOT_PRODUCT, table_registers=4, index_needs_mask=True),
     )
 }
+
+WITHOUT_TILES = {"portabletiles": "portable", "amx": "avx512vbmi"}  # as isa.h has it

@@ -72,7 +72,7 @@ def tune(quick: bool = False) -> Tuning:
     cannot be written.
     """
     extras.load("onnxruntime")
-    instruction_set, cpu = ort.instruction_set(), ort.cpu()
+    instruction_set, cpu = ort.micro_kernel_set(), ort.cpu()
     if instruction_set is None or cpu is None:
         raise UsageError("tune: no compiled CPU kernels. Install g++ or clang++, then install intaglio again.")
     chosen, measured = tables.defaults(instruction_set), []

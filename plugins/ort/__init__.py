@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING
 
 from intaglio.errors import UsageError
 from intaglio.plugins.micro_kernels import tables
+from intaglio.plugins.micro_kernels.instruction_sets import WITHOUT_TILES
 from intaglio.plugins.micro_kernels.micro_kernel import GROUP_LEVELS, MicroKernel
 
 if TYPE_CHECKING:
@@ -42,9 +43,9 @@ def register(options: onnxruntime.SessionOptions) -> bool:
 def instruction_set() -> str | None:
     """The instruction set of the kernels for new sessions; None without a library.
 
-    It is the best one that this CPU supports, or the environment variable INTAGLIO_ISA: portable, avx2, avx512,
-    avx512vnni or avx512vbmi, on AArch64 portable, neon or dotprod. Raises `UsageError` if the variable has another
-    value.
+    It is the best one that this CPU supports, or the environment variable INTAGLIO_ISA: portable, portabletiles, avx2,
+    avx512, avx512vnni, avx512vbmi or amx, on AArch64 portable, neon or dotprod. Raises `UsageError` if the variable has
+    another value.
     """
     name = _text("intaglio_isa")
     if name is None and library() is not None:
@@ -55,13 +56,19 @@ def instruction_set() -> str | None:
     return name
 
 
+def micro_kernel_set() -> str | None:
+    """The instruction set of the micro-kernels, as `instruction_set`: none are made for matrix tiles."""
+    name = instruction_set()
+    return None if name is None else WITHOUT_TILES.get(name, name)
+
+
 def select_kernels() -> None:
     """Select the best micro-kernels for this machine for the operators with compressed weights.
 
     They come from the table written by `intaglio tune`, else the one shipped for this CPU, else the defaults. A damaged
     table is a warning. Without a library this does nothing.
     """
-    name, processor = instruction_set(), cpu()
+    name, processor = micro_kernel_set(), cpu()
     if name is not None and processor is not None:
         for kernel in tables.selection(processor, name).values():
             select_kernel(kernel)

@@ -53,12 +53,15 @@ KERNEL_FLAGS = (
 )  # fmt: skip
 # Options by machine, as sysconfig names it, and instruction set; every machine has "portable" before them.
 AVX512 = ("-mavx512f", "-mavx512bw", "-mavx512dq", "-mavx512vl", "-mprefer-vector-width=512")
+VBMI = (*AVX512, "-mavx512vnni", "-mavx512vbmi")
 MACHINES: dict[str, dict[str, tuple[str, ...]]] = {
     "x86_64": {
+        "portabletiles": ("-DINTAGLIO_TILES=1",),
         "avx2": ("-mavx2", "-mfma", "-mf16c"),
         "avx512": AVX512,
         "avx512vnni": (*AVX512, "-mavx512vnni"),
-        "avx512vbmi": (*AVX512, "-mavx512vnni", "-mavx512vbmi"),
+        "avx512vbmi": VBMI,
+        "amx": (*VBMI, "-mamx-tile", "-mamx-int8", "-DINTAGLIO_TILES=1"),
     },
     # What compilers take for granted on AArch64, NEON among it, `portable` has, too.
     "aarch64": {
@@ -66,6 +69,8 @@ MACHINES: dict[str, dict[str, tuple[str, ...]]] = {
         "dotprod": ("-DINTAGLIO_NEON", "-mcpu=generic+dotprod"),
     },
 }
+# What a kernel includes that is compiled for the instruction sets with matrix tiles, too.
+TILE_UNIT = PLUGINS / "cpu" / "tile_unit.h"
 INSTRUCTION_SETS: dict[str, tuple[str, ...]] = {"portable": (), **MACHINES["x86_64"], **MACHINES["aarch64"]}
 
 
@@ -113,7 +118,8 @@ def sources(options: Options = RELEASE) -> Iterator[Compilation]:
         yield Compilation(path)
     for path in sorted(PLUGINS.rglob("kernel.cpp")):
         for instruction_set in ("portable",) if options.quick else instruction_sets():
-            yield Compilation(path, instruction_set)
+            if instruction_set not in without_tiles() or TILE_UNIT in included(path, instruction_set):
+                yield Compilation(path, instruction_set)
 
 
 def instruction_sets() -> tuple[str, ...]:
@@ -121,6 +127,12 @@ def instruction_sets() -> tuple[str, ...]:
     # As setuptools names wheels: what _PYTHON_HOST_PLATFORM says when it compiles for another machine.
     machine = sysconfig.get_platform().rpartition("-")[2]
     return ("portable", *MACHINES.get(machine, {}))
+
+
+def without_tiles() -> dict[str, str]:
+    """The instruction sets with matrix tiles, each with the one whose kernels it has but for products of bytes."""
+    tiles: dict[str, str] = _module("micro_kernels.instruction_sets").WITHOUT_TILES
+    return tiles
 
 
 def source_files() -> list[Path]:
@@ -164,7 +176,7 @@ def _headers(instruction_set: str | None) -> Iterator[tuple[str, str]]:
     if instruction_set is None:
         yield "schemas/operators.h", _module("ort.schemas").header(signatures(), micro_kernels.EMITTERS)
     else:
-        for name, text in micro_kernels.headers(instruction_set):
+        for name, text in micro_kernels.headers(without_tiles().get(instruction_set, instruction_set)):
             yield f"micro_kernels/{name}", text
 
 

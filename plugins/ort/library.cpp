@@ -13,6 +13,10 @@
 
 #if defined(__x86_64__)
 #include <cpuid.h>
+#if defined(__linux__)
+#include <sys/syscall.h>
+#include <unistd.h>
+#endif
 #elif defined(__aarch64__) && defined(__linux__)
 #include <sys/auxv.h>
 #endif
@@ -28,23 +32,38 @@ namespace {
 
 // --- the instruction set --------------------------------------------------------------------------------------------
 
+#if INTAGLIO_X86
+// Linux keeps tiles for the threads of a process that has asked for it, which may be refused: by kernels before 5.16, for
+// stacks of signals that have no room for them, and in sandboxes.
+bool may_use_tiles() {
+#if defined(__linux__)
+    constexpr long REQUEST = 0x1023, TILE_DATA = 18;  // ARCH_REQ_XCOMP_PERM, XFEATURE_XTILE_DATA
+    return syscall(SYS_arch_prctl, REQUEST, TILE_DATA) == 0;
+#else
+    return false;
+#endif
+}
+#endif
+
 // The best instruction set that this CPU and its operating system offer. CPUID itself is asked: __builtin_cpu_supports
 // denies everything where it is not initialised by GCC's library, as in a library linked by Zig.
 Isa best_isa() {
 #if INTAGLIO_X86
-    unsigned ignored, features, ebx = 0, ecx = 0;
+    unsigned ignored, features, ebx = 0, ecx = 0, edx = 0;
     if (!__get_cpuid(1, &ignored, &ignored, &features, &ignored) || !(features & bit_OSXSAVE)) return Isa::portable;
-    __get_cpuid_count(7, 0, &ignored, &ebx, &ecx, &ignored);
+    __get_cpuid_count(7, 0, &ignored, &ebx, &ecx, &edx);
     unsigned saved, upper;  // the registers that the operating system keeps for each thread
     __asm__ volatile("xgetbv" : "=a"(saved), "=d"(upper) : "c"(0));
-    constexpr unsigned YMM = 0x06, ZMM = 0xe6;
+    constexpr unsigned YMM = 0x06, ZMM = 0xe6, TILES = 0x60000;
     constexpr unsigned AVX512 = bit_AVX512F | bit_AVX512BW | bit_AVX512DQ | bit_AVX512VL;
     if ((saved & YMM) != YMM || !(features & bit_FMA) || !(features & bit_F16C) || !(ebx & bit_AVX2)) {
         return Isa::portable;
     }
     if ((saved & ZMM) != ZMM || (ebx & AVX512) != AVX512) return Isa::avx2;
     if (!(ecx & bit_AVX512VNNI)) return Isa::avx512;
-    return (ecx & bit_AVX512VBMI) ? Isa::avx512vbmi : Isa::avx512vnni;
+    if (!(ecx & bit_AVX512VBMI)) return Isa::avx512vnni;
+    constexpr unsigned AMX = 1u << 24 | 1u << 25;  // tiles, and their products of bytes
+    return (edx & AMX) == AMX && (saved & TILES) == TILES && may_use_tiles() ? Isa::amx : Isa::avx512vbmi;
 #elif INTAGLIO_ARM
     return getauxval(AT_HWCAP) & HWCAP_ASIMDDP ? Isa::dotprod : Isa::neon;
 #else

@@ -55,8 +55,9 @@ def kernels() -> Kernels:
         with warnings.catch_warnings(record=True) as caught:
             warnings.simplefilter("always")
             chosen = ort.instruction_set()
-            if chosen is not None and processor is not None:
-                selected = sorted(kernel.name for kernel in tables.selection(processor, chosen).values())
+            micro_kernels = ort.micro_kernel_set()
+            if micro_kernels is not None and processor is not None:
+                selected = sorted(kernel.name for kernel in tables.selection(processor, micro_kernels).values())
                 own = tables.location(processor)
                 shipped = "shipped" if tables.shipped(processor).exists() else "defaults"
                 table = without_home(own) if own.exists() else shipped

@@ -15,6 +15,7 @@ from intaglio.plugins import OPS, ort
 from intaglio.plugins.bit_packing import pack
 from intaglio.plugins.group_matmul.signature import smallest_group
 from intaglio.plugins.kernel_check.node_model import node_model
+from intaglio.plugins.micro_kernels.instruction_sets import WITHOUT_TILES
 from intaglio.plugins.micro_kernels.micro_kernel import BITS
 from intaglio.plugins.ort import build
 
@@ -73,7 +74,7 @@ def rows_of_groups(draw) -> OperatorCase:
     return OperatorCase("GroupMatMul", inputs, attributes)
 
 
-@pytest.mark.parametrize("name", build.instruction_sets())
+@pytest.mark.parametrize("name", [name for name in build.instruction_sets() if name not in WITHOUT_TILES])
 @given(groups=rows_of_groups(), tables=rows_of_tables())
 def test_rows_of_x_have_the_same_bits_alone_and_together(name, groups, tables):
     onnxruntime = pytest.importorskip("onnxruntime")

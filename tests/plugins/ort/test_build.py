@@ -55,10 +55,12 @@ def test_kernels_call_only_the_c_library(source):
 
 
 FLAGS = {
+    "portabletiles": "",
     "avx2": "avx2 fma",
     "avx512": "avx512f avx512bw avx512dq avx512vl",
     "avx512vnni": "avx512_vnni",
     "avx512vbmi": "avx512vbmi",
+    "amx": "amx_tile amx_int8",
 }
 
 
@@ -137,7 +139,7 @@ def test_compiler_and_linker_take_arguments_from_the_environment(monkeypatch, tm
     [
         ("riscv64", ["portable"]),
         ("aarch64", ["portable", "neon", "dotprod"]),
-        ("x86_64", ["portable", "avx2", "avx512", "avx512vnni", "avx512vbmi"]),
+        ("x86_64", ["portable", "portabletiles", "avx2", "avx512", "avx512vnni", "avx512vbmi", "amx"]),
     ],
 )
 def test_library_for_another_processor_has_the_kernels_of_that_one(machine, instruction_sets, monkeypatch):
