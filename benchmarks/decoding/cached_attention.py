@@ -71,6 +71,7 @@ SHAPES = (
     Shape("one row, a quarter of the capacity", (1024,), 4096),
     Shape("one row, full, no shared heads", (2048,), 2048, kv_heads=32),
     Shape("one row, full, heads of 128", (4096,), 4096, depth=128),
+    Shape("one row, full, one head for all", (8192,), 8192, heads=8, kv_heads=1, depth=256),
     Shape("8 rows of 100 to 4000", ROWS, 4096),
     Shape("6 drafts after 2000", (2006,), 2048, tokens=6),
     Shape("prompt of 512", (512,), 512, tokens=512),

@@ -19,19 +19,15 @@ constexpr float NOTHING = -__builtin_inff();
 
 // Of one piece of work.
 struct Workspace {
-    float* scores;   // [rows, BLOCK], and then their exponentials
-    float* largest;  // [rows] so far
-    float* total;    // [rows] of the exponentials, relative to the largest
-    bool* attends;   // [rows] to a slot of the block
-    float* key;      // [BLOCK, depth] of quantised slots, and space for what read_slots writes beyond; else nothing
-    float* value;    // [BLOCK, value_depth]
+    float* scores;  // [rows, BLOCK], and then their exponentials
+    bool* attends;  // [rows] to a slot of the block
+    float* key;     // [BLOCK, depth] of quantised slots, and space for what read_slots writes beyond; else nothing
+    float* value;   // [BLOCK, value_depth]
     int64_t bytes = 0;
 
     Workspace(int64_t rows, const CacheHead& head, void* memory) {
         const auto base = reinterpret_cast<uintptr_t>(memory);
         scores = take<float>(base, rows * BLOCK);
-        largest = take<float>(base, rows);
-        total = take<float>(base, rows);
         attends = take<bool>(base, rows);
         const int64_t slots = head.key_bits == 32 ? 0 : BLOCK;
         key = take<float>(base, slots * head.depth + SLOT_GROUP);
@@ -236,16 +232,17 @@ INTAGLIO_FLOAT void in_groups(int64_t rows, const Work& work) {
     for (; row < rows; ++row) work(Rows<1>(), row);
 }
 
-static void attend(const CachedQueries& queries, const CacheHead& head, float scale, void* scratch) {
+static void attend(const CachedQueries& queries, const CacheHead& head, int64_t begin, int64_t end, float scale,
+                   const RowSums& sums, void* scratch) {
     const Workspace w(queries.rows, head, scratch);
     const int64_t rows = queries.rows, width = head.value_depth;
     for (int64_t row = 0; row < rows; ++row) {
-        w.largest[row] = NOTHING;
-        w.total[row] = 0;
+        sums.largest[row] = NOTHING;
+        sums.total[row] = 0;
         __builtin_memset(queries.context[row], 0, uint64_t(width) * sizeof(float));
     }
-    for (int64_t first = 0; first < head.capacity; first += BLOCK) {
-        const int64_t slots = head.capacity - first < BLOCK ? head.capacity - first : BLOCK;
+    for (int64_t first = begin; first < end; first += BLOCK) {
+        const int64_t slots = end - first < BLOCK ? end - first : BLOCK;
         bool needed = false;
         for (int64_t row = 0; row < rows; ++row) {
             w.attends[row] = any(queries.mask[row] + first * queries.mask_step, queries.mask_step, slots);
@@ -267,21 +264,42 @@ static void attend(const CachedQueries& queries, const CacheHead& head, float sc
         for (int64_t row = 0; row < rows; ++row) {
             if (w.attends[row]) {
                 weigh(w.scores + row * BLOCK, queries.mask[row] + first * queries.mask_step, queries.mask_step, slots, scale,
-                      w.largest[row], w.total[row], queries.context[row], width);
+                      sums.largest[row], sums.total[row], queries.context[row], width);
             } else {
                 __builtin_memset(w.scores + row * BLOCK, 0, BLOCK * sizeof(float));
             }
         }
         in_groups(rows, averaged);
     }
-    for (int64_t row = 0; row < rows; ++row) {
-        const float factor = w.total[row] != 0 ? 1 / w.total[row] : 0;  // no number stays none
+}
+
+static void add(const CachedQueries& queries, int64_t width, const RowSums& sums, const float* context, const RowSums& added) {
+    for (int64_t row = 0; row < queries.rows; ++row, context += width) {
+        float &largest = sums.largest[row], &total = sums.total[row];
+        if (added.largest[row] == NOTHING && added.total[row] == 0) continue;
+        const float now = added.largest[row] > largest ? added.largest[row] : largest;
+        const float scores[2] = {largest - now, added.largest[row] - now};  // no number stays none
+        float lanes[FLOATS] = {}, factors[FLOATS];
+        __builtin_memcpy(lanes, scores, sizeof scores);
+        store_float(factors, exp(load_float(lanes)));
+        if (largest == NOTHING) factors[0] = 0;
+        for (int64_t channel = 0; channel < width; ++channel) {
+            queries.context[row][channel] = queries.context[row][channel] * factors[0] + context[channel] * factors[1];
+        }
+        total = total * factors[0] + added.total[row] * factors[1];
+        largest = now;
+    }
+}
+
+static void finish(const CachedQueries& queries, int64_t width, const RowSums& sums) {
+    for (int64_t row = 0; row < queries.rows; ++row) {
+        const float factor = sums.total[row] != 0 ? 1 / sums.total[row] : 0;  // no number stays none
         for (int64_t channel = 0; channel < width; ++channel) queries.context[row][channel] *= factor;
     }
 }
 
 }  // namespace
 
-const CachedAttentionKernel cached_attention_kernel = {scratch_bytes, attend};
+const CachedAttentionKernel cached_attention_kernel = {scratch_bytes, attend, add, finish};
 
 }  // namespace intaglio::INTAGLIO_ISA

@@ -28,11 +28,27 @@ struct CacheHead {
     int64_t capacity, depth, value_depth, key_bits, value_bits;  // bits: both 32, or both fewer
 };
 
+// Slots of a head that are attended to together. Their averages are added to those of the segments before, in order, whether one
+// piece of work has them all or each has its own: a row's result has the same bits.
+constexpr int64_t SEGMENT = 1024;
+
+// What the context of each row is relative to.
+struct RowSums {
+    float* largest;  // [rows] score so far; minus infinity where none is attended to
+    float* total;    // [rows] of the exponentials of scores less the largest
+};
+
 struct CachedAttentionKernel {
     // Bytes of scratch memory that `attend` needs.
     int64_t (*scratch_bytes)(int64_t rows, const CacheHead& head);
-    // scratch: aligned to 64 bytes. The context of a row that attends to no slot is zero.
-    void (*attend)(const CachedQueries& queries, const CacheHead& head, float scale, void* scratch);
+    // Attends to slots `first` to `end` - 1: the context of each row is the sum of values times the exponentials. scratch:
+    // aligned to 64 bytes.
+    void (*attend)(const CachedQueries& queries, const CacheHead& head, int64_t first, int64_t end, float scale,
+                   const RowSums& sums, void* scratch);
+    // Adds a segment, whose contexts [rows, width] follow each other, to the segments before it.
+    void (*add)(const CachedQueries& queries, int64_t width, const RowSums& sums, const float* context, const RowSums& added);
+    // Divides the contexts by their totals; that of a row which attends to no slot is zero.
+    void (*finish)(const CachedQueries& queries, int64_t width, const RowSums& sums);
 };
 
 }  // namespace intaglio

@@ -69,3 +69,39 @@ def test_token_without_slots_gets_zeros(arrays: dict[str, np.ndarray], instructi
     arrays["mask"][0, 0, 1] = False
     found = run(arrays)
     assert not found[0, :, 1].any() and found[0, :, 0].all()
+
+
+LONG = 2500  # slots: two segments and a part, each a piece of work of its own where heads are few
+
+
+def long_caches(heads: int) -> dict[str, np.ndarray]:
+    """Sequences of one token: full, ending in the second segment, in its first slots alone, and in a window at the end."""
+    random = np.random.default_rng(5)
+    shapes = {"query": (4, heads, 1, 40), "key": (4, 1, LONG, 40), "value": (4, 1, LONG, 24)}
+    made = {name: random.normal(size=shape, scale=3).astype(np.float32) for name, shape in shapes.items()}
+    slots = np.arange(LONG)
+    masks = [slots < LONG, slots < 1500, slots < 3, slots >= 2100]
+    return {**made, "mask": np.stack(masks)[:, None, None]}
+
+
+@pytest.mark.parametrize("heads", [1, 5])
+def test_segments_of_slots_are_added_up(heads: int, instruction_set: None) -> None:
+    arrays = long_caches(heads)
+    expected = OPS["CachedAttention"].reference(tuple(arrays.values()), {"scale": 0.2})[0]
+    np.testing.assert_allclose(run(arrays), expected, rtol=1e-4, atol=1e-5)
+
+
+def test_rows_have_the_same_bits_whether_segments_are_pieces_of_work_or_not(instruction_set: None) -> None:
+    arrays = long_caches(3)
+    many = run({name: np.concatenate([array] * 10) for name, array in arrays.items()})
+    np.testing.assert_array_equal(many, np.concatenate([run(arrays)] * 10))
+    for row in range(4):
+        np.testing.assert_array_equal(run({name: array[row : row + 1] for name, array in arrays.items()}), many[row : row + 1])
+
+
+def test_number_that_is_none_is_not_lost_in_any_segment(instruction_set: None) -> None:
+    for slot in (0, 1023, 1024, LONG - 1):
+        arrays = long_caches(2)
+        arrays["key"][0, 0, slot, 7] = np.nan
+        found = np.isnan(run(arrays))
+        assert found[0].all() and not found[1:].any(), slot
