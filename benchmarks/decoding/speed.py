@@ -3,9 +3,9 @@
     python -m benchmarks.decoding.speed [--only NAME ...] [--threads N ...] [--prompt N ...] [--folder FOLDER] [--json]
 
 A LLaMA of 0.95 billion random parameters, one text at a time: 64 tokens after a prompt of 8, whose own time does not
-count, and prompts of 128, 512 and 2048. All contestants build their models from one float16 checkpoint, and take turns, each
-in its own process, resting in between. Without --folder everything is rebuilt, 12 GB and more in a temporary folder. Beside
-llama.cpp's formats there are ONNX Runtime's own products with weights of 4 bits in groups of 32.
+count, and prompts of 128, 512 and 2048. All contestants build their models from one float16 checkpoint, and take turns,
+each in its own process, resting in between. Without --folder everything is rebuilt, 12 GB and more in a temporary
+folder. Beside llama.cpp's formats there are ONNX Runtime's own products with weights of 4 bits in groups of 32.
 
 On a loaded machine, elapsed times mean little: the tokens per CPU second of one thread still show how much
 work each does. Two threads of llama.cpp, which spin while they wait for each other, can take ten times as long there;

@@ -1,5 +1,6 @@
-"""Our decoders for the benchmarks: lookup tables at 4, 3 and 2 bits in every linear layer, including the head; 16 bits as they
-come from the checkpoint; and what ONNX Runtime makes of the latter by itself.
+"""Our decoders for the benchmarks: lookup tables at 4, 3 and 2 bits in every linear layer, including the head.
+
+Beside them the weights in 16 bits as they come from the checkpoint, and what ONNX Runtime makes of those by itself.
 """
 
 from __future__ import annotations
@@ -64,7 +65,7 @@ def with_own_products(checkpoint: Path, folder: Path) -> Path:
     if made.exists():
         return made
     source = Bundle.open(exported(checkpoint, folder))
-    model = load(source.model_path)
+    model = ir.external_data.load_to_model(load(source.model_path))
     widen_weights(model)
     quantizer = MatMulNBitsQuantizer(ir.to_proto(model), block_size=32, is_symmetric=True, accuracy_level=4)
     quantizer.process()

@@ -29,9 +29,14 @@ from intaglio.runtime.text.tokenizer import TOKENIZER
 
 Generate = Callable[[Sequence[int]], Iterator[int]]  # a prompt -> the tokens after it, greedily, without end
 
-CONTEXT = 2304  # tokens
+CONTEXT = 2048  # tokens
 NEEDS = ("llama_cpp", "gguf")
-FORMATS = {"F16": "", "Q4_0": "LLAMA_FTYPE_MOSTLY_Q4_0", "Q3_K": "LLAMA_FTYPE_MOSTLY_Q3_K_M", "Q2_K": "LLAMA_FTYPE_MOSTLY_Q2_K"}
+FORMATS = {
+    "F16": "",
+    "Q4_0": "LLAMA_FTYPE_MOSTLY_Q4_0",
+    "Q3_K": "LLAMA_FTYPE_MOSTLY_Q3_K_M",
+    "Q2_K": "LLAMA_FTYPE_MOSTLY_Q2_K",
+}
 
 
 def missing() -> str:

@@ -75,7 +75,7 @@ LONG = 2500  # slots: two segments and a part, each a piece of work of its own w
 
 
 def long_caches(heads: int) -> dict[str, np.ndarray]:
-    """Sequences of one token: full, ending in the second segment, in its first slots alone, and in a window at the end."""
+    """Sequences of a token: full, to the second segment, of the first slots alone, and of a window at the end."""
     random = np.random.default_rng(5)
     shapes = {"query": (4, heads, 1, 40), "key": (4, 1, LONG, 40), "value": (4, 1, LONG, 24)}
     made = {name: random.normal(size=shape, scale=3).astype(np.float32) for name, shape in shapes.items()}
@@ -96,7 +96,9 @@ def test_rows_have_the_same_bits_whether_segments_are_pieces_of_work_or_not(inst
     many = run({name: np.concatenate([array] * 10) for name, array in arrays.items()})
     np.testing.assert_array_equal(many, np.concatenate([run(arrays)] * 10))
     for row in range(4):
-        np.testing.assert_array_equal(run({name: array[row : row + 1] for name, array in arrays.items()}), many[row : row + 1])
+        np.testing.assert_array_equal(
+            run({name: array[row : row + 1] for name, array in arrays.items()}), many[row : row + 1]
+        )
 
 
 def test_number_that_is_none_is_not_lost_in_any_segment(instruction_set: None) -> None:
