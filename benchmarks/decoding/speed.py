@@ -59,15 +59,16 @@ def _llama_cpp(name: str) -> Contestant:
     return Contestant(f"llama.cpp {name}", peer.missing, peer.version, partial(peer.quantized, name), peer.open_model)
 
 
-def _intaglio(bits: int) -> Contestant:
-    ours = intaglio_decoder
+def _intaglio(bits: int, activation_bits: int) -> Contestant:
+    ours, title = intaglio_decoder, f"intaglio {bits}-bit" + (f", x {activation_bits}" if activation_bits < 16 else "")
     return Contestant(
-        f"intaglio {bits}-bit", ours.missing, ours.version, partial(ours.compressed, bits), ours.open_model
+        title, ours.missing, ours.version, partial(ours.compressed, bits, activation_bits), ours.open_model
     )
 
 
 CONTESTANTS = {
-    **{f"intaglio-{bits}": _intaglio(bits) for bits in (16, 4, 3, 2)},
+    **{f"intaglio-{bits}": _intaglio(bits, 16) for bits in (16, 4, 3, 2)},
+    **{f"intaglio-{bits}-8": _intaglio(bits, 8) for bits in (4, 3, 2)},  # activations of 8 bits, as the others have
     **{f"llama-cpp-{name.lower()}": _llama_cpp(name) for name in llama_cpp_peer.FORMATS},
     "onnxruntime-4": Contestant(
         "ONNX Runtime 4-bit",
@@ -78,11 +79,10 @@ CONTESTANTS = {
     ),
 }
 # Ours -> what it is compared with.
+OF_BITS = {4: ("llama-cpp-q4_0", "onnxruntime-4"), 3: ("llama-cpp-q3_k",), 2: ("llama-cpp-q2_k",)}
 PEERS = {
     "intaglio-16": ("llama-cpp-f16",),
-    "intaglio-4": ("llama-cpp-q4_0", "onnxruntime-4"),
-    "intaglio-3": ("llama-cpp-q3_k",),
-    "intaglio-2": ("llama-cpp-q2_k",),
+    **{f"intaglio-{bits}{x}": peers for x in ("", "-8") for bits, peers in OF_BITS.items()},
 }
 
 

@@ -25,19 +25,18 @@ def missing() -> str:
     return "" if ort.library() else "no compiled kernels. Install a C++ compiler, then intaglio again"
 
 
-def compressed(bits: int, checkpoint: Path, folder: Path) -> Path:
+def compressed(bits: int, activation_bits: int, checkpoint: Path, folder: Path) -> Path:
     """The bundle of `checkpoint` with tables of `bits`, below `folder`; 16: as it is exported, kept for the others."""
     from intaglio.graph_passes import compress
 
     if bits == 16:
         return exported(checkpoint, folder)
-    made = folder / f"intaglio-{bits}"
+    made = folder / (f"intaglio-{bits}" if activation_bits == 16 else f"intaglio-{bits}-{activation_bits}")
     if made.exists():
         return made
-    recipe = folder / f"lut-{bits}.yaml"
-    recipe.write_text(
-        f"passes: [{{lut: {{bits: {bits}, table_bits: 8, unweighted: true, compensate: false}}}}]\n", encoding="utf-8"
-    )
+    recipe = folder / f"{made.name}.yaml"
+    options = f"bits: {bits}, table_bits: 8, activation_bits: {activation_bits}, unweighted: true, compensate: false"
+    recipe.write_text(f"passes: [{{lut: {{{options}}}}}]\n", encoding="utf-8")
     compress(exported(checkpoint, folder), made, recipe)
     return made
 

@@ -4,7 +4,8 @@
 //
 // with digits of -128..127, so that each plane is an operand of an int8 product. Two planes keep 16 bits of the row's
 // largest |x|, three keep 24, which is what float32 keeps of it. Sums of such products are exact in integers, so a
-// product's only error is half a step of x, at most largest/65278 or largest/16711422.
+// product's only error is half a step of x, at most largest/65278 or largest/16711422. One plane keeps 8 bits, of the largest
+// |x| of a part of the row, and has a factor for each.
 #pragma once
 
 #include <cstdint>
@@ -18,7 +19,7 @@ struct FixedPointRow {
 };
 
 // The largest integer of `planes` balanced bytes.
-constexpr int32_t largest_fixed(int planes) { return planes == 2 ? 127 * 257 : 127 * 65793; }
+constexpr int32_t largest_fixed(int planes) { return planes == 1 ? 127 : planes == 2 ? 127 * 257 : 127 * 65793; }
 
 constexpr int64_t ROUNDED = 64;  // integers at a time, in loops of which compilers make vectors
 

@@ -59,5 +59,15 @@ static void put_index(uint8_t* unit, int bits, int vector, int lane, int value) 
     }
 }
 
+// The index that put_index put into a unit of bytes; of 2, 3 and 4 bits.
+[[maybe_unused]] static int get_index(const uint8_t* unit, int bits, int vector, int lane) {
+    if (bits != 3) return unit[lane] >> (vector * bits) & ((1 << bits) - 1);
+    constexpr int WHOLE = 2;
+    if (vector < 3 * WHOLE) return unit[vector / WHOLE * 64 + lane] >> (vector % WHOLE * 3) & 7;
+    int rest = 0;  // two indices
+    for (int load = 0; load < 3; ++load) rest |= unit[load * 64 + lane] >> 6 << (2 * load);
+    return rest >> (vector - 3 * WHOLE) * 3 & 7;
+}
+
 }  // namespace
 }  // namespace intaglio::INTAGLIO_ISA

@@ -13,30 +13,30 @@
 
 #include "plugins/cpu/fixed_point.h"
 #include "plugins/cpu/index_units.h"
+#include "plugins/cpu/int8_gemm.h"
 #include "plugins/cpu/micro_kernel_choice.h"
+#include "plugins/lut_matmul/byte_panels.h"
+#include "plugins/lut_matmul/stretch.h"
 #include "plugins/lut_matmul/word_products.h"
 
 namespace intaglio::INTAGLIO_ISA {
 namespace {
 
 constexpr int64_t BLOCK = LutMatMulKernel::BLOCK;
-constexpr int GROUP = 4;  // rows whose units lie side by side
+constexpr int ROW_GROUP = 4;  // rows whose units lie side by side
 constexpr int WORD_PERIOD = 32;  // bytes of a vector, which are widened to two of words
 // Of x in words, and entries in bytes: eight sums of so many products have 32 bits.
 constexpr int64_t WORD_STRETCH = 2048;
 
-// What a micro-kernel works on: rows of x with rows of one group, over a stretch of K. What it writes is added to.
-struct LutStretch {
-    int64_t depth;         // of the stretch, in whole units
-    const uint8_t* units;  // of the first row, those of the group's other rows beside them
-    const uint8_t* tables;
-    int64_t table_stride;  // bytes between the tables of two rows
-    const float* x;        // where x is float32
-    const int8_t* digits;  // where it is in fixed point, planes `plane_stride` apart
-    int64_t x_stride, plane_stride;
-    void* sums;            // float32, or int32 of fixed point: [rows of x, sums_stride apart][planes][BLOCK]
-    int64_t sums_stride;
-    bool prefetch;  // far ahead
+constexpr int64_t LONGEST = 1 << 16;  // K: a sum of products of up to 255·128 stays below 2^31
+
+// Of x in one plane: values with a factor of their own. Whole units of every size.
+constexpr int64_t PART = 512, MOST_PARTS = LONGEST / PART;
+
+// What follows the plane for each part: the factor, and the sum of the integers, as FixedPointRow has them.
+struct PartOfRow {
+    float scale;
+    int32_t sum;
 };
 
 // Bytes of a table; those of float32 fill a vector.
@@ -51,11 +51,13 @@ struct Layout {
     explicit Layout(const LutFormat& f)
         : units(ceil_div(f.depth, unit_indices(f.bits))),
           stride(units * unit_indices(f.bits)),
-          group_bytes(units * GROUP * unit_bytes(f.bits)),
+          group_bytes(units * ROW_GROUP * unit_bytes(f.bits)),
           rows(ceil_div(f.rows, BLOCK) * BLOCK),
-          tables(rows / GROUP * group_bytes),
+          tables(rows / ROW_GROUP * group_bytes),
           factors(tables + rows * f.tables * table_bytes(f)),
           bytes(factors + rows * int64_t(sizeof(float))) {}
+
+    int64_t parts() const { return ceil_div(stride, PART); }
 
     int64_t units;        // of a row
     int64_t stride;       // K filled up
@@ -66,11 +68,13 @@ struct Layout {
 
 // --- packing --------------------------------------------------------------------------------------------------------
 
+// Whether products of four bytes are added up at once, by micro-kernels or in panels.
+constexpr bool FOUR_BYTES = INTAGLIO_BYTE_PRODUCTS == 4 || INTAGLIO_TILES;
+
 // Whether tables may be bytes, and x in fixed point of how many bytes: with AVX2 alone it is in words of 16 bits.
-constexpr bool BYTES = INTAGLIO_BYTE_PRODUCTS == 4 || INTAGLIO_WORDS;
 static int32_t planes_for(int32_t activation_bits) {
-    if (activation_bits == 16) return BYTES ? 2 : 0;
-    return INTAGLIO_BYTE_PRODUCTS == 4 ? 3 : 0;
+    if (activation_bits == 32) return FOUR_BYTES ? 3 : 0;
+    return FOUR_BYTES ? activation_bits / 8 : INTAGLIO_WORDS ? 2 : 0;
 }
 
 // The factor with which every entry of a row's table is factor·(-127..127) to float32's last digit, 127 among them;
@@ -96,11 +100,10 @@ static LutFormat choose(const float* lut, int64_t rows, int64_t depth, int32_t b
     const int64_t entries = int64_t(1) << bits;
     for (int64_t row = 0; row < rows && grid; ++row) grid = grid_factor(lut + row * entries, int(entries)) > 0;
     for (int64_t i = 0; i < rows * entries; ++i) finite &= __builtin_fabsf(lut[i]) <= 3e38f;
-    const int64_t longest = 1 << 16;  // a sum of products of up to 255·128 stays below 2^31
     // Of tables in two bytes each weight is looked up twice, which takes longer than one look-up of float32 in a vector of AVX2.
-    const bool two = activation_bits == 16 && !(INTAGLIO_WORDS && bits < 4);
-    if (finite && depth <= longest && (grid || two)) {
-        format.planes = planes;
+    const bool two = activation_bits <= 16 && !(INTAGLIO_WORDS && bits < 4);
+    if (finite && depth <= LONGEST && (grid || two)) {
+        format.planes = grid || planes == 3 ? planes : 2;
         format.tables = grid ? 1 : 2;
     }
     return format;
@@ -134,11 +137,11 @@ static void pack_weight(const LutFormat& format, const int32_t* indices, const f
     const int lanes = format.planes == 0 ? 16 : 64;
     uint8_t* const base = static_cast<uint8_t*>(packed);
     for (int64_t row = begin * BLOCK; row < end * BLOCK; ++row) {
-        uint8_t* const group = base + row / GROUP * layout.group_bytes;
+        uint8_t* const group = base + row / ROW_GROUP * layout.group_bytes;
         uint8_t* const table = base + layout.tables + row * format.tables * table_bytes(format);
         float* const factor = reinterpret_cast<float*>(base + layout.factors) + row;
         for (int64_t unit = 0; unit < layout.units; ++unit) {
-            uint8_t* const target = group + (unit * GROUP + row % GROUP) * unit_bytes(bits);
+            uint8_t* const target = group + (unit * ROW_GROUP + row % ROW_GROUP) * unit_bytes(bits);
             __builtin_memset(target, 0, size_t(unit_bytes(bits)));
             if (row >= format.rows) continue;
             const uint32_t* const words = reinterpret_cast<const uint32_t*>(indices) + row * (format.depth * bits / 32);
@@ -164,14 +167,17 @@ static void pack_weight(const LutFormat& format, const int32_t* indices, const f
 
 // --- x --------------------------------------------------------------------------------------------------------------
 
-// A row of x in fixed point: its planes, and what the sums need, which takes a vector of its own.
+// A row of x in fixed point: its planes, and what the sums need, which takes a vector of its own. With one plane each part has a
+// factor and a sum, which follow the plane.
 static int64_t x_row_bytes(const LutFormat& format, const Layout& layout) {
-    return format.planes == 0 ? layout.stride * int64_t(sizeof(float)) : format.planes * layout.stride;
+    if (format.planes == 0) return layout.stride * int64_t(sizeof(float));
+    const int64_t parts = format.planes == 1 ? layout.parts() * int64_t(sizeof(PartOfRow)) : 0;
+    return format.planes * layout.stride + ceil_div(parts, 64) * 64;  // micro-kernels want rows aligned
 }
 
 static int64_t x_bytes(const LutFormat& format, int64_t count) {
     const Layout layout(format);
-    return count * (x_row_bytes(format, layout) + (format.planes == 0 ? 0 : int64_t(sizeof(FixedPointRow))));
+    return count * (x_row_bytes(format, layout) + (format.planes < 2 ? 0 : int64_t(sizeof(FixedPointRow))));
 }
 
 static void pack_x(const LutFormat& format, const float* x, int64_t count, int64_t begin, int64_t end, void* packed) {
@@ -181,16 +187,25 @@ static void pack_x(const LutFormat& format, const float* x, int64_t count, int64
     for (int64_t i = begin; i < end; ++i) {
         const float* const source = x + i * format.depth;
         uint8_t* const target = base + i * x_row_bytes(format, layout);
+        int8_t* const digits = reinterpret_cast<int8_t*>(target);
         if (format.planes == 0) {
             __builtin_memcpy(target, source, size_t(format.depth) * sizeof(float));
             __builtin_memset(target + format.depth * sizeof(float), 0,
                              size_t(layout.stride - format.depth) * sizeof(float));
+        } else if (format.planes == 1) {
+            PartOfRow* const parts = reinterpret_cast<PartOfRow*>(target + layout.stride);
+            for (int64_t part = 0; part < layout.parts(); ++part) {
+                const int64_t k = part * PART, left = format.depth > k ? format.depth - k : 0;
+                FixedPointRow row;
+                to_fixed_point<1>(source + k, least(PART, left), least(PART, layout.stride - k), digits + k, &row);
+                parts[part] = {float(row.scale), int32_t(row.sum)};
+            }
         } else if (INTAGLIO_WORDS) {
             to_words<WORD_PERIOD>(source, format.depth, layout.stride, reinterpret_cast<int16_t*>(target), rows + i);
         } else if (format.planes == 2) {
-            to_fixed_point<2>(source, format.depth, layout.stride, reinterpret_cast<int8_t*>(target), rows + i);
+            to_fixed_point<2>(source, format.depth, layout.stride, digits, rows + i);
         } else {
-            to_fixed_point<3>(source, format.depth, layout.stride, reinterpret_cast<int8_t*>(target), rows + i);
+            to_fixed_point<3>(source, format.depth, layout.stride, digits, rows + i);
         }
     }
 }
@@ -207,7 +222,8 @@ namespace {
 
 Choice choice(LUT_MATMUL_MICRO_KERNELS, LUT_MATMUL_MOST_ROWS);
 
-constexpr int64_t TOKENS = 16, MOST_TOKENS = 64;  // rows of x that share what is read of a weight, and what is unpacked
+constexpr int64_t TOKENS = 16;  // rows of x that share what is read of a weight
+constexpr int64_t MOST_TOKENS = INTAGLIO_BYTE_PANELS ? 128 : 64;  // that share what is unpacked
 constexpr int64_t MOST_SUMS = 4;  // of a value of y: two planes with two tables
 
 // One call of `run`.
@@ -216,7 +232,8 @@ struct Product {
     const Layout layout;
     const void* x;
     const uint8_t* packed;
-    const int64_t planes, sums_stride;  // of one row of x: [tables][planes][BLOCK]
+    const int64_t planes, x_stride;  // of one row of x, in its elements
+    const int64_t sums_stride;       // of one row of x: [tables][planes][BLOCK]
 
     // All of K.
     void run_in_stretches(const MicroKernel<LutStretch>& kernel, LutStretch s) const {
@@ -224,9 +241,63 @@ struct Product {
         for (int64_t k = 0; k < layout.stride; k += most) {
             s.depth = least(most, layout.stride - k);
             kernel.run(s);
-            s.units += s.depth / unit_indices(f.bits) * GROUP * unit_bytes(f.bits);
+            s.units += s.depth / unit_indices(f.bits) * ROW_GROUP * unit_bytes(f.bits);
             s.digits += s.depth * planes;
         }
+    }
+
+    // Adds a part's sums of a block of y, which are `offset` times the sum of x too large.
+    static void add_part(const int32_t* sums, const PartOfRow& part, int32_t offset, float* totals) {
+        float values[BLOCK];
+        for (int64_t n = 0; n < BLOCK; ++n) values[n] = float(sums[n] - offset * part.sum);
+        const F32 scale = set_float(part.scale);
+        for (int64_t n = 0; n < BLOCK; n += FLOATS) {
+            store_float(totals + n, multiply_add(load_float(values + n), scale, load_float(totals + n)));
+        }
+    }
+
+    const PartOfRow* parts_of(int64_t token) const {
+        return reinterpret_cast<const PartOfRow*>(static_cast<const uint8_t*>(x) + token * x_stride + layout.stride);
+    }
+
+    // The same as `multiply` with x in one plane, whose sums are float32.
+    void multiply_parts(int64_t begin, int64_t end, int64_t first, int64_t tokens, int32_t* sums) const {
+        LutStretch s{};
+        s.table_stride = f.tables * table_bytes(f);
+        s.x_stride = x_stride;
+        s.sums_stride = BLOCK;
+        for (int64_t token = 0, rows = 0; token < tokens; token += rows) {
+            const MicroKernel<LutStretch>& kernel = choice(f.bits, f.planes, tokens - token);
+            rows = kernel.name.rows;
+            s.prefetch = choice.prefetches(kernel.name);
+            alignas(64) int32_t of_parts[MOST_PARTS][2][BLOCK];  // so that the weight is read in its order
+            __builtin_memset(of_parts, 0, size_t(layout.parts()) * sizeof of_parts[0]);
+            for (int64_t row = begin; row < end; row += kernel.name.t_u) {
+                s.tables = tables_of(row, 0);
+                for (int64_t part = 0; part < layout.parts(); ++part) {
+                    s.depth = least(PART, layout.stride - part * PART);
+                    s.digits = static_cast<const int8_t*>(x) + (first + token) * x_stride + part * PART;
+                    s.units = units_of(row, part * PART);
+                    s.sums = of_parts[part][0] + row % BLOCK;
+                    kernel.run(s);
+                }
+            }
+            for (int64_t i = 0; i < rows; ++i) {
+                float* const totals = reinterpret_cast<float*>(sums + (token + i) * sums_stride);
+                for (int64_t part = 0; part < layout.parts(); ++part) {
+                    add_part(of_parts[part][i], parts_of(first + token + i)[part], BYTE_OFFSET, totals);
+                }
+            }
+        }
+    }
+
+    const uint8_t* units_of(int64_t row, int64_t k) const {
+        const int64_t skipped = k / unit_indices(f.bits) * ROW_GROUP * unit_bytes(f.bits);
+        return packed + row / ROW_GROUP * layout.group_bytes + row % ROW_GROUP * unit_bytes(f.bits) + skipped;
+    }
+
+    const uint8_t* tables_of(int64_t row, int table) const {
+        return packed + layout.tables + (row * f.tables + table) * table_bytes(f);
     }
 
     // Rows `begin` to `end` - 1 of a block with `tokens` rows of x. There is no blocking along K (cache_blocking.h): the
@@ -235,7 +306,7 @@ struct Product {
         LutStretch s{};
         s.table_stride = f.tables * table_bytes(f);
         s.plane_stride = layout.stride;
-        s.x_stride = planes * layout.stride;
+        s.x_stride = x_stride;
         s.sums_stride = sums_stride;
         for (int64_t token = 0, rows = 0; token < tokens; token += rows) {
             const MicroKernel<LutStretch>& kernel = choice(f.bits, f.planes, tokens - token);
@@ -245,8 +316,8 @@ struct Product {
             s.digits = static_cast<const int8_t*>(x) + (first + token) * s.x_stride;
             for (int table = 0; table < f.tables; ++table) {
                 for (int64_t row = begin; row < end; row += kernel.name.t_u) {
-                    s.units = packed + row / GROUP * layout.group_bytes + row % GROUP * unit_bytes(f.bits);
-                    s.tables = packed + layout.tables + (row * f.tables + table) * table_bytes(f);
+                    s.units = units_of(row, 0);
+                    s.tables = tables_of(row, table);
                     s.sums = sums + token * sums_stride + table * planes * BLOCK + row % BLOCK;
                     run_in_stretches(kernel, s);
                 }
@@ -258,28 +329,69 @@ struct Product {
     // The same for many rows of x.
     void multiply_words(int64_t begin, int64_t end, int64_t first, int64_t tokens, int32_t* sums) const {
         alignas(64) int16_t words[WORD_ROWS * WORD_PART];
-        const int64_t x_stride = layout.stride;
-        const auto* const x_words = static_cast<const int16_t*>(x) + first * x_stride;
+        const auto* const x_words = static_cast<const int16_t*>(x) + first * layout.stride;
         LutStretch s{};
         for (int64_t k = 0; k < layout.stride; k += WORD_PART) {
             s.depth = least(WORD_PART, layout.stride - k);
-            const int64_t skipped = k / unit_indices(f.bits) * GROUP * unit_bytes(f.bits);
             for (int64_t top = begin; top < end; top += WORD_ROWS) {
                 for (int table = 0; table < f.tables; ++table) {
                     for (int64_t row = top; row < top + WORD_ROWS; ++row) {
-                        s.units = packed + row / GROUP * layout.group_bytes + row % GROUP * unit_bytes(f.bits) + skipped;
-                        s.tables = packed + layout.tables + (row * f.tables + table) * table_bytes(f);
+                        s.units = units_of(row, k);
+                        s.tables = tables_of(row, table);
                         lut_words(f.bits, s, words + (row - top) * WORD_PART);
                     }
                     for (int64_t token = 0; token < tokens; token += WORD_TOKENS) {
-                        for (int64_t row = top; row < top + WORD_ROWS; row += GROUP) {
+                        for (int64_t row = top; row < top + WORD_ROWS; row += ROW_GROUP) {
                             const int16_t* const rows = words + (row - top) * WORD_PART;
                             int32_t* const target = sums + token * sums_stride + table * planes * BLOCK + row % BLOCK;
-                            const int16_t* const values = x_words + token * x_stride + k;
+                            const int16_t* const values = x_words + token * layout.stride + k;
                             if (tokens - token == 1) {
-                                word_products<BLOCK, 1>(rows, s.depth, values, x_stride, target, sums_stride);
+                                word_products<BLOCK, 1>(rows, s.depth, values, layout.stride, target, sums_stride);
                             } else {
-                                word_products<BLOCK, WORD_TOKENS>(rows, s.depth, values, x_stride, target, sums_stride);
+                                word_products<BLOCK, WORD_TOKENS>(rows, s.depth, values, layout.stride, target, sums_stride);
+                            }
+                        }
+                    }
+                }
+            }
+        }
+    }
+#endif
+
+#if INTAGLIO_BYTE_PANELS
+    // `blocks` blocks, one or two, from row `begin` on, with `tokens` rows of x. sums: [blocks][tokens, sums_stride apart], without
+    // BYTE_OFFSET
+    void multiply_panel(Multiplier& multiplier, int64_t begin, int64_t blocks, int64_t first, int64_t tokens, int32_t* sums) const {
+        alignas(64) int32_t memory[PANEL * (PART / GROUP + 1)], tile[ROWS * PANEL];
+        LutStretch s{};
+        s.table_stride = f.tables * table_bytes(f);
+        for (int64_t part = 0; part < layout.parts(); ++part) {
+            s.depth = least(PART, layout.stride - part * PART);
+            const PackedMatrix panel = packed_matrix(s.depth, PANEL, memory);
+            if (blocks == 1) __builtin_memset(panel.data, 0, size_t(panel.groups * PANEL) * sizeof(int32_t));
+            for (int table = 0; table < f.tables; ++table) {
+                for (int64_t block = 0; block < blocks; ++block) {
+                    s.units = units_of(begin + block * BLOCK, part * PART);
+                    s.tables = tables_of(begin + block * BLOCK, table);
+                    lut_bytes(f.bits, s, layout.group_bytes, reinterpret_cast<uint8_t*>(panel.data + block * BLOCK));
+                }
+                find_start(panel, 0);
+                for (int64_t plane = 0; plane < planes; ++plane) {
+                    for (int64_t token = 0; token < tokens; token += ROWS) {
+                        const int64_t rows = least(ROWS, tokens - token);
+                        const int8_t* const digits =
+                            static_cast<const int8_t*>(x) + (first + token) * x_stride + plane * layout.stride + part * PART;
+                        multiplier(reinterpret_cast<const int32_t*>(digits), x_stride / GROUP, rows, panel.data, panel.groups,
+                                   panel.start, tile, PANEL);
+                        for (int64_t block = 0; block < blocks; ++block) {
+                            int32_t* to = sums + (block * tokens + token) * sums_stride + (table * planes + plane) * BLOCK;
+                            for (int64_t row = 0; row < rows; ++row, to += sums_stride) {
+                                const int32_t* const from = tile + row * PANEL + block * BLOCK;
+                                if (f.planes == 1) {
+                                    add_part(from, parts_of(first + token + row)[part], 0, reinterpret_cast<float*>(to));
+                                } else {
+                                    for (int64_t n = 0; n < BLOCK; ++n) to[n] += from[n];
+                                }
                             }
                         }
                     }
@@ -290,9 +402,9 @@ struct Product {
 #endif
 };
 
-// A row's values of one block of y. sums: [tables][planes][BLOCK]
+// A row's values of one block of y. sums: [tables][planes][BLOCK], which are `offset` times the sum of x too large
 template <int PLANES, int TABLES>
-static void finish(const int32_t* sums, const FixedPointRow& row, const float* factors, float* y) {
+static void finish(const int32_t* sums, int32_t offset, const FixedPointRow& row, const float* factors, float* y) {
     for (int64_t n = 0; n < BLOCK; ++n) {
         double total = 0;
         for (int table = TABLES - 1; table >= 0; --table) {
@@ -300,48 +412,76 @@ static void finish(const int32_t* sums, const FixedPointRow& row, const float* f
             for (int plane = PLANES - 1; plane >= 0; --plane) {
                 integer = integer * 256 + sums[(table * PLANES + plane) * BLOCK + n];
             }
-            total = total * 256 + (integer - BYTE_OFFSET * row.sum);
+            total = total * 256 + (integer - offset * row.sum);
         }
         y[n] = float(total * (row.scale * factors[n]));
     }
 }
 
-static void finish(const LutFormat& f, const int32_t* sums, const FixedPointRow* row, const float* factors, float* y) {
+static void finish(const LutFormat& f, const int32_t* sums, int32_t offset, const FixedPointRow* row, const float* factors,
+                   float* y) {
     if (f.planes == 0) {
         __builtin_memcpy(y, sums, BLOCK * sizeof(float));
+    } else if (f.planes == 1) {
+        const float* const totals = reinterpret_cast<const float*>(sums);
+        for (int64_t n = 0; n < BLOCK; ++n) y[n] = totals[n] * factors[n];
     } else if (f.planes == 3) {
-        finish<3, 1>(sums, *row, factors, y);
+        finish<3, 1>(sums, offset, *row, factors, y);
     } else if (f.tables == 1) {
-        finish<2, 1>(sums, *row, factors, y);
+        finish<2, 1>(sums, offset, *row, factors, y);
     } else {
-        finish<2, 2>(sums, *row, factors, y);
+        finish<2, 2>(sums, offset, *row, factors, y);
     }
 }
+
+// Whether so many rows of x are multiplied in panels, or, with AVX2, in words. With VNNI panels are no faster for several planes,
+// whose products take longer than the look-ups.
+static bool many_rows(const LutFormat& f, int64_t count) {
+    if (f.planes == 0) return false;
+    if (INTAGLIO_WORDS) return count >= MANY_ROWS;
+    if (INTAGLIO_BYTE_PRODUCTS != 4) return INTAGLIO_BYTE_PANELS;
+    return INTAGLIO_BYTE_PANELS && (f.planes == 1 || INTAGLIO_TILES) && count >= LEAST_PANEL_ROWS;
+}
+
+static int64_t blocks_at_once(const LutFormat& f, int64_t count) { return INTAGLIO_BYTE_PANELS && many_rows(f, count) ? 2 : 1; }
 
 static void run(const LutFormat& f, const void* x, int64_t count, const void* packed, float* y, int64_t begin,
                 int64_t end) {
     const Layout layout(f);
     const auto* const x_bytes = static_cast<const uint8_t*>(x);
-    const auto* const x_rows = reinterpret_cast<const FixedPointRow*>(x_bytes + count * x_row_bytes(f, layout));
+    const int64_t row_bytes = x_row_bytes(f, layout), element = f.planes == 0 ? int64_t(sizeof(float)) : 1;
+    const auto* const x_rows = reinterpret_cast<const FixedPointRow*>(x_bytes + count * row_bytes);
     const int64_t planes = f.planes > 0 ? f.planes : 1, sums_stride = f.tables * planes * BLOCK;
-    const Product product = {f, layout, x, static_cast<const uint8_t*>(packed), planes, sums_stride};
+    const Product product = {f, layout, x, static_cast<const uint8_t*>(packed), planes, row_bytes / element, sums_stride};
     const float* const factors = reinterpret_cast<const float*>(product.packed + layout.factors);
-    const bool many = INTAGLIO_WORDS && f.planes > 0 && count >= MANY_ROWS;
-    const int64_t most = many ? MOST_TOKENS : TOKENS;
-    alignas(64) int32_t sums[MOST_TOKENS * MOST_SUMS * BLOCK];
+    const bool many = many_rows(f, count);
+    const int64_t most = many ? MOST_TOKENS : TOKENS, step = blocks_at_once(f, count);
+    alignas(64) int32_t sums[MOST_TOKENS * MOST_SUMS * BLOCK * (INTAGLIO_BYTE_PANELS ? 2 : 1)];
     float values[BLOCK];
-    for (int64_t block = begin; block < end; ++block) {
-        const int64_t top = block * BLOCK, rows = least(BLOCK, f.rows - top);
-        for (int64_t first = 0; first < count; first += most) {
-            const int64_t tokens = least(count - first, most);
-            __builtin_memset(sums, 0, size_t(tokens * sums_stride) * sizeof(int32_t));
-#if INTAGLIO_WORDS
-            if (many) product.multiply_words(top, top + BLOCK, first, tokens, sums);
+#if INTAGLIO_BYTE_PANELS
+    Multiplier multiplier;
 #endif
-            if (!many) product.multiply(top, top + rows, first, tokens, sums);
-            for (int64_t t = 0; t < tokens; ++t) {
-                finish(f, sums + t * sums_stride, x_rows + first + t, factors + top, values);
-                __builtin_memcpy(y + (first + t) * f.rows + top, values, size_t(rows) * sizeof(float));
+    for (int64_t block = begin; block < end; block += step) {
+        const int64_t blocks = least(step, end - block), last = least((block + blocks) * BLOCK, f.rows);
+        for (int64_t first = 0; first < count; first += most) {
+            const int64_t tokens = least(count - first, most), top = block * BLOCK;
+            __builtin_memset(sums, 0, size_t(blocks * tokens * sums_stride) * sizeof(int32_t));
+            int32_t offset = BYTE_OFFSET;
+            if (!many) {
+                const auto multiply = f.planes == 1 ? &Product::multiply_parts : &Product::multiply;
+                (product.*multiply)(top, last, first, tokens, sums);
+            } else {
+#if INTAGLIO_BYTE_PANELS
+                product.multiply_panel(multiplier, top, blocks, first, tokens, sums);
+                offset = 0;
+#elif INTAGLIO_WORDS
+                product.multiply_words(top, top + BLOCK, first, tokens, sums);
+#endif
+            }
+            for (int64_t i = 0; i < blocks * tokens; ++i) {
+                const int64_t row = (block + i / tokens) * BLOCK, token = first + i % tokens;
+                finish(f, sums + i * sums_stride, offset, x_rows + token, factors + row, values);
+                __builtin_memcpy(y + token * f.rows + row, values, size_t(least(BLOCK, f.rows - row)) * sizeof(float));
             }
         }
     }
@@ -351,6 +491,6 @@ static bool select(const MicroKernelWish& wish) { return choice.select(wish); }
 
 }  // namespace
 
-const LutMatMulKernel lut_matmul_kernel = {choose, weight_bytes, pack_weight, x_bytes, pack_x, run, select};
+const LutMatMulKernel lut_matmul_kernel = {choose, weight_bytes, pack_weight, x_bytes, pack_x, blocks_at_once, run, select};
 
 }  // namespace intaglio::INTAGLIO_ISA

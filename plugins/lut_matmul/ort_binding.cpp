@@ -36,10 +36,12 @@ public:
             kernel_.pack_x(format, values.data(), count, begin, end, packed_x.as<void>());
         });
         const int64_t blocks = (format.rows + LutMatMulKernel::BLOCK - 1) / LutMatMulKernel::BLOCK;
+        const int64_t step = kernel_.blocks_at_once(format, count);
         constexpr int64_t PRODUCTS = 500'000;  // some 5 microseconds
-        const int64_t grain = PRODUCTS / std::max<int64_t>(count * kind_.depth * LutMatMulKernel::BLOCK, 1) + 1;
-        context.parallel_for(blocks, grain, [&](int64_t begin, int64_t end) {
-            kernel_.run(format, packed_x.as<void>(), count, weight.buffer.as<void>(), y.data(), begin, end);
+        const int64_t grain = PRODUCTS / std::max<int64_t>(count * kind_.depth * LutMatMulKernel::BLOCK * step, 1) + 1;
+        context.parallel_for((blocks + step - 1) / step, grain, [&](int64_t begin, int64_t end) {
+            kernel_.run(format, packed_x.as<void>(), count, weight.buffer.as<void>(), y.data(), begin * step,
+                        std::min(end * step, blocks));
         });
         y.finish();
     }

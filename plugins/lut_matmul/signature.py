@@ -1,5 +1,7 @@
 """The signature of LutMatMul."""
 
+from dataclasses import replace
+
 from intaglio.plugins.signature import FLOATS, Attribute, Input, Like, Output, Signature
 
 ACTIVATION_BITS = Attribute("activation_bits", int, 32, choices=(16, 32))
@@ -12,5 +14,9 @@ SIGNATURE = Signature(
         Input("lut", FLOATS, ("N", "entries"), note="2^bits entries", known_width=True),
     ),
     outputs=(Output("y", Like("x")),),
-    attributes=(Attribute("bits", int, choices=(2, 3, 4)), Attribute("K", int), ACTIVATION_BITS),
+    attributes=(
+        Attribute("bits", int, choices=(2, 3, 4)),
+        Attribute("K", int),
+        replace(ACTIVATION_BITS, choices=(8, *ACTIVATION_BITS.choices)),
+    ),
 )

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Protocol
 
-from intaglio.plugins.micro_kernels import group_bytes, group_words, lut_words
+from intaglio.plugins.micro_kernels import group_bytes, group_words, lut_bytes, lut_words
 from intaglio.plugins.micro_kernels.group_matmul import GroupMatMulEmitter
 from intaglio.plugins.micro_kernels.instruction_sets import INSTRUCTION_SETS, InstructionSet
 from intaglio.plugins.micro_kernels.lut_matmul import LutMatMulEmitter
@@ -32,7 +32,7 @@ EMITTERS: dict[str, tuple[type[Emitter], str]] = {
 
 # What unpacks a weight for many rows of x, in words, or in bytes where vectors of 64 are multiplied.
 WORDS = {"group_matmul": group_words.emit_words, "lut_matmul": lut_words.emit_words}
-BYTES = {"group_matmul": group_bytes.emit_bytes}
+BYTES = {"group_matmul": group_bytes.emit_bytes, "lut_matmul": lut_bytes.emit_bytes}
 
 
 def headers(instruction_set: str) -> Iterator[tuple[str, str]]:

@@ -30,7 +30,7 @@ GROUP_LEVELS = "group_levels"
 ROWS = {
     "group_matmul": {0: (1, 2, 4), 2: (1, 2), 3: (1, 2)},
     GROUP_LEVELS: {0: (1, 2, 4), 2: (1, 2), 3: (1, 2)},
-    "lut_matmul": {0: (1, 2, 4), 2: (1, 2), 3: (1,)},
+    "lut_matmul": {0: (1, 2, 4), 1: (1, 2), 2: (1, 2), 3: (1,)},
 }
 ROWS_OF_PAIRS = {2: (1, 2, 4), 3: (1, 2)}  # of GroupMatMul without VNNI
 ROWS_BESIDE_WORDS = {**ROWS_OF_PAIRS, 2: (1, 2)}  # where three rows of x and more are multiplied in words
@@ -165,7 +165,9 @@ def planes_of(operator: str, bits: int, isa: InstructionSet) -> tuple[int, ...]:
         return (2, 3) if isa.bytes.takes(bits) else (0, 2) if isa.bytes.multiply_words else (0,)
     if not isa.bytes.look_up or (operator == GROUP_LEVELS and bits > 4):
         return (0,)
-    return (0, 2) if isa.bytes.multiply_words else (0, 2, 3)
+    if isa.bytes.multiply_words:
+        return (0, 2)
+    return (0, 1, 2, 3) if operator == "lut_matmul" else (0, 2, 3)
 
 
 def rows_of(operator: str, planes: int, isa: InstructionSet) -> tuple[int, ...]:

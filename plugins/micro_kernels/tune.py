@@ -156,7 +156,7 @@ def _session(case: MicroKernelCase, depth: int, rows: int, group_size: int) -> t
     """A model of one layer [rows, depth], with groups of a size, that takes the case's micro-kernels, and its x."""
     random = np.random.default_rng(0)
     weights: Arrays = {"packed": random.integers(-(2**31), 2**31, (rows, depth * case.bits // 32), dtype=np.int32)}
-    attributes: dict[str, Any] = {"bits": case.bits, "K": depth, "activation_bits": 16 if case.planes == 2 else 32}
+    attributes: dict[str, Any] = {"bits": case.bits, "K": depth, "activation_bits": {1: 8, 2: 16}.get(case.planes, 32)}
     if case.folder == "group_matmul":
         weights["scales"] = random.uniform(0.5, 1.5, (rows, depth // group_size)).astype(np.float16).astype(np.float32)
         attributes["group_size"] = group_size

@@ -104,9 +104,9 @@ class Product(NamedTuple):
 
     @property
     def rounds(self) -> bool:
-        """Whether it computes with its activations rounded to 16 bits."""
+        """Whether it computes with its activations rounded to 16 bits or fewer."""
         return self.dtype == FLOAT16 or any(
-            each.name == "activation_bits" and each.i == 16 for each in self.node.attribute
+            each.name == "activation_bits" and each.i <= 16 for each in self.node.attribute
         )
 
 

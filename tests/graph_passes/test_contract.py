@@ -102,7 +102,8 @@ def test_shared_options_are_checked_in_each_pass(kind: type[Pass], make: Callabl
 @pytest.mark.parametrize(
     ("make", "message"),
     [
-        (lambda: Int8Absmax(activation_bits=8), "int8_absmax: activation_bits 8: expected one of 16, 32."),  # type: ignore[arg-type]
+        (lambda: Int8Absmax(activation_bits=8), "int8_absmax: activation_bits 8: expected one of 16, 32."),
+        (lambda: Lut(activation_bits=4), "lut: activation_bits 4: expected one of 8, 16, 32."),  # type: ignore[arg-type]
         (lambda: Gptq(samples=0), "gptq: samples 0: expected at least 1."),
         (lambda: Awq(batch=0), "awq: batch 0: expected at least 1."),
         (lambda: Lut(samples=0), "lut: samples 0: expected at least 1."),

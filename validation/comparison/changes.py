@@ -111,6 +111,8 @@ def _arithmetic(
         return Effect.INT8
     if names & GROUPED and any(record.name == "inline" for record in apart):
         return Effect.INT8
+    if any(record.options.get("activation_bits") == 8 for record in shared):
+        return Effect.INT8
     if precision in HALF or any(record.options.get("activation_bits") == 16 for record in shared):
         return Effect.FLOAT16
     return Effect.FLOAT16 if any(map(_keeps_codes, sides)) else Effect.EXACT

@@ -191,7 +191,7 @@ def operator_case(case: MicroKernelCase, random: np.random.Generator, largest: b
         x[:] = (2 * weights[-1] - 128 * weights.sum()) / (127 * weights.sum())
         x[:, 0], numbers[:] = 1, 2**case.bits - 1
     packed = pack(numbers, case.bits)
-    attributes = {"bits": case.bits, "K": depth, "activation_bits": 16 if case.planes == 2 else 32}
+    attributes = {"bits": case.bits, "K": depth, "activation_bits": {1: 8, 2: 16}.get(case.planes, 32)}
     if case.folder == "group_matmul":
         size = smallest_group(case.bits)
         scales = random.normal(size=(rows, depth // size)).astype(np.float32)

@@ -34,8 +34,8 @@ def rows_of_tables(draw) -> OperatorCase:
         steps[:, 0] = 127
         lut = steps * random.uniform(0.5, 2, (rows, 1))
     x = random.normal(size=(count, depth)).astype(np.float32)
-    activation_bits = draw(st.sampled_from((16, 32)))
-    if activation_bits == 16 and draw(st.booleans()):
+    activation_bits = draw(st.sampled_from((8, 16, 32)))
+    if activation_bits <= 16 and draw(st.booleans()):
         x[:], numbers[:] = draw(st.sampled_from((1, -1))), lut.argmax(1)[:, None]
     x[random.integers(count)] *= draw(st.sampled_from((1, 0, np.inf)))
     attributes = {"bits": bits, "K": depth, "activation_bits": activation_bits}

@@ -237,7 +237,7 @@ def lut_matmul(random: Random) -> Case:
         entries = random.integers(-127, 128, lut.shape)
         entries[:, 0] = 127
         lut = (entries * np.abs(floats(random, rows, 1))).astype(np.float32)
-    attributes = {"bits": bits, "K": depth, "activation_bits": int(random.choice([16, 32]))}
+    attributes = {"bits": bits, "K": depth, "activation_bits": int(random.choice([8, 16, 32]))}
     return Case(
         "LutMatMul", (floats(random, *leading(random), depth), indices(random, rows, depth, bits), lut), attributes
     )
