@@ -1,6 +1,6 @@
 """How fast are the weights of a GGUF file in a bundle, against llama.cpp on the same file?
 
-    pip install xllamacpp
+    pip install llama-cpp-python gguf
     python -m benchmarks.decoding.imported [--only Q4_K_M ...] [--threads N ...] [--rounds N] [--folder FOLDER] [--json]
 
 A LLaMA of 0.95 billion weights in random blocks of each format is exported, and both take turns: 32 tokens after a
@@ -22,9 +22,9 @@ import msgspec
 import numpy as np
 
 from benchmarks.encoding.integer_encoder import processor
-from benchmarks.shared import random_gguf, random_gptq
+from benchmarks.shared import llama_cpp_peer, random_gguf, random_gptq
 from benchmarks.shared.random_llama import BILLION, VOCABULARY
-from benchmarks.shared.xllamacpp_peer import Completion, open_server
+from benchmarks.shared.xllamacpp_peer import Completion
 from intaglio.display.progress import step, track
 from intaglio.exporters import export
 from intaglio.runtime.sessions.decoder import DecoderSession
@@ -57,7 +57,7 @@ def main(only: Sequence[str], threads: Sequence[int], rounds: int, folder: Path 
     """Measure and print."""
     machine, rows = processor(), []
     if not as_json:
-        print(f"{machine.name}, {machine.cores} processors, load {machine.load:.1f}")
+        print(f"{machine.name}, {machine.cores} processors, load {machine.load:.1f}; {llama_cpp_peer.version()}")
         print(
             f"{'':8}{'threads':>8}{'tokens/s':>10}{'llama.cpp':>10}{'ratio':>7}{'prompt':>10}{'llama.cpp':>10}{'ratio':>7}"
         )
@@ -84,7 +84,7 @@ def measure(name: str, bundle: Path, file: Path, threads: int, rounds: int) -> R
     """Let both take turns."""
     random = np.random.default_rng(0)
     found: dict[str, list[tuple[float, float]]] = {"decoding": [], "prompt": []}
-    peer = open_server(file, threads, PROMPT + 2 * TOKENS)
+    peer = llama_cpp_peer.open_timed(file, threads, PROMPT + 2 * TOKENS)
     with DecoderSession.open(bundle, threads=threads) as session:
         for index in track(range(rounds + 1), f"{name}, {threads} threads"):
             short, long = (random.integers(100, VOCABULARY // 2, size).tolist() for size in (TOKENS, PROMPT))
@@ -120,7 +120,7 @@ def prompted(session: DecoderSession, prompt: list[int]) -> float:
 
 def of_peer(peer: Completion, short: list[int], long: list[int]) -> list[float]:
     """The same two of llama.cpp."""
-    written, read = peer(short, TOKENS + 1), peer(long, 1)
+    written, read = peer(short, TOKENS), peer(long, 0)
     return [TOKENS / (written["predicted_ms"] / 1e3), len(long) / (read["prompt_ms"] / 1e3)]
 
 

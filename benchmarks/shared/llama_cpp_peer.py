@@ -177,6 +177,30 @@ def open_model(path: Path, threads: int) -> Generate:
     return generate
 
 
+def open_timed(path: Path, threads: int, slots: int) -> Callable[[Sequence[int], int], dict[str, float]]:
+    """Open a GGUF file; the function returned takes a prompt and how many tokens to write after its first.
+
+    It returns how long both took, in milliseconds, under the names that llama.cpp's server gives them.
+    """
+    import llama_cpp
+
+    model = llama_cpp.Llama(
+        str(path), n_ctx=slots, n_threads=threads, n_threads_batch=threads, flash_attn=True, verbose=False
+    )
+
+    def complete(prompt: Sequence[int], tokens: int) -> dict[str, float]:
+        model.reset()
+        began = time.perf_counter()
+        written = model.generate(list(prompt), temp=0.0)
+        next(written)
+        read = time.perf_counter()
+        for _ in range(tokens):
+            next(written)
+        return {"prompt_ms": 1e3 * (read - began), "predicted_ms": 1e3 * (time.perf_counter() - read)}
+
+    return complete
+
+
 def side_by_side(checkpoint: Path, folder: Path, threads: int, prompts: Sequence[int], written: Sequence[int]) -> float:
     """Tokens a second of texts in sequences of one context, all there from the start, greedily.
 
