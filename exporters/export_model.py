@@ -72,8 +72,8 @@ def export(
     reads images what its image processor returns, for a deployment that computes them elsewhere. `context`, "short" or
     "long", chooses the frequencies of rotary embeddings that have others for long texts. `adapter` is the folder of a
     LoRA adapter as peft saves it, which is merged into the weights. `route` is the one that is exported of a Router of
-    sentence-transformers, such as "query" or "document". `activation_bits`, 16 or 32, is the precision of the
-    activations that quantised weights are multiplied with on a CPU; the default is 16.
+    sentence-transformers, such as "query" or "document". `activation_bits`, 8, 16 or 32, is the precision of
+    the activations that quantised weights are multiplied with on a CPU; the default is 16.
 
     With `format` ("gguf", "gptq", "gptq_v2", "awq" or "compressed-tensors"), `source` is the bundle of a decoder, whose
     weights are written to `output` as a checkpoint of other tools, with the same numbers; the check compares the
@@ -85,8 +85,8 @@ def export(
     if dtype not in DTYPES:
         raise UsageError(f"dtype {dtype!r}: expected one of {', '.join(DTYPES)}.")
     if activation_bits not in (None, *ACTIVATION_BITS.choices):
-        choices = " or ".join(map(str, ACTIVATION_BITS.choices))
-        raise UsageError(f"activation_bits {activation_bits!r}: expected {choices}.")
+        choices = ", ".join(map(str, ACTIVATION_BITS.choices))
+        raise UsageError(f"activation_bits {activation_bits!r}: expected one of {choices}.")
     given = given_bounds(bound, max_abs, min_cosine)
     if given and not check:
         raise UsageError("a bound needs the comparison with the source model, which --no-check skips. Use only one.")
@@ -124,6 +124,7 @@ def export(
         with create(output, force) as draft:
             outputs = kind.export(checkpoint, family, dtype, draft, bounds, **options)
             assert draft.manifest is not None
+            draft.manifest.activation_bits = activation_bits
             remember(draft.manifest.source.sha256, checkpoint.place)
             notes += [*draft.notes, *left_out(checkpoint.folder, adapter)]
             if checkpoint.adapter and isinstance(draft.manifest.source.adapter, AdapterSource):

@@ -25,6 +25,7 @@ from intaglio.plugins.bit_packing import WORD
 
 GROUP_BITS = (2, 3, 4, 5, 6, 8)  # supported by GroupMatMul
 TABLE_BITS = (2, 3, 4)  # bits of an index, supported by LutMatMul
+ACTIVATION_BITS = (8, 16, 32)
 SCALE_DTYPES = ("float32", "float16")
 
 
@@ -53,17 +54,16 @@ class PruningPass(LayerPass):
 class StoringPass(LayerPass):
     """Store weights in another form.
 
-    `activation_bits`: precision of x in the CPU kernels, 16 or 32 bits, of tables 8 too. `tied`: a layer whose weight is an embedding
+    `activation_bits`: precision of x in the CPU kernels, 8, 16 or 32 bits. `tied`: a layer whose weight is an embedding
     table too gets its own compressed copy, and the table does not change; without it, such layers are left.
     """
 
-    ACTIVATION_BITS: ClassVar[tuple[int, ...]] = (16, 32)
     activation_bits: Literal[8, 16, 32] = 16
     tied: bool = False
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        expect_one_of(self.name, "activation_bits", self.activation_bits, self.ACTIVATION_BITS)
+        expect_one_of(self.name, "activation_bits", self.activation_bits, ACTIVATION_BITS)
 
 
 @dataclass(frozen=True)
@@ -131,7 +131,6 @@ class TablePass(StoringPass):
 
     uses_executor: ClassVar[bool] = True
     keeps_layers: ClassVar[bool] = True
-    ACTIVATION_BITS: ClassVar[tuple[int, ...]] = (8, 16, 32)
     table_bits: TableBits = "auto"
     compensate: bool = True
     samples: int = 128

@@ -29,21 +29,22 @@ namespace {
 static int32_t planes_for(int32_t activation_bits, int32_t bits, const float* levels) {
 #if INTAGLIO_BYTE_PRODUCTS == 4
     if (levels != nullptr && (bits != 4 || step_of(levels) == 0)) return 0;
-    return activation_bits == 16 ? 2 : 3;
+    return activation_bits == 32 ? 3 : activation_bits / 8;
 #elif INTAGLIO_BYTE_PRODUCTS == 2
-    if (levels != nullptr) return INTAGLIO_WORDS && activation_bits == 16 && bits == 4 && step_of(levels) != 0 ? 2 : 0;
-    if (bits == 8) return INTAGLIO_WORDS && activation_bits == 16 ? 2 : 0;  // two products of 8 bits may exceed 16
-    return activation_bits == 16 ? 2 : 3;
+    if (levels != nullptr) return INTAGLIO_WORDS && activation_bits <= 16 && bits == 4 && step_of(levels) != 0 ? 2 : 0;
+    if (bits == 8) return INTAGLIO_WORDS && activation_bits <= 16 ? 2 : 0;  // two products of 8 bits may exceed 16
+    return activation_bits <= 16 ? 2 : 3;
 #else
     (void)activation_bits, (void)bits, (void)levels;
     return 0;
 #endif
 }
 
-// Of x in two planes, |x·(q - zero point)| is below 2^(15 + bits): sums of so many stay in 32 bits.
+// Of x in two planes, |x·(q - zero point)| is below 2^(15 + bits): sums of so many stay in 32 bits. One plane has a factor for each
+// 256 values of K at most.
 static int64_t kernel_group_size(int64_t group_size, int32_t planes, int32_t bits, bool has_levels) {
-    if (planes != 2) return group_size;
-    const int64_t longest = int64_t(1) << (16 - (has_levels ? 8 : bits)), unit = unit_depth(bits) < 16 ? 16 : unit_depth(bits);
+    if (planes != 1 && planes != 2) return group_size;
+    const int64_t longest = planes == 1 ? X_PART : int64_t(1) << (16 - (has_levels ? 8 : bits)), unit = unit_depth(bits) < 16 ? 16 : unit_depth(bits);
     int64_t size = group_size;
     for (int64_t parts = 2; size > longest; ++parts)
         if (group_size % (parts * unit) == 0) size = group_size / parts;
@@ -150,7 +151,16 @@ static void pack_x(const GroupFormat& format, const float* x, int64_t count, int
             }
             continue;
         }
-        if (format.planes == 2) {
+        if (format.planes == 1) {
+            float* const scales = x_scales(format, target);
+            const int64_t part = part_groups(format) * size;
+            for (int64_t k = 0; k < depth; k += part) {
+                const int64_t length = depth - k < part ? depth - k : part;
+                to_fixed_point<1>(source + k, length, length, digits + k, row);
+                scales[k / part] = float(row->scale);
+            }
+            row->scale = 1;
+        } else if (format.planes == 2) {
             to_fixed_point<2>(source, depth, depth, digits, row);
         } else {
             to_fixed_point<3>(source, depth, depth, digits, row);
@@ -161,7 +171,7 @@ static void pack_x(const GroupFormat& format, const float* x, int64_t count, int
                 const int8_t* const part = digits + plane * depth + group * size;
                 for (int64_t k = 0; k < size; ++k) totals[plane] += part[k];
             }
-            if (format.planes == 2) {
+            if (format.planes < 3) {
                 sums[group] = totals[0] + 256 * totals[1];
             } else {
                 __builtin_memcpy(sums + group * format.planes, totals, size_t(format.planes) * sizeof(int32_t));
@@ -179,12 +189,12 @@ Choice level_choice(GROUP_LEVELS_MICRO_KERNELS, GROUP_LEVELS_MOST_ROWS);
 
 constexpr int TOKENS = 16;  // rows of x that share what is read of a weight
 
-// `tokens` rows of x with one tile, in blocks that stay in the first-level cache. y: [tokens][TILE], zeros
-static void tile_product(const GroupFormat& f, const GroupStretch& tile, const CacheBlock& block, const void* x,
+// `tokens` rows of x with groups of one tile, in blocks that stay in the first-level cache. y: [tokens][TILE], zeros
+static void tile_product(const GroupFormat& f, const GroupStretch& tile, const Groups& groups, const CacheBlock& block, const void* x,
                          int64_t first, int tokens, int64_t columns, float* y) {
-    const int64_t groups = f.depth / f.group_size, step = block.depth / f.group_size;
-    for (int64_t group = 0; group < groups; group += step) {
-        const int64_t count = groups - group < step ? groups - group : step;
+    const int64_t step = block.depth / f.group_size;
+    for (int64_t group = groups.first; group < groups.end; group += step) {
+        const int64_t count = groups.end - group < step ? groups.end - group : step;
         for (int64_t begin = 0; begin < columns; begin += block.rows) {
             const int64_t end = begin + block.rows < columns ? begin + block.rows : columns;
             for (int token = 0, rows = 0; token < tokens; token += rows) {
@@ -217,12 +227,13 @@ static CacheBlock cache_block(const GroupFormat& f, const Layout& layout, int64_
 static void run(const GroupFormat& f, const void* x, int64_t count, const void* packed, float* y, int64_t begin,
                 int64_t end) {
     const Layout layout(f);
-    const auto* const bytes = static_cast<const uint8_t*>(packed);
+    const auto *const bytes = static_cast<const uint8_t*>(packed), *const bytes_of_x = static_cast<const uint8_t*>(x);
     const FixedPointRow* const rows = x_rows(f, count, const_cast<void*>(x));
     const CacheBlock block = cache_block(f, layout, count);
     const bool many = many_rows(f, count);
     const int64_t most = many ? MOST_TOKENS : TOKENS;
-    alignas(64) float values[MOST_TOKENS * TILE];
+    alignas(64) float values[MOST_TOKENS * TILE], of_part[MOST_TOKENS * TILE];
+    const int64_t groups = f.depth / f.group_size, step = f.planes == 1 ? part_groups(f) : groups;
 #if INTAGLIO_WORDS
     const IeeeDenormals denormals;  // of which levels may be computed
 #endif
@@ -232,10 +243,21 @@ static void run(const GroupFormat& f, const void* x, int64_t count, const void* 
         for (int64_t first = 0; first < count; first += most) {
             const int tokens = int(count - first < most ? count - first : most);
             __builtin_memset(values, 0, size_t(tokens * TILE) * sizeof(float));
-            if (many) {
-                many_rows_product(f, stretch, x, first, tokens, columns, values);
-            } else {
-                tile_product(f, stretch, block, x, first, tokens, columns, values);
+            for (int64_t group = 0; group < groups; group += step) {
+                const Groups part = {group, groups - group < step ? groups : group + step};
+                float* const target = f.planes == 1 ? of_part : values;
+                if (f.planes == 1) __builtin_memset(of_part, 0, size_t(tokens * TILE) * sizeof(float));
+                if (many) {
+                    many_rows_product(f, stretch, part, x, first, tokens, columns, target);
+                } else {
+                    tile_product(f, stretch, part, block, x, first, tokens, columns, target);
+                }
+                for (int t = 0; t < tokens && f.planes == 1; ++t) {
+                    const F32 scale = set_float(x_scales(f, bytes_of_x + (first + t) * x_row_bytes(f))[group / step]);
+                    for (int64_t n = t * TILE; n < (t + 1) * TILE; n += FLOATS) {
+                        store_float(values + n, multiply_add(load_float(of_part + n), scale, load_float(values + n)));
+                    }
+                }
             }
             for (int t = 0; t < tokens; ++t) {
                 const float factor = f.planes == 0 ? 1 : float(rows[first + t].scale);

@@ -18,7 +18,7 @@ struct FactorForm {
 
 struct GroupFormat {
     int32_t bits;        // of q: 2 to 6, 8
-    int32_t planes;      // 0: x in float32; 2 or 3: x in fixed point with that number of bytes (INTAGLIO_BYTE_PRODUCTS)
+    int32_t planes;      // 0: x in float32; 1 to 3: x in fixed point with that number of bytes (INTAGLIO_BYTE_PRODUCTS)
     int64_t depth;       // K
     int64_t group_size;  // a multiple of 16, with 3 and 5 bits of 32, that divides K; of what `group_size` returned
     int32_t parts;       // groups that have a scale and a zero point together

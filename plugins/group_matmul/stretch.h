@@ -62,12 +62,28 @@ struct Layout {
 // Two planes have one sum of 32 bits together.
 constexpr int sum_count(int planes) { return planes == 3 ? 3 : 1; }
 
+// With x in one plane: values of K, in whole groups, that have a factor together.
+constexpr int64_t X_PART = 256;
+static int64_t part_groups(const GroupFormat& f) { return f.group_size < X_PART ? X_PART / f.group_size : 1; }
+
 // Of a row of x in fixed point: [planes][K] int8, or [K] words, then [groups][sum_count(planes)] int32, the sums of each
-// group. In float32, for minimums: [K], then [groups] sums.
+// group, and with one plane the factors of the parts. In float32, for minimums: [K], then [groups] sums.
 static int64_t x_row_bytes(const GroupFormat& f) {
-    const int64_t sums = f.planes > 0 || f.has_minimums ? f.depth / f.group_size * sum_count(f.planes) : 0;
-    return f.depth * (f.planes == 0 ? int64_t(sizeof(float)) : f.planes) + sums * int64_t(sizeof(int32_t));
+    const int64_t groups = f.depth / f.group_size, sums = f.planes > 0 || f.has_minimums ? groups * sum_count(f.planes) : 0;
+    const int64_t factors = f.planes == 1 ? (groups + part_groups(f) - 1) / part_groups(f) : 0;
+    return f.depth * (f.planes == 0 ? int64_t(sizeof(float)) : f.planes) + (sums + factors) * int64_t(sizeof(int32_t));
 }
+
+// The factors of the parts of a row in one plane.
+static float* x_scales(const GroupFormat& f, uint8_t* row) {
+    return reinterpret_cast<float*>(row + f.depth) + f.depth / f.group_size;
+}
+static const float* x_scales(const GroupFormat& f, const uint8_t* row) { return x_scales(f, const_cast<uint8_t*>(row)); }
+
+// Groups `first` to `end` - 1.
+struct Groups {
+    int64_t first, end;
+};
 
 static int64_t x_bytes(const GroupFormat& format, int64_t count) {
     const int64_t rows = count * x_row_bytes(format);

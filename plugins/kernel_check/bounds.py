@@ -17,9 +17,9 @@ from intaglio.plugins.quantize_cache.slots import dequantize
 # Relative to the sum of product magnitudes: float32 rounding of products and sums in any order, up to 4096 of them.
 SUMMATION = 2e-6
 # 24 bits of the row's largest |x|, 16 with activation_bits=16, half a step either way; tables of 16 bits likewise. With 8 bits of
-# each PART's largest.
+# the largest of each part of x.
 FIXED_POINT = {32: 2.0**-23, 16: 2.0**-15, 8: 2.0**-7}
-PART = 512
+PARTS = {"LutMatMul": 512, "GroupMatMul": 256}
 # Likewise for float16, summed in float32: tensor cores truncate where float32 rounds, once per 16
 # products, so up to 256 times by 2^-23.
 MATRIX_UNIT = 2.0**-15
@@ -110,8 +110,11 @@ def _of_product(case: Case, want: Array) -> Array:
         allowed += SUMMATION * np.abs(y)
     else:
         bits = case.attributes.get("activation_bits", 32)
-        for first in range(0, x.shape[-1], PART) if bits == 8 else [0]:
-            part = slice(first, first + PART if bits == 8 else None)
+        length = PARTS[case.operator]
+        if bits != 8 or length % case.attributes.get("group_size", length):  # parts are whole groups
+            length = max(x.shape[-1], 1)
+        for first in range(0, x.shape[-1], length):
+            part = slice(first, first + length)
             allowed += FIXED_POINT[bits] * x[..., part].max(-1, keepdims=True, initial=0) * weight[:, part].sum(-1)
         if case.operator == "LutMatMul" and bits <= 16:
             allowed += FIXED_POINT[16] * np.abs(table).max(-1) * x.sum(-1, keepdims=True)

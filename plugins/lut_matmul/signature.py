@@ -1,10 +1,8 @@
 """The signature of LutMatMul."""
 
-from dataclasses import replace
-
 from intaglio.plugins.signature import FLOATS, Attribute, Input, Like, Output, Signature
 
-ACTIVATION_BITS = Attribute("activation_bits", int, 32, choices=(16, 32))
+ACTIVATION_BITS = Attribute("activation_bits", int, 32, choices=(8, 16, 32))
 
 SIGNATURE = Signature(
     name="LutMatMul",
@@ -17,6 +15,6 @@ SIGNATURE = Signature(
     attributes=(
         Attribute("bits", int, choices=(2, 3, 4)),
         Attribute("K", int),
-        replace(ACTIVATION_BITS, choices=(8, *ACTIVATION_BITS.choices)),
+        ACTIVATION_BITS,
     ),
 )

@@ -28,8 +28,8 @@ from intaglio.plugins.micro_kernels.units import unit_vectors
 # products alone fill the processor's pipes then.
 GROUP_LEVELS = "group_levels"
 ROWS = {
-    "group_matmul": {0: (1, 2, 4), 2: (1, 2), 3: (1, 2)},
-    GROUP_LEVELS: {0: (1, 2, 4), 2: (1, 2), 3: (1, 2)},
+    "group_matmul": {0: (1, 2, 4), 1: (1, 2), 2: (1, 2), 3: (1, 2)},
+    GROUP_LEVELS: {0: (1, 2, 4), 1: (1, 2), 2: (1, 2), 3: (1, 2)},
     "lut_matmul": {0: (1, 2, 4), 1: (1, 2), 2: (1, 2), 3: (1,)},
 }
 ROWS_OF_PAIRS = {2: (1, 2, 4), 3: (1, 2)}  # of GroupMatMul without VNNI
@@ -161,13 +161,12 @@ def planes_of(operator: str, bits: int, isa: InstructionSet) -> tuple[int, ...]:
     """How an operator takes x. GroupMatMul's weights are integers, others only where tables of bytes allow it."""
     if isa.bytes is None:
         return (0,)
+    fixed_point = (2, 3) if isa.bytes.adds_pairs else (1, 2, 3)
     if operator == "group_matmul":
-        return (2, 3) if isa.bytes.takes(bits) else (0, 2) if isa.bytes.multiply_words else (0,)
+        return fixed_point if isa.bytes.takes(bits) else (0, 2) if isa.bytes.multiply_words else (0,)
     if not isa.bytes.look_up or (operator == GROUP_LEVELS and bits > 4):
         return (0,)
-    if isa.bytes.multiply_words:
-        return (0, 2)
-    return (0, 1, 2, 3) if operator == "lut_matmul" else (0, 2, 3)
+    return (0, 2) if isa.bytes.multiply_words else (0, *fixed_point)
 
 
 def rows_of(operator: str, planes: int, isa: InstructionSet) -> tuple[int, ...]:

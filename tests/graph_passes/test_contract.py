@@ -87,7 +87,7 @@ def test_undeclared_requirement_is_reported(parse: Callable[..., ir.Model]) -> N
 @pytest.mark.parametrize(
     ("make", "message"),
     [
-        (lambda kind: kind(activation_bits=17), "activation_bits 17: expected one of 16, 32."),
+        (lambda kind: kind(activation_bits=17), "activation_bits 17: expected one of 8, 16, 32."),
         (lambda kind: kind(bits=7), "bits 7: expected one of 2, 3, 4, 5, 6, 8."),
         (lambda kind: kind(group_size=48), "group_size 48: expected a multiple of 32, or 0 for whole rows."),
     ],
@@ -102,7 +102,7 @@ def test_shared_options_are_checked_in_each_pass(kind: type[Pass], make: Callabl
 @pytest.mark.parametrize(
     ("make", "message"),
     [
-        (lambda: Int8Absmax(activation_bits=8), "int8_absmax: activation_bits 8: expected one of 16, 32."),
+        (lambda: Int8Absmax(activation_bits=4), "int8_absmax: activation_bits 4: expected one of 8, 16, 32."),  # type: ignore[arg-type]
         (lambda: Lut(activation_bits=4), "lut: activation_bits 4: expected one of 8, 16, 32."),  # type: ignore[arg-type]
         (lambda: Gptq(samples=0), "gptq: samples 0: expected at least 1."),
         (lambda: Awq(batch=0), "awq: batch 0: expected at least 1."),

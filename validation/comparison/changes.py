@@ -103,7 +103,7 @@ def _arithmetic(
     """The effect of different arithmetic between two runs of the same graph whose operators round their inputs.
 
     Activations in Q/DQ form can differ by one step if another runtime sums in another order. The CPU kernels for
-    compressed weights keep 16 bits of the activations, other backends all of them; ONNX Runtime's kernels for inlined
+    compressed weights keep 16 or 8 bits of the activations, other backends all of them; ONNX Runtime's kernels for inlined
     weights in groups keep 8.
     """
     names = {record.name for record in shared}
@@ -111,9 +111,10 @@ def _arithmetic(
         return Effect.INT8
     if names & GROUPED and any(record.name == "inline" for record in apart):
         return Effect.INT8
-    if any(record.options.get("activation_bits") == 8 for record in shared):
+    chosen = [*(record.options.get("activation_bits") for record in shared), *(side.activation_bits for side in sides)]
+    if 8 in chosen:
         return Effect.INT8
-    if precision in HALF or any(record.options.get("activation_bits") == 16 for record in shared):
+    if precision in HALF or 16 in chosen:
         return Effect.FLOAT16
     return Effect.FLOAT16 if any(map(_keeps_codes, sides)) else Effect.EXACT
 

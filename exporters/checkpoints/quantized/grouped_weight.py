@@ -45,7 +45,7 @@ class GroupedWeight:
     order: npt.NDArray[np.int64] | None = None  # [K], the input that each column is for; None if they are in order
     has_minimums: bool = False
     levels: npt.NDArray[np.float32] | None = None  # [2^bits], what codes stand for; None: themselves, less a zero point
-    activation_bits: int = ACTIVATION_BITS  # precision of x in the product, 16 or 32
+    activation_bits: int = ACTIVATION_BITS  # precision of x in the product: 8, 16 or 32
 
     @property
     def kind(self) -> tuple[Any, ...]:

@@ -51,7 +51,7 @@ class TabledWeight:
     bits: int
     read: Callable[[], Tables]
     sparse: SparseRows | None
-    activation_bits: int = ACTIVATION_BITS  # precision of x in the product, 16 or 32
+    activation_bits: int = ACTIVATION_BITS  # precision of x in the product: 8, 16 or 32
 
     @property
     def dtype(self) -> torch.dtype:

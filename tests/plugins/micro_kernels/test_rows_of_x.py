@@ -70,7 +70,7 @@ def rows_of_groups(draw) -> OperatorCase:
     inputs = (x, packed, scales, zero_points, levels, minimums)
     while inputs[-1] is None:
         inputs = inputs[:-1]
-    attributes = {"bits": bits, "K": depth, "group_size": size, "activation_bits": draw(st.sampled_from((16, 32)))}
+    attributes = {"bits": bits, "K": depth, "group_size": size, "activation_bits": draw(st.sampled_from((8, 16, 32)))}
     return OperatorCase("GroupMatMul", inputs, attributes)
 
 

@@ -265,7 +265,7 @@ def group_matmul(random: Random) -> Case:
         depth = 256 * int(random.integers(1, 4))
     scales = group_factors(random, rows, depth, size)
     zero_points = random.integers(0, 2**bits, scales.shape).astype(np.uint8) if random.random() < 0.5 else None
-    attributes = {"bits": bits, "K": depth, "group_size": size, "activation_bits": int(random.choice([16, 32]))}
+    attributes = {"bits": bits, "K": depth, "group_size": size, "activation_bits": int(random.choice([8, 16, 32]))}
     x, packed = floats(random, *leading(random), depth), indices(random, rows, depth, bits)
     if bits in LEVEL_BITS and random.random() < 0.5:
         return Case("GroupMatMul", (x, packed, scales, None, levels(random, bits)), attributes)

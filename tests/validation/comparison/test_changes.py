@@ -111,6 +111,8 @@ def test_codes_of_the_checkpoint_round_the_activations() -> None:
     for expected in (None, manifest(), imported):
         found = changes_between(imported, expected)
         assert (found.effect, found.precision) == (Effect.FLOAT16, "float16")
+    imported.activation_bits = 8
+    assert changes_between(imported, imported).effect is Effect.INT8
     exact = PassRecord("rtn", {"bits": 4, "activation_bits": 32})
     compressed = manifest(exact, operators=["GroupMatMul"])
     assert changes_between(compressed, compressed).effect is Effect.EXACT
@@ -120,6 +122,8 @@ def test_bounds_of_equal_graphs_follow_their_operators() -> None:
     kept = PassRecord("rtn", {"bits": 4, "activation_bits": 16})
     found = changes_between(manifest(kept), manifest(kept))
     assert (found.effect, found.precision) == (Effect.FLOAT16, "float16")
+    shortest = PassRecord("rtn", {"bits": 4, "activation_bits": 8})
+    assert changes_between(manifest(shortest), manifest(shortest)).effect is Effect.INT8
     in_steps = changes_between(manifest("quantize_activations"), manifest("quantize_activations"))
     assert in_steps.effect is Effect.INT8
     assert changes_between(manifest(kept, "inline"), manifest(kept)).effect is Effect.INT8
