@@ -6,8 +6,8 @@
 
 A LLaMA of 0.95 billion weights in random blocks of each format is exported, and both take turns: 32 tokens after a
 prompt of 32, whose time does not count, and a prompt of 512. GPTQ at 4 bits in groups of 128, which llama.cpp does not
-read, is compared with its Q4_0. llama.cpp keeps 8 bits of the activations, we 16 unless asked for 8. The limits: as many
-tokens a second as llama.cpp, of texts and of prompts.
+read, is compared with its Q4_0. llama.cpp keeps 8 bits of the activations, we 16 unless asked for 8. The limits: as
+many tokens a second as llama.cpp, of texts and of prompts.
 """
 
 from __future__ import annotations
@@ -25,8 +25,8 @@ import numpy as np
 
 from benchmarks.encoding.integer_encoder import processor
 from benchmarks.shared import llama_cpp_peer, random_gguf, random_gptq
+from benchmarks.shared.llama_cpp_peer import Completion
 from benchmarks.shared.random_llama import BILLION, VOCABULARY
-from benchmarks.shared.xllamacpp_peer import Completion
 from intaglio.display.progress import step, track
 from intaglio.exporters import export
 from intaglio.runtime.sessions.decoder import DecoderSession

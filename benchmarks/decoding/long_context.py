@@ -1,6 +1,6 @@
 """How many tokens a second does a decoder write after a long prompt, against llama.cpp on the same GGUF file?
 
-    pip install xllamacpp
+    pip install llama-cpp-python gguf
     python -m benchmarks.decoding.long_context GGUF BUNDLE [--slots 8192] [--threads N ...] [--rounds N] [--json]
 
 BUNDLE is the export of GGUF. Both read a prompt that fills the slots, once, and then take turns: 32 tokens after it, of
@@ -22,7 +22,7 @@ import msgspec
 import numpy as np
 
 from benchmarks.encoding.integer_encoder import processor
-from benchmarks.shared.xllamacpp_peer import open_server
+from benchmarks.shared.llama_cpp_peer import open_timed
 from intaglio.errors import IntaglioError
 from intaglio.runtime.sessions.decoder import DecoderSession
 
@@ -117,8 +117,8 @@ def steps(session: DecoderSession, prompt: list[int]) -> Turn:
 
 
 def llama_cpp(gguf: Path, prompt: list[int], threads: int, kind: str) -> Turn:
-    """The server of llama.cpp, which keeps the prompt of its last request in its cache."""
-    complete = open_server(gguf, threads, len(prompt) + 2 * TOKENS, kind, keeps=True)
+    """llama.cpp, which keeps the prompt of the last call in its cache."""
+    complete = open_timed(gguf, threads, len(prompt) + 2 * TOKENS, kind, keeps=True)
     return lambda: complete(prompt, TOKENS)["predicted_ms"] / 1e3 / TOKENS
 
 

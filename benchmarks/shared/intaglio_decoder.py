@@ -26,7 +26,7 @@ def missing() -> str:
 
 
 def compressed(bits: int, activation_bits: int, checkpoint: Path, folder: Path) -> Path:
-    """The bundle of `checkpoint` with tables of `bits`, below `folder`; 16: as it is exported, kept for the others."""
+    """The bundle of `checkpoint` with tables of `bits`, below `folder`; 16: the export, kept for the others."""
     from intaglio.graph_passes import compress
 
     if bits == 16:

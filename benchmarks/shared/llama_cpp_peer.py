@@ -27,6 +27,7 @@ from intaglio.exporters.checkpoints.checkpoint import CONFIG, WEIGHTS
 from intaglio.files.safetensors_header import read_header
 from intaglio.runtime.text.tokenizer import TOKENIZER
 
+Completion = Callable[[Sequence[int], int], dict[str, float]]  # a prompt, tokens to write after its first -> times
 Generate = Callable[[Sequence[int]], Iterator[int]]  # a prompt -> the tokens after it, greedily, without end
 
 CONTEXT = 2048  # tokens
@@ -177,19 +178,28 @@ def open_model(path: Path, threads: int) -> Generate:
     return generate
 
 
-def open_timed(path: Path, threads: int, slots: int) -> Callable[[Sequence[int], int], dict[str, float]]:
-    """Open a GGUF file; the function returned takes a prompt and how many tokens to write after its first.
+def open_timed(path: Path, threads: int, slots: int, kind: str = "f16", keeps: bool = False) -> Completion:
+    """Open a GGUF file; the times of the function returned are in milliseconds, under the names of llama.cpp's server.
 
-    It returns how long both took, in milliseconds, under the names that llama.cpp's server gives them.
+    `kind`: of the caches for `slots` tokens; `keeps`: what a prompt shares with the last one is not read again.
     """
     import llama_cpp
 
+    cache = getattr(llama_cpp, f"GGML_TYPE_{kind.upper()}")
     model = llama_cpp.Llama(
-        str(path), n_ctx=slots, n_threads=threads, n_threads_batch=threads, flash_attn=True, verbose=False
+        str(path),
+        n_ctx=slots,
+        n_threads=threads,
+        n_threads_batch=threads,
+        flash_attn=True,
+        type_k=cache,
+        type_v=cache,
+        verbose=False,
     )
 
     def complete(prompt: Sequence[int], tokens: int) -> dict[str, float]:
-        model.reset()
+        if not keeps:
+            model.reset()
         began = time.perf_counter()
         written = model.generate(list(prompt), temp=0.0)
         next(written)

@@ -230,7 +230,9 @@ class Manifest(msgspec.Struct):
     similarity: str = SIMILARITIES[0]  # of embeddings, for the task "embed"
     passes: list[PassRecord] = []
     custom_operators: list[str] = []
-    activation_bits: int | None = None  # that the export chose for products with a checkpoint's codes; None: the default
+    activation_bits: int | None = (
+        None  # that the export chose for products with a checkpoint's codes; None: the default
+    )
     calibration: Calibration = Calibration()
     engines: list[EngineRecord] = []
     files: dict[str, FileRecord] = {}

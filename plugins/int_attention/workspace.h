@@ -1,7 +1,7 @@
 // Scratch memory of a head, and the rows that are kept.
 #pragma once
 
-#include "plugins/cpu/int8_gemm.h"
+#include "plugins/cpu/int8/gemm.h"
 
 namespace intaglio::INTAGLIO_ISA {
 namespace {

@@ -1,6 +1,6 @@
 #include "plugins/int_linear/kernel.h"
 
-#include "plugins/cpu/int8_gemm.h"
+#include "plugins/cpu/int8/gemm.h"
 #include "plugins/cpu/simd_gelu.h"
 
 namespace intaglio::INTAGLIO_ISA {

@@ -16,8 +16,8 @@ from intaglio.plugins.quantize_cache.slots import dequantize
 
 # Relative to the sum of product magnitudes: float32 rounding of products and sums in any order, up to 4096 of them.
 SUMMATION = 2e-6
-# 24 bits of the row's largest |x|, 16 with activation_bits=16, half a step either way; tables of 16 bits likewise. With 8 bits of
-# the largest of each part of x.
+# 24 bits of the row's largest |x|, 16 with activation_bits=16, half a step either way; tables of 16 bits likewise. 8
+# are of the largest of each part of x.
 FIXED_POINT = {32: 2.0**-23, 16: 2.0**-15, 8: 2.0**-7}
 PARTS = {"LutMatMul": 512, "GroupMatMul": 256}
 # Likewise for float16, summed in float32: tensor cores truncate where float32 rounds, once per 16

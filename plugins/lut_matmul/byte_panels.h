@@ -1,11 +1,11 @@
-// Panels of 32 rows of the weight, looked up for products of bytes with many rows of x (int8_gemm.h), with VNNI and with matrix
+// Panels of 32 rows of the weight, looked up for products of bytes with many rows of x (int8/gemm.h), with VNNI and with matrix
 // tiles.
 #pragma once
 
 #include <cstdint>
 
 #include "plugins/cpu/index_units.h"
-#include "plugins/cpu/int8_gemm.h"
+#include "plugins/cpu/int8/gemm.h"
 #include "plugins/lut_matmul/stretch.h"
 
 #if defined(__AVX512VNNI__) || INTAGLIO_TILES

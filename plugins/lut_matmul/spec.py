@@ -5,9 +5,10 @@
 
 The CPU kernels compute with x in fixed point: `activation_bits=32` keeps 24 bits of every row of x, which is what
 float32 keeps of the largest; 16 keeps 16 bits, and is faster. The error of each product is then at most
-2^-24 or 2^-16 of the row's largest |x|. With 8 each 512 values of a row keep 8 bits of their own largest, where the CPU adds
-up four products of bytes and the tables allow it; else 16. Tables that hold (one factor of the row)·(integers of 8 bits) are
-read exactly; others are rounded to 16 bits with `activation_bits` of 8 and 16, and computed with in float32 with 32.
+2^-24 or 2^-16 of the row's largest |x|. With 8 each 512 values of a row keep 8 bits of their own largest, where the
+CPU adds up four products of bytes and the tables allow it; else 16. Tables that hold (one factor of the row)·(integers
+of 8 bits) are read exactly; others are rounded to 16 bits with `activation_bits` of 8 and 16, and computed with in
+float32 with 32.
 """
 
 from __future__ import annotations

@@ -3,7 +3,8 @@
     y[r][n] += Σ_k x[r][k]·table[n][index[n][k]]        over a stretch of K
 
 Each weight is looked up where it is multiplied, for all rows of x at once. (To look blocks of weights up first, once
-for many rows of x, was slower: 94 G products/s against 98 at 64 rows in 2 planes, and 58 at two.)
+for many rows of x, was slower: 94 G products/s against 98 at 64 rows in 2 planes, and 58 at two. With one plane, and
+with matrix tiles, it is faster: plugins/lut_matmul/byte_panels.h.)
 Sums of bytes are kept for each plane of x and are exact. With AVX2, whose instructions add products of bytes up in 16
 bits, entries are widened to words of 16 bits, and x is in words: a stretch is then as long as its sums have 32 bits.
 """

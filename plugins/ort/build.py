@@ -70,7 +70,7 @@ MACHINES: dict[str, dict[str, tuple[str, ...]]] = {
     },
 }
 # What a kernel includes that is compiled for the instruction sets with matrix tiles, too.
-TILE_UNIT = PLUGINS / "cpu" / "tile_unit.h"
+TILE_UNIT = PLUGINS / "cpu" / "int8" / "tile_unit.h"
 INSTRUCTION_SETS: dict[str, tuple[str, ...]] = {"portable": (), **MACHINES["x86_64"], **MACHINES["aarch64"]}
 
 

@@ -103,8 +103,8 @@ def _arithmetic(
     """The effect of different arithmetic between two runs of the same graph whose operators round their inputs.
 
     Activations in Q/DQ form can differ by one step if another runtime sums in another order. The CPU kernels for
-    compressed weights keep 16 or 8 bits of the activations, other backends all of them; ONNX Runtime's kernels for inlined
-    weights in groups keep 8.
+    compressed weights keep 16 or 8 bits of the activations, other backends all of them; ONNX Runtime's kernels for
+    inlined weights in groups keep 8.
     """
     names = {record.name for record in shared}
     if "quantize_activations" in names and "integer_linear" not in names:

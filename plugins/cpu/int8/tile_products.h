@@ -1,4 +1,4 @@
-// What int8_gemm.h does with matrix tiles: blocks of two by two, 32 rows of x by a panel of 32 columns of w.
+// What int8/gemm.h does with matrix tiles: blocks of two by two, 32 rows of x by a panel of 32 columns of w.
 //
 // Panels lie as for VNNI: 16 of their groups, with every second 64 bytes, are a tile of w. So are the bytes of 16 rows of x. Both
 // are filled up with zeros to whole tiles along K, unless K is less than one, which the unit is told then.
@@ -6,8 +6,8 @@
 // A product of tiles takes 16 cycles, in which the processor requantises the sums of the block before.
 #pragma once
 
-#include "plugins/cpu/int8_packing.h"
-#include "plugins/cpu/tile_unit.h"
+#include "plugins/cpu/int8/packing.h"
+#include "plugins/cpu/int8/tile_unit.h"
 
 namespace intaglio::INTAGLIO_ISA {
 namespace {

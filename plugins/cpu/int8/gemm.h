@@ -19,9 +19,9 @@
 
 #include "plugins/cpu/cache_size.h"
 #if INTAGLIO_TILES
-#include "plugins/cpu/tile_products.h"
+#include "plugins/cpu/int8/tile_products.h"
 #else
-#include "plugins/cpu/vector_products.h"
+#include "plugins/cpu/int8/vector_products.h"
 #endif
 
 namespace intaglio::INTAGLIO_ISA {

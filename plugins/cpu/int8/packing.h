@@ -1,4 +1,4 @@
-// Both sides of products of bytes, packed: see int8_gemm.h.
+// Both sides of products of bytes, packed: see int8/gemm.h.
 #pragma once
 
 #include "plugins/cpu/isa.h"

@@ -17,7 +17,7 @@ namespace {
 constexpr int64_t TILE_ROWS = 16, TILE_BYTES = 64;  // of a tile
 constexpr int TILES = 8;
 
-// What the unit is told of its tiles, as the instruction reads it.
+// How large the tiles are, as the unit's instruction reads it.
 struct alignas(64) TileShapes {
     uint8_t palette = 1, start_row = 0, reserved[14] = {};
     uint16_t bytes[16] = {};  // of a row

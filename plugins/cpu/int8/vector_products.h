@@ -1,7 +1,7 @@
-// The products of int8_gemm.h in vectors.
+// The products of int8/gemm.h in vectors.
 #pragma once
 
-#include "plugins/cpu/int8_packing.h"
+#include "plugins/cpu/int8/packing.h"
 
 namespace intaglio::INTAGLIO_ISA {
 namespace {
