@@ -189,19 +189,25 @@ Choice level_choice(GROUP_LEVELS_MICRO_KERNELS, GROUP_LEVELS_MOST_ROWS);
 
 constexpr int TOKENS = 16;  // rows of x that share what is read of a weight
 
-// `tokens` rows of x with groups of one tile, in blocks that stay in the first-level cache. y: [tokens][TILE], zeros
-static void tile_product(const GroupFormat& f, const GroupStretch& tile, const Groups& groups, const CacheBlock& block, const void* x,
+static const GroupKernel& kernel_for(const GroupFormat& f, int64_t rows) {
+    return f.has_levels ? level_choice(f.bits, f.planes, rows) : choice(f.bits, f.planes, rows);
+}
+
+static bool prefetches(const GroupFormat& f, const GroupKernel& kernel) {
+    return f.has_levels ? level_choice.prefetches(kernel.name, f.group_size) : choice.prefetches(kernel.name, f.group_size);
+}
+
+// `tokens` rows of x with one tile, in blocks that stay in the first-level cache. y: [tokens][TILE], zeros
+static void tile_product(const GroupFormat& f, const GroupStretch& tile, const CacheBlock& block, const void* x,
                          int64_t first, int tokens, int64_t columns, float* y) {
-    const int64_t step = block.depth / f.group_size;
-    for (int64_t group = groups.first; group < groups.end; group += step) {
-        const int64_t count = groups.end - group < step ? groups.end - group : step;
+    const int64_t groups = f.depth / f.group_size, step = block.depth / f.group_size;
+    for (int64_t group = 0; group < groups; group += step) {
+        const int64_t count = groups - group < step ? groups - group : step;
         for (int64_t begin = 0; begin < columns; begin += block.rows) {
             const int64_t end = begin + block.rows < columns ? begin + block.rows : columns;
             for (int token = 0, rows = 0; token < tokens; token += rows) {
-                const GroupKernel& kernel = f.has_levels ? level_choice(f.bits, f.planes, tokens - token)
-                                                         : choice(f.bits, f.planes, tokens - token);
-                const bool prefetch = f.has_levels ? level_choice.prefetches(kernel.name, f.group_size)
-                                                   : choice.prefetches(kernel.name, f.group_size);
+                const GroupKernel& kernel = kernel_for(f, tokens - token);
+                const bool prefetch = prefetches(f, kernel);
                 rows = kernel.name.rows;
                 for (int64_t row = begin; row < end; row += FLOATS * kernel.name.t_u) {
                     GroupStretch stretch = part_of(tile, group, count, row);
@@ -211,6 +217,39 @@ static void tile_product(const GroupFormat& f, const GroupStretch& tile, const G
                     kernel.run(stretch);
                 }
             }
+        }
+    }
+}
+
+// Adds a part of K, of rows of x in one plane: times what its values have as a factor. of_part, y: [tokens][TILE]
+static void add_part(const GroupFormat& f, const float* of_part, int64_t part, const void* x, int64_t first, int64_t tokens, float* y) {
+    for (int64_t t = 0; t < tokens; ++t) {
+        const uint8_t* const row = static_cast<const uint8_t*>(x) + (first + t) * x_row_bytes(f);
+        const F32 scale = set_float(x_scales(f, row)[part]);
+        for (int64_t n = t * TILE; n < (t + 1) * TILE; n += FLOATS) {
+            store_float(y + n, multiply_add(load_float(of_part + n), scale, load_float(y + n)));
+        }
+    }
+}
+
+// The same as tile_product with x in one plane, a part of K at a time.
+static void tile_product_in_parts(const GroupFormat& f, const GroupStretch& tile, const void* x, int64_t first, int tokens,
+                                  int64_t columns, float* y) {
+    const int64_t groups = f.depth / f.group_size, step = part_groups(f);
+    for (int token = 0, rows = 0; token < tokens; token += rows) {
+        const GroupKernel& kernel = kernel_for(f, tokens - token);
+        const bool prefetch = prefetches(f, kernel);
+        rows = kernel.name.rows;
+        for (int64_t group = 0; group < groups; group += step) {
+            alignas(64) float of_part[2 * TILE] = {};
+            for (int64_t row = 0; row < columns; row += FLOATS * kernel.name.t_u) {
+                GroupStretch stretch = part_of(tile, group, groups - group < step ? groups - group : step, row);
+                with_x(&stretch, f, x, false, first + token, group);
+                stretch.y = of_part + row;
+                stretch.prefetch = prefetch;
+                kernel.run(stretch);
+            }
+            add_part(f, of_part, group / step, x, first + token, rows, y + token * TILE);
         }
     }
 }
@@ -227,13 +266,13 @@ static CacheBlock cache_block(const GroupFormat& f, const Layout& layout, int64_
 static void run(const GroupFormat& f, const void* x, int64_t count, const void* packed, float* y, int64_t begin,
                 int64_t end) {
     const Layout layout(f);
-    const auto *const bytes = static_cast<const uint8_t*>(packed), *const bytes_of_x = static_cast<const uint8_t*>(x);
+    const auto* const bytes = static_cast<const uint8_t*>(packed);
     const FixedPointRow* const rows = x_rows(f, count, const_cast<void*>(x));
     const CacheBlock block = cache_block(f, layout, count);
     const bool many = many_rows(f, count);
     const int64_t most = many ? MOST_TOKENS : TOKENS;
     alignas(64) float values[MOST_TOKENS * TILE], of_part[MOST_TOKENS * TILE];
-    const int64_t groups = f.depth / f.group_size, step = f.planes == 1 ? part_groups(f) : groups;
+    const int64_t groups = f.depth / f.group_size, step = part_groups(f);
 #if INTAGLIO_WORDS
     const IeeeDenormals denormals;  // of which levels may be computed
 #endif
@@ -243,20 +282,20 @@ static void run(const GroupFormat& f, const void* x, int64_t count, const void* 
         for (int64_t first = 0; first < count; first += most) {
             const int tokens = int(count - first < most ? count - first : most);
             __builtin_memset(values, 0, size_t(tokens * TILE) * sizeof(float));
-            for (int64_t group = 0; group < groups; group += step) {
-                const Groups part = {group, groups - group < step ? groups : group + step};
-                float* const target = f.planes == 1 ? of_part : values;
-                if (f.planes == 1) __builtin_memset(of_part, 0, size_t(tokens * TILE) * sizeof(float));
-                if (many) {
-                    many_rows_product(f, stretch, part, x, first, tokens, columns, target);
+            if (!many) {
+                if (f.planes == 1) {
+                    tile_product_in_parts(f, stretch, x, first, tokens, columns, values);
                 } else {
-                    tile_product(f, stretch, part, block, x, first, tokens, columns, target);
+                    tile_product(f, stretch, block, x, first, tokens, columns, values);
                 }
-                for (int t = 0; t < tokens && f.planes == 1; ++t) {
-                    const F32 scale = set_float(x_scales(f, bytes_of_x + (first + t) * x_row_bytes(f))[group / step]);
-                    for (int64_t n = t * TILE; n < (t + 1) * TILE; n += FLOATS) {
-                        store_float(values + n, multiply_add(load_float(of_part + n), scale, load_float(values + n)));
-                    }
+            } else if (f.planes != 1) {
+                many_rows_product(f, stretch, {0, groups}, x, first, tokens, columns, values);
+            } else {
+                for (int64_t group = 0; group < groups; group += step) {
+                    __builtin_memset(of_part, 0, size_t(tokens * TILE) * sizeof(float));
+                    const int64_t end = groups - group < step ? groups : group + step;
+                    many_rows_product(f, stretch, {group, end}, x, first, tokens, columns, of_part);
+                    add_part(f, of_part, group / step, x, first, tokens, values);
                 }
             }
             for (int t = 0; t < tokens; ++t) {
