@@ -30,7 +30,7 @@ struct CacheHead {
 
 // Slots of a head that are attended to together. Their averages are added to those of the segments before, in order, whether one
 // piece of work has them all or each has its own: a row's result has the same bits.
-constexpr int64_t SEGMENT = 1024;
+constexpr int64_t SEGMENT = 2048;
 
 // What the context of each row is relative to.
 struct RowSums {

@@ -71,7 +71,7 @@ def test_token_without_slots_gets_zeros(arrays: dict[str, np.ndarray], instructi
     assert not found[0, :, 1].any() and found[0, :, 0].all()
 
 
-LONG = 2500  # slots: two segments and a part, each a piece of work of its own where heads are few
+LONG = 4500  # slots: two segments and a part, each a piece of work of its own where heads are few
 
 
 def long_caches(heads: int) -> dict[str, np.ndarray]:
@@ -80,7 +80,7 @@ def long_caches(heads: int) -> dict[str, np.ndarray]:
     shapes = {"query": (4, heads, 1, 40), "key": (4, 1, LONG, 40), "value": (4, 1, LONG, 24)}
     made = {name: random.normal(size=shape, scale=3).astype(np.float32) for name, shape in shapes.items()}
     slots = np.arange(LONG)
-    masks = [slots < LONG, slots < 1500, slots < 3, slots >= 2100]
+    masks = [slots < LONG, slots < 3000, slots < 3, slots >= 4100]
     return {**made, "mask": np.stack(masks)[:, None, None]}
 
 
@@ -102,7 +102,7 @@ def test_rows_have_the_same_bits_whether_segments_are_pieces_of_work_or_not(inst
 
 
 def test_number_that_is_none_is_not_lost_in_any_segment(instruction_set: None) -> None:
-    for slot in (0, 1023, 1024, LONG - 1):
+    for slot in (0, 2047, 2048, LONG - 1):
         arrays = long_caches(2)
         arrays["key"][0, 0, slot, 7] = np.nan
         found = np.isnan(run(arrays))
