@@ -163,13 +163,25 @@ def _quantize(source: Path, target: Path, name: str) -> None:
         raise RuntimeError(f"llama.cpp could not quantise {source} to {name} (code {code})")
 
 
-def open_model(path: Path, threads: int) -> Generate:
-    """Open a GGUF file; the function returned generates greedily, from an empty cache each time."""
+def _opened(path: Path, threads: int, slots: int, kind: str = "f16") -> Any:
     import llama_cpp
 
-    model = llama_cpp.Llama(
-        str(path), n_ctx=CONTEXT, n_threads=threads, n_threads_batch=threads, flash_attn=True, verbose=False
+    cache = getattr(llama_cpp, f"GGML_TYPE_{kind.upper()}")
+    return llama_cpp.Llama(
+        str(path),
+        n_ctx=slots,
+        n_threads=threads,
+        n_threads_batch=threads,
+        flash_attn=True,
+        type_k=cache,
+        type_v=cache,
+        verbose=False,
     )
+
+
+def open_model(path: Path, threads: int) -> Generate:
+    """Open a GGUF file; the function returned generates greedily, from an empty cache each time."""
+    model = _opened(path, threads, CONTEXT)
 
     def generate(prompt: Sequence[int]) -> Iterator[int]:
         model.reset()
@@ -183,19 +195,7 @@ def open_timed(path: Path, threads: int, slots: int, kind: str = "f16", keeps: b
 
     `kind`: of the caches for `slots` tokens; `keeps`: what a prompt shares with the last one is not read again.
     """
-    import llama_cpp
-
-    cache = getattr(llama_cpp, f"GGML_TYPE_{kind.upper()}")
-    model = llama_cpp.Llama(
-        str(path),
-        n_ctx=slots,
-        n_threads=threads,
-        n_threads_batch=threads,
-        flash_attn=True,
-        type_k=cache,
-        type_v=cache,
-        verbose=False,
-    )
+    model = _opened(path, threads, slots, kind)
 
     def complete(prompt: Sequence[int], tokens: int) -> dict[str, float]:
         if not keeps:

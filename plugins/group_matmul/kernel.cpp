@@ -221,17 +221,6 @@ static void tile_product(const GroupFormat& f, const GroupStretch& tile, const C
     }
 }
 
-// Adds a part of K, of rows of x in one plane: times what its values have as a factor. of_part, y: [tokens][TILE]
-static void add_part(const GroupFormat& f, const float* of_part, int64_t part, const void* x, int64_t first, int64_t tokens, float* y) {
-    for (int64_t t = 0; t < tokens; ++t) {
-        const uint8_t* const row = static_cast<const uint8_t*>(x) + (first + t) * x_row_bytes(f);
-        const F32 scale = set_float(x_scales(f, row)[part]);
-        for (int64_t n = t * TILE; n < (t + 1) * TILE; n += FLOATS) {
-            store_float(y + n, multiply_add(load_float(of_part + n), scale, load_float(y + n)));
-        }
-    }
-}
-
 // The same as tile_product with x in one plane, a part of K at a time.
 static void tile_product_in_parts(const GroupFormat& f, const GroupStretch& tile, const void* x, int64_t first, int tokens,
                                   int64_t columns, float* y) {
@@ -241,7 +230,8 @@ static void tile_product_in_parts(const GroupFormat& f, const GroupStretch& tile
         const bool prefetch = prefetches(f, kernel);
         rows = kernel.name.rows;
         for (int64_t group = 0; group < groups; group += step) {
-            alignas(64) float of_part[2 * TILE] = {};
+            constexpr int MOST = GROUP_MATMUL_MOST_ROWS[1] > GROUP_LEVELS_MOST_ROWS[1] ? GROUP_MATMUL_MOST_ROWS[1] : GROUP_LEVELS_MOST_ROWS[1];
+            alignas(64) float of_part[(MOST > 0 ? MOST : 1) * TILE] = {};
             for (int64_t row = 0; row < columns; row += FLOATS * kernel.name.t_u) {
                 GroupStretch stretch = part_of(tile, group, groups - group < step ? groups - group : step, row);
                 with_x(&stretch, f, x, false, first + token, group);
@@ -271,8 +261,7 @@ static void run(const GroupFormat& f, const void* x, int64_t count, const void* 
     const CacheBlock block = cache_block(f, layout, count);
     const bool many = many_rows(f, count);
     const int64_t most = many ? MOST_TOKENS : TOKENS;
-    alignas(64) float values[MOST_TOKENS * TILE], of_part[MOST_TOKENS * TILE];
-    const int64_t groups = f.depth / f.group_size, step = part_groups(f);
+    alignas(64) float values[MOST_TOKENS * TILE];
 #if INTAGLIO_WORDS
     const IeeeDenormals denormals;  // of which levels may be computed
 #endif
@@ -282,21 +271,12 @@ static void run(const GroupFormat& f, const void* x, int64_t count, const void* 
         for (int64_t first = 0; first < count; first += most) {
             const int tokens = int(count - first < most ? count - first : most);
             __builtin_memset(values, 0, size_t(tokens * TILE) * sizeof(float));
-            if (!many) {
-                if (f.planes == 1) {
-                    tile_product_in_parts(f, stretch, x, first, tokens, columns, values);
-                } else {
-                    tile_product(f, stretch, block, x, first, tokens, columns, values);
-                }
-            } else if (f.planes != 1) {
-                many_rows_product(f, stretch, {0, groups}, x, first, tokens, columns, values);
+            if (many) {
+                many_rows_product(f, stretch, x, first, tokens, columns, values);
+            } else if (f.planes == 1) {
+                tile_product_in_parts(f, stretch, x, first, tokens, columns, values);
             } else {
-                for (int64_t group = 0; group < groups; group += step) {
-                    __builtin_memset(of_part, 0, size_t(tokens * TILE) * sizeof(float));
-                    const int64_t end = groups - group < step ? groups : group + step;
-                    many_rows_product(f, stretch, {group, end}, x, first, tokens, columns, of_part);
-                    add_part(f, of_part, group / step, x, first, tokens, values);
-                }
+                tile_product(f, stretch, block, x, first, tokens, columns, values);
             }
             for (int t = 0; t < tokens; ++t) {
                 const float factor = f.planes == 0 ? 1 : float(rows[first + t].scale);

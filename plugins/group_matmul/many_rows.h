@@ -30,14 +30,14 @@ static bool in_words(const GroupFormat& f, int64_t count) {
 #if INTAGLIO_WORDS
 
 // `tokens` rows of x with one tile. y: [tokens][TILE], zeros
-static void word_product(const GroupFormat& f, const GroupStretch& tile, const Groups& groups, const void* x, int64_t first, int tokens, int64_t columns,
+static void word_product(const GroupFormat& f, const GroupStretch& tile, const void* x, int64_t first, int tokens, int64_t columns,
                          float* y) {
-    const int64_t step = f.group_size < WORD_PART ? WORD_PART / f.group_size : 1;
+    const int64_t groups = f.depth / f.group_size, step = f.group_size < WORD_PART ? WORD_PART / f.group_size : 1;
     WordPart part;
     part.group_size = f.group_size;
     part.has_minimums = f.has_minimums;
-    for (int64_t group = groups.first; group < groups.end; group += step) {
-        part.groups = groups.end - group < step ? groups.end - group : step;
+    for (int64_t group = 0; group < groups; group += step) {
+        part.groups = groups - group < step ? groups - group : step;
         for (int64_t row = 0; row < columns; row += WORD_ROWS) {
             GroupStretch stretch = part_of(tile, group, part.groups, row);
             for (int64_t i = 0; i < part.groups; ++i) {
@@ -70,11 +70,11 @@ static void word_product(const GroupFormat& f, const GroupStretch& tile, const G
 }
 
 // The same for levels and x in float32.
-static void level_product(const GroupFormat& f, const GroupStretch& tile, const Groups& groups, const void* x, int64_t first, int tokens, int64_t columns,
+static void level_product(const GroupFormat& f, const GroupStretch& tile, const void* x, int64_t first, int tokens, int64_t columns,
                           float* y) {
     FloatPart part;
     alignas(64) float totals[MOST_TOKENS * FLOAT_ROWS];
-    for (int64_t group = groups.first; group < groups.end; ++group) {
+    for (int64_t group = 0; group < f.depth / f.group_size; ++group) {
         for (int64_t row = 0; row < columns; row += FLOAT_ROWS) {
             GroupStretch stretch = part_of(tile, group, 1, row);
             for (int half = 0; half < FLOAT_ROWS; half += FLOATS) store_float(part.scales + half, load_factors(stretch.scales, 0, half));
@@ -101,27 +101,31 @@ static void level_product(const GroupFormat& f, const GroupStretch& tile, const 
     }
 }
 
-static void many_rows_product(const GroupFormat& f, const GroupStretch& tile, const Groups& groups, const void* x, int64_t first, int tokens,
+static void many_rows_product(const GroupFormat& f, const GroupStretch& tile, const void* x, int64_t first, int tokens,
                               int64_t columns, float* y) {
     if (f.planes == 2) {
-        word_product(f, tile, groups, x, first, tokens, columns, y);
+        word_product(f, tile, x, first, tokens, columns, y);
     } else {
-        level_product(f, tile, groups, x, first, tokens, columns, y);
+        level_product(f, tile, x, first, tokens, columns, y);
     }
 }
 
 #elif INTAGLIO_BYTE_PANELS
 
+static_assert(BYTE_PART == X_PART, "what is unpacked together has a factor of x");
+
 // `tokens` rows of x with one tile. y: [tokens][TILE], zeros
-static void many_rows_product(const GroupFormat& f, const GroupStretch& tile, const Groups& groups, const void* x, int64_t first, int tokens,
+static void many_rows_product(const GroupFormat& f, const GroupStretch& tile, const void* x, int64_t first, int tokens,
                               int64_t columns, float* y) {
-    const int64_t step = BYTE_PART / f.group_size;
+    const int64_t groups = f.depth / f.group_size, step = BYTE_PART / f.group_size;
+    const bool one_plane = f.planes == 1;  // a factor of each part's own
+    alignas(64) float of_part[MOST_TOKENS * TILE];
     BytePart part;
     part.group_size = f.group_size;
     part.has_minimums = f.has_minimums;
     part.pairs = (columns + PAIR_ROWS - 1) / PAIR_ROWS;
-    for (int64_t group = groups.first; group < groups.end; group += step) {
-        part.groups = groups.end - group < step ? groups.end - group : step;
+    for (int64_t group = 0; group < groups; group += step) {
+        part.groups = groups - group < step ? groups - group : step;
         GroupStretch stretch = part_of(tile, group, part.groups, 0);
         part.zero_points = stretch.zero_points;
         part.zero_stride = stretch.zero_stride;
@@ -138,18 +142,21 @@ static void many_rows_product(const GroupFormat& f, const GroupStretch& tile, co
                 if (f.has_minimums) store_float(part.minimums[i] + block * ROWS, load_factors(stretch.minimums, i, block * ROWS));
             }
         }
-        const auto multiply = f.planes == 1 ? byte_products_of<1, 2 * BYTE_TOKENS> : byte_products_of<2, BYTE_TOKENS>;
-        for (int token = 0; token < tokens; token += f.planes == 1 ? 2 * BYTE_TOKENS : BYTE_TOKENS) {
+        float* const sums = one_plane ? of_part : y;
+        if (one_plane) __builtin_memset(of_part, 0, size_t(tokens * TILE) * sizeof(float));
+        const auto multiply = one_plane ? byte_products_of<1, 2 * BYTE_TOKENS> : byte_products_of<2, BYTE_TOKENS>;
+        for (int token = 0; token < tokens; token += one_plane ? 2 * BYTE_TOKENS : BYTE_TOKENS) {
             with_x(&stretch, f, x, false, first + token, group);
             const ByteX rows = {stretch.digits, stretch.x_stride, stretch.plane_stride, stretch.sums, stretch.sums_stride};
-            multiply(tokens - token, part, rows, y + token * TILE, TILE);
+            multiply(tokens - token, part, rows, sums + token * TILE, TILE);
         }
+        if (one_plane) add_part(f, of_part, group / step, x, first, tokens, y);
     }
 }
 
 #else
 
-static void many_rows_product(const GroupFormat&, const GroupStretch&, const Groups&, const void*, int64_t, int, int64_t, float*) {}
+static void many_rows_product(const GroupFormat&, const GroupStretch&, const void*, int64_t, int, int64_t, float*) {}
 
 #endif
 

@@ -8,7 +8,7 @@
 The first is the result of round-to-nearest, GPTQ and AWQ; missing zero points are 2^(bits - 1), the middle. Levels are
 for numbers that are no equal steps: NF4, FP4, MXFP4, NVFP4 and IQ4 in 4 bits, FP8 in 8. GGUF's K-quants have
 minimums; graphs in files have standard operators for them, which sessions on a CPU put in here.
-`activation_bits` is as in LutMatMul.
+`activation_bits` is as in LutMatMul; with 8, up to 256 values of x in whole groups keep 8 bits of their largest.
 """
 
 from __future__ import annotations

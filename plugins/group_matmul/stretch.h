@@ -80,10 +80,17 @@ static float* x_scales(const GroupFormat& f, uint8_t* row) {
 }
 static const float* x_scales(const GroupFormat& f, const uint8_t* row) { return x_scales(f, const_cast<uint8_t*>(row)); }
 
-// Groups `first` to `end` - 1.
-struct Groups {
-    int64_t first, end;
-};
+// Adds a part of K, of rows of x in one plane: times what its values have as a factor. of_part, y: [tokens][TILE]
+static void add_part(const GroupFormat& f, const float* of_part, int64_t part, const void* x, int64_t first, int64_t tokens,
+                     float* y) {
+    for (int64_t t = 0; t < tokens; ++t) {
+        const uint8_t* const row = static_cast<const uint8_t*>(x) + (first + t) * x_row_bytes(f);
+        const F32 scale = set_float(x_scales(f, row)[part]);
+        for (int64_t n = t * TILE; n < (t + 1) * TILE; n += FLOATS) {
+            store_float(y + n, multiply_add(load_float(of_part + n), scale, load_float(y + n)));
+        }
+    }
+}
 
 static int64_t x_bytes(const GroupFormat& format, int64_t count) {
     const int64_t rows = count * x_row_bytes(format);

@@ -30,7 +30,7 @@ struct Product {
     void run_in_stretches(const MicroKernel<LutStretch>& kernel, LutStretch s) const {
         const int64_t most = INTAGLIO_WORDS && f.planes > 0 ? WORD_STRETCH : layout.stride;
         for (int64_t k = 0; k < layout.stride; k += most) {
-            s.depth = least(most, layout.stride - k);
+            s.depth = smaller(most, layout.stride - k);
             kernel.run(s);
             s.units += s.depth / unit_indices(f.bits) * ROW_GROUP * unit_bytes(f.bits);
             s.digits += s.depth * planes;
@@ -61,12 +61,13 @@ struct Product {
             const MicroKernel<LutStretch>& kernel = choice(f.bits, f.planes, tokens - token);
             rows = kernel.name.rows;
             s.prefetch = choice.prefetches(kernel.name);
-            alignas(64) int32_t of_parts[MOST_PARTS][2][BLOCK];  // so that the weight is read in its order
+            constexpr int ROWS_OF_X = LUT_MATMUL_MOST_ROWS[1] > 0 ? LUT_MATMUL_MOST_ROWS[1] : 1;
+            alignas(64) int32_t of_parts[MOST_PARTS][ROWS_OF_X][BLOCK];  // so that the weight is read in its order
             __builtin_memset(of_parts, 0, size_t(layout.parts()) * sizeof of_parts[0]);
             for (int64_t row = begin; row < end; row += kernel.name.t_u) {
                 s.tables = tables_of(row, 0);
                 for (int64_t part = 0; part < layout.parts(); ++part) {
-                    s.depth = least(PART, layout.stride - part * PART);
+                    s.depth = smaller(PART, layout.stride - part * PART);
                     s.digits = static_cast<const int8_t*>(x) + (first + token) * x_stride + part * PART;
                     s.units = units_of(row, part * PART);
                     s.sums = of_parts[part][0] + row % BLOCK;
@@ -123,7 +124,7 @@ struct Product {
         const auto* const x_words = static_cast<const int16_t*>(x) + first * layout.stride;
         LutStretch s{};
         for (int64_t k = 0; k < layout.stride; k += WORD_PART) {
-            s.depth = least(WORD_PART, layout.stride - k);
+            s.depth = smaller(WORD_PART, layout.stride - k);
             for (int64_t top = begin; top < end; top += WORD_ROWS) {
                 for (int table = 0; table < f.tables; ++table) {
                     for (int64_t row = top; row < top + WORD_ROWS; ++row) {
@@ -157,7 +158,7 @@ struct Product {
         LutStretch s{};
         s.table_stride = f.tables * table_bytes(f);
         for (int64_t part = 0; part < layout.parts(); ++part) {
-            s.depth = least(PART, layout.stride - part * PART);
+            s.depth = smaller(PART, layout.stride - part * PART);
             const PackedMatrix panel = packed_matrix(s.depth, PANEL, memory);
             if (blocks == 1) __builtin_memset(panel.data, 0, size_t(panel.groups * PANEL) * sizeof(int32_t));
             for (int table = 0; table < f.tables; ++table) {
@@ -169,7 +170,7 @@ struct Product {
                 find_start(panel, 0);
                 for (int64_t plane = 0; plane < planes; ++plane) {
                     for (int64_t token = 0; token < tokens; token += ROWS) {
-                        const int64_t rows = least(ROWS, tokens - token);
+                        const int64_t rows = smaller(ROWS, tokens - token);
                         const int8_t* const digits =
                             static_cast<const int8_t*>(x) + (first + token) * x_stride + plane * layout.stride + part * PART;
                         multiplier(reinterpret_cast<const int32_t*>(digits), x_stride / GROUP, rows, panel.data, panel.groups,
@@ -253,9 +254,9 @@ static void run(const LutFormat& f, const void* x, int64_t count, const void* pa
     Multiplier multiplier;
 #endif
     for (int64_t block = begin; block < end; block += step) {
-        const int64_t blocks = least(step, end - block), last = least((block + blocks) * BLOCK, f.rows);
+        const int64_t blocks = smaller(step, end - block), last = smaller((block + blocks) * BLOCK, f.rows);
         for (int64_t first = 0; first < count; first += most) {
-            const int64_t tokens = least(count - first, most), top = block * BLOCK;
+            const int64_t tokens = smaller(count - first, most), top = block * BLOCK;
             __builtin_memset(sums, 0, size_t(blocks * tokens * sums_stride) * sizeof(int32_t));
             int32_t offset = BYTE_OFFSET;
             if (!many) {
@@ -272,7 +273,7 @@ static void run(const LutFormat& f, const void* x, int64_t count, const void* pa
             for (int64_t i = 0; i < blocks * tokens; ++i) {
                 const int64_t row = (block + i / tokens) * BLOCK, token = first + i % tokens;
                 finish(f, sums + i * sums_stride, offset, x_rows + token, factors + row, values);
-                __builtin_memcpy(y + token * f.rows + row, values, size_t(least(BLOCK, f.rows - row)) * sizeof(float));
+                __builtin_memcpy(y + token * f.rows + row, values, size_t(smaller(BLOCK, f.rows - row)) * sizeof(float));
             }
         }
     }

@@ -12,6 +12,7 @@
 #include <stdint.h>
 
 #include "plugins/cpu/index_units.h"
+#include "plugins/cpu/int8/packing.h"
 #include "plugins/lut_matmul/kernel.h"
 
 namespace intaglio::INTAGLIO_ISA {
@@ -37,22 +38,20 @@ struct PartOfRow {
 // Bytes of a table; those of float32 fill a vector.
 static int64_t table_bytes(const LutFormat& f) { return f.planes == 0 ? 64 : int64_t(1) << f.bits; }
 
-static int64_t ceil_div(int64_t a, int64_t b) { return (a + b - 1) / b; }
-static int64_t least(int64_t a, int64_t b) { return a < b ? a : b; }
 [[maybe_unused]] static float greater(float a, float b) { return a > b ? a : b; }
 
 // Where things lie, for a format.
 struct Layout {
     explicit Layout(const LutFormat& f)
-        : units(ceil_div(f.depth, unit_indices(f.bits))),
+        : units(ceil_divide(f.depth, unit_indices(f.bits))),
           stride(units * unit_indices(f.bits)),
           group_bytes(units * ROW_GROUP * unit_bytes(f.bits)),
-          rows(ceil_div(f.rows, BLOCK) * BLOCK),
+          rows(ceil_divide(f.rows, BLOCK) * BLOCK),
           tables(rows / ROW_GROUP * group_bytes),
           factors(tables + rows * f.tables * table_bytes(f)),
           bytes(factors + rows * int64_t(sizeof(float))) {}
 
-    int64_t parts() const { return ceil_div(stride, PART); }
+    int64_t parts() const { return ceil_divide(stride, PART); }
 
     int64_t units;        // of a row
     int64_t stride;       // K filled up

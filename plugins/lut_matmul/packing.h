@@ -4,7 +4,6 @@
 #include <stddef.h>
 
 #include "plugins/cpu/fixed_point.h"
-#include "plugins/cpu/int8/packing.h"
 #include "plugins/cpu/micro_kernel_choice.h"
 #include "plugins/lut_matmul/layout.h"
 
@@ -117,7 +116,7 @@ static void pack_weight(const LutFormat& format, const int32_t* indices, const f
 static int64_t x_row_bytes(const LutFormat& format, const Layout& layout) {
     if (format.planes == 0) return layout.stride * int64_t(sizeof(float));
     const int64_t parts = format.planes == 1 ? layout.parts() * int64_t(sizeof(PartOfRow)) : 0;
-    return format.planes * layout.stride + ceil_div(parts, 64) * 64;  // micro-kernels want rows aligned
+    return format.planes * layout.stride + ceil_divide(parts, 64) * 64;  // micro-kernels want rows aligned
 }
 
 static int64_t x_bytes(const LutFormat& format, int64_t count) {
@@ -142,7 +141,7 @@ static void pack_x(const LutFormat& format, const float* x, int64_t count, int64
             for (int64_t part = 0; part < layout.parts(); ++part) {
                 const int64_t k = part * PART, left = format.depth > k ? format.depth - k : 0;
                 FixedPointRow row;
-                to_fixed_point<1>(source + k, least(PART, left), least(PART, layout.stride - k), digits + k, &row);
+                to_fixed_point<1>(source + k, smaller(PART, left), smaller(PART, layout.stride - k), digits + k, &row);
                 parts[part] = {float(row.scale), int32_t(row.sum)};
             }
         } else if (INTAGLIO_WORDS) {

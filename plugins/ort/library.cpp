@@ -47,7 +47,7 @@ bool may_use_tiles() {
 
 // The best instruction set that this CPU and its operating system offer. CPUID itself is asked: __builtin_cpu_supports
 // denies everything where it is not initialised by GCC's library, as in a library linked by Zig.
-Isa best_isa() {
+Isa find_best_isa() {
 #if INTAGLIO_X86
     unsigned ignored, features, ebx = 0, ecx = 0, edx = 0;
     if (!__get_cpuid(1, &ignored, &ignored, &features, &ignored) || !(features & bit_OSXSAVE)) return Isa::portable;
@@ -69,6 +69,12 @@ Isa best_isa() {
 #else
     return Isa::portable;
 #endif
+}
+
+// Asked once: sessions ask for each of their kernels, and virtual machines take long to answer.
+Isa best_isa() {
+    static const Isa best = find_best_isa();
+    return best;
 }
 
 std::string supported_isas() {
