@@ -3,7 +3,6 @@
 
 #include "plugins/cached_attention/kernel.h"
 #include "plugins/ort/broadcast.h"
-#include "plugins/ort/checked.h"
 #include "plugins/ort/operator.h"
 #include "plugins/quantize_cache/kernel.h"
 

@@ -1,6 +1,5 @@
 // The kernel is int_linear's, without a bias; b is packed in each run, and a where the kernel cannot read it unpacked.
 #include "plugins/ort/broadcast.h"
-#include "plugins/ort/checked.h"
 #include "plugins/ort/factors.h"
 #include "plugins/ort/operator.h"
 #include "plugins/ort/product.h"

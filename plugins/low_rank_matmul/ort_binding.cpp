@@ -2,7 +2,6 @@
 #include <vector>
 
 #include "plugins/low_rank_matmul/kernel.h"
-#include "plugins/ort/checked.h"
 #include "plugins/ort/operator.h"
 #include "plugins/ort/real.h"
 

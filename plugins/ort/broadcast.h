@@ -4,7 +4,6 @@
 #include <algorithm>
 #include <utility>
 
-#include "plugins/ort/checked.h"
 #include "plugins/ort/operator.h"
 
 namespace intaglio::ort {

@@ -3,9 +3,9 @@
 #include <string>
 #include <vector>
 
-#include "plugins/ort/cuda_driver.h"
+#include "plugins/cuda/launching/driver.h"
+#include "plugins/cuda/launching/launch_program.h"
 #include "plugins/ort/cuda_operator.h"
-#include "plugins/ort/launch_program.h"
 
 namespace intaglio::ort {
 namespace {
@@ -20,14 +20,16 @@ class CudaOperator final : public Kernel {
 public:
     explicit CudaOperator(const Node& node)
         : name_(node.text("kernel")), program_(node.integers("launch"), node.output_count()) {
-        images_ = shared_images({constant_bytes(node, 0), constant_bytes(node, 1)});
-        if (has_cuda_context()) cuda_kernel(images_, name_);  // errors now, and no module is loaded while a graph is captured
+        images_ = cuda::shared_images({constant_bytes(node, 0), constant_bytes(node, 1)});
+        if (cuda::has_cuda_context()) cuda::cuda_kernel(images_, name_);  // errors now, and no module is loaded while a graph is captured
     }
 
     void compute(const Context& context) const override {
         std::vector<Tensor> inputs;
         for (size_t i = 0; i < program_.inputs(); ++i) inputs.push_back(context.input(i + IMAGES));
-        LaunchProgram::Launch launch = program_.evaluate(inputs);
+        std::vector<const Shape*> shapes;
+        for (const Tensor& input : inputs) shapes.push_back(input ? &input.shape : nullptr);
+        cuda::LaunchProgram::Launch launch = program_.evaluate(shapes);
         std::vector<void*> tensors;
         for (const Tensor& input : inputs) {
             if (input) tensors.push_back(input.data);
@@ -45,14 +47,14 @@ public:
         for (size_t i = 0; i < given; ++i) arguments.push_back(&tensors[i]);
         for (int32_t& scalar : launch.scalars) arguments.push_back(&scalar);
         for (size_t i = given; i < tensors.size(); ++i) arguments.push_back(&tensors[i]);
-        launch_cuda_kernel(cuda_kernel(images_, name_), name_, launch.grid, program_.block(), launch.shared_bytes,
+        cuda::launch_cuda_kernel(cuda::cuda_kernel(images_, name_), name_, launch.grid, program_.block(), launch.shared_bytes,
                            context.stream(), arguments.data());
     }
 
 private:
     std::string name_;
-    LaunchProgram program_;
-    const CudaImages* images_;
+    cuda::LaunchProgram program_;
+    const cuda::CudaImages* images_;
 };
 
 }  // namespace

@@ -6,9 +6,10 @@
 
 #include <cstddef>
 #include <cstdint>
-#include <stdexcept>
 #include <string>
 #include <vector>
+
+#include "plugins/error.h"
 
 extern "C" {
 struct OrtStatus;
@@ -66,11 +67,6 @@ constexpr int MEMORY_HOST = -2;            // OrtMemType: of an input, in host m
 
 // ONNXTensorElementDataType, of the element types that our operators use.
 enum class DType : int { undefined = 0, float32 = 1, uint8 = 2, int8 = 3, int16 = 5, int32 = 6, int64 = 7, boolean = 9, float16 = 10, bfloat16 = 16 };
-
-// What goes wrong in the library, on its way to becoming an OrtStatus. The message is one line: what, got, expected.
-struct Error : std::runtime_error {
-    using std::runtime_error::runtime_error;
-};
 
 // ONNX Runtime's function table. Each member checks the status that it gets, and throws it as an Error.
 class Api {

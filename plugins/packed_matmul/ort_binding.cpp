@@ -1,7 +1,6 @@
 #include <algorithm>
 #include <string>
 
-#include "plugins/ort/checked.h"
 #include "plugins/ort/operator.h"
 #include "plugins/ort/packed_weight.h"
 #include "plugins/packed_matmul/kernel.h"

@@ -1,6 +1,6 @@
 """Lengths that are known only when a node runs, as programs in postfix order.
 
-They are for ONNX Runtime (plugins/ort/launch_program.cpp runs them); TensorRT has such expressions of its own.
+They are for libraries of ours (launch_program.cpp runs them); TensorRT's plugins in Python have its own expressions.
 """
 
 from __future__ import annotations

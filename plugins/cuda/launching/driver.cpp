@@ -1,4 +1,4 @@
-#include "plugins/ort/cuda_driver.h"
+#include "plugins/cuda/launching/driver.h"
 
 #include <dlfcn.h>
 
@@ -7,9 +7,9 @@
 #include <set>
 #include <tuple>
 
-#include "plugins/ort/ort_abi.h"
+#include "plugins/error.h"
 
-namespace intaglio::ort {
+namespace intaglio::cuda {
 namespace {
 
 constexpr int SUCCESS = 0;  // CUresult
@@ -118,4 +118,4 @@ void launch_cuda_kernel(void* kernel, const std::string& name, const uint32_t (&
     driver().check("cuLaunchKernel", status, name);
 }
 
-}  // namespace intaglio::ort
+}  // namespace intaglio::cuda

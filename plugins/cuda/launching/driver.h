@@ -5,7 +5,7 @@
 #include <string>
 #include <tuple>
 
-namespace intaglio::ort {
+namespace intaglio::cuda {
 
 // Compiled kernels: a cubin, which may be empty, and PTX.
 struct CudaImages {
@@ -28,4 +28,4 @@ bool has_cuda_context();
 void launch_cuda_kernel(void* kernel, const std::string& name, const uint32_t (&grid)[3], const uint32_t (&block)[3],
                         uint32_t shared_bytes, void* stream, void** arguments);
 
-}  // namespace intaglio::ort
+}  // namespace intaglio::cuda

@@ -1,41 +1,51 @@
-#include "plugins/ort/launch_program.h"
+#include "plugins/cuda/launching/launch_program.h"
 
 #include <algorithm>
 #include <numeric>
 #include <string>
 
-namespace intaglio::ort {
+namespace intaglio::cuda {
 namespace {
-
-enum Step : int64_t { NUMBER, LENGTH, ADD, SUBTRACT, MULTIPLY, DIVIDE, EQUAL, LESS, REQUIRE, REQUIRE_OR_ONE };
 
 constexpr int64_t LARGEST_GRID[] = {INT32_MAX, 65535, 65535};
 constexpr int64_t MOST_THREADS = 1024;
 constexpr size_t GRID_AND_SHARED = 4;
 
-// The numbers that follow a step, and how many it takes from the stack.
-size_t operands(int64_t step) { return step == NUMBER ? 1 : step == LENGTH || step >= REQUIRE ? 2 : 0; }
+// How many numbers a step takes from the stack.
 size_t taken(int64_t step) { return step < ADD ? 0 : step >= REQUIRE ? 1 : 2; }
 
-[[noreturn]] void damaged() { throw Error("attribute launch: no launch that this version of intaglio writes. Build it again."); }
+[[noreturn]] void damaged() { throw Error("launch: no numbers that this version of intaglio writes. Build it again."); }
 
-int64_t combine(int64_t step, int64_t a, int64_t b) {
-    int64_t result = 0;
-    bool overflows = false;
-    switch (step) {
-        case ADD: overflows = __builtin_add_overflow(a, b, &result); break;
-        case SUBTRACT: overflows = __builtin_sub_overflow(a, b, &result); break;
-        case MULTIPLY: overflows = __builtin_mul_overflow(a, b, &result); break;
-        case DIVIDE:
-            if (b <= 0) damaged();
-            result = a / b - (a % b < 0 ? 1 : 0);
-            break;
-        case EQUAL: result = a == b; break;
-        default: result = a < b; break;
+// Lengths that are known.
+struct Numbers {
+    const std::vector<const Shape*>& inputs;
+
+    int64_t number(int64_t value) const { return value; }
+    int64_t length(size_t input, int axis) const { return inputs[input]->axis(axis); }
+    int64_t combine(Step step, int64_t a, int64_t b) const {
+        int64_t result = 0;
+        bool overflows = false;
+        switch (step) {
+            case ADD: overflows = __builtin_add_overflow(a, b, &result); break;
+            case SUBTRACT: overflows = __builtin_sub_overflow(a, b, &result); break;
+            case MULTIPLY: overflows = __builtin_mul_overflow(a, b, &result); break;
+            case DIVIDE:
+                if (b <= 0) damaged();
+                result = a / b - (a % b < 0 ? 1 : 0);
+                break;
+            case EQUAL: result = a == b; break;
+            default: result = a < b; break;
+        }
+        if (overflows) throw Error("a length of more than 64 bits");
+        return result;
     }
-    if (overflows) throw Error("a length of more than 64 bits");
-    return result;
-}
+    void require(Step step, size_t input, int axis, int64_t expected) const {
+        const int64_t found = length(input, axis);
+        if (found == expected || (step == REQUIRE_OR_ONE && found == 1)) return;
+        throw Error("input " + std::to_string(input) + ": shape " + inputs[input]->text() + ", expected " +
+                    std::to_string(expected) + (step == REQUIRE ? "" : " or 1") + " for axis " + std::to_string(axis));
+    }
+};
 
 int64_t in_range(int64_t value, int64_t low, int64_t high, const char* what) {
     if (value < low || value > high) {
@@ -90,47 +100,15 @@ size_t LaunchProgram::check_program() const {
     return depth;
 }
 
-std::vector<int64_t> LaunchProgram::run(const std::vector<Tensor>& inputs) const {
-    std::vector<int64_t> stack;
-    const auto pop = [&] {
-        const int64_t value = stack.back();
-        stack.pop_back();
-        return value;
-    };
-    for (size_t i = begin_; i < numbers_.size();) {
-        const int64_t step = numbers_[i++];
-        const int64_t* const given = numbers_.data() + i;
-        i += operands(step);
-        if (step == NUMBER) {
-            stack.push_back(given[0]);
-        } else if (step == LENGTH) {
-            stack.push_back(inputs[size_t(given[0])].shape.axis(int(given[1])));
-        } else if (step < REQUIRE) {
-            const int64_t b = pop(), a = pop();
-            stack.push_back(combine(step, a, b));
-        } else {
-            const int64_t expected = pop();
-            const Shape& shape = inputs[size_t(given[0])].shape;
-            const int64_t length = shape.axis(int(given[1]));
-            if (length != expected && (step == REQUIRE || length != 1)) {
-                throw Error("input " + std::to_string(given[0]) + ": shape " + shape.text() + ", expected " +
-                            std::to_string(expected) + (step == REQUIRE ? "" : " or 1") + " for axis " +
-                            std::to_string(given[1]));
-            }
-        }
-    }
-    return stack;
-}
-
-LaunchProgram::Launch LaunchProgram::evaluate(const std::vector<Tensor>& inputs) const {
+LaunchProgram::Launch LaunchProgram::evaluate(const std::vector<const Shape*>& inputs) const {
     for (size_t i = 0; i < ranks_.size(); ++i) {
-        const int64_t rank = inputs[i] ? int64_t(inputs[i].shape.rank()) : -1;
+        const int64_t rank = inputs[i] != nullptr ? int64_t(inputs[i]->rank()) : -1;
         if (rank != ranks_[i]) {
             throw Error("input " + std::to_string(i) + ": " + std::to_string(rank) + " axes, expected " +
                         std::to_string(ranks_[i]) + " (-1: left out)");
         }
     }
-    const std::vector<int64_t> results = run(inputs);
+    const std::vector<int64_t> results = run<int64_t>(Numbers{inputs});
     auto next = results.begin();
     Launch launch;
     for (const int64_t rank : output_ranks_) {
@@ -146,4 +124,4 @@ LaunchProgram::Launch LaunchProgram::evaluate(const std::vector<Tensor>& inputs)
     return launch;
 }
 
-}  // namespace intaglio::ort
+}  // namespace intaglio::cuda
