@@ -36,6 +36,12 @@ Examples:
 @click.option("--batch", help="Batch sizes as MIN:OPT:MAX.  [default: 1:8:32]")
 @click.option("--sequence", help="Sequence lengths as MIN:OPT:MAX.  [default: up to the model's maximum, 128]")
 @click.option("--axis", "axes", multiple=True, metavar="NAME=MIN:OPT:MAX", help="Lengths of any other axis.")
+@section("Operators")
+@click.option(
+    "--plugins/--no-plugins",
+    default=True,
+    help="TensorRT's plugins for our operators, or standard operators in floating point.  [default: plugins]",
+)
 @section(OUTPUT)
 @click.option("--force", is_flag=True, help="Replace existing engines.")
 @json_option

@@ -6,6 +6,7 @@ import importlib
 import os
 from typing import Any
 
+from intaglio import rtx_parser
 from intaglio.errors import MissingExtraError
 
 EXTRA_OF = {
@@ -69,9 +70,12 @@ def load(module: str) -> Any:
 
     Before importing torch, OMP_WAIT_POLICY is set if it is not set already, so that its threads sleep while they wait
     for each other. Busy waiting would take processor time from the threads they wait for when the machine is loaded.
+    For TensorRT-RTX, see `rtx_parser`.
     """
     if module == "torch":
         os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
+    if module == "tensorrt_rtx":
+        rtx_parser.takes_plugins()
     try:
         return importlib.import_module(module)
     except ImportError as error:

@@ -69,8 +69,6 @@ MACHINES: dict[str, dict[str, tuple[str, ...]]] = {
         "dotprod": ("-DINTAGLIO_NEON", "-mcpu=generic+dotprod"),
     },
 }
-# What the libraries for ONNX Runtime and for TensorRT have in common.
-SHARED = (PLUGINS / "shape.cpp", *(PLUGINS / "cuda" / "launching").glob("*.cpp"))
 # What a kernel includes that is compiled for the instruction sets with matrix tiles, too.
 TILE_UNIT = PLUGINS / "cpu" / "int8" / "tile_unit.h"
 INSTRUCTION_SETS: dict[str, tuple[str, ...]] = {"portable": (), **MACHINES["x86_64"], **MACHINES["aarch64"]}
@@ -116,7 +114,7 @@ class Compilation(NamedTuple):
 
 def sources(options: Options = RELEASE) -> Iterator[Compilation]:
     """Every compilation that the library consists of."""
-    for path in sorted([*SHARED, *(PLUGINS / "ort").glob("*.cpp"), *PLUGINS.rglob("*_binding.cpp")]):
+    for path in sorted(path for path in PLUGINS.rglob("*.cpp") if path.name != "kernel.cpp"):
         yield Compilation(path)
     for path in sorted(PLUGINS.rglob("kernel.cpp")):
         for instruction_set in ("portable",) if options.quick else instruction_sets():

@@ -20,7 +20,9 @@ Such a graph is for TensorRT alone: nothing else knows these operators.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from itertools import combinations
+from typing import Any
 
 import numpy as np
 import onnx_ir as ir
@@ -52,7 +54,10 @@ def explicit(model: ir.Model) -> ir.Model:
     for graph in model.graphs():
         for node in [node for node in graph if node.domain == DOMAIN]:
             with naming(node):
-                _rewrite(node, int8_of)
+                operator, inputs, complete = read(node)
+                launch(operator.folder, tensors(operator, inputs, lambda *_: ANY_LENGTH), complete, min(SMS))  # or an error
+                form = tuple(index for index, value in enumerate(inputs) if value is not None)
+                become_plugin(node, plugin_name(operator, form), complete, int8_of)
     return model
 
 
@@ -83,13 +88,20 @@ def plugin_dtype(dtype: str) -> str:
     return "int8" if dtype in ("bool", "uint8") else dtype
 
 
-def _rewrite(node: ir.Node, int8_of: dict[ir.Value, ir.Value]) -> None:
+def read(node: ir.Node) -> tuple[Operator, list[ir.Value | None], dict[str, Any]]:
+    """The operator of one of our nodes, an input of the node for each of its inputs, and all attributes."""
     operator = operator_of(node)
     if operator.name in OF_SESSIONS:
         raise GraphError(f"{operator.name} is no plugin of TensorRT. Build from the bundle that `export` wrote.")
     complete = operator.complete(attributes(node))
-    inputs = used_inputs(operator, node, complete)
-    launch(operator.folder, tensors(operator, inputs, lambda *_: ANY_LENGTH), complete, min(SMS))  # or an error
+    return operator, used_inputs(operator, node, complete), complete
+
+
+def become_plugin(
+    node: ir.Node, name: str, fields: Mapping[str, Any], int8_of: dict[ir.Value, ir.Value]
+) -> None:
+    """Make one of our nodes a node of the plugin `name` with these fields; `int8_of`: what has been cast before."""
+    operator, inputs, complete = read(node)
     described = operator.outputs([None if each is None else lengths(each) for each in inputs], complete)
     present = [value for value in inputs if value is not None]
     node.resize_inputs(len(present))
@@ -97,10 +109,10 @@ def _rewrite(node: ir.Node, int8_of: dict[ir.Value, ir.Value]) -> None:
         (dtype, *_) = operator.inputs[inputs.index(value)].dtypes
         node.replace_input_with(index, _as_int8(value, int8_of) if plugin_dtype(dtype) != dtype else value)
     node.attributes.clear()  # TensorRT passes them on in the spec's order
-    for name, given in {**complete, "plugin_namespace": DOMAIN, "plugin_version": PLUGIN_VERSION}.items():
-        node.attributes[name] = ir.convenience.convert_attribute(name, given)
+    for field, given in {**fields, "plugin_namespace": DOMAIN, "plugin_version": PLUGIN_VERSION}.items():
+        node.attributes[field] = ir.convenience.convert_attribute(field, given)
     add_outputs(node, described, {spec.name: value for spec, value in zip(operator.inputs, inputs, strict=True)})
-    node.op_type = plugin_name(operator, tuple(index for index, value in enumerate(inputs) if value is not None))
+    node.op_type = name
 
 
 def _as_int8(value: ir.Value, int8_of: dict[ir.Value, ir.Value]) -> ir.Value:

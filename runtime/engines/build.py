@@ -26,12 +26,16 @@ def build(
     sequence: str | None = None,
     axes: Mapping[str, str] | None = None,
     force: bool = False,
+    plugins: bool = True,
 ) -> Built:
     """Build engines for `target` and add them to `bundle`; GPUs for which the build fails are in the result.
 
     `target`: one of `intaglio.targets`; the function `builds` of its row documents what is written. `gpus`: the GPUs to
     compile for, where the target takes any. The encoder of an encoder-decoder gets its own engines, under names that
     end with "-encoder".
+
+    Our operators are plugins in TensorRT's engines. Without `plugins` they are standard operators in floating point, for
+    comparison, or where a plugin fails; other targets take no such wish.
 
     `batch`, `sequence` and, for axes of other names, `axes` (name -> text) are the lengths that a TensorRT engine
     accepts, as "MIN:OPT:MAX" or one number; see `profiles` for the defaults. An existing engine is replaced only with
@@ -41,6 +45,8 @@ def build(
     A bundle at an address is fetched, and replaced by one with the engines.
     """
     chosen = find_target(target)
+    if not plugins and chosen.library not in ("tensorrt", "tensorrt_rtx"):
+        raise UsageError(f"target {target}: it has no plugins to leave out. Leave out --no-plugins.")
     given = {"batch": batch, "sequence": sequence}
     asked = {name: profiles.parse(text, f"--{name}") for name, text in given.items() if text is not None}
     if twice := [name for name in axes or {} if given.get(name) is not None]:
@@ -51,7 +57,7 @@ def build(
         refuse_fetched(opened.path, "give its address, to which the engines are written.")
         if chosen.builds is None:
             raise UsageError(f"target {target}: it runs graphs unchanged, there is nothing to build.")
-        request = BuildRequest(gpus, asked, force)
+        request = BuildRequest(gpus, asked, force, plugins)
         place = opened.path / "engines"
         with temporary_directory(opened.path, ".build-") as folder, storage_errors(place, folder):
             built: Built = function_at(chosen.builds)(opened, chosen, request, folder)

@@ -34,6 +34,7 @@ class BuildRequest:
     gpus: Sequence[str]  # names from the table of GPUs
     lengths: Mapping[str, Range]  # of symbolic axes
     force: bool  # replace existing engines
+    plugins: bool = True  # of TensorRT for our operators; else their bodies in standard ones
 
     def check_free(self, bundle: Bundle, names: Sequence[str]) -> None:
         """Raise `UsageError` if `bundle` already has engines with these file names, unless `force` is set."""

@@ -80,13 +80,13 @@ LaunchProgram::LaunchProgram(std::vector<int64_t> numbers, size_t outputs) : num
     ranks(ranks_, -1);
     ranks(output_ranks_, 0);
     if (threads > MOST_THREADS || output_ranks_.size() != outputs) damaged();
-    results_ = check_program();
-    const int64_t lengths = std::accumulate(output_ranks_.begin(), output_ranks_.end(), int64_t(0));
-    if (results_ < size_t(lengths) + GRID_AND_SHARED) damaged();
+    check_program();
 }
 
-size_t LaunchProgram::check_program() const {
+void LaunchProgram::check_program() {
+    const auto lengths = size_t(std::accumulate(output_ranks_.begin(), output_ranks_.end(), int64_t(0)));
     size_t depth = 0;
+    outputs_end_ = begin_;
     for (size_t i = begin_; i < numbers_.size();) {
         const int64_t step = numbers_[i++];
         if (step < NUMBER || step > REQUIRE_OR_ONE || operands(step) > numbers_.size() - i || taken(step) > depth) damaged();
@@ -96,8 +96,9 @@ size_t LaunchProgram::check_program() const {
         }
         i += operands(step);
         depth = depth - taken(step) + (step < REQUIRE ? 1 : 0);
+        if (depth == lengths) outputs_end_ = i;  // for the last time where the launch's own results begin
     }
-    return depth;
+    if (depth < lengths + GRID_AND_SHARED) damaged();
 }
 
 LaunchProgram::Launch LaunchProgram::evaluate(const std::vector<const Shape*>& inputs) const {
@@ -108,7 +109,7 @@ LaunchProgram::Launch LaunchProgram::evaluate(const std::vector<const Shape*>& i
                         std::to_string(ranks_[i]) + " (-1: left out)");
         }
     }
-    const std::vector<int64_t> results = run<int64_t>(Numbers{inputs});
+    const std::vector<int64_t> results = run<int64_t>(Numbers{inputs}, numbers_.size());
     auto next = results.begin();
     Launch launch;
     for (const int64_t rank : output_ranks_) {

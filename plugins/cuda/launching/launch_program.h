@@ -35,18 +35,23 @@ public:
     // accept, or a launch beyond CUDA's limits.
     Launch evaluate(const std::vector<const Shape*>& inputs) const;
 
-    // The program's results, first the outputs' lengths: with lengths that are numbers, or somebody's expressions.
-    // `domain` makes them: number(value), length(input, axis), combine(step, a, b), and require(step, input, axis,
-    // expected), which checks. The ranks are those of the program.
+    // The outputs' lengths, one after another, where lengths are somebody's expressions. `domain` makes these:
+    // number(value), length(input, axis), combine(step, a, b), and require(step, input, axis, expected), which checks.
     template <typename Value, typename Domain>
-    std::vector<Value> run(const Domain& domain) const {
+    std::vector<Value> output_lengths(const Domain& domain) const {
+        return run<Value>(domain, outputs_end_);
+    }
+
+private:
+    template <typename Value, typename Domain>
+    std::vector<Value> run(const Domain& domain, size_t end) const {
         std::vector<Value> stack;
         const auto pop = [&] {
             const Value value = stack.back();
             stack.pop_back();
             return value;
         };
-        for (size_t i = begin_; i < numbers_.size();) {
+        for (size_t i = begin_; i < end;) {
             const Step step = Step(numbers_[i++]);
             const int64_t* const given = numbers_.data() + i;
             i += operands(step);
@@ -64,14 +69,13 @@ public:
         return stack;
     }
 
-private:
     // The numbers that follow a step.
     static size_t operands(int64_t step) { return step == NUMBER ? 1 : step == LENGTH || step >= REQUIRE ? 2 : 0; }
-    size_t check_program() const;  // the number of results
+    void check_program();
 
     std::vector<int64_t> numbers_;
-    size_t begin_ = 0;  // of the program
-    size_t results_ = 0;
+    size_t begin_ = 0;        // of the program
+    size_t outputs_end_ = 0;  // of the part that computes the outputs' lengths
     uint32_t block_[3];
     std::vector<int64_t> ranks_, output_ranks_;
 };

@@ -41,8 +41,8 @@ def build_target(bundle: Bundle, target: Target, request: BuildRequest, folder: 
     graphs = bundle.manifest.graphs
     paths = {
         (graph.file, gpu): folder / f"{engine_stem(f'{target.name}-{gpu.name}', graph.file)}.engine"
-        for graph in graphs
         for gpu in chosen
+        for graph in graphs
     }
     request.check_free(bundle, [path.name for path in paths.values()])
     asked = request.lengths
@@ -55,27 +55,21 @@ def build_target(bundle: Bundle, target: Target, request: BuildRequest, folder: 
     fixed = {} if bundle.manifest.decoder is None else _fixed(lengths)
     records: list[EngineRecord] = []
     refused: dict[str, BuildError] = {}  # GPU -> why
-    remaining = chosen
-    for graph in graphs:
-        shapes = profiles.shapes(graph.inputs, lengths)
-        with parsable(bundle.path / graph.file, target.name, chosen[0].sm, fixed) as model:
-            network = Network(trt, model, graph, ", ".join(gpu.name for gpu in chosen))
-            for gpu in remaining:
-                path = paths[graph.file, gpu]
-                try:
+    for gpu in chosen:  # each gets its own graph: with the kernels for it, and the dtypes that it has
+        try:
+            for graph in graphs:
+                path, shapes = paths[graph.file, gpu], profiles.shapes(graph.inputs, lengths)
+                with parsable(bundle.path / graph.file, trt, gpu.sm, fixed, request.plugins) as model:
+                    network = Network(trt, model, graph, gpu.name)
                     network.compile(gpu, shapes, path)
-                except BuildError as error:
-                    refused[gpu.name] = error
-                    continue
-                size = path.stat().st_size
+                size, stored = path.stat().st_size, f"engines/{path.name}"
                 records.append(
-                    EngineRecord(
-                        f"engines/{path.name}", target.name, network.library, size, gpu.name, gpu.sm, shapes, graph.file
-                    )
+                    EngineRecord(stored, target.name, network.library, size, gpu.name, gpu.sm, shapes, graph.file)
                 )
-        remaining = [gpu for gpu in chosen if gpu.name not in refused]
-        if not remaining:
-            raise _nothing_built(list(refused.values()))
+        except BuildError as error:
+            refused[gpu.name] = error
+    if len(refused) == len(chosen):
+        raise _nothing_built(list(refused.values()))
     return Built(_without(records, refused, folder), [Refused(gpu, str(error)) for gpu, error in refused.items()])
 
 

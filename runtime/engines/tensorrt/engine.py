@@ -11,6 +11,7 @@ import numpy as np
 from intaglio.bundle.bundle import MODEL, Bundle, EngineRecord, TensorSpec
 from intaglio.errors import EngineError
 from intaglio.extras import load
+from intaglio.plugins.trt import load_plugins
 from intaglio.runtime.engines import gpus, profiles
 from intaglio.runtime.engines.device_array import DeviceArray
 from intaglio.runtime.engines.device_memory import DeviceMemory
@@ -48,6 +49,8 @@ class TensorRTEngine(Engine):
         self._shapes: dict[str, tuple[int, ...]] = {}  # of inputs, as set in the context
         self._addresses: dict[str, int] = {}
         try:
+            if TARGETS[target].takes_gpus:
+                load_plugins(trt)  # an engine of TensorRT has its plugins itself
             self._log = logger(trt)
             self._runtime = trt.Runtime(self._log)
             self._engine = self._runtime.deserialize_cuda_engine((bundle.path / record.path).read_bytes())

@@ -33,7 +33,7 @@ class Network:
     the nodes that the parser rejects.
     """
 
-    def __init__(self, trt: Any, model: Path, graph: Graph, gpus: str):
+    def __init__(self, trt: Any, model: Path, graph: Graph, gpu: str):
         self._trt, self._model = trt, model
         self.library = library_name(trt)
         for spec in [*graph.inputs, *graph.outputs]:
@@ -45,7 +45,7 @@ class Network:
         with silent(STDOUT, STDERR):
             parsed = self._parser.parse_from_file(str(model))
         if not parsed:
-            raise refusals.error(self.library, gpus, refusals.of_parser(self._parser, model))
+            raise refusals.error(self.library, gpu, refusals.of_parser(self._parser, model))
         _allow_decomposition(trt, self._network)
 
     def compile(self, gpu: Gpu, shapes: Shapes, target: Path) -> None:

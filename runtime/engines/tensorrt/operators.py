@@ -1,10 +1,11 @@
-"""Prepare a graph for TensorRT: our operators as plugins (TensorRT-RTX: as their bodies), and fixed axes."""
+"""Prepare a graph for TensorRT: our operators as plugins or as their bodies, and fixed axes."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
+from typing import Any
 
 import onnx_ir as ir
 
@@ -18,22 +19,25 @@ from intaglio.plugins.packed_matmul.narrow_weights import widen_weights
 from intaglio.processes.temporary import scratch_directory
 from intaglio.runtime.engines.tensorrt.integers import has_int8_tables, widen
 from intaglio.runtime.engines.tensorrt.library import STDERR, silent
+from intaglio.targets import TARGETS
 
 BFLOAT16, BFLOAT16_FROM = ir.DataType.BFLOAT16, 80  # compute capability times ten
 
 
 @contextmanager
-def parsable(model: Path, target: str, sm: int, fixed: Mapping[str, int] | None = None) -> Iterator[Path]:
-    """Yield an ONNX file that the parser of `target` supports: `model` itself, if possible.
+def parsable(
+    model: Path, trt: Any, sm: int, fixed: Mapping[str, int] | None = None, with_plugins: bool = True
+) -> Iterator[Path]:
+    """Yield an ONNX file that the parser of `trt`, a module, supports for GPUs of `sm`: `model` itself, if possible.
 
     `fixed`: the lengths of symbolic axes to fix, such as the capacity of a cache: TensorRT writes only to a cache whose
     length is stated in the graph.
 
-    Otherwise it is a temporary copy. For "tensorrt" it has plugin nodes for our operators, which are registered for
-    `sm` (compute capability times ten); for "tensorrt-rtx" it has their bodies in floating point. Other integer
-    operators that neither supports are rewritten, see `widen`, and weights of bfloat16 are float32 for a GPU without
-    it. Raises `BuildError` for an operator that this version does not know or has no kernel for, `MissingExtraError`
-    without the CUDA compiler or TensorRT.
+    Otherwise it is a temporary copy. It has plugin nodes for our operators, and the plugins are registered: in Python
+    for TensorRT, and for TensorRT-RTX the one of our library. Without `with_plugins` it has the operators' bodies in
+    floating point. Other integer operators that TensorRT does not support are rewritten, see `widen`, and weights of
+    bfloat16 are float32 for a GPU without it. Raises `BuildError` for an operator that this version does not know or
+    has no kernel for, `MissingExtraError` without the CUDA compiler or TensorRT.
     """
     proto = parse(model)
     needed = custom_operators(proto.graph.node)
@@ -45,7 +49,7 @@ def parsable(model: Path, target: str, sm: int, fixed: Mapping[str, int] | None 
         graph = load(model)
         _fix(graph, fixed or {})
         if needed:
-            _replace_operators(graph, needed, target, sm)
+            _replace_operators(graph, needed, trt, sm if with_plugins else None)
         widen(graph)
         if lacking:
             widen_weights(graph, [BFLOAT16])
@@ -53,17 +57,20 @@ def parsable(model: Path, target: str, sm: int, fixed: Mapping[str, int] | None 
         yield directory / model.name
 
 
-def _replace_operators(graph: ir.Model, needed: Sequence[str], target: str, sm: int) -> None:
-    """Replace the operators `needed` by plugins or bodies."""
+def _replace_operators(graph: ir.Model, needed: Sequence[str], trt: Any, sm: int | None) -> None:
+    """Replace the operators `needed` by plugins for GPUs of `sm`, or (None) by bodies."""
     try:
-        if target == "tensorrt":
+        if sm is None:
+            inline(graph, body=FloatBody)
+        elif trt.__name__ == TARGETS["tensorrt-rtx"].library:
+            plugins.load_plugins_to_build(trt)
+            plugins.use_kernel_plugins(graph, sm)
+        else:
             plugins.explicit(graph)
             with silent(STDERR):  # it warns that plugins in Python are experimental
                 plugins.register(sm, [OPS[name] for name in needed])
-        else:
-            inline(graph, body=FloatBody)
     except (EngineError, GraphError) as error:
-        raise BuildError(f"target {target}: {error}") from error
+        raise BuildError(f"{trt.__name__}: {error}") from error
 
 
 def _fix(model: ir.Model, lengths: Mapping[str, int]) -> None:
