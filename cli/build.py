@@ -8,9 +8,9 @@ from typing import Any
 import click
 
 from intaglio.cli.options.choices import BUNDLE_TO_WRITE, TARGET, OneOf
+from intaglio.cli.options.lengths import length_options, lengths_by_name
 from intaglio.cli.printing.results import json_option, number_of, print_json, print_table, say, size
 from intaglio.cli.running.command import OUTPUT, section, verb
-from intaglio.errors import UsageError
 from intaglio.runtime.engines.gpus import SM
 from intaglio.targets import summary
 
@@ -32,15 +32,12 @@ Examples:
     type=OneOf(SM, "NAME"),
     help="GPU to compile for, e.g. t4 or a100. Can be repeated.",
 )
-@section("Lengths of axes")
-@click.option("--batch", help="Batch sizes as MIN:OPT:MAX.  [default: 1:8:32]")
-@click.option("--sequence", help="Sequence lengths as MIN:OPT:MAX.  [default: up to the model's maximum, 128]")
-@click.option("--axis", "axes", multiple=True, metavar="NAME=MIN:OPT:MAX", help="Lengths of any other axis.")
+@length_options()
 @section("Operators")
 @click.option(
     "--plugins/--no-plugins",
     default=True,
-    help="TensorRT's plugins for our operators, or standard operators in floating point.  [default: plugins]",
+    help="Our operators as TensorRT's plugins, or as standard operators in floating point.",
 )
 @section(OUTPUT)
 @click.option("--force", is_flag=True, help="Replace existing engines.")
@@ -54,13 +51,7 @@ def build_command(bundle: Path | str, axes: tuple[str, ...], as_json: bool, **op
     """
     from intaglio.runtime import build
 
-    named = {}
-    for text in axes:
-        name, separator, lengths = text.partition("=")
-        if not separator:
-            raise UsageError(f"--axis {text!r}: expected NAME=MIN:OPT:MAX, such as --axis frames=1:100:3000.")
-        named[name] = lengths
-    result = build(bundle, axes=named, **options)
+    result = build(bundle, axes=lengths_by_name(axes), **options)
     if as_json:
         print_json(result)
     else:

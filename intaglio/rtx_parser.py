@@ -1,8 +1,8 @@
 """Make the ONNX parser of TensorRT-RTX take plugins, which has to happen before it is imported.
 
 For a plugin it opens "libtensorrt_rtx.so", which the package on PyPI does not have: its library's name ends with
-".so.1". The parser ends the process then. It searches its own folder, which is the one that it was loaded from: so it is
-loaded from a folder of links, with that name among them.
+".so.1". The parser ends the process then. It searches its own folder, which is the one that it was loaded from: so it
+is loaded from a folder of links, with that name among them.
 """
 
 from __future__ import annotations

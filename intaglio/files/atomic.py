@@ -16,8 +16,10 @@ from intaglio.errors import UsageError, storage_errors
 from intaglio.processes.temporary import sibling_directory, taken
 
 # Files that mark a directory as replaceable by --force, and the word for it.
-BUNDLE, CHECKPOINT, REPOSITORY = "bundle.json", "config.json", "repository.json"
-KINDS = {BUNDLE: "bundles", CHECKPOINT: "checkpoints", REPOSITORY: "model repositories"}
+BUNDLE, CHECKPOINT, REPOSITORY, TENSORRT = "bundle.json", "config.json", "repository.json", "tensorrt.json"
+KINDS = {
+    BUNDLE: "bundles", CHECKPOINT: "checkpoints", REPOSITORY: "model repositories", TENSORRT: "folders for TensorRT",
+}  # fmt: skip
 
 
 def check_output_directory(path: Path, force: bool, holds: str = BUNDLE) -> None:

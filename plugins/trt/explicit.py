@@ -55,7 +55,9 @@ def explicit(model: ir.Model) -> ir.Model:
         for node in [node for node in graph if node.domain == DOMAIN]:
             with naming(node):
                 operator, inputs, complete = read(node)
-                launch(operator.folder, tensors(operator, inputs, lambda *_: ANY_LENGTH), complete, min(SMS))  # or an error
+                launch(
+                    operator.folder, tensors(operator, inputs, lambda *_: ANY_LENGTH), complete, min(SMS)
+                )  # or an error
                 form = tuple(index for index, value in enumerate(inputs) if value is not None)
                 become_plugin(node, plugin_name(operator, form), complete, int8_of)
     return model
@@ -97,9 +99,7 @@ def read(node: ir.Node) -> tuple[Operator, list[ir.Value | None], dict[str, Any]
     return operator, used_inputs(operator, node, complete), complete
 
 
-def become_plugin(
-    node: ir.Node, name: str, fields: Mapping[str, Any], int8_of: dict[ir.Value, ir.Value]
-) -> None:
+def become_plugin(node: ir.Node, name: str, fields: Mapping[str, Any], int8_of: dict[ir.Value, ir.Value]) -> None:
     """Make one of our nodes a node of the plugin `name` with these fields; `int8_of`: what has been cast before."""
     operator, inputs, complete = read(node)
     described = operator.outputs([None if each is None else lengths(each) for each in inputs], complete)

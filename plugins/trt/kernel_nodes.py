@@ -33,13 +33,11 @@ from intaglio.plugins.trt.explicit import become_plugin, plugin_dtype, read
 PLUGIN = "CudaKernel"
 
 
-def use_kernel_plugins(
-    model: ir.Model, sm: int, images_for: Callable[[str, int], Images] = images_for
-) -> ir.Model:
+def use_kernel_plugins(model: ir.Model, sm: int, images_for: Callable[[str, int], Images] = images_for) -> ir.Model:
     """Convert the nodes of `model`, in place, for GPUs of `sm`, and return it.
 
-    `images_for`: an operator's compiled kernels. Raises `GraphError` with the node's name for a node that no CUDA kernel
-    supports, `EngineError` for a GPU that is too old, `MissingExtraError` if the kernels cannot be compiled.
+    `images_for`: an operator's compiled kernels. Raises `GraphError` with the node's name for a node that no CUDA
+    kernel supports, `EngineError` for a GPU that is too old, `MissingExtraError` if the kernels cannot be compiled.
     """
     built = built_for(sm)
     int8_of: dict[ir.Value, ir.Value] = {}

@@ -1,6 +1,8 @@
 #include "plugins/trt/kernel_plugin.h"
 
 #include <algorithm>
+#include <cerrno>
+#include <cstdlib>
 #include <cstring>
 #include <iterator>
 #include <map>
@@ -34,8 +36,12 @@ std::vector<DataType> data_types(const std::string& names) {
 std::vector<int64_t> numbers(const std::string& text) {
     std::vector<int64_t> found;
     std::istringstream words(text);
-    for (int64_t number; words >> number;) found.push_back(number);
-    if (!words.eof()) throw Error("launch: " + text.substr(0, 40) + ", expected numbers. Build it again.");
+    for (std::string word; words >> word;) {
+        char* end = nullptr;
+        errno = 0;
+        found.push_back(std::strtoll(word.c_str(), &end, 10));
+        if (errno != 0 || *end != '\0') throw Error("launch: " + word + ", expected a number of 64 bits. Build it again.");
+    }
     return found;
 }
 

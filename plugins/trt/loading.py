@@ -6,7 +6,7 @@ from typing import Any
 
 from intaglio import rtx_parser
 from intaglio.errors import BuildError, EngineError
-from intaglio.plugins.ort import library
+from intaglio.plugins import ort
 from intaglio.plugins.registry import DOMAIN
 from intaglio.plugins.trt.kernel_nodes import PLUGIN
 
@@ -16,7 +16,7 @@ def load_plugins(trt: Any) -> bool:
 
     Engines that were built with it need it to open. Raises `EngineError` if TensorRT cannot load the library.
     """
-    path = library()
+    path = ort.library()
     if path is None:
         return False
     registry = trt.get_plugin_registry()
@@ -32,10 +32,10 @@ def load_plugins_to_build(trt: Any) -> None:
     if trt.__name__ == "tensorrt_rtx" and not rtx_parser.takes_plugins():
         raise BuildError(
             "tensorrt_rtx was imported before intaglio loaded it, and its parser finds no plugins then. Import "
-            "intaglio first and load it by intaglio.extras.load, or build without plugins."
+            "intaglio first and load it by intaglio.extras.load, or use --no-plugins."
         )
     if not load_plugins(trt):
         raise BuildError(
             "there is no library of plugins: intaglio was installed without a C++ compiler. Install it again with "
-            "one, or build without plugins."
+            "one, or use --no-plugins."
         )

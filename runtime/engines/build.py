@@ -34,8 +34,8 @@ def build(
     compile for, where the target takes any. The encoder of an encoder-decoder gets its own engines, under names that
     end with "-encoder".
 
-    Our operators are plugins in TensorRT's engines. Without `plugins` they are standard operators in floating point, for
-    comparison, or where a plugin fails; other targets take no such wish.
+    Our operators are plugins in TensorRT's engines. Without `plugins` they are standard operators in floating point,
+    for comparison, or where a plugin fails; other targets take no such wish.
 
     `batch`, `sequence` and, for axes of other names, `axes` (name -> text) are the lengths that a TensorRT engine
     accepts, as "MIN:OPT:MAX" or one number; see `profiles` for the defaults. An existing engine is replaced only with
@@ -47,11 +47,7 @@ def build(
     chosen = find_target(target)
     if not plugins and chosen.library not in ("tensorrt", "tensorrt_rtx"):
         raise UsageError(f"target {target}: it has no plugins to leave out. Leave out --no-plugins.")
-    given = {"batch": batch, "sequence": sequence}
-    asked = {name: profiles.parse(text, f"--{name}") for name, text in given.items() if text is not None}
-    if twice := [name for name in axes or {} if given.get(name) is not None]:
-        raise UsageError(f"axis {twice[0]}: lengths given twice. Give them once.")
-    asked |= {name: profiles.parse(text, f"axis {name}") for name, text in (axes or {}).items()}
+    asked = profiles.asked(batch, sequence, axes)
     with revision(bundle) if is_address(bundle) else nullcontext(bundle) as local:
         opened = Bundle.open(local)
         refuse_fetched(opened.path, "give its address, to which the engines are written.")

@@ -43,6 +43,15 @@ def parse(text: str, option: str) -> Range:
     return checked(Range(*lengths), option)
 
 
+def asked(batch: str | None, sequence: str | None, axes: Mapping[str, str] | None) -> dict[str, Range]:
+    """The lengths of axes that somebody gave as texts, those of other names in `axes`. Raises `UsageError`."""
+    given = {"batch": batch, "sequence": sequence}
+    found = {name: parse(text, f"--{name}") for name, text in given.items() if text is not None}
+    if twice := [name for name in axes or {} if given.get(name) is not None]:
+        raise UsageError(f"axis {twice[0]}: lengths given twice. Give them once.")
+    return found | {name: parse(text, f"axis {name}") for name, text in (axes or {}).items()}
+
+
 def checked(asked: Range, option: str) -> Range:
     """Return `asked`, or raise `UsageError` unless 0 < minimum <= optimum <= maximum."""
     if not 0 < asked.minimum <= asked.optimum <= asked.maximum <= LARGEST:

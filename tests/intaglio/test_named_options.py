@@ -43,6 +43,7 @@ SEEN_BY = {
     "exporters/convert_checkpoint.py": "convert",
     "exporters/squeezellm_file.py": "convert",
     "exporters/source.py": "validate",
+    "plugins/trt/loading.py": "build",
     "training": "train",
     "training/gradients/sensitivity.py": "sensitivity",
     "training/language_models/train_drafts.py": "train medusa, train hidden-transfer",

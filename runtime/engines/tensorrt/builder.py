@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -13,7 +13,7 @@ from intaglio.runtime.engines import gpus as gpu_table
 from intaglio.runtime.engines import profiles
 from intaglio.runtime.engines.build_request import BuildRequest, Built, Refused, engine_stem
 from intaglio.runtime.engines.gpus import Gpu
-from intaglio.runtime.engines.profiles import Range
+from intaglio.runtime.engines.tensorrt.lengths import check_supported, engine_lengths
 from intaglio.runtime.engines.tensorrt.library import no_collection
 from intaglio.runtime.engines.tensorrt.network import Network
 from intaglio.runtime.engines.tensorrt.operators import parsable
@@ -26,16 +26,7 @@ def build_target(bundle: Bundle, target: Target, request: BuildRequest, folder: 
 
     TensorRT-RTX compiles for the GPUs of the request, present or not; TensorRT for this machine's GPU.
     """
-    if bundle.manifest.decoder is not None and bundle.manifest.decoder.saturation_exits:
-        raise UsageError(
-            f"target {target.name}: bundle {bundle.path} has an exit after every block, whose If branches this target "
-            "does not support. Use --target ort-cpu."
-        )
-    if bundle.manifest.transcriber is not None:
-        raise UsageError(
-            f"target {target.name}: bundle {bundle.path} is an encoder-decoder for recordings, which is not built for "
-            "this target yet. Use --target ort-cpu."
-        )
+    check_supported(bundle, target.name)
     trt = load(target.library)
     chosen = _chosen(target, request.gpus, trt)
     graphs = bundle.manifest.graphs
@@ -45,14 +36,7 @@ def build_target(bundle: Bundle, target: Target, request: BuildRequest, folder: 
         for graph in graphs
     }
     request.check_free(bundle, [path.name for path in paths.values()])
-    asked = request.lengths
-    if bundle.manifest.decoder is not None:
-        asked = profiles.decoding(bundle.manifest.decoder, asked)
-    axes = {name: axis for graph in graphs for name, axis in graph.axes.items()}  # shared by name
-    if bundle.manifest.audio is not None:
-        asked = profiles.listening(bundle.manifest.audio, axes, asked)
-    lengths = profiles.ranges([spec for graph in graphs for spec in graph.inputs], axes, asked)
-    fixed = {} if bundle.manifest.decoder is None else _fixed(lengths)
+    lengths, fixed = engine_lengths(bundle, request.lengths)
     records: list[EngineRecord] = []
     refused: dict[str, BuildError] = {}  # GPU -> why
     for gpu in chosen:  # each gets its own graph: with the kernels for it, and the dtypes that it has
@@ -98,14 +82,6 @@ def _without(records: Sequence[EngineRecord], refused: Collection[str], folder: 
         if record.gpu in refused:
             (folder / Path(record.path).name).unlink()
     return [record for record in records if record.gpu not in refused]
-
-
-def _fixed(lengths: Mapping[str, Range]) -> dict[str, int]:
-    """The axes with a fixed length in a decoder's graph, and the length. Raises `UsageError` for a range of lengths."""
-    capacity = lengths["capacity"]
-    if capacity.minimum != capacity.maximum:
-        raise UsageError("axis capacity: TensorRT needs caches of one fixed length. Give one number.")
-    return {"capacity": capacity.maximum}
 
 
 def _device(asked: Sequence[Gpu]) -> Gpu:

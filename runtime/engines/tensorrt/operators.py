@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -30,37 +30,13 @@ def parsable(
 ) -> Iterator[Path]:
     """Yield an ONNX file that the parser of `trt`, a module, supports for GPUs of `sm`: `model` itself, if possible.
 
-    `fixed`: the lengths of symbolic axes to fix, such as the capacity of a cache: TensorRT writes only to a cache whose
-    length is stated in the graph.
-
-    Otherwise it is a temporary copy. It has plugin nodes for our operators, and the plugins are registered: in Python
-    for TensorRT, and for TensorRT-RTX the one of our library. Without `with_plugins` it has the operators' bodies in
-    floating point. Other integer operators that TensorRT does not support are rewritten, see `widen`, and weights of
-    bfloat16 are float32 for a GPU without it. Raises `BuildError` for an operator that this version does not know or
-    has no kernel for, `MissingExtraError` without the CUDA compiler or TensorRT.
+    Otherwise it is a temporary copy, see `prepared`. It has plugin nodes for our operators, and the plugins are
+    registered: in Python for TensorRT, and for TensorRT-RTX the one of our library. Without `with_plugins` it has the
+    operators' bodies in floating point.
     """
-    proto = parse(model)
-    needed = custom_operators(proto.graph.node)
-    lacking = sm < BFLOAT16_FROM and any(each.data_type == BFLOAT16 for each in proto.graph.initializer)
-    if not needed and not fixed and not lacking and not has_int8_tables(proto):
-        yield model
-        return
-    with scratch_directory("parsable") as directory:
-        graph = load(model)
-        _fix(graph, fixed or {})
-        if needed:
-            _replace_operators(graph, needed, trt, sm if with_plugins else None)
-        widen(graph)
-        if lacking:
-            widen_weights(graph, [BFLOAT16])
-        save(graph, directory / model.name)
-        yield directory / model.name
 
-
-def _replace_operators(graph: ir.Model, needed: Sequence[str], trt: Any, sm: int | None) -> None:
-    """Replace the operators `needed` by plugins for GPUs of `sm`, or (None) by bodies."""
-    try:
-        if sm is None:
+    def replace(graph: ir.Model, needed: Sequence[str]) -> None:
+        if not with_plugins:
             inline(graph, body=FloatBody)
         elif trt.__name__ == TARGETS["tensorrt-rtx"].library:
             plugins.load_plugins_to_build(trt)
@@ -69,8 +45,43 @@ def _replace_operators(graph: ir.Model, needed: Sequence[str], trt: Any, sm: int
             plugins.explicit(graph)
             with silent(STDERR):  # it warns that plugins in Python are experimental
                 plugins.register(sm, [OPS[name] for name in needed])
-    except (EngineError, GraphError) as error:
-        raise BuildError(f"{trt.__name__}: {error}") from error
+
+    graph = prepared(model, sm, fixed or {}, replace)
+    if graph is None:
+        yield model
+        return
+    with scratch_directory("parsable") as directory:
+        save(graph, directory / model.name)
+        yield directory / model.name
+
+
+def prepared(
+    model: Path, sm: int, fixed: Mapping[str, int], replace: Callable[[ir.Model, Sequence[str]], object]
+) -> ir.Model | None:
+    """The graph of an ONNX file as TensorRT's parser supports it for GPUs of `sm`, or None where nothing changes.
+
+    `fixed`: the lengths of symbolic axes to fix, such as the capacity of a cache: TensorRT writes only to a cache whose
+    length is stated in the graph. `replace` gets the graph and the names of our operators in it, if any, and puts
+    others in their places. Integer operators that TensorRT does not support are rewritten, see `widen`, and weights of
+    bfloat16 are float32 for a GPU without it. Raises `BuildError` for an operator that this version does not know or
+    has no kernel for, `MissingExtraError` without the CUDA compiler or TensorRT.
+    """
+    proto = parse(model)
+    needed = custom_operators(proto.graph.node)
+    lacking = sm < BFLOAT16_FROM and any(each.data_type == BFLOAT16 for each in proto.graph.initializer)
+    if not needed and not fixed and not lacking and not has_int8_tables(proto):
+        return None
+    graph = load(model)
+    _fix(graph, fixed)
+    if needed:
+        try:
+            replace(graph, needed)
+        except (EngineError, GraphError) as error:
+            raise BuildError(f"TensorRT: {error}") from error
+    widen(graph)
+    if lacking:
+        widen_weights(graph, [BFLOAT16])
+    return graph
 
 
 def _fix(model: ir.Model, lengths: Mapping[str, int]) -> None:

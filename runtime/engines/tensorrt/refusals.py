@@ -26,8 +26,8 @@ ADVICE = [
     ),
     (
         rf"^{DOMAIN}::",
-        "This TensorRT does not accept intaglio's plugin: use --target tensorrt-rtx, which gets standard operators "
-        "instead, or --target ort-cpu.",
+        "This TensorRT does not accept intaglio's plugin: use --no-plugins, which puts standard operators in its "
+        "place, or --target ort-cpu.",
     ),
     (
         r"^::(DynamicQuantizeLinear|MatMulInteger|ConvInteger|QLinear\w+):",

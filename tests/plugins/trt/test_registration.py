@@ -21,6 +21,7 @@ from intaglio.plugins.kernel_check.case import launch_of, outputs_of
 from intaglio.plugins.kernel_check.node_model import node_model
 from intaglio.plugins.trt import explicit, register
 from intaglio.plugins.trt.explicit import forms, plugged, plugin_name
+from intaglio.plugins.trt.kernel_nodes import PLUGIN
 
 pytest.importorskip("cuda.bindings.nvrtc")
 
@@ -79,7 +80,8 @@ def test_every_combination_of_optional_inputs_has_a_plugin(tensorrt):
     register(75)
     creators = tensorrt.get_plugin_registry().all_creators
     registered = {creator.name for creator in creators if creator.plugin_namespace == DOMAIN}
-    assert registered == {plugin_name(operator, form) for operator in plugged() for form in forms(operator)}
+    wanted = {plugin_name(operator, form) for operator in plugged() for form in forms(operator)}
+    assert registered - {PLUGIN} == wanted  # the other tests of this process may have loaded our library
     linear = {name.removeprefix("IntLinear_multiplier") for name in registered if name.startswith("IntLinear_")}
     assert "IntLinear" in registered and linear == {"", "_out_multiplier", "_out_multiplier_gate", "_residual"}
     assert {"LutMatMul", "CsrMatMul", "GroupMatMul", "GroupMatMul_zero_points"} <= registered

@@ -219,7 +219,14 @@ def _tensorrt(runtime: _Runtime) -> Any:
         def deserialize_cuda_engine(self, data: bytes) -> _Engine:
             return _Engine(runtime, onnx.load_from_string(data))
 
-    return SimpleNamespace(__name__="tensorrt_rtx", __version__="0.0", ILogger=Logger, Runtime=Runtime)
+    registry = SimpleNamespace(all_creators=[], load_library=lambda path: path)
+    return SimpleNamespace(
+        __name__="tensorrt_rtx",
+        __version__="0.0",
+        ILogger=Logger,
+        Runtime=Runtime,
+        get_plugin_registry=lambda: registry,
+    )
 
 
 @contextmanager

@@ -47,7 +47,7 @@ def test_many_rejections_are_counted_in_a_short_line() -> None:
         (Refusal("a", "MatMul", "Cuda Runtime (out of memory)"), "--batch MIN:OPT:MAX"),
         (Refusal("", "", "Failed to import initializer: w"), "Cast to float16"),
         (Refusal("a", "QLinearMatMul", "TensorRT has no such operator"), "DequantizeLinear around MatMul"),
-        (Refusal("a", "IntGelu", "Plugin not found", "intaglio"), "--target tensorrt-rtx"),
+        (Refusal("a", "IntGelu", "Plugin not found", "intaglio"), "--no-plugins"),
         (Refusal("a", "Anything", "for a reason unheard of"), "ort-cpu"),
     ],
 )

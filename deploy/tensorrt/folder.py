@@ -1,0 +1,108 @@
+"""Write a folder from which TensorRT's own tools build a bundle's engines."""
+
+from __future__ import annotations
+
+import shutil
+from collections.abc import Mapping
+from pathlib import Path
+
+import msgspec
+
+from intaglio.bundle.bundle import Bundle, FileRecord
+from intaglio.bundle.model_file import load, save
+from intaglio.deploy.tensorrt.script import SCRIPT, Shapes, script
+from intaglio.errors import UsageError
+from intaglio.files.atomic import TENSORRT, atomic_directory, check_output_directory
+from intaglio.files.hashes import sha256
+from intaglio.plugins import ort as kernels
+from intaglio.runtime.engines import gpus as gpu_table
+from intaglio.runtime.engines import profiles
+from intaglio.runtime.engines.tensorrt.lengths import check_supported, engine_lengths
+
+LIBRARY = "libintaglio_plugins.so"
+
+
+class DeployedTensorRT(msgspec.Struct, kw_only=True):
+    """The folder that was written; tensorrt.json in it holds the same."""
+
+    folder: str
+    bundle: str  # the name of the bundle's folder
+    gpu: str
+    sm: int  # its compute capability, times ten
+    graphs: list[str]
+    plugins: bool  # whether building and running the engines takes the library of plugins
+    profiles: dict[str, dict[str, dict[str, list[int]]]]  # graph -> input -> min, opt, max -> shape
+    files: dict[str, FileRecord]
+    bytes: int
+
+
+def deploy_tensorrt(
+    bundle: str | Path,
+    output: str | Path,
+    *,
+    gpu: str,
+    batch: str | None = None,
+    sequence: str | None = None,
+    axes: Mapping[str, str] | None = None,
+    force: bool = False,
+) -> DeployedTensorRT:
+    """Write a folder from which trtexec, or any program, builds the engines of `bundle` for `gpu`.
+
+    It has the graphs, with plugin nodes for our operators which bring the kernels for that GPU, the library of plugins,
+    and `build.sh`, which calls trtexec. It is written whole or not at all. Lengths are as for
+    `intaglio.runtime.build`; `force` replaces such a folder. Raises `UsageError`, `BundleError`, `BuildError` for a
+    node that no kernel supports, `MissingExtraError` without the CUDA compiler.
+    """
+    from intaglio.plugins.trt import use_kernel_plugins
+    from intaglio.runtime.engines.tensorrt.operators import prepared
+
+    output, chosen = Path(output), gpu_table.named(gpu)
+    check_output_directory(output, force, TENSORRT)
+    opened = Bundle.open(bundle)
+    check_supported(opened, "tensorrt")
+    library = kernels.library()
+    if opened.manifest.custom_operators and library is None:
+        raise UsageError(
+            f"bundle {opened.path}: needs plugins, and intaglio was installed without a compiler, so there is no "
+            "library of them. Install g++ and then intaglio again."
+        )
+    lengths, fixed = engine_lengths(opened, profiles.asked(batch, sequence, axes))
+    shapes = {graph.file: profiles.shapes(graph.inputs, lengths) for graph in opened.manifest.graphs}
+    with atomic_directory(output, force, TENSORRT) as folder:
+        for graph in opened.manifest.graphs:
+            source = opened.path / graph.file
+            model = prepared(source, chosen.sm, fixed, lambda model, _: use_kernel_plugins(model, chosen.sm))
+            save(model or load(source), folder / graph.file)
+        if opened.manifest.custom_operators and library is not None:
+            shutil.copyfile(library, folder / LIBRARY)
+        plugins = LIBRARY if opened.manifest.custom_operators else None
+        (folder / SCRIPT).write_text(script(chosen, _dynamic(opened, shapes, fixed), plugins))
+        (folder / SCRIPT).chmod(0o755)
+        files = {
+            path.name: FileRecord(sha256=sha256(path), bytes=path.stat().st_size) for path in sorted(folder.iterdir())
+        }
+        written = DeployedTensorRT(
+            folder=str(output),
+            bundle=opened.path.resolve().name,
+            gpu=chosen.name,
+            sm=chosen.sm,
+            graphs=list(shapes),
+            plugins=plugins is not None,
+            profiles=shapes,
+            files=files,
+            bytes=sum(each.bytes for each in files.values()),
+        )
+        (folder / TENSORRT).write_bytes(msgspec.json.format(msgspec.json.encode(written), indent=2) + b"\n")
+    return written
+
+
+def _dynamic(bundle: Bundle, shapes: Mapping[str, Shapes], fixed: Mapping[str, int]) -> dict[str, Shapes]:
+    """Of the shapes of each graph's inputs those of inputs that have not one shape alone."""
+    return {
+        graph.file: {
+            spec.name: shapes[graph.file][spec.name]
+            for spec in graph.inputs
+            if any(isinstance(length, str) and length not in fixed for length in spec.shape)
+        }
+        for graph in bundle.manifest.graphs
+    }
