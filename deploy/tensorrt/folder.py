@@ -5,6 +5,7 @@ from __future__ import annotations
 import shutil
 from collections.abc import Mapping
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import msgspec
 
@@ -19,7 +20,11 @@ from intaglio.runtime.engines import gpus as gpu_table
 from intaglio.runtime.engines import profiles
 from intaglio.runtime.engines.tensorrt.lengths import check_supported, engine_lengths
 
+if TYPE_CHECKING:
+    import onnx_ir as ir
+
 LIBRARY = "libintaglio_plugins.so"
+DECOMPOSABLE = "TRT_decomposable"  # an attribute of ONNX's Attention that TensorRT's parser reads
 
 
 class DeployedTensorRT(msgspec.Struct, kw_only=True):
@@ -72,7 +77,7 @@ def deploy_tensorrt(
         for graph in opened.manifest.graphs:
             source = opened.path / graph.file
             model = prepared(source, chosen.sm, fixed, lambda model, _: use_kernel_plugins(model, chosen.sm))
-            save(model or load(source), folder / graph.file)
+            save(_decomposable(model or load(source)), folder / graph.file)
         if opened.manifest.custom_operators and library is not None:
             shutil.copyfile(library, folder / LIBRARY)
         plugins = LIBRARY if opened.manifest.custom_operators else None
@@ -94,6 +99,19 @@ def deploy_tensorrt(
         )
         (folder / TENSORRT).write_bytes(msgspec.json.format(msgspec.json.encode(written), indent=2) + b"\n")
     return written
+
+
+def _decomposable(model: ir.Model) -> ir.Model:
+    """The model, whose attention runs as several kernels where TensorRT has none for all of it, as in float32.
+
+    A program that has the network sets `IAttention.decomposable` instead; trtexec cannot.
+    """
+    import onnx_ir as ir
+
+    for node in model.graph.all_nodes():
+        if (node.domain, node.op_type) == ("", "Attention"):
+            node.attributes.add(ir.AttrInt64(DECOMPOSABLE, 1))
+    return model
 
 
 def _dynamic(bundle: Bundle, shapes: Mapping[str, Shapes], fixed: Mapping[str, int]) -> dict[str, Shapes]:

@@ -18,10 +18,11 @@ FOLDERS = ("exporters", "training", "graph_passes", "plugins", "runtime", "serve
 OPTION = re.compile(r"(?<![\w-])--[a-z][a-z0-9-]*(?![\w-])")
 NAMING = re.compile(r"--[a-z]|^(?!from |import ).*\bintaglio\b(?!\.)", re.MULTILINE)
 COMMAND = re.compile(r"intaglio ((?:train |deploy )?[a-z-]+)((?: (?!intaglio)[^ ]+)*)")
-# Options of other programs: pip, hf, ray, compilers, espeak, curl, compute-sanitizer, and CSS variables of plots.
+# Options of other programs: pip, hf, ray, trtexec, compilers, espeak, curl, compute-sanitizer; CSS variables of plots.
 FOREIGN = (
     "exporters/checkpoints/adapters.py --local-dir",
     "runtime/adapters/folder.py --local-dir",
+    "deploy/tensorrt/script.py",
     "plugins/cuda/compiler.py",
     "plugins/ort/build.py",
     "plugins/trt/registration.py --upgrade",
@@ -64,6 +65,7 @@ SEEN_BY = {
     "runtime/adapters": "export generate chat serve bench",
     "runtime/agents": "agent",
     "runtime/engines": "build run generate serve validate bench",
+    "runtime/engines/build.py --no-plugins": "build",
     "runtime/engines/build_request.py": "build",
     "runtime/engines/opening.py --adapter": "generate chat serve bench",
     "runtime/engines/opening.py --cache-bits": "generate chat serve agent bench validate",
