@@ -97,6 +97,11 @@ def supported_instruction_sets() -> tuple[str, ...]:
     return tuple((_text("intaglio_supported_isas") or "").split())
 
 
+def plugin_errors() -> list[str]:
+    """The errors of the library's TensorRT plugins since the last call; before the first, they are logged."""
+    return (_text("intaglio_plugin_errors") or "").splitlines()
+
+
 def operators() -> tuple[str, ...]:
     """The operators that the library has kernels for."""
     return tuple((_text("intaglio_operators") or "").split())

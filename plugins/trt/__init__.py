@@ -12,7 +12,7 @@ build such engines and to run them.
 
 from intaglio.plugins.trt.explicit import explicit
 from intaglio.plugins.trt.kernel_nodes import use_kernel_plugins
-from intaglio.plugins.trt.loading import load_plugins, load_plugins_to_build
+from intaglio.plugins.trt.loading import load_plugins, load_plugins_to_build, plugin_errors
 from intaglio.plugins.trt.registration import register
 
-__all__ = ["explicit", "load_plugins", "load_plugins_to_build", "register", "use_kernel_plugins"]
+__all__ = ["explicit", "load_plugins", "load_plugins_to_build", "plugin_errors", "register", "use_kernel_plugins"]

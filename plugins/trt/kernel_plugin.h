@@ -21,7 +21,7 @@ constexpr char VERSION[] = "1";
 constexpr const char* FIELDS[] = {"operator", "kernel", "launch", "inputs", "outputs", "image_name", "image"};
 constexpr const char* IMAGE = FIELDS[6];
 
-// Writes an error of a node to TensorRT's log, or to standard error where it gave none.
+// Writes an error of a node where the program asks for it, else to TensorRT's log or, where it gave none, to standard error.
 void report(const std::string& message) noexcept;
 
 class KernelPlugin final : public nvinfer1::v_1_0::IPluginV3,

@@ -3,7 +3,9 @@
 #include <cstdio>
 #include <exception>
 #include <iterator>
+#include <mutex>
 #include <string>
+#include <utility>
 
 #include "plugins/trt/kernel_plugin.h"
 
@@ -15,6 +17,18 @@ namespace {
 using namespace nvinfer1;
 
 ILoggerFinder* logger_finder = nullptr;
+
+// Errors for a program that asks for them, and so has them neither in a log nor on standard error.
+struct Errors {
+    std::mutex mutex;
+    bool asked_for = false;
+    std::string lines;
+};
+Errors& errors() {
+    static auto* const kept = new Errors();
+    return *kept;
+}
+constexpr size_t MOST_BYTES = 1 << 14;  // of lines; a program may ask late
 
 class KernelCreator final : public v_1_0::IPluginCreatorV3One {
 public:
@@ -42,6 +56,13 @@ private:
 }  // namespace
 
 void report(const std::string& message) noexcept {
+    {
+        const std::lock_guard<std::mutex> lock(errors().mutex);
+        if (errors().asked_for) {
+            if (errors().lines.size() < MOST_BYTES) errors().lines += message + "\n";
+            return;
+        }
+    }
     const std::string line = "intaglio: " + message;
     ILogger* const logger = logger_finder != nullptr ? logger_finder->findLogger() : nullptr;
     if (logger != nullptr) {
@@ -52,6 +73,17 @@ void report(const std::string& message) noexcept {
 }
 
 }  // namespace intaglio::trt
+
+// The errors since the last call, a line each; they come here from the first call on.
+INTAGLIO_EXPORT const char* intaglio_plugin_errors() {
+    static std::string last;
+    auto& kept = intaglio::trt::errors();
+    const std::lock_guard<std::mutex> lock(kept.mutex);
+    kept.asked_for = true;
+    last = std::move(kept.lines);
+    kept.lines.clear();
+    return last.c_str();
+}
 
 INTAGLIO_EXPORT void setLoggerFinder(nvinfer1::ILoggerFinder* finder) { intaglio::trt::logger_finder = finder; }
 

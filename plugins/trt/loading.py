@@ -20,11 +20,17 @@ def load_plugins(trt: Any) -> bool:
     if path is None:
         return False
     registry = trt.get_plugin_registry()
+    plugin_errors()  # from now on they are kept for us
     if any((each.name, each.plugin_namespace) == (PLUGIN, DOMAIN) for each in registry.all_creators):
         return True
     if registry.load_library(str(path)) is None:
         raise EngineError(f"{trt.__name__} {trt.__version__} does not load {path}. Install intaglio again.")
     return True
+
+
+def plugin_errors() -> list[str]:
+    """What plugins of our library could not do since the last call; TensorRT itself does not tell."""
+    return ort.plugin_errors()
 
 
 def load_plugins_to_build(trt: Any) -> None:

@@ -1,8 +1,8 @@
 """The verb `gpu-check`: every CUDA kernel against the NumPy reference on the GPU of this machine, and its time.
 
-Each operator is checked with its kernels as cubin, as PTX, in ONNX Runtime, and under compute-sanitizer, each in a
-process of its own, several at once; then the kernels are timed, one process at a time. This process never touches the
-GPU.
+Each operator is checked with its kernels as cubin, as PTX, in ONNX Runtime, in engines of TensorRT and TensorRT-RTX,
+and under compute-sanitizer, as far as these are installed, each in a process of its own, several at once; then the
+kernels are timed, one process at a time. This process never touches the GPU.
 """
 
 from __future__ import annotations
@@ -20,9 +20,11 @@ from intaglio.files.atomic import atomic_write, check_output_file
 from intaglio.plugins.cuda.compiler import images
 from intaglio.plugins.cuda.launching.launches import operators
 from intaglio.plugins.kernel_check.inputs import Sizes
+from intaglio.plugins.trt.explicit import plugged
 from intaglio.validation.gpu_check.report_page import REPORT, to_html
 from intaglio.validation.gpu_check.results import TIMED, Form, GpuCheck, KernelCheck, Machine, Ran, Speed
 from intaglio.validation.gpu_check.sanitizer import has_sanitizer, memory_check
+from intaglio.validation.gpu_check.tensorrt_kernels import LIBRARIES, installed
 from intaglio.validation.gpu_check.workers import (
     QUESTION_SECONDS,
     SECONDS,
@@ -33,10 +35,11 @@ from intaglio.validation.gpu_check.workers import (
 )
 from intaglio.validation.reports.page import make_directory, now
 
-# Of the cases: all in each form of the driver; few where ONNX Runtime makes the same launches; small ones for
-# compute-sanitizer, under which a kernel takes many times as long.
+# Of the cases: all in each form of the driver; few where ONNX Runtime and TensorRT make the same launches; small ones
+# for compute-sanitizer, under which a kernel takes many times as long.
 SIZES = Sizes()
 FEW_SIZES = Sizes(rows=(0, 1, 17, 65), few_rows=(1, 17), depth=1024, channels=256, vocabulary=8_000)
+ENGINE_SIZES = msgspec.structs.replace(FEW_SIZES, rows=(1, 17, 65))  # an engine takes no axis of length 0
 SMALL_SIZES = Sizes(rows=(0, 1, 17, 65), few_rows=(1, 17), depth=256, channels=128, vocabulary=1_000)
 # The operators with the longest references begin first, so that none of them is left alone at the end.
 LONGEST = ("int_linear", "group_matmul", "lut_matmul", "int_attention")
@@ -50,7 +53,9 @@ class Part(NamedTuple):
 
     def arguments(self) -> tuple[str, ...]:
         """The arguments of the child process."""
-        sizes = {"onnxruntime": FEW_SIZES, "sanitizer": SMALL_SIZES}.get(self.form, SIZES)
+        sizes = {"onnxruntime": FEW_SIZES, "sanitizer": SMALL_SIZES, **dict.fromkeys(LIBRARIES, ENGINE_SIZES)}.get(
+            self.form, SIZES
+        )
         return self.folder, self.form, msgspec.json.encode(sizes).decode()
 
 
@@ -68,7 +73,7 @@ def gpu_check(output: str | Path | None = None, force: bool = False, report: str
     start = time.monotonic()
     found = _machine(Workers(start + QUESTION_SECONDS))
     workers = Workers(start + SECONDS)
-    parts = [Part(folder, form) for folder in operators() for form in forms(found.sm)]
+    parts = [Part(folder, form) for folder in operators() for form in forms(found.sm) if has_form(folder, form)]
     begun = sorted(parts, key=lambda part: part.folder not in LONGEST)
     checked = workers.in_parallel(lambda part: check_part(workers, part), begun, children_at_once())
     checks = dict(zip(begun, checked, strict=True))
@@ -83,7 +88,13 @@ def gpu_check(output: str | Path | None = None, force: bool = False, report: str
 
 def forms(sm: int) -> tuple[Form, ...]:
     """The forms in which kernels are run on a GPU of `sm`, by what is installed here."""
-    return (*images(sm), "onnxruntime", "sanitizer") if has_sanitizer() else (*images(sm), "onnxruntime")
+    under: tuple[Form, ...] = ("sanitizer",) if has_sanitizer() else ()
+    return (*images(sm), "onnxruntime", *installed(sm), *under)
+
+
+def has_form(folder: str, form: Form) -> bool:
+    """Whether an operator is run in a form: TensorRT has no plugin of those that sessions of ONNX Runtime add."""
+    return form not in LIBRARIES or folder in {operator.folder for operator in plugged()}
 
 
 def check_part(workers: Workers, part: Part) -> KernelCheck:

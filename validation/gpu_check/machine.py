@@ -16,6 +16,7 @@ from intaglio.version import __version__
 PACKAGES = {
     "cuda-bindings": ("cuda-bindings",),
     "tensorrt": ("tensorrt", "tensorrt-cu13", "tensorrt-cu12"),
+    "tensorrt-rtx": ("tensorrt-rtx",),
     "onnxruntime": ("onnxruntime-gpu", "onnxruntime"),
     "numpy": ("numpy",),
 }

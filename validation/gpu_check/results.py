@@ -6,9 +6,10 @@ from typing import Final, Literal
 
 import msgspec
 
-# How a kernel is run: loaded by the driver as one of its images, by a node of ONNX Runtime's CUDA provider, or by the
-# driver under NVIDIA's compute-sanitizer, which checks each access to memory.
-Form = Literal["cubin", "ptx", "onnxruntime", "sanitizer"]
+# How a kernel is run: loaded by the driver as one of its images; by a node of ONNX Runtime's CUDA provider; in an
+# engine of TensorRT with the plugins in Python, as `build` makes it, or with the plugin of our library, as trtexec
+# does; in one of TensorRT-RTX; or by the driver under NVIDIA's compute-sanitizer, which checks each access to memory.
+Form = Literal["cubin", "ptx", "onnxruntime", "tensorrt", "tensorrt-library", "tensorrt-rtx", "sanitizer"]
 TIMED: Final = "ptx"  # the form in an engine
 
 Kind = Literal[

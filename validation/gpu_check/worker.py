@@ -24,12 +24,13 @@ from threadpoolctl import threadpool_limits
 from intaglio.errors import IntaglioError, MissingExtraError, one_line
 from intaglio.plugins import OPS
 from intaglio.plugins.cuda import cublas, launcher
+from intaglio.plugins.cuda.compiler import Image
 from intaglio.plugins.cuda.driver import DriverError
 from intaglio.plugins.kernel_check.bounds import difference
 from intaglio.plugins.kernel_check.case import Array, Case, folder_of, launch_of, outputs_of
 from intaglio.plugins.kernel_check.cases import cases
 from intaglio.plugins.kernel_check.inputs import Sizes
-from intaglio.validation.gpu_check import onnxruntime_kernels
+from intaglio.validation.gpu_check import onnxruntime_kernels, tensorrt_kernels
 from intaglio.validation.gpu_check.machine import machine
 from intaglio.validation.gpu_check.results import TIMED, Answer, Failure, Form, Kind, Ran, Speed
 
@@ -58,7 +59,7 @@ class KernelRun:
             entry = launch_of(case, launcher.kernel_sm()).entry
             if _bytes(case) > _bytes(self._largest.get(entry)):
                 self._largest[entry] = case
-        if self._form != "onnxruntime":
+        if self._form not in ("onnxruntime", *tensorrt_kernels.LIBRARIES):
             yield from ((case, OFFSET) for case in self._largest.values())
 
     def next_case(self) -> str | None:
@@ -82,8 +83,10 @@ class KernelRun:
         """The name of the kernel that ran, and its outputs."""
         if self._form == "onnxruntime":
             return onnxruntime_kernels.run(case, launcher.device()[1])
+        if self._form in tensorrt_kernels.LIBRARIES:
+            return tensorrt_kernels.run(case, launcher.device()[1], self._form)
         launch = launch_of(case, launcher.kernel_sm())
-        image, guard = (None, 0) if self._form == "sanitizer" else (self._form, launcher.GUARD)
+        image, guard = (None, 0) if self._form == "sanitizer" else (cast(Image, self._form), launcher.GUARD)
         folder, outputs = folder_of(case.operator), outputs_of(case)
         return launch.entry, launcher.run(folder, launch, case.inputs, outputs, image, offset, guard)
 

@@ -18,7 +18,7 @@ from intaglio.runtime.engines.device_memory import DeviceMemory
 from intaglio.runtime.engines.engine import Array, Binding, Engine, Opening, check_buffers
 from intaglio.runtime.engines.gpus import Gpu
 from intaglio.runtime.engines.memory import Buffer
-from intaglio.runtime.engines.tensorrt.library import DTYPES, library_name, logger, no_collection
+from intaglio.runtime.engines.tensorrt.library import DTYPES, library_name, logger, no_collection, reasons
 from intaglio.targets import TARGETS, Target, without_gpu
 
 
@@ -137,8 +137,8 @@ class TensorRTEngine(Engine):
 
     def _succeeded(self, result: bool, what: str) -> None:
         if not result:
-            reason = " ".join(self._log.errors[-1].split()) if self._log.errors else "no reason given"
-            raise EngineError(f"TensorRT failed at {what}: {reason}. Re-build the engine, or use --target ort-cpu.")
+            why = reasons(self._log)
+            raise EngineError(f"TensorRT failed at {what}: {why}. Re-build the engine, or use --target ort-cpu.")
 
 
 class _TensorRTBinding(Binding):

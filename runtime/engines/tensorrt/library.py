@@ -10,6 +10,8 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any, Protocol
 
+from intaglio.plugins.trt import plugin_errors
+
 STDOUT, STDERR = 1, 2  # file descriptors
 
 # NumPy dtype name -> member of `DataType`.
@@ -66,6 +68,12 @@ def logger(trt: Any) -> Log:
 
     made: Log = Logger()
     return made
+
+
+def reasons(log: Log) -> str:
+    """Why the library failed, on one line: what a plugin of ours said, or the last error that it logged."""
+    said = plugin_errors() or log.errors[-1:]
+    return "; ".join(" ".join(each.split()) for each in said) or "no reason given"
 
 
 @contextmanager

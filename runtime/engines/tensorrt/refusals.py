@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import re
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from intaglio.bundle import model_file
 from intaglio.errors import BuildError
 from intaglio.plugins.registry import DOMAIN
+from intaglio.plugins.trt import plugin_errors
 
 if TYPE_CHECKING:
     import onnx
@@ -99,7 +100,10 @@ def of_parser(parser: Any, model: Path) -> list[Refusal]:
     """The errors of an `OnnxParser` after it failed on the ONNX file `model`."""
     nodes = model_file.parse(model).graph.node
     errors = [parser.get_error(index) for index in range(parser.num_errors)]
-    return [_of_parser_error(found, nodes) for found in errors] or [Refusal("", "", "the parser gave no reason")]
+    found = [_of_parser_error(each, nodes) for each in errors] or [Refusal("", "", "the parser gave no reason")]
+    if said := plugin_errors():  # the parser says only that a plugin was not made
+        found[0] = replace(found[0], reason="; ".join(said))
+    return found
 
 
 def _of_parser_error(found: Any, nodes: Sequence[onnx.NodeProto]) -> Refusal:

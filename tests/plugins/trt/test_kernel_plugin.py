@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import os
+import subprocess
+import sys
 from typing import Any
 
 import numpy as np
@@ -259,3 +262,39 @@ def _try(plugins: PluginLibrary, fields: dict[str, bytes], inputs: list[Any]) ->
         assert plugins.logged()
     elif all(0 <= length < 2**12 for shape, _ in described for length in shape) and plugin.run(inputs) is None:
         assert "expected" in (logged := plugins.logged()) or "Build it again" in logged or "64 bits" in logged
+
+
+LOGGED = """
+from plugin_library import PluginLibrary
+plugins = PluginLibrary(asks=False)
+assert plugins.create({"operator": b"IntGelu"}) is None
+assert plugins.logged() == "intaglio: node: no field kernel. Build it again.\\n"
+"""
+NO_LOGGER = """
+from plugin_library import PluginLibrary
+plugins = PluginLibrary(asks=False)
+plugins.take_logger()
+assert plugins.create({"operator": b"IntGelu"}) is None
+"""
+ASKED_FOR = """
+from intaglio.plugins import ort
+from plugin_library import PluginLibrary
+plugins = PluginLibrary(asks=False)
+assert ort.plugin_errors() == []
+for _ in range(1000):
+    assert plugins.create({"operator": b"IntGelu"}) is None
+lines = ort.plugin_errors()
+assert lines[0] == "node: no field kernel. Build it again." and 100 < len(lines) < 500
+assert plugins.logged() == "" and ort.plugin_errors() == []
+"""
+
+
+@pytest.mark.parametrize(
+    ("program", "said"),
+    [(LOGGED, ""), (NO_LOGGER, "intaglio: node: no field kernel. Build it again.\n"), (ASKED_FOR, "")],
+    ids=["in TensorRT's log", "on standard error", "to who asks"],
+)
+def test_an_error_is_said_once(program: str, said: str) -> None:
+    environment = {**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)}
+    done = subprocess.run([sys.executable, "-c", program], env=environment, capture_output=True, text=True, check=False)
+    assert (done.returncode, done.stdout, done.stderr) == (0, "", said)

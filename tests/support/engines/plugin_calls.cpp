@@ -86,6 +86,11 @@ void* creator_of(const char* library) {
     return count == 1 ? static_cast<v_1_0::IPluginCreatorV3One*>(creators[0]) : nullptr;
 }
 
+void take_logger(const char* library) {
+    void* const opened = dlopen(library, RTLD_NOW);
+    reinterpret_cast<void (*)(ILoggerFinder*)>(dlsym(opened, "setLoggerFinder"))(nullptr);
+}
+
 // What the plugins have logged since the last call.
 const char* logged() {
     static std::string last;

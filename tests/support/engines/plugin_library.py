@@ -104,7 +104,9 @@ class Plugin:
 class PluginLibrary:
     """The library, with TensorRT's log."""
 
-    def __init__(self) -> None:
+    def __init__(self, asks: bool = True) -> None:
+        """`asks`: for the errors, which are not in the log then."""
+        self.asks = asks
         path = ort.library()
         if path is None:
             pytest.skip("no compiled kernels")
@@ -113,8 +115,13 @@ class PluginLibrary:
         assert self.creator, "no creator of plugins"
 
     def logged(self) -> str:
-        """What was logged since the last call."""
-        return bytes(self.calls.logged()).decode()
+        """What was said since the last call: in TensorRT's log, or kept, if something in this process has asked."""
+        kept = "".join(f"intaglio: {line}\n" for line in ort.plugin_errors()) if self.asks else ""
+        return bytes(self.calls.logged()).decode() + kept
+
+    def take_logger(self) -> None:
+        """Let the library have no log of TensorRT."""
+        self.calls.take_logger(str(ort.library()).encode())
 
     def field_names(self) -> list[str]:
         fields = ctypes.POINTER(_Field)()
@@ -164,6 +171,7 @@ def _calls() -> ctypes.CDLL:
     for name, result, arguments in (
         ("creator_of", pointer, [ctypes.c_char_p]),
         ("logged", ctypes.c_char_p, []),
+        ("take_logger", None, [ctypes.c_char_p]),
         ("name_matches", number, [pointer, pointer]),
         ("field_names", number, [pointer, pointer]),
         ("create", pointer, [pointer, pointer, number, number]),

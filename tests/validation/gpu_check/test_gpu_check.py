@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
-import sys
 from collections.abc import Callable
 from pathlib import Path
 
@@ -12,6 +10,7 @@ import msgspec
 import numpy as np
 import pytest
 from covering import few
+from small_checks import SMALL, SUPPORT
 
 from intaglio.plugins import OPS
 from intaglio.plugins.cuda.compiler import entry_points
@@ -23,31 +22,8 @@ from intaglio.plugins.kernel_check.inputs import Sizes
 from intaglio.validation.gpu_check import gpu_check, workers
 from intaglio.validation.gpu_check.results import Machine
 
-SUPPORT = Path(__file__).parents[2] / "support"
-SMALL = Sizes(rows=(0, 1, 17), few_rows=(1, 17), width=48, inner=40, depth=128, channels=24, hidden=64, vocabulary=200)
 FORMS = ("cubin", "ptx", "onnxruntime")
 Run = Callable[..., tuple[int, str, str]]
-
-
-@pytest.fixture
-def gpu(monkeypatch: pytest.MonkeyPatch) -> Callable[..., None]:
-    """Give child processes a stand-in for a GPU; check `folders` in small cases."""
-    pytest.importorskip("cuda.bindings.nvrtc")
-
-    def give(*folders: str, fault: str = ":", forms: tuple[str, ...] = ("ptx",)) -> None:
-        path = [str(SUPPORT / "gpu_stand_in"), str(SUPPORT), str(SUPPORT / "engines"), *sys.path]
-        monkeypatch.setenv("PYTHONPATH", os.pathsep.join(filter(None, path)))
-        monkeypatch.setenv("GPU_FAULT", fault)
-        monkeypatch.setattr(gpu_check, "SIZES", SMALL)
-        monkeypatch.setattr(gpu_check, "operators", lambda: list(folders))
-        monkeypatch.setattr(gpu_check, "FEW_SIZES", SMALL)
-        monkeypatch.setattr(gpu_check, "SMALL_SIZES", SMALL)
-        if "sanitizer" in forms:
-            monkeypatch.setenv("PATH", str(SUPPORT / "gpu_stand_in"), prepend=os.pathsep)
-        monkeypatch.setattr(gpu_check, "forms", lambda sm: forms)
-        monkeypatch.setattr(gpu_check, "children_at_once", lambda: 2)
-
-    return give
 
 
 @pytest.mark.parametrize("folder", operators())
@@ -181,7 +157,8 @@ def test_a_fault_in_onnx_runtime_costs_one_row(gpu, intaglio: Run, fault: str, m
     assert part["failures"][-1]["case"].startswith("x int32[")
 
 
-def test_sanitizer_is_a_form_where_it_is_on_the_path(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_forms_are_those_that_are_installed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(gpu_check, "installed", lambda sm: [])
     monkeypatch.setenv("PATH", str(tmp_path))
     assert gpu_check.forms(80) == ("cubin", "ptx", "onnxruntime")
     monkeypatch.setenv("PATH", str(SUPPORT / "gpu_stand_in"))
