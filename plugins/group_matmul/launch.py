@@ -2,14 +2,26 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+
 from intaglio.errors import EngineError
 from intaglio.plugins.cuda.launching.geometry import Attributes, Launch, Tensors
-from intaglio.plugins.cuda.packed_weights.geometry import CHUNK, packed_launch
+from intaglio.plugins.cuda.packed_weights.geometry import CHUNK, packed_alternatives, packed_launch
 
 RECIPROCAL = 2**30  # of the 32 numbers of a chunk in a group: RECIPROCAL_BITS of kernel.cu
 
 
 def launch(inputs: Tensors, attributes: Attributes, sm: int) -> Launch:
+    """The launch that changes its blocks at our number of rows; see `_launch`."""
+    return _launch(inputs, attributes, sm)
+
+
+def alternatives(inputs: Tensors, attributes: Attributes, sm: int) -> Iterator[Launch]:
+    """The launches that change their blocks at other numbers of rows."""
+    return packed_alternatives(inputs, attributes, lambda few: _launch(inputs, attributes, sm, few))
+
+
+def _launch(inputs: Tensors, attributes: Attributes, sm: int, few: int | None = None) -> Launch:
     """Rows are all axes of x but the last; the kernel is chosen by x's dtype, bits, and whether there are zero points
     or levels.
 
@@ -33,4 +45,4 @@ def launch(inputs: Tensors, attributes: Attributes, sm: int) -> Launch:
     if depth // CHUNK * chunks >= RECIPROCAL:
         raise EngineError(f"group_matmul: groups of {group_size} of {depth} in_features. Use smaller groups.")
     scalars = (depth // group_size, RECIPROCAL // chunks + 1)
-    return packed_launch("group_matmul", inputs, attributes, sm, suffix, scalars)
+    return packed_launch("group_matmul", inputs, attributes, sm, suffix, scalars, few)

@@ -14,7 +14,7 @@ Measured on an H100 (132), both shapes in microseconds, narrow first: 768 x 768,
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 
 from intaglio.plugins.cuda.launching.geometry import (
     Attributes,
@@ -25,6 +25,7 @@ from intaglio.plugins.cuda.launching.geometry import (
     at_least_1,
     blocks,
     choose,
+    limits_around,
     product,
 )
 from intaglio.plugins.int_linear.signature import GATE, OUT_FACTORS, RESIDUAL, SIGNATURE
@@ -38,10 +39,21 @@ MOST = 32  # wide blocks that narrow ones take the place of
 
 def launch(inputs: Tensors, attributes: Attributes, sm: int) -> Launch:
     """Rows are all axes of x but the last; the kernel is chosen by bits, activation, and the inputs given."""
+    return _launch(inputs, attributes, few_rows(inputs[1].shape[1]) if inputs[1] else 0)
+
+
+def alternatives(inputs: Tensors, attributes: Attributes, sm: int) -> Iterator[Launch]:
+    """The launches with narrow tiles up to more rows, and up to fewer."""
+    columns = inputs[1].shape[1] if inputs[1] else None
+    if isinstance(columns, int):
+        yield from (_launch(inputs, attributes, few) for few in limits_around(few_rows(columns)))
+
+
+def _launch(inputs: Tensors, attributes: Attributes, few: Length) -> Launch:
+    """The launch with narrow tiles up to `few` rows."""
     given = {spec.name: each for spec, each in zip(SIGNATURE.inputs, inputs, strict=False) if each is not None}
     x, weight = given["x"], given["weight"]
     rows, columns = product(x.shape[:-1]), weight.shape[1]
-    few = few_rows(columns)
     grids = ((blocks(columns, tile_columns), blocks(rows, tile_rows)) for tile_rows, tile_columns in (NARROW, WIDE))
     x_blocks, y_blocks = (choose(rows < few + 1, narrow, wide) for narrow, wide in zip(*grids, strict=True))
     grid = (x_blocks, y_blocks, 1)

@@ -2,10 +2,19 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+
 from intaglio.plugins.cuda.launching.geometry import Attributes, Launch, Tensors
-from intaglio.plugins.cuda.packed_weights.geometry import packed_launch
+from intaglio.plugins.cuda.packed_weights.geometry import packed_alternatives, packed_launch
 
 
 def launch(inputs: Tensors, attributes: Attributes, sm: int) -> Launch:
     """Rows are all axes of x but the last; the kernel is chosen by x's dtype and bits. `activation_bits` is CPUs'."""
     return packed_launch("lut_matmul", inputs, attributes, sm)
+
+
+def alternatives(inputs: Tensors, attributes: Attributes, sm: int) -> Iterator[Launch]:
+    """The launches that change their blocks at other numbers of rows."""
+    return packed_alternatives(
+        inputs, attributes, lambda few: packed_launch("lut_matmul", inputs, attributes, sm, few=few)
+    )

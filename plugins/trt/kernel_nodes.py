@@ -5,7 +5,8 @@ in C++, TensorRT-RTX. It knows no operator: each node, and later the engine, has
 
 `operator`: the operator's name, for messages.
 `kernel`: the name of the kernel.
-`launch`: the numbers of its launch (`plugins.cuda.launching.programs`), separated by spaces.
+`launch`: the numbers of its launch (`plugins.cuda.launching.programs`), separated by spaces; behind them, each after a
+"|", those of launches that may be faster, which TensorRT measures as tactics.
 `inputs`, `outputs`: their dtypes, separated by spaces.
 `image_name`: a name for the operator's compiled kernels, with a hash of their bytes.
 `image`: those bytes, as a tensor: a cubin, or PTX where no cubin is made for the GPU. Only the first node of each
@@ -25,7 +26,7 @@ import onnx_ir as ir
 
 from intaglio.plugins.cuda.compiler import Images, built_for, images_for
 from intaglio.plugins.cuda.launching.expressions import length
-from intaglio.plugins.cuda.launching.programs import launch_program
+from intaglio.plugins.cuda.launching.programs import alternative_programs, launch_program
 from intaglio.plugins.nodes import naming, tensors
 from intaglio.plugins.registry import DOMAIN
 from intaglio.plugins.trt.explicit import become_plugin, plugin_dtype, read
@@ -48,6 +49,7 @@ def use_kernel_plugins(model: ir.Model, sm: int, images_for: Callable[[str, int]
                 operator, inputs, attributes = read(node)
                 given = tensors(operator, inputs, length)
                 kernel, numbers = launch_program(operator, given, attributes, built)
+                launches = [numbers, *alternative_programs(operator, given, attributes, built)]
                 image = b""
                 if operator.folder not in names:
                     cubin, ptx = images_for(operator.folder, sm)
@@ -56,7 +58,7 @@ def use_kernel_plugins(model: ir.Model, sm: int, images_for: Callable[[str, int]
                 fields: dict[str, Any] = {
                     "operator": operator.name,
                     "kernel": kernel,
-                    "launch": " ".join(map(str, numbers)),
+                    "launch": " | ".join(" ".join(map(str, each)) for each in launches),
                     "inputs": " ".join(plugin_dtype(each.dtype) for each in given if each is not None),
                     "outputs": "",
                     "image_name": names[operator.folder],

@@ -45,6 +45,19 @@ std::vector<int64_t> numbers(const std::string& text) {
     return found;
 }
 
+// Those of all launches, which differ in the blocks that they make, and in nothing that TensorRT sees.
+std::vector<cuda::LaunchProgram> programs(const std::string& text, size_t outputs) {
+    std::vector<cuda::LaunchProgram> found;
+    std::istringstream launches(text);
+    for (std::string launch; std::getline(launches, launch, '|');) {
+        found.emplace_back(numbers(launch), outputs);
+        const bool same = found.back().ranks() == found[0].ranks() && found.back().output_ranks() == found[0].output_ranks();
+        if (!same) throw Error("launch: alternatives for other inputs or outputs. Build it again.");
+    }
+    if (found.empty()) throw Error("launch: nothing, expected numbers. Build it again.");
+    return found;
+}
+
 // Images by name, of every node that brought one: the other nodes of its operator have the name alone. They stay until
 // the process ends, as the modules that are loaded from them do.
 std::mutex mutex;
@@ -115,9 +128,9 @@ KernelPlugin::KernelPlugin(std::shared_ptr<const Fields> fields)
     : fields_(std::move(fields)),
       input_types_(data_types((*fields_)["inputs"])),
       output_types_(data_types((*fields_)["outputs"])),
-      program_(numbers((*fields_)["launch"]), output_types_.size()) {
-    for (size_t i = 0; i < program_.inputs(); ++i) {
-        if (program_.ranks()[i] >= 0) given_.push_back(i);
+      programs_(programs((*fields_)["launch"], output_types_.size())) {
+    for (size_t i = 0; i < program().inputs(); ++i) {
+        if (program().ranks()[i] >= 0) given_.push_back(i);
     }
     if (given_.size() != input_types_.size() || given_.empty()) throw Error("launch: not for as many inputs as the node has. Build it again.");
     for (const auto& [name, content] : fields_->contents) {
@@ -150,7 +163,10 @@ v_1_0::IPluginCapability* KernelPlugin::getCapabilityInterface(PluginCapabilityT
 
 v_1_0::IPluginV3* KernelPlugin::clone() noexcept {
     KernelPlugin* copy = nullptr;
-    attempt([&] { copy = new KernelPlugin(fields_); });
+    attempt([&] {
+        copy = new KernelPlugin(fields_);
+        copy->chosen_ = chosen_;
+    });
     return copy;
 }
 
@@ -182,15 +198,15 @@ int32_t KernelPlugin::getOutputShapes(const DimsExprs* inputs, int32_t input_cou
     return attempt([&] {
         check_count("inputs", input_count, input_types_.size());
         check_count("outputs", output_count, output_types_.size());
-        std::vector<const DimsExprs*> placed(program_.inputs());
+        std::vector<const DimsExprs*> placed(program().inputs());
         for (size_t i = 0; i < given_.size(); ++i) {
-            check_count("axes of an input", inputs[i].nbDims, size_t(program_.ranks()[given_[i]]));
+            check_count("axes of an input", inputs[i].nbDims, size_t(program().ranks()[given_[i]]));
             placed[given_[i]] = &inputs[i];
         }
-        const auto lengths = program_.output_lengths<const IDimensionExpr*>(Expressions{expressions, placed});
+        const auto lengths = program().output_lengths<const IDimensionExpr*>(Expressions{expressions, placed});
         auto next = lengths.begin();
         for (size_t i = 0; i < output_types_.size(); ++i) {
-            outputs[i].nbDims = int32_t(program_.output_ranks()[i]);
+            outputs[i].nbDims = int32_t(program().output_ranks()[i]);
             for (int32_t axis = 0; axis < outputs[i].nbDims; ++axis) outputs[i].d[axis] = *next++;
         }
     });
@@ -202,6 +218,23 @@ bool KernelPlugin::supportsFormatCombination(int32_t position, const DynamicPlug
     const PluginTensorDesc& tensor = tensors[position].desc;
     const DataType type = position < input_count ? input_types_[size_t(position)] : output_types_[size_t(position - input_count)];
     return tensor.format == TensorFormat::kLINEAR && tensor.type == type;
+}
+
+int32_t KernelPlugin::getValidTactics(int32_t* tactics, int32_t count) noexcept {
+    return attempt([&] {
+        check_count("tactics", count, size_t(getNbTactics()));
+        for (int32_t i = 0; i < count; ++i) tactics[i] = i + 1;
+    });
+}
+
+// 0 is TensorRT's name for the plugin's default.
+int32_t KernelPlugin::setTactic(int32_t tactic) noexcept {
+    return attempt([&] {
+        if (tactic < 0 || size_t(tactic) > programs_.size()) throw Error("tactic " + std::to_string(tactic) + ": there is none. Build it again.");
+        const size_t chosen = tactic == 0 ? 0 : size_t(tactic) - 1;
+        if (chosen != chosen_) prepared_.clear();
+        chosen_ = chosen;
+    });
 }
 
 int32_t KernelPlugin::onShapeChange(const PluginTensorDesc* inputs, int32_t input_count, const PluginTensorDesc*,
@@ -223,7 +256,7 @@ int32_t KernelPlugin::enqueue(const PluginTensorDesc* input_shapes, const Plugin
         for (size_t i = 0; i < input_types_.size(); ++i) arguments.push_back(&inputs[i]);
         for (const int32_t& scalar : launch_.scalars) arguments.push_back(&scalar);
         for (size_t i = 0; i < output_types_.size(); ++i) arguments.push_back(&outputs[i]);
-        cuda::launch_cuda_kernel(kernel(), (*fields_)["kernel"], launch_.grid, program_.block(), launch_.shared_bytes, stream,
+        cuda::launch_cuda_kernel(kernel(), (*fields_)["kernel"], launch_.grid, program().block(), launch_.shared_bytes, stream,
                                  const_cast<void**>(arguments.data()));
     });
 }
@@ -256,14 +289,14 @@ void* KernelPlugin::kernel() const {
 
 // The launch for inputs of these shapes; the last one's stays.
 void KernelPlugin::prepare(const PluginTensorDesc* inputs) {
-    std::vector<Shape> shapes(program_.inputs());
-    std::vector<const Shape*> placed(program_.inputs());
+    std::vector<Shape> shapes(program().inputs());
+    std::vector<const Shape*> placed(program().inputs());
     for (size_t i = 0; i < given_.size(); ++i) {
         shapes[given_[i]] = shape_of(inputs[i]);
         placed[given_[i]] = &shapes[given_[i]];
     }
     if (shapes == prepared_) return;
-    launch_ = program_.evaluate(placed);
+    launch_ = program().evaluate(placed);
     prepared_ = std::move(shapes);
 }
 

@@ -49,9 +49,12 @@ public:
     bool supportsFormatCombination(int32_t position, const nvinfer1::DynamicPluginTensorDesc* tensors, int32_t input_count,
                                    int32_t output_count) noexcept override;
     int32_t getNbOutputs() const noexcept override { return int32_t(output_types_.size()); }
+    int32_t getNbTactics() noexcept override { return programs_.size() > 1 ? int32_t(programs_.size()) : 0; }
+    int32_t getValidTactics(int32_t* tactics, int32_t count) noexcept override;
     const char* getTimingCacheID() noexcept override { return identity_.c_str(); }
     const char* getMetadataString() noexcept override { return identity_.c_str(); }
 
+    int32_t setTactic(int32_t tactic) noexcept override;
     int32_t onShapeChange(const nvinfer1::PluginTensorDesc* inputs, int32_t input_count,
                           const nvinfer1::PluginTensorDesc* outputs, int32_t output_count) noexcept override;
     int32_t enqueue(const nvinfer1::PluginTensorDesc* input_shapes, const nvinfer1::PluginTensorDesc* output_shapes,
@@ -68,12 +71,14 @@ private:
     int32_t attempt(Work work) const noexcept;
     void check_count(const char* what, int32_t found, size_t expected) const;
     void* kernel() const;
+    const cuda::LaunchProgram& program() const { return programs_[chosen_]; }
     void prepare(const nvinfer1::PluginTensorDesc* inputs);
 
     std::shared_ptr<const Fields> fields_;
     std::vector<nvinfer1::DataType> input_types_, output_types_;
-    cuda::LaunchProgram program_;
-    std::vector<size_t> given_;  // the program's inputs that the node has
+    std::vector<cuda::LaunchProgram> programs_;  // of the launches that the node chooses from; tactics are counted from 1
+    size_t chosen_ = 0;
+    std::vector<size_t> given_;  // the programs' inputs that the node has
     std::string identity_;
     std::vector<nvinfer1::PluginField> field_list_;
     nvinfer1::PluginFieldCollection collection_;

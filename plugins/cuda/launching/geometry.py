@@ -1,6 +1,7 @@
 """Helpers for operators' `launch.py`: the launch parameters of a kernel, from the shapes of a node's inputs.
 
-`launch.py` has one function, `launch(inputs, attributes, sm) -> Launch`, for a GPU of compute capability `sm`. The
+`launch.py` has the function `launch(inputs, attributes, sm) -> Launch`, for a GPU of compute capability `sm`, and
+where a GPU decides which of several is fastest, `alternatives`, with the same arguments, which yields the others. The
 lengths of `inputs` are integers, or the symbols of TensorRT's plugins: so every length is computed with `+`, `-`, `*`,
 `//`, `==` and `<` (1 for true) alone, with a symbol on the left. Known lengths are integers even among symbols.
 A kernel's parameters are the pointers of the node's inputs, the scalars, and the pointers of the outputs. TensorRT
@@ -10,7 +11,7 @@ carries scalars as the lengths of dimensions, which are never negative: so they 
 from __future__ import annotations
 
 import operator
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, fields
 from functools import reduce
 from pathlib import Path
@@ -87,6 +88,11 @@ def elementwise(rows: Length, channels: Length) -> tuple[tuple[Length, Length, i
     """Grid and block of a kernel that computes each element alone, by cuda/elementwise.cuh."""
     rows_each, threads, quad = 8, 64, 4  # as there
     return (blocks(rows, rows_each), blocks(channels, quad * threads), 1), (threads, 1, 1)
+
+
+def limits_around(limit: int) -> Iterator[int]:
+    """Other numbers of rows at which a kernel may change its blocks: a measurement may move ours by so much."""
+    yield from (4 * limit, limit // 4)
 
 
 def choose(condition: Length, one: Length, other: Length) -> Length:

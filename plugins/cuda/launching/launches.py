@@ -21,6 +21,12 @@ def launch(folder: str, inputs: Sequence[Tensor | None], attributes: Mapping[str
     return made
 
 
+def alternatives(folder: str, inputs: Sequence[Tensor | None], attributes: Mapping[str, Any], sm: int) -> list[Launch]:
+    """Other launches that compute the same as `launch`, which the GPU may run faster; none for most operators."""
+    module = import_module(f"intaglio.plugins.{folder}.launch")
+    return list(module.alternatives(inputs, attributes, sm)) if hasattr(module, "alternatives") else []
+
+
 def operators() -> list[str]:
     """The folders of the operators that have a CUDA kernel, sorted."""
     return sorted(path.parent.name for path in PLUGINS.glob("*/kernel.cu"))

@@ -15,7 +15,7 @@ from intaglio.errors import GraphError
 from intaglio.plugins.contract import Operator
 from intaglio.plugins.cuda.launching.expressions import Step, program
 from intaglio.plugins.cuda.launching.geometry import Launch, Length, Tensor
-from intaglio.plugins.cuda.launching.launches import launch
+from intaglio.plugins.cuda.launching.launches import alternatives, launch
 from intaglio.plugins.cuda.launching.output_shapes import output_shapes
 from intaglio.plugins.signature import ANY, OR_ONE, Input
 
@@ -29,8 +29,24 @@ def launch_program(
     are not known. Raises `GraphError` for ranks that do not match, `EngineError` for a node that no kernel supports.
     """
     made = launch(operator.folder, inputs, attributes, sm)
+    return made.entry, _program(operator, inputs, attributes, made)
+
+
+def alternative_programs(
+    operator: Operator, inputs: Sequence[Tensor | None], attributes: Mapping[str, Any], sm: int
+) -> list[list[int]]:
+    """The numbers of other launches of the same kernel, which the GPU may run faster; arguments as above."""
+    return [
+        _program(operator, inputs, attributes, made) for made in alternatives(operator.folder, inputs, attributes, sm)
+    ]
+
+
+def _program(
+    operator: Operator, inputs: Sequence[Tensor | None], attributes: Mapping[str, Any], made: Launch
+) -> list[int]:
+    """The numbers of a launch."""
     shapes = output_shapes(operator, [each and each.shape for each in inputs], attributes)
-    return made.entry, _numbers(made, inputs, shapes, _requirements(operator, inputs, shapes, attributes))
+    return _numbers(made, inputs, shapes, _requirements(operator, inputs, shapes, attributes))
 
 
 def _numbers(

@@ -21,12 +21,21 @@ in float32 runs, not for speed.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
 import numpy as np
 
-from intaglio.plugins.cuda.launching.geometry import Launch, Length, Tensor, at_least_1, blocks, choose, product
+from intaglio.plugins.cuda.launching.geometry import (
+    Launch,
+    Length,
+    Tensor,
+    at_least_1,
+    blocks,
+    choose,
+    limits_around,
+    product,
+)
 
 THREADS = 256  # as all numbers here, in product.cuh and those it includes
 FEW_CHANNELS, FEW_ROWS = 16, 32
@@ -46,11 +55,13 @@ def packed_launch(
     sm: int,
     suffix: str = "",
     scalars: Sequence[Length] = (),
+    few: int | None = None,
 ) -> Launch:
     """The launch of the kernel `<name>_<bits><suffix>`, or with float32 x of `<name>_float32<suffix>`.
 
-    `inputs`: x, packed, and what the numbers mean. The scalars are rows, depth and channels, for float16 `few_rows`,
-    the bytes of an element of the third input, `scalars`, and for float32 the bits.
+    `inputs`: x, packed, and what the numbers mean. `few`: up to how many rows the blocks are those of few, by default
+    `few_rows`. The scalars are rows, depth and channels, for float16 `few`, the bytes of an element of the third input,
+    `scalars`, and for float32 the bits.
     """
     x, packed, table = inputs[:3]
     assert x is not None and packed is not None and table is not None
@@ -59,12 +70,23 @@ def packed_launch(
     if x.dtype == "float32":
         count = product([blocks(channels, FLOAT32_CHANNELS), blocks(rows, FLOAT32_ROWS)])
         return Launch(f"{name}_float32{suffix}", (count, 1, 1), (FLOAT32_THREADS, 1, 1), (*sizes, *last, bits))
-    few = few_rows(attributes["K"], channels)
+    few = few_rows(attributes["K"], channels) if few is None else few
     is_few = rows < few + 1
     tiles = choose(is_few, blocks(channels, FEW_CHANNELS), blocks(channels, MANY_CHANNELS))
     shared = choose(is_few, FEW_BYTES, many_bytes(bits, sm))
     count = product([tiles, choose(is_few, blocks(rows, FEW_ROWS), blocks(rows, MANY_ROWS))])
     return Launch(f"{name}_{bits}{suffix}", (count, 1, 1), (THREADS, 1, 1), (*sizes, few, *last), shared)
+
+
+def packed_alternatives(
+    inputs: Sequence[Tensor | None], attributes: Mapping[str, Any], launch: Callable[[int], Launch]
+) -> Iterator[Launch]:
+    """The launches with blocks of few rows up to more rows, and up to fewer; `launch` makes them."""
+    x, packed = inputs[:2]
+    assert x is not None and packed is not None
+    limit = few_rows(attributes["K"], packed.shape[0])
+    if x.dtype == "float16" and isinstance(packed.shape[0], int) and limit > 0:
+        yield from (launch(few) for few in limits_around(limit))
 
 
 def few_rows(depth: int, channels: Length) -> Length:

@@ -126,6 +126,14 @@ int32_t serialised(v_1_0::IPluginV3* plugin, const PluginField** fields) {
     return collection->nbFields;
 }
 
+int32_t tactics(v_1_0::IPluginV3* plugin, int32_t* found) {
+    auto* const build = build_of(plugin);
+    const int32_t count = build->getNbTactics();
+    return count > 0 && build->getValidTactics(found, count) != 0 ? -1 : count;
+}
+
+int32_t set_tactic(v_1_0::IPluginV3* plugin, int32_t tactic) { return runtime_of(plugin)->setTactic(tactic); }
+
 const char* timing_key(v_1_0::IPluginV3* plugin) { return build_of(plugin)->getTimingCacheID(); }
 
 // Types and shapes of the outputs; -1 where the plugin refuses, -2 where it does not take its own types.

@@ -76,6 +76,14 @@ class Plugin:
         count = self.calls.serialised(self.address, ctypes.byref(fields))
         return {field.name.decode(): ctypes.string_at(field.data, field.length) for field in fields[:count]}
 
+    def tactics(self) -> list[int]:
+        found = (ctypes.c_int32 * 16)()
+        return list(found[: self.calls.tactics(self.address, found)])
+
+    def set_tactic(self, tactic: int) -> bool:
+        """Whether the plugin takes it."""
+        return self.calls.set_tactic(self.address, tactic) == 0
+
     def timing_key(self) -> bytes:
         return bytes(self.calls.timing_key(self.address))
 
@@ -179,6 +187,8 @@ def _calls() -> ctypes.CDLL:
         ("clone", pointer, [pointer]),
         ("destroy", None, [pointer]),
         ("serialised", number, [pointer, pointer]),
+        ("tactics", number, [pointer, pointer]),
+        ("set_tactic", number, [pointer, number]),
         ("timing_key", ctypes.c_char_p, [pointer]),
         ("describe", number, [pointer, pointer, number, pointer]),
         ("enqueue", number, [pointer, number, pointer, number, pointer, pointer, number, pointer]),
