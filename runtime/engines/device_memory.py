@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from itertools import product
 from typing import Any, NamedTuple
 
@@ -77,6 +77,36 @@ class DeviceMemory(Memory):
         assert isinstance(buffer, DeviceArray), "a buffer of this memory"
         self._allocated.discard(buffer.address)
         self._call("cudaFree", buffer.address)
+
+    def captured(self, enqueue: Callable[[], bool]) -> Any:
+        """What `enqueue` puts on the stream, as a graph for `replay`, until `drop`; None if it cannot be captured.
+
+        Nothing of it runs.
+        """
+        mode = self._cuda.cudaStreamCaptureMode.cudaStreamCaptureModeThreadLocal
+        self._call("cudaStreamBeginCapture", self._stream, mode)
+        try:
+            done = enqueue()
+        finally:
+            status, graph = self._cuda.cudaStreamEndCapture(self._stream)
+        if status != self._cuda.cudaError_t.cudaSuccess or graph is None:
+            self._cuda.cudaGetLastError()  # or the next call would report it
+            return None
+        made = self._cuda.cudaGraphInstantiate(graph, 0) if done else (None, None)
+        self._call("cudaGraphDestroy", graph)
+        if made[0] != self._cuda.cudaError_t.cudaSuccess:
+            self._cuda.cudaGetLastError()
+            return None
+        return made[1]
+
+    def replay(self, graph: Any) -> None:
+        """Put the work of a graph on the stream."""
+        self._call("cudaGraphLaunch", graph, self._stream)
+
+    def drop(self, graph: Any) -> None:
+        """Free a graph, once its work is done."""
+        self.wait()
+        self._call("cudaGraphExecDestroy", graph)
 
     def wait(self) -> None:
         """Wait until everything on the stream is done."""

@@ -18,7 +18,9 @@ from intaglio.runtime.engines.device_memory import DeviceMemory
 from intaglio.runtime.engines.engine import Array, Binding, Engine, Opening, check_buffers
 from intaglio.runtime.engines.gpus import Gpu
 from intaglio.runtime.engines.memory import Buffer
+from intaglio.runtime.engines.tensorrt.graph_replay import GraphReplay
 from intaglio.runtime.engines.tensorrt.library import DTYPES, library_name, logger, no_collection, reasons
+from intaglio.runtime.engines.tensorrt.rtx_context import RtxContext, location
 from intaglio.targets import TARGETS, Target, without_gpu
 
 
@@ -26,7 +28,8 @@ class TensorRTEngine(Engine):
     """The engine that `intaglio build` added to the bundle for this machine's GPU.
 
     Arrays in host memory are copied to the GPU and back, through buffers that grow on demand and are kept; buffers in
-    `memory` are used in place. Symbolic axes accept the lengths of the engine's optimisation profile. Not thread-safe.
+    `memory` are used in place. Symbolic axes accept the lengths of the engine's optimisation profile. Runs that repeat
+    are CUDA graphs, see `graph_replay` and `rtx_context`. Not thread-safe.
     `graph` is the bundle's ONNX file that it was built from. Raises `EngineError` without a CUDA device, without an
     engine for it, or for another version of the library.
     """
@@ -48,13 +51,22 @@ class TensorRTEngine(Engine):
         self._staging: dict[str, DeviceArray] = {}  # name -> staging buffer for an array in host memory
         self._shapes: dict[str, tuple[int, ...]] = {}  # of inputs, as set in the context
         self._addresses: dict[str, int] = {}
+        self._rtx: RtxContext | None = None
+        self._replay: GraphReplay | None = None
         try:
             if TARGETS[target].takes_gpus:
                 load_plugins(trt)  # an engine of TensorRT has its plugins itself
             self._log = logger(trt)
             self._runtime = trt.Runtime(self._log)
             self._engine = self._runtime.deserialize_cuda_engine((bundle.path / record.path).read_bytes())
-            self._context: Any = None if self._engine is None else self._engine.create_execution_context()
+            self._succeeded(self._engine is not None, f"opening {record.path}")
+            if TARGETS[target].takes_gpus:
+                code = location(bundle.manifest.files[record.path].sha256, library_name(trt), device.name)
+                self._rtx = RtxContext(trt, self._engine, code)
+                self._context: Any = self._rtx.context
+            else:
+                self._context = self._engine.create_execution_context()
+                self._replay = GraphReplay(self.memory, self._enqueue)
             self._succeeded(self._context is not None, f"opening {record.path}")
             for spec in (*self.inputs, *self.outputs):
                 self._check_tensor(trt, spec)
@@ -84,7 +96,11 @@ class TensorRTEngine(Engine):
 
     def close(self) -> None:
         """Free the context, the engine and the GPU's memory."""
-        self._context = self._engine = self._runtime = None  # in this order: each was created by the next
+        if self._replay is not None:
+            self._replay.changed()
+        if self._rtx is not None:
+            self._rtx.close()
+        self._context = self._rtx = self._engine = self._runtime = None  # in this order: each was created by the next
         self.memory.close()
 
     def execute(self, buffers: Mapping[str, DeviceArray]) -> None:
@@ -96,7 +112,16 @@ class TensorRTEngine(Engine):
                 done = self._context.set_tensor_address(name, buffer.address)
                 self._succeeded(done, f"setting the address of {name}")
                 self._addresses[name] = buffer.address
-        self._succeeded(self._context.execute_async_v3(self.memory.stream), "running")
+                self._changed()
+        self._succeeded(self._enqueue() if self._replay is None else self._replay.run(), "running")
+
+    def _enqueue(self) -> bool:
+        return bool(self._context.execute_async_v3(self.memory.stream))
+
+    def _changed(self) -> None:
+        """The context is not as it was in the last run."""
+        if self._replay is not None:
+            self._replay.changed()
 
     def staged(self, name: str, array: Array) -> DeviceArray:
         """The staging buffer in `memory` for an array in host memory; it is replaced if the array is larger."""
@@ -111,6 +136,7 @@ class TensorRTEngine(Engine):
         if self._shapes.get(name) != shape:
             self._succeeded(self._context.set_input_shape(name, shape), f"setting the shape of {name}")
             self._shapes[name] = shape
+            self._changed()
 
     def _aliased(self, output: str) -> str | None:
         """The input (a cache) that an output updates in place."""

@@ -78,7 +78,9 @@ def models(make_decoder: Callable[..., tuple[Path, Path]], tmp_path_factory: pyt
     return Models(large, small, drafting, folder / "exiting-bundle")
 
 
-@pytest.fixture(params=["stand-in tensorrt-rtx", "stand-in ort-cuda", "ort-cuda", "tensorrt-rtx", "tensorrt"])
+@pytest.fixture(
+    params=["stand-in tensorrt-rtx", "stand-in tensorrt", "stand-in ort-cuda", "ort-cuda", "tensorrt-rtx", "tensorrt"]
+)
 def device(request: pytest.FixtureRequest) -> Device:
     *stand_in, target = request.param.split()
     if stand_in:

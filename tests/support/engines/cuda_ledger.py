@@ -10,8 +10,9 @@ from __future__ import annotations
 import ctypes
 import enum
 import sys
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
+from functools import partial
 from types import SimpleNamespace
 from typing import Any
 
@@ -28,6 +29,7 @@ DTYPES = {"FLOAT": "float32", "HALF": "float16", "INT64": "int64", "INT32": "int
 class _Status(enum.Enum):
     cudaSuccess = 0  # noqa: N815
     cudaErrorMemoryAllocation = 2  # noqa: N815
+    cudaErrorStreamCaptureInvalidated = 901  # noqa: N815
     cudaErrorInsufficientDriver = 35  # noqa: N815
     cudaErrorNoDevice = 100  # noqa: N815
 
@@ -43,9 +45,14 @@ class _Runtime:
 
     cudaError_t = _Status  # noqa: N815
     cudaMemcpyKind = _Kind  # noqa: N815
+    cudaStreamCaptureMode = SimpleNamespace(cudaStreamCaptureModeThreadLocal=1)  # noqa: N815
 
     def __init__(self, ledger: Ledger):
         self.ledger = ledger
+        self.capturing: list[Callable[[], None]] | None = None  # what a stream is given meanwhile
+        self.graphs: dict[int, list[Callable[[], None]]] = {}
+        self.replays = 0
+        self.refuses_capture = False
         self._arrays: dict[int, Any] = {}
         self.streams: set[int] = set()
 
@@ -68,6 +75,38 @@ class _Runtime:
 
     def cudaStreamSynchronize(self, stream: int) -> tuple[_Status]:  # noqa: N802
         assert stream in self.streams
+        return (_Status.cudaSuccess,)
+
+    def cudaStreamBeginCapture(self, stream: int, mode: int) -> tuple[_Status]:  # noqa: N802
+        assert stream in self.streams and self.capturing is None
+        self.capturing = []
+        return (_Status.cudaSuccess,)
+
+    def cudaStreamEndCapture(self, stream: int) -> tuple[_Status, Any]:  # noqa: N802
+        captured, self.capturing = self.capturing, None
+        if self.refuses_capture:
+            return _Status.cudaErrorStreamCaptureInvalidated, None
+        return _Status.cudaSuccess, captured
+
+    def cudaGetLastError(self) -> tuple[_Status]:  # noqa: N802
+        return (_Status.cudaErrorStreamCaptureInvalidated,)
+
+    def cudaGraphInstantiate(self, graph: list[Callable[[], None]], flags: int) -> tuple[_Status, int]:  # noqa: N802
+        self.graphs[number := len(self.graphs) + 1] = graph
+        return _Status.cudaSuccess, number
+
+    def cudaGraphDestroy(self, graph: list[Callable[[], None]]) -> tuple[_Status]:  # noqa: N802
+        return (_Status.cudaSuccess,)
+
+    def cudaGraphLaunch(self, graph: int, stream: int) -> tuple[_Status]:  # noqa: N802
+        assert stream in self.streams
+        for work in self.graphs[graph]:
+            work()
+        self.replays += 1
+        return (_Status.cudaSuccess,)
+
+    def cudaGraphExecDestroy(self, graph: int) -> tuple[_Status]:  # noqa: N802
+        del self.graphs[graph]
         return (_Status.cudaSuccess,)
 
     def cudaMalloc(self, size: int) -> tuple[_Status, int]:  # noqa: N802
@@ -168,17 +207,26 @@ class _Context:
         return tuple(axes.get(axis, axis) for axis in self._engine.shape(name))  # type: ignore[misc]
 
     def execute_async_v3(self, stream: int) -> bool:
+        """Run on what is set now; while the stream is captured, when its graph is launched."""
+        runtime = self._engine.runtime
+        work = partial(self._compute, dict(self._shapes), dict(self._addresses))
+        if runtime.capturing is not None:
+            runtime.capturing.append(work)
+        else:
+            work()
+        return True
+
+    def _compute(self, shapes: dict[str, tuple[int, ...]], addresses: dict[str, int]) -> None:
         engine, runtime = self._engine, self._engine.runtime
+        assert (shapes, addresses) == (self._shapes, self._addresses), "a graph of a context that has changed since"
         feeds = {
-            name: runtime.array(self._addresses[name], shape, engine.dtype(name)).copy()
-            for name, shape in self._shapes.items()
+            name: runtime.array(addresses[name], shape, engine.dtype(name)).copy() for name, shape in shapes.items()
         }
         for name, found in zip(engine.outputs, engine.evaluator.run(engine.outputs, feeds), strict=True):
             if aliased := engine.get_aliased_input_tensor(name):
-                assert self._addresses[name] == self._addresses[aliased], "a cache is updated where it lies"
-            runtime.array(self._addresses[name], found.shape, engine.dtype(name))[...] = found
-        runtime.ledger.ran(self._shapes)
-        return True
+                assert addresses[name] == addresses[aliased], "a cache is updated where it lies"
+            runtime.array(addresses[name], found.shape, engine.dtype(name))[...] = found
+        runtime.ledger.ran(shapes)
 
 
 class _Engine:
@@ -206,8 +254,8 @@ class _Engine:
         return _Context(self)
 
 
-def _tensorrt(runtime: _Runtime) -> Any:
-    """The module `tensorrt_rtx`, limited to opening and running an engine."""
+def _tensorrt(runtime: _Runtime, name: str) -> Any:
+    """The module `name`, `tensorrt` or `tensorrt_rtx`, limited to opening and running an engine."""
 
     class Logger:
         ERROR = 1
@@ -221,7 +269,7 @@ def _tensorrt(runtime: _Runtime) -> Any:
 
     registry = SimpleNamespace(all_creators=[], load_library=lambda path: path)
     return SimpleNamespace(
-        __name__="tensorrt_rtx",
+        __name__=name,
         __version__="0.0",
         ILogger=Logger,
         Runtime=Runtime,
@@ -236,6 +284,8 @@ def gpu() -> Iterator[Ledger]:
     runtime = _Runtime(ledger)
     with pytest.MonkeyPatch.context() as patch:
         patch.setitem(sys.modules, "cuda.bindings.runtime", runtime)
-        patch.setitem(sys.modules, "tensorrt_rtx", _tensorrt(runtime))
+        for name in ("tensorrt", "tensorrt_rtx"):
+            patch.setitem(sys.modules, name, _tensorrt(runtime, name))
         cuda_provider.install(patch, runtime)
+        ledger.runtime = runtime
         yield ledger

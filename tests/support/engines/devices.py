@@ -48,7 +48,7 @@ class Device:
         if TARGETS[self.target].runs_files:
             return path
         if not self.real:
-            return built(path, folder, capacity)
+            return built(path, folder, capacity, self.target)
         copy = folder / f"{path.parent.name}-{path.name}"
         if not copy.exists():
             shutil.copytree(path, copy)
@@ -56,9 +56,9 @@ class Device:
         return copy
 
 
-def built(path: Path, folder: Path, capacity: int) -> Path:
+def built(path: Path, folder: Path, capacity: int, target: str = "tensorrt-rtx") -> Path:
     """A copy of a bundle with engines, which are the graphs themselves, for caches of `capacity` slots."""
-    copy = folder / f"{path.parent.name}-{path.name}-{capacity}"
+    copy = folder / f"{path.parent.name}-{path.name}-{capacity}-{target}"
     if not copy.exists():
         shutil.copytree(path, copy)
         bundle = Bundle.open(copy)
@@ -72,7 +72,8 @@ def built(path: Path, folder: Path, capacity: int) -> Path:
             model = onnx.load(bundle.path / graph.file).SerializeToString()
             shapes = profiles.shapes(graph.inputs, lengths)
             name = f"engines/{number}.engine"
-            record = EngineRecord(name, "tensorrt-rtx", "tensorrt_rtx 0.0", len(model), "a100", 80, shapes, graph.file)
+            library = f"{TARGETS[target].library} 0.0"
+            record = EngineRecord(name, target, library, len(model), "a100", 80, shapes, graph.file)
             bundle.add_files({name: model}, [record])
     return copy
 
