@@ -1,8 +1,8 @@
 // TensorRT's interface for plugins, as far as ours use it: from 10.3 on, and TensorRT-RTX from 1.0 on.
 //
 // TensorRT calls virtual functions of ours and we call its own, so what counts is their order, their arguments, and the
-// layout of the structures; the names are those of its headers (NvInferRuntime.h, NvInferPluginBase.h), so that their
-// run-time type information is, too. Each interface states its kind and version, which TensorRT checks. With this file
+// layout of the structures; the names equal those of its headers (NvInferRuntime.h, NvInferPluginBase.h), so that their
+// run-time type information does, too. Each interface states its kind and version, which TensorRT checks. With this file
 // the library needs none of TensorRT's headers or libraries to compile.
 #pragma once
 

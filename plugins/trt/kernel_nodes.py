@@ -12,7 +12,7 @@ in C++, TensorRT-RTX. It knows no operator: each node, and later the engine, has
 `image`: those bytes, as a tensor: a cubin, or PTX where no cubin is made for the GPU. Only the first node of each
 operator has it.
 
-The inputs and outputs are those of `explicit`.
+The inputs and outputs are as `explicit` makes them.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-// A node of the plugin CudaKernel: it brings its kernel and the program of its launch, whatever operator it stands for.
+// A node of the plugin CudaKernel: of any operator. It brings its kernel and the program of its launch.
 //
 // plugins/trt/kernel_nodes.py writes the nodes, and explains their fields.
 #pragma once

@@ -119,7 +119,7 @@ class TensorRTEngine(Engine):
         return bool(self._context.execute_async_v3(self.memory.stream))
 
     def _changed(self) -> None:
-        """The context is not as it was in the last run."""
+        """The context has changed since the last run."""
         if self._replay is not None:
             self._replay.changed()
 

@@ -71,9 +71,9 @@ def logger(trt: Any) -> Log:
 
 
 def reasons(log: Log) -> str:
-    """Why the library failed, on one line: what a plugin of ours said, or the last error that it logged."""
-    said = plugin_errors() or log.errors[-1:]
-    return "; ".join(" ".join(each.split()) for each in said) or "no reason given"
+    """Why the library failed, on one line: the errors of our plugins, or the last one that it logged."""
+    errors = plugin_errors() or log.errors[-1:]
+    return "; ".join(" ".join(each.split()) for each in errors) or "no reason given"
 
 
 @contextmanager

@@ -101,8 +101,8 @@ def of_parser(parser: Any, model: Path) -> list[Refusal]:
     nodes = model_file.parse(model).graph.node
     errors = [parser.get_error(index) for index in range(parser.num_errors)]
     found = [_of_parser_error(each, nodes) for each in errors] or [Refusal("", "", "the parser gave no reason")]
-    if said := plugin_errors():  # the parser says only that a plugin was not made
-        found[0] = replace(found[0], reason="; ".join(said))
+    if messages := plugin_errors():  # the parser says only that a plugin was not made
+        found[0] = replace(found[0], reason="; ".join(messages))
     return found
 
 

@@ -26,7 +26,7 @@ def location(engine: str, library: str, gpu: str) -> Path:
 class RtxContext:
     """A context of `engine`, a `tensorrt_rtx.ICudaEngine`, whose code is kept in the file `code`.
 
-    `context` is None if TensorRT-RTX makes none. Versions that cannot keep code or capture graphs do without.
+    `context` is None if TensorRT-RTX makes none. Older versions keep no code and capture no graphs.
     """
 
     def __init__(self, trt: Any, engine: Any, code: Path) -> None:

@@ -37,7 +37,7 @@ def test_outputs_match_the_reference(plugins: PluginLibrary, driver: EmulatedDri
     check(case, outputs)
 
 
-def test_shapes_that_change_are_launched_anew_announced_or_not(plugins: PluginLibrary) -> None:
+def test_each_change_of_shapes_makes_another_launch_announced_or_not(plugins: PluginLibrary) -> None:
     plugin = created(plugins, fields_for(with_rows("IntGelu", 4)))
     for rows, announced in ((3, True), (7, True), (7, False), (2, False), (0, True), (5, False)):
         case = with_rows("IntGelu", rows)
@@ -75,7 +75,7 @@ def test_nodes_of_one_operator_share_the_image_of_the_first(plugins: PluginLibra
     check(case, other.run(given_to(case)))
 
 
-def test_serialised_fields_are_those_of_the_node(plugins: PluginLibrary) -> None:
+def test_serialised_fields_equal_the_nodes(plugins: PluginLibrary) -> None:
     fields = fields_for(case_of("LutMatMul"))
     stored = created(plugins, fields).serialised()
     assert {name: content.rstrip(b"\0") for name, content in fields.items() if "plugin_" not in name} == {
@@ -181,7 +181,7 @@ def test_damaged_launch_is_refused_or_launched_within_limits(
 
 
 def _try(plugins: PluginLibrary, fields: dict[str, bytes], inputs: list[Any]) -> None:
-    """Run a plugin as far as it goes; what it refuses has to be logged."""
+    """Run a plugin unless it refuses; then it has to log why."""
     plugin = plugins.create(fields)
     if plugin is None:
         assert "Build it again" in plugins.logged()
@@ -219,11 +219,11 @@ assert plugins.logged() == "" and ort.plugin_errors() == []
 
 
 @pytest.mark.parametrize(
-    ("program", "said"),
+    ("program", "written"),
     [(LOGGED, ""), (NO_LOGGER, "intaglio: node: no field kernel. Build it again.\n"), (ASKED_FOR, "")],
     ids=["in TensorRT's log", "on standard error", "to who asks"],
 )
-def test_an_error_is_said_once(program: str, said: str) -> None:
+def test_an_error_is_reported_once(program: str, written: str) -> None:
     environment = {**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)}
     done = subprocess.run([sys.executable, "-c", program], env=environment, capture_output=True, text=True, check=False)
-    assert (done.returncode, done.stdout, done.stderr) == (0, "", said)
+    assert (done.returncode, done.stdout, done.stderr) == (0, "", written)

@@ -123,7 +123,7 @@ class PluginLibrary:
         assert self.creator, "no creator of plugins"
 
     def logged(self) -> str:
-        """What was said since the last call: in TensorRT's log, or kept, if something in this process has asked."""
+        """The messages since the last call: in TensorRT's log, or kept, if something in this process has asked."""
         kept = "".join(f"intaglio: {line}\n" for line in ort.plugin_errors()) if self.asks else ""
         return bytes(self.calls.logged()).decode() + kept
 

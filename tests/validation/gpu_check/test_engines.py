@@ -64,7 +64,7 @@ def test_missing_library_is_named(gpu, intaglio: Run, monkeypatch: pytest.Monkey
     assert "pip install 'intaglio[gpu]'" in failure["message"]
 
 
-def test_forms_are_those_of_the_libraries_that_are_installed(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_each_installed_library_has_its_forms(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "tensorrt", None)
     monkeypatch.setattr(tensorrt_kernels.importlib.util, "find_spec", lambda name: name == "tensorrt_rtx" or None)
     assert tensorrt_kernels.installed(75) == ["tensorrt-rtx"]

@@ -90,7 +90,7 @@ def test_code_that_cannot_be_kept_costs_time_alone(tmp_path: Path) -> None:
     assert compiled(tmp_path / "a file" / "engine.code") == 1
 
 
-def test_older_library_does_without(tmp_path: Path) -> None:
+def test_older_library_keeps_nothing(tmp_path: Path) -> None:
     engine: Any = SimpleNamespace(create_execution_context=lambda: "context")
     made = RtxContext(RTX, engine, tmp_path / "code")
     made.close()
