@@ -94,7 +94,7 @@ def decoding(decoder: Decoder, asked: Mapping[str, Range]) -> dict[str, Range]:
     The cache has a single length, since TensorRT requires it for writing. The number of drafted tokens follows from
     the number of tokens to draft after.
     """
-    capacity = min(decoder.max_positions, CAPACITY)
+    capacity = asked["capacity"].maximum if "capacity" in asked else min(decoder.max_positions, CAPACITY)
     most = min(capacity, POSITIONS_WANTED)
     lengths = {
         "batch": Range(1, 1, DECODED_TEXTS),

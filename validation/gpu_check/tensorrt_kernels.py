@@ -84,7 +84,7 @@ def run(case: Case, sm: int, form: Form) -> tuple[str, list[Array]]:
 
 
 def _built(trt: Any, folder: Path, graph: Graph, gpu: Gpu, shapes: Shapes) -> bytes:
-    Network(trt, folder / graph.file, graph, gpu.name).compile(gpu, shapes, folder / "engine")
+    Network(trt, folder / graph.file, graph, gpu.name).compile(gpu, [shapes], folder / "engine")
     return (folder / "engine").read_bytes()
 
 

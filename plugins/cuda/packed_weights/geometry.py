@@ -60,8 +60,8 @@ def packed_launch(
     """The launch of the kernel `<name>_<bits><suffix>`, or with float32 x of `<name>_float32<suffix>`.
 
     `inputs`: x, packed, and what the numbers mean. `few`: up to how many rows the blocks have the first shape, by
-    default `few_rows`. The scalars are rows, depth and channels, for float16 `few`, the bytes of an element of the third input,
-    `scalars`, and for float32 the bits.
+    default `few_rows`. The scalars are rows, depth and channels, for float16 `few`, the bytes of an element of the
+    third input, `scalars`, and for float32 the bits.
     """
     x, packed, table = inputs[:3]
     assert x is not None and packed is not None and table is not None

@@ -13,7 +13,7 @@ from intaglio.runtime.engines import gpus as gpu_table
 from intaglio.runtime.engines import profiles
 from intaglio.runtime.engines.build_request import BuildRequest, Built, Refused, engine_stem
 from intaglio.runtime.engines.gpus import Gpu
-from intaglio.runtime.engines.tensorrt.lengths import check_supported, engine_lengths
+from intaglio.runtime.engines.tensorrt.lengths import check_supported, engine_lengths, phases
 from intaglio.runtime.engines.tensorrt.library import no_collection
 from intaglio.runtime.engines.tensorrt.network import Network
 from intaglio.runtime.engines.tensorrt.operators import parsable
@@ -37,15 +37,18 @@ def build_target(bundle: Bundle, target: Target, request: BuildRequest, folder: 
     }
     request.check_free(bundle, [path.name for path in paths.values()])
     lengths, fixed = engine_lengths(bundle, request.lengths)
+    # TensorRT-RTX makes kernels for the shapes that come when it runs.
+    tuned = [lengths] if target.takes_gpus else phases(bundle, lengths, request.lengths)
     records: list[EngineRecord] = []
     refused: dict[str, BuildError] = {}  # GPU -> why
     for gpu in chosen:  # each gets its own graph: with the kernels for it, and the dtypes that it has
         try:
             for graph in graphs:
                 path, shapes = paths[graph.file, gpu], profiles.shapes(graph.inputs, lengths)
+                each = [profiles.shapes(graph.inputs, phase) for phase in tuned]
                 with parsable(bundle.path / graph.file, trt, gpu.sm, fixed, request.plugins) as model:
                     network = Network(trt, model, graph, gpu.name)
-                    network.compile(gpu, shapes, path)
+                    network.compile(gpu, each if each[0] != each[-1] else each[:1], path)
                 size, stored = path.stat().st_size, f"engines/{path.name}"
                 records.append(
                     EngineRecord(stored, target.name, network.library, size, gpu.name, gpu.sm, shapes, graph.file)

@@ -18,9 +18,10 @@ from intaglio.runtime.engines.device_memory import DeviceMemory
 from intaglio.runtime.engines.engine import Array, Binding, Engine, Opening, check_buffers
 from intaglio.runtime.engines.gpus import Gpu
 from intaglio.runtime.engines.memory import Buffer
-from intaglio.runtime.engines.tensorrt.graph_replay import GraphReplay
-from intaglio.runtime.engines.tensorrt.library import DTYPES, library_name, logger, no_collection, reasons
-from intaglio.runtime.engines.tensorrt.rtx_context import RtxContext, location
+from intaglio.runtime.engines.tensorrt.contexts import Contexts
+from intaglio.runtime.engines.tensorrt.execution_context import succeeded
+from intaglio.runtime.engines.tensorrt.library import DTYPES, library_name, logger, no_collection
+from intaglio.runtime.engines.tensorrt.rtx_context import location
 from intaglio.targets import TARGETS, Target, without_gpu
 
 
@@ -29,7 +30,7 @@ class TensorRTEngine(Engine):
 
     Arrays in host memory are copied to the GPU and back, through buffers that grow on demand and are kept; buffers in
     `memory` are used in place. Symbolic axes accept the lengths of the engine's optimisation profile. Runs that repeat
-    are CUDA graphs, see `graph_replay` and `rtx_context`. Not thread-safe.
+    are CUDA graphs, see `graph_replay`. Not thread-safe.
     `graph` is the bundle's ONNX file that it was built from. Raises `EngineError` without a CUDA device, without an
     engine for it, or for another version of the library.
     """
@@ -49,25 +50,19 @@ class TensorRTEngine(Engine):
         self.axes = {**whole.axes, **profiles.limits(self.inputs, record.profiles)}
         self.memory = DeviceMemory()
         self._staging: dict[str, DeviceArray] = {}  # name -> staging buffer for an array in host memory
-        self._shapes: dict[str, tuple[int, ...]] = {}  # of inputs, as set in the context
-        self._addresses: dict[str, int] = {}
-        self._rtx: RtxContext | None = None
-        self._replay: GraphReplay | None = None
+        self._contexts: Contexts | None = None
         try:
             if TARGETS[target].takes_gpus:
                 load_plugins(trt)  # an engine of TensorRT has its plugins itself
-            self._log = logger(trt)
-            self._runtime = trt.Runtime(self._log)
+            self._log = log = logger(trt)
+            self._runtime = trt.Runtime(log)
             self._engine = self._runtime.deserialize_cuda_engine((bundle.path / record.path).read_bytes())
-            self._succeeded(self._engine is not None, f"opening {record.path}")
+            succeeded(self._engine is not None, f"opening {record.path}", log)
+            code = None
             if TARGETS[target].takes_gpus:
                 code = location(bundle.manifest.files[record.path].sha256, library_name(trt), device.name)
-                self._rtx = RtxContext(trt, self._engine, code)
-                self._context: Any = self._rtx.context
-            else:
-                self._context = self._engine.create_execution_context()
-                self._replay = GraphReplay(self.memory, self._enqueue)
-            self._succeeded(self._context is not None, f"opening {record.path}")
+            names = [spec.name for spec in self.inputs]
+            self._contexts = Contexts(trt, self._engine, names, self.memory, log, code)
             for spec in (*self.inputs, *self.outputs):
                 self._check_tensor(trt, spec)
         except BaseException:
@@ -76,9 +71,10 @@ class TensorRTEngine(Engine):
 
     def _run(self, feeds: Mapping[str, Array]) -> dict[str, Array]:
         arrays = {spec.name: np.ascontiguousarray(feeds[spec.name]) for spec in self.inputs}
-        for name, array in arrays.items():
-            self._set_shape(name, array.shape)
-        results: dict[str, Array] = {spec.name: np.empty(self._output_shape(spec), spec.dtype) for spec in self.outputs}
+        context = self._open.for_shapes({name: array.shape for name, array in arrays.items()})
+        results: dict[str, Array] = {
+            spec.name: np.empty(context.output_shape(spec.name), spec.dtype) for spec in self.outputs
+        }
         _TensorRTBinding(self, {**arrays, **results}).run()
         return results
 
@@ -95,33 +91,21 @@ class TensorRTEngine(Engine):
         return _TensorRTBinding(self, buffers)
 
     def close(self) -> None:
-        """Free the context, the engine and the GPU's memory."""
-        if self._replay is not None:
-            self._replay.changed()
-        if self._rtx is not None:
-            self._rtx.close()
-        self._context = self._rtx = self._engine = self._runtime = None  # in this order: each was created by the next
+        """Free the contexts, the engine and the GPU's memory."""
+        if self._contexts is not None:
+            self._contexts.close()
+        self._contexts = self._engine = self._runtime = None  # in this order: each was created by the next
         self.memory.close()
 
     def execute(self, buffers: Mapping[str, DeviceArray]) -> None:
-        """Run on buffers of `memory`, which hold the inputs. Sets only what changed since the last run."""
-        for spec in self.inputs:
-            self._set_shape(spec.name, buffers[spec.name].shape)
-        for name, buffer in buffers.items():
-            if self._addresses.get(name) != buffer.address:
-                done = self._context.set_tensor_address(name, buffer.address)
-                self._succeeded(done, f"setting the address of {name}")
-                self._addresses[name] = buffer.address
-                self._changed()
-        self._succeeded(self._enqueue() if self._replay is None else self._replay.run(), "running")
+        """Run on buffers of `memory`, which hold the inputs."""
+        context = self._open.for_shapes({spec.name: buffers[spec.name].shape for spec in self.inputs})
+        context.run({name: buffer.address for name, buffer in buffers.items()})
 
-    def _enqueue(self) -> bool:
-        return bool(self._context.execute_async_v3(self.memory.stream))
-
-    def _changed(self) -> None:
-        """The context has changed since the last run."""
-        if self._replay is not None:
-            self._replay.changed()
+    @property
+    def _open(self) -> Contexts:
+        assert self._contexts is not None, "the engine is closed"
+        return self._contexts
 
     def staged(self, name: str, array: Array) -> DeviceArray:
         """The staging buffer in `memory` for an array in host memory; it is replaced if the array is larger."""
@@ -132,26 +116,10 @@ class TensorRTEngine(Engine):
             held = self._staging[name] = self.memory.empty([array.nbytes], np.uint8)
         return DeviceArray.contiguous_at(held.address, array.shape, array.dtype)
 
-    def _set_shape(self, name: str, shape: tuple[int, ...]) -> None:
-        if self._shapes.get(name) != shape:
-            self._succeeded(self._context.set_input_shape(name, shape), f"setting the shape of {name}")
-            self._shapes[name] = shape
-            self._changed()
-
     def _aliased(self, output: str) -> str | None:
         """The input (a cache) that an output updates in place."""
         aliased = getattr(self._engine, "get_aliased_input_tensor", None)  # TensorRT before 10.15 knows no caches
         return (aliased and aliased(output)) or None
-
-    def _output_shape(self, spec: TensorSpec) -> tuple[int, ...]:
-        """The shape of an output for the current input shapes."""
-        shape = tuple(self._context.get_tensor_shape(spec.name))
-        if min(shape, default=0) < 0:
-            raise EngineError(
-                f"output {spec.name}: its shape depends on the inputs' values, which is not supported with TensorRT. "
-                "Use --target ort-cpu."
-            )
-        return shape
 
     def _check_tensor(self, trt: Any, spec: TensorSpec) -> None:
         """Check that the engine's dtype is the manifest's, which the buffers have."""
@@ -160,11 +128,6 @@ class TensorRTEngine(Engine):
             raise EngineError(
                 f"tensor {spec.name}: dtype {found} in the engine, {spec.dtype} in the manifest. Re-build the engine."
             )
-
-    def _succeeded(self, result: bool, what: str) -> None:
-        if not result:
-            why = reasons(self._log)
-            raise EngineError(f"TensorRT failed at {what}: {why}. Re-build the engine, or use --target ort-cpu.")
 
 
 class _TensorRTBinding(Binding):

@@ -9,6 +9,9 @@ from intaglio.errors import UsageError
 from intaglio.runtime.engines import profiles
 from intaglio.runtime.engines.profiles import Range
 
+STEP_TOKENS = 16  # of a text in a step at most: one, or the drafts that are reviewed
+PROMPT_TOKENS = 128  # of a prompt, for which its phase is tuned
+
 
 def check_supported(bundle: Bundle, target: str) -> None:
     """Raise `UsageError` for a bundle that TensorRT does not support."""
@@ -37,6 +40,19 @@ def engine_lengths(bundle: Bundle, asked: Mapping[str, Range]) -> tuple[dict[str
         asked = profiles.listening(bundle.manifest.audio, axes, asked)
     lengths = profiles.ranges([spec for graph in graphs for spec in graph.inputs], axes, asked)
     return lengths, {} if bundle.manifest.decoder is None else _fixed(lengths)
+
+
+def phases(bundle: Bundle, lengths: Mapping[str, Range], asked: Mapping[str, Range]) -> list[dict[str, Range]]:
+    """The lengths of each phase that an engine is tuned for by itself: a decoder's steps, and its prompts.
+
+    Others have one phase, and so has a decoder if somebody asked for numbers of tokens.
+    """
+    tokens = lengths.get("tokens")
+    if bundle.manifest.decoder is None or tokens is None or "tokens" in asked or tokens.maximum <= STEP_TOKENS:
+        return [dict(lengths)]
+    step = Range(tokens.minimum, tokens.optimum, STEP_TOKENS)
+    prompt = Range(tokens.minimum, min(PROMPT_TOKENS, tokens.maximum), tokens.maximum)
+    return [{**lengths, "tokens": step}, {**lengths, "tokens": prompt}]
 
 
 def _fixed(lengths: Mapping[str, Range]) -> dict[str, int]:

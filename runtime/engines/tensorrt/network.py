@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -48,16 +48,18 @@ class Network:
             raise refusals.error(self.library, gpu, refusals.of_parser(self._parser, model))
         _allow_decomposition(trt, self._network)
 
-    def compile(self, gpu: Gpu, shapes: Shapes, target: Path) -> None:
-        """Write the engine for `gpu` to `target`. Raises `BuildError` with the nodes that the builder rejects.
+    def compile(self, gpu: Gpu, phases: Sequence[Shapes], target: Path) -> None:
+        """Write the engine for `gpu` to `target`, with an optimisation profile for each of `phases`.
 
-        TensorRT-RTX compiles for the named GPU, TensorRT for the GPU present (and caches its timings).
+        Raises `BuildError` with the nodes that the builder rejects. TensorRT-RTX compiles for the named GPU, TensorRT
+        for the GPU present (and caches its timings).
         """
         trt, config = self._trt, self._builder.create_builder_config()
-        profile = self._builder.create_optimization_profile()
-        for name, shape in shapes.items():
-            profile.set_shape(name, shape["min"], shape["opt"], shape["max"])
-        config.add_optimization_profile(profile)
+        for shapes in phases:
+            profile = self._builder.create_optimization_profile()
+            for name, shape in shapes.items():
+                profile.set_shape(name, shape["min"], shape["opt"], shape["max"])
+            config.add_optimization_profile(profile)
         timings = timing_cache.location(self.library, gpu.sm)
         if names_targets := trt.__name__ == TARGETS["tensorrt-rtx"].library:
             config.num_compute_capabilities = 1

@@ -94,10 +94,10 @@ def test_gpu_failing_one_graph_gets_no_engines(
     export(str(checkpoint), path, dtype="float16", check=False)
     compile_engine = Network.compile
 
-    def picky(network: Network, gpu: gpus.Gpu, shapes: Shapes, target: Path) -> None:
+    def picky(network: Network, gpu: gpus.Gpu, phases: list[Shapes], target: Path) -> None:
         if gpu.name == "t4" and "encoder" in target.name:
             raise BuildError("no encoders here")
-        compile_engine(network, gpu, shapes, target)
+        compile_engine(network, gpu, phases, target)
 
     monkeypatch.setattr(Network, "compile", picky)
     built = build(path, "tensorrt-rtx", gpus=["t4", "a100"])

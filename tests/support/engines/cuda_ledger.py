@@ -26,6 +26,9 @@ from onnx.reference import ReferenceEvaluator
 DTYPES = {"FLOAT": "float32", "HALF": "float16", "INT64": "int64", "INT32": "int32", "BOOL": "bool"}
 
 
+Shape = tuple[int, ...]
+
+
 class _Status(enum.Enum):
     cudaSuccess = 0  # noqa: N815
     cudaErrorMemoryAllocation = 2  # noqa: N815
@@ -52,6 +55,7 @@ class _Runtime:
         self.capturing: list[Callable[[], None]] | None = None  # what a stream is given meanwhile
         self.graphs: dict[int, list[Callable[[], None]]] = {}
         self.replays = 0
+        self.profiles: list[dict[str, tuple[Shape, Shape, Shape]]] = [{}]  # of engines, if a test gives them several
         self.refuses_capture = False
         self._arrays: dict[int, Any] = {}
         self.streams: set[int] = set()
@@ -189,6 +193,7 @@ class _Context:
         self._engine = engine
         self._shapes: dict[str, tuple[int, ...]] = {}
         self._addresses: dict[str, int] = {}
+        self._profile = engine.runtime.profiles[0]
 
     def set_input_shape(self, name: str, shape: tuple[int, ...]) -> bool:
         self._shapes[name] = tuple(shape)
@@ -196,6 +201,14 @@ class _Context:
 
     def set_tensor_address(self, name: str, address: int) -> bool:
         self._addresses[name] = address
+        return True
+
+    def set_device_memory(self, address: int, size: int) -> None:
+        self._engine.runtime.check(address, size)
+        assert size >= self._engine.device_memory_size_v2
+
+    def set_optimization_profile_async(self, number: int, stream: int) -> bool:
+        self._profile = self._engine.runtime.profiles[number]
         return True
 
     def get_tensor_shape(self, name: str) -> tuple[int, ...]:
@@ -219,6 +232,8 @@ class _Context:
     def _compute(self, shapes: dict[str, tuple[int, ...]], addresses: dict[str, int]) -> None:
         engine, runtime = self._engine, self._engine.runtime
         assert (shapes, addresses) == (self._shapes, self._addresses), "a graph of a context that has changed since"
+        for name, (least, _, most) in self._profile.items():
+            assert all(a <= b <= c for a, b, c in zip(least, shapes[name], most, strict=True)), f"{name}: no profile"
         feeds = {
             name: runtime.array(addresses[name], shape, engine.dtype(name)).copy() for name, shape in shapes.items()
         }
@@ -250,7 +265,17 @@ class _Engine:
     def get_aliased_input_tensor(self, name: str) -> str:
         return name.replace("present_", "past_") if name.startswith("present_") else ""
 
-    def create_execution_context(self) -> _Context:
+    device_memory_size_v2 = 1000
+
+    @property
+    def num_optimization_profiles(self) -> int:
+        return len(self.runtime.profiles)
+
+    def get_tensor_profile_shape(self, name: str, number: int) -> tuple[Shape, Shape, Shape]:
+        return self.runtime.profiles[number][name]
+
+    def create_execution_context(self, strategy: str = "") -> _Context:
+        assert (strategy == "by its user") == (len(self.runtime.profiles) > 1)
         return _Context(self)
 
 
@@ -274,6 +299,7 @@ def _tensorrt(runtime: _Runtime, name: str) -> Any:
         ILogger=Logger,
         Runtime=Runtime,
         get_plugin_registry=lambda: registry,
+        ExecutionContextAllocationStrategy=SimpleNamespace(USER_MANAGED="by its user"),
     )
 
 

@@ -103,7 +103,7 @@ def test_external_weights_are_found(make_encoder: MakeEncoder) -> None:
 def compile_for_t4(bundle: Bundle, target: Path) -> None:
     inputs = bundle.manifest.inputs
     network = Network(trt, bundle.model_path, bundle.graph(), "t4")
-    network.compile(named("t4"), shapes(inputs, ranges(inputs, bundle.manifest.axes, {})), target)
+    network.compile(named("t4"), [shapes(inputs, ranges(inputs, bundle.manifest.axes, {}))], target)
 
 
 def test_progress_rises_to_the_end(make_encoder: MakeEncoder, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -10,6 +10,7 @@ import pytest
 from cuda_ledger import gpu
 from devices import built
 
+from intaglio.bundle.bundle import Bundle
 from intaglio.runtime.engines.tensorrt.graph_replay import AFTER, DISABLED, GraphReplay
 from intaglio.runtime.generation.generate import TextGenerator
 
@@ -18,9 +19,9 @@ TOKENS = 24
 MakeDecoder = Callable[..., tuple[Path, Path]]
 
 
-def written(target: str, bundle: Path, **options: Any) -> list[int]:
-    with TextGenerator(bundle, target=target, max_new_tokens=TOKENS, ignore_eos=True, **options) as generator:
-        return [*generator.write(PROMPT).whole().tokens]
+def written(target: str, bundle: Path, prompt: str = PROMPT) -> list[int]:
+    with TextGenerator(bundle, target=target, max_new_tokens=TOKENS, ignore_eos=True) as generator:
+        return [*generator.write(prompt).whole().tokens]
 
 
 @pytest.fixture
@@ -95,3 +96,30 @@ def test_a_change_drops_the_graph_and_a_failed_capture_is_not_repeated() -> None
 
 def test_work_that_fails_is_told() -> None:
     assert not GraphReplay(Memory(), lambda: False).run()  # type: ignore[arg-type]
+
+
+def phase(bundle: Bundle, most: int) -> dict[str, tuple[tuple[int, ...], ...]]:
+    """An engine's profile for up to `most` tokens, as TensorRT tells it."""
+    (record,) = bundle.manifest.engines
+    found = {}
+    for spec in bundle.manifest.inputs:
+        shapes = record.profiles[spec.name]
+        place = spec.shape.index("tokens") if "tokens" in spec.shape else None
+        largest = [most if axis == place else length for axis, length in enumerate(shapes["max"])]
+        found[spec.name] = (tuple(shapes["min"]), tuple(shapes["opt"]), tuple(largest))
+    return found
+
+
+def test_prompts_and_steps_have_contexts_of_their_own(make_decoder: MakeDecoder, bundle: Path) -> None:
+    """Then no prompt changes the context of the steps, whose graph serves the next text, too."""
+    opened = Bundle.open(bundle)
+    prompt = "Once upon a time, there was"
+    expected = written("ort-cpu", make_decoder("llama", max_position_embeddings=1024)[1], prompt)
+    with gpu() as ledger:
+        ledger.runtime.profiles = [phase(opened, 4), phase(opened, 64)]
+        with TextGenerator(bundle, target="tensorrt", max_new_tokens=TOKENS, ignore_eos=True) as generator:
+            for _ in range(3):
+                assert [*generator.write(prompt).whole().tokens] == expected
+            assert len(ledger.runtime.graphs) == 1
+            assert ledger.runtime.replays == len(ledger.steps) - 1 - AFTER >= 3 * (TOKENS - 1) - AFTER
+        assert not ledger.allocated
