@@ -28,25 +28,36 @@ Examples:
   intaglio gpu-check
   intaglio gpu-check -o report.json
   intaglio gpu-check --report reports/
+  intaglio gpu-check --bundle minilm-int8 --bundle lm-lut
 """
 
 
 @verb("gpu-check", epilog=EPILOG)
+@click.option(
+    "--bundle",
+    "bundles",
+    multiple=True,
+    type=PATH,
+    help="Bundle to build for every target of this GPU, to compare with the CPU, and to time. Can be repeated.",
+)
 @section(OUTPUT)
 @click.option("-o", "--output", type=PATH, help="Write the report to this JSON file.")
 @click.option("--report", type=PATH, help="Directory for the JSON and HTML reports.")
 @force_option
 @json_option
-def gpu_check_command(output: Path | None, report: Path | None, force: bool, as_json: bool) -> int:
+def gpu_check_command(
+    bundles: tuple[Path, ...], output: Path | None, report: Path | None, force: bool, as_json: bool
+) -> int:
     """Check on this machine's GPU that every CUDA kernel computes what it should, and measure its time.
 
     Each operator runs in a process of its own, so that one that fails does not end the others. It takes at most 10
-    minutes. Exit code 1 if a kernel fails. --report writes a JSON and an HTML report, and replaces those of before.
+    minutes; bundles take as long as building and measuring them does. Exit code 1 if a kernel or a bundle fails.
+    --report writes a JSON and an HTML report, and replaces those of before.
     """
     from intaglio.validation.gpu_check.gpu_check import gpu_check
-    from intaglio.validation.gpu_check.report_page import REPORT
+    from intaglio.validation.gpu_check.report_page import REPORT, why_not
 
-    result = gpu_check(output, force, report)
+    result = gpu_check(output, force, report, bundles)
     if as_json:
         print_json(result)
         return 0 if result.passed else 1
@@ -67,9 +78,26 @@ def gpu_check_command(output: Path | None, report: Path | None, force: bool, as_
     if speeds:
         columns = ["kernel", "bytes", "warm us", "cold us", "GB/s", "of a copy", "of cuBLAS"]
         print_table("Times, as PTX", columns, speeds, may_drop=["bytes", "warm us"])
+    if result.bundles:
+        rows = [
+            (
+                each.bundle,
+                each.target,
+                f"{each.throughput.unit} a second" if each.throughput else "",
+                each.throughput.on_target if each.throughput else "",
+                each.throughput.on_cpu if each.throughput else "",
+                each.seconds,
+                each.passed,
+            )
+            for each in result.bundles
+        ]
+        print_table("Bundles", ["bundle", "target", "unit", "on the GPU", "on the CPU", "seconds", "passed"], rows)
     for part in result.kernels:
         for line in _failures(part):
             say(line)
+    for each in result.bundles:
+        if not each.passed:
+            say(f"{each.bundle} on {each.target}: {why_not(each)}")
     written = [path for path in (output, report and report / REPORT) if path is not None]
     say(verdict(result.passed) + (f". Report: {', '.join(map(str, written))}" if written else ""))
     return 0 if result.passed else 1

@@ -8,6 +8,7 @@ kernels are timed, one process at a time. This process never touches the GPU.
 from __future__ import annotations
 
 import time
+from collections.abc import Sequence
 from contextlib import ExitStack
 from pathlib import Path
 from typing import NamedTuple
@@ -21,8 +22,22 @@ from intaglio.plugins.cuda.compiler import images
 from intaglio.plugins.cuda.launching.launches import operators
 from intaglio.plugins.kernel_check.inputs import Sizes
 from intaglio.plugins.trt.explicit import plugged
+from intaglio.runtime.engines.onnxruntime.provider import missing_provider
+from intaglio.targets import TARGETS
+from intaglio.validation.gpu_check.bundles import check_paths
 from intaglio.validation.gpu_check.report_page import REPORT, to_html
-from intaglio.validation.gpu_check.results import TIMED, Form, GpuCheck, KernelCheck, Machine, Ran, Speed
+from intaglio.validation.gpu_check.results import (
+    TIMED,
+    BundleCheck,
+    BundleComparison,
+    Form,
+    GpuCheck,
+    KernelCheck,
+    Machine,
+    Ran,
+    Speed,
+    Throughput,
+)
 from intaglio.validation.gpu_check.sanitizer import has_sanitizer, memory_check
 from intaglio.validation.gpu_check.tensorrt_kernels import LIBRARIES, installed
 from intaglio.validation.gpu_check.workers import (
@@ -59,13 +74,23 @@ class Part(NamedTuple):
         return self.folder, self.form, msgspec.json.encode(sizes).decode()
 
 
-def gpu_check(output: str | Path | None = None, force: bool = False, report: str | Path | None = None) -> GpuCheck:
+def gpu_check(
+    output: str | Path | None = None,
+    force: bool = False,
+    report: str | Path | None = None,
+    bundles: Sequence[str | Path] = (),
+) -> GpuCheck:
     """Compare every CUDA kernel with the NumPy reference on the first GPU of this machine, and measure its time.
 
-    Takes at most 10 minutes. Writes the result as JSON to the file `output`, which `force` replaces, and as JSON and
-    HTML to the directory `report`. Kernels that fail do not raise but return `passed=False`. Raises `EngineError`
-    without a GPU, `MissingExtraError` without cuda-bindings, `UsageError` for an output that exists, `StorageError`.
+    `bundles`: folders of bundles, each of which is then built for every target of this machine's GPU, compared with
+    the CPU, and timed; they are not changed. The kernels take at most 10 minutes, and a bundle on a target as much.
+    Writes the result as JSON to the file `output`, which `force` replaces, and as JSON and HTML to the directory
+    `report`. What fails does not raise but returns `passed=False`. Raises `EngineError` without a GPU,
+    `MissingExtraError` without cuda-bindings, `UsageError` for an output that exists or a folder that is no bundle,
+    `StorageError`.
     """
+    paths = [Path(path) for path in bundles]
+    check_paths(paths)
     if output is not None:
         check_output_file(Path(output), force, "--output")
     if report is not None:
@@ -81,7 +106,12 @@ def gpu_check(output: str | Path | None = None, force: bool = False, report: str
     for part in track(timed, "gpu-check: times", len(timed)):
         measure_part(workers, part, checks[part])
     kernels = [checks[part] for part in parts]
-    result = GpuCheck(all(each.passed for each in kernels), found, kernels, time.monotonic() - start)
+    runs = [(path, target) for path in paths for target in bundle_targets(found.sm)]
+    checks_of_bundles = [
+        check_bundle(path, target, found.sm) for path, target in track(runs, "gpu-check: bundles", len(runs))
+    ]
+    passed = all(each.passed for each in kernels) and all(each.passed for each in checks_of_bundles)
+    result = GpuCheck(passed, found, kernels, time.monotonic() - start, checks_of_bundles)
     _write(result, Path(output) if output is not None else None, Path(report) if report is not None else None)
     return result
 
@@ -140,6 +170,28 @@ def measure_part(workers: Workers, part: Part, found: KernelCheck) -> None:
             found.failures.append(msgspec.structs.replace(error.failure, case="measuring"))
     found.passed = not found.failures
     found.seconds += time.monotonic() - start
+
+
+def bundle_targets(sm: int) -> list[str]:
+    """The targets for a GPU of `sm`, by what is installed here."""
+    found = ["ort-cuda"] if missing_provider("ort-cuda") is None else []
+    return found + [form for form in installed(sm) if form in TARGETS]
+
+
+def check_bundle(path: Path, target: str, sm: int) -> BundleCheck:
+    """Build a bundle for a target, compare it with the CPU, and measure its speed, in a child process."""
+    start = time.monotonic()
+    found = BundleCheck(str(path), target, False, None, None, None, 0.0)
+    with Workers(start + SECONDS).start("bundle", str(path), target, str(sm)) as worker:
+        try:
+            worker.ask("build", None, SECONDS)
+            found.compared = worker.ask("compare", BundleComparison, SECONDS)
+            found.throughput = worker.ask("throughput", Throughput, SECONDS)
+        except NoAnswerError as error:
+            found.failure = error.failure
+    found.passed = found.failure is None and found.compared is not None and found.compared.passed
+    found.seconds = time.monotonic() - start
+    return found
 
 
 def _write(result: GpuCheck, output: Path | None, report: Path | None) -> None:

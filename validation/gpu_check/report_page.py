@@ -3,23 +3,42 @@
 from __future__ import annotations
 
 from intaglio.display.markup import Markup, fill, join
-from intaglio.validation.gpu_check.results import GpuCheck, Machine
+from intaglio.validation.gpu_check.results import BundleCheck, GpuCheck, Machine
 from intaglio.validation.reports.page import cell, number, page, pairs, section, table
 
 REPORT = "gpu-check.html"  # the file's name
-NUMBERS = {"kernels", "cases", "seconds", "MB", "warm us", "cold us", "GB/s", "of a copy", "of cuBLAS"}
+NUMBERS = {
+    "kernels",
+    "cases",
+    "seconds",
+    "on the GPU",
+    "on the CPU",
+    "MB",
+    "warm us",
+    "cold us",
+    "GB/s",
+    "of a copy",
+    "of cuBLAS",
+}
 
 
 def to_html(result: GpuCheck, written: str) -> str:
     """The page; `written`: when, as text."""
-    machine, passed = result.machine, sum(each.passed for each in result.kernels)
+    machine, parts = result.machine, [*result.kernels, *result.bundles]
+    passed = sum(each.passed for each in result.kernels) + sum(each.passed for each in result.bundles)
     return page(
         "PASSED" if result.passed else "FAILED",
         title=f"gpu-check on {machine.gpu}",
         heading=f"CUDA kernels on {machine.gpu}",
         comparison="compared with their NumPy references",
-        summary=f"{passed} of {len(result.kernels)} passed · {result.seconds:.0f} seconds · {written}",
-        sections=[_failures(result), _kernels(result), _times(result), section("Machine", pairs(_machine(machine)))],
+        summary=f"{passed} of {len(parts)} passed · {result.seconds:.0f} seconds · {written}",
+        sections=[
+            _failures(result),
+            _kernels(result),
+            _bundles(result),
+            _times(result),
+            section("Machine", pairs(_machine(machine))),
+        ],
     )
 
 
@@ -37,6 +56,33 @@ def _kernels(result: GpuCheck) -> Markup:
     ]
     head = ["operator", "form", "kernels", "cases", "seconds", "verdict"]
     return section("Operators", table(head, rows, NUMBERS))
+
+
+def _bundles(result: GpuCheck) -> Markup:
+    rows = [
+        [
+            cell(each.bundle, "code"),
+            cell(each.target, ""),
+            cell("" if each.throughput is None else each.throughput.unit, ""),
+            *map(number, (each.throughput.on_target, each.throughput.on_cpu) if each.throughput else ()),
+            *([cell("–", "number")] * 2 if each.throughput is None else []),
+            cell(f"{each.seconds:.1f}", "number"),
+            cell("passed" if each.passed else "failed", "passed" if each.passed else "failed"),
+            cell(why_not(each), ""),
+        ]
+        for each in result.bundles
+    ]
+    head = ["bundle", "target", "a second", "on the GPU", "on the CPU", "seconds", "verdict", "why"]
+    return section("Bundles", table(head, rows, NUMBERS)) if rows else Markup("")
+
+
+def why_not(bundle: BundleCheck) -> str:
+    """What failed of a bundle, or beyond which bounds it is; empty if it passed."""
+    if bundle.failure is not None:
+        return f"{bundle.failure.kind}: {bundle.failure.message}"
+    if bundle.compared is None or bundle.compared.passed:
+        return ""
+    return "beyond the bounds: " + ", ".join(bundle.compared.beyond)
 
 
 def _times(result: GpuCheck) -> Markup:

@@ -88,6 +88,34 @@ class KernelCheck(msgspec.Struct):
     seconds: float
 
 
+class BundleComparison(msgspec.Struct):
+    """A bundle on a target beside the same on the CPU; `beyond`: outputs and measures that exceed their bounds."""
+
+    passed: bool
+    outputs: int
+    beyond: list[str]
+
+
+class Throughput(msgspec.Struct):
+    """How many of `unit`, texts or tokens, in a second: on a target, and on the CPU."""
+
+    unit: str
+    on_target: float
+    on_cpu: float
+
+
+class BundleCheck(msgspec.Struct):
+    """A bundle on a target of this machine's GPU; the last two are None where something failed before."""
+
+    bundle: str  # its folder
+    target: str
+    passed: bool
+    failure: Failure | None
+    compared: BundleComparison | None
+    throughput: Throughput | None
+    seconds: float
+
+
 class GpuCheck(msgspec.Struct):
     """The result of `gpu-check`."""
 
@@ -95,3 +123,4 @@ class GpuCheck(msgspec.Struct):
     machine: Machine
     kernels: list[KernelCheck]
     seconds: float
+    bundles: list[BundleCheck] = []

@@ -1,6 +1,7 @@
 """The child process of `gpu-check`, as a fault of a kernel leaves a process without its GPU, or ends it.
 
-    python -m intaglio.validation.gpu_check.worker machine                      or
+    python -m intaglio.validation.gpu_check.worker machine,
+    python -m intaglio.validation.gpu_check.worker bundle PATH TARGET SM        or
     python -m intaglio.validation.gpu_check.worker FOLDER FORM SIZES           (`Form`; `Sizes` as JSON)
 
 reads questions on standard input and answers each with an `Answer` on one line of JSON, whose value is:
@@ -9,6 +10,7 @@ reads questions on standard input and answers each with an `Answer` on one line 
     case      the next case, made and computed by the reference, as text; null after the last one
     run       `Ran`: the kernel of this case
     time      the next `Speed`, in the order of the kernels' first cases; null after the last one
+    build, compare, throughput    what `BundleRun` returns
 """
 
 from __future__ import annotations
@@ -16,6 +18,8 @@ from __future__ import annotations
 import math
 import sys
 from collections.abc import Callable, Iterator
+from contextlib import ExitStack
+from pathlib import Path
 from typing import cast
 
 import msgspec
@@ -31,6 +35,7 @@ from intaglio.plugins.kernel_check.case import Array, Case, folder_of, launch_of
 from intaglio.plugins.kernel_check.cases import cases
 from intaglio.plugins.kernel_check.inputs import Sizes
 from intaglio.validation.gpu_check import onnxruntime_kernels, tensorrt_kernels
+from intaglio.validation.gpu_check.bundles import BundleRun
 from intaglio.validation.gpu_check.machine import machine
 from intaglio.validation.gpu_check.results import TIMED, Answer, Failure, Form, Kind, Ran, Speed
 
@@ -162,11 +167,25 @@ def failure(error: IntaglioError) -> Failure:
 def main(arguments: list[str]) -> None:
     """Answer until standard input ends."""
     answers: dict[str, Callable[[], object]] = {"machine": machine}
-    if arguments != ["machine"]:
-        folder, form, sizes = arguments
-        threadpool_limits(1, user_api="blas")  # other children use the other processors
-        checked = KernelRun(folder, cast(Form, form), msgspec.json.decode(sizes, type=Sizes))
-        answers = {"case": checked.next_case, "run": checked.run, "time": checked.next_time}
+    with ExitStack() as held:
+        if arguments[0] == "bundle":
+            _, path, target, sm = arguments
+            bundle = BundleRun(Path(path), target, int(sm))
+            held.callback(bundle.close)
+            answers = {"build": bundle.build, "compare": bundle.compare, "throughput": bundle.throughput}
+        elif arguments != ["machine"]:
+            answers = _of_kernels(*arguments)
+        _answer(answers)
+
+
+def _of_kernels(folder: str, form: str, sizes: str) -> dict[str, Callable[[], object]]:
+    threadpool_limits(1, user_api="blas")  # other children use the other processors
+    checked = KernelRun(folder, cast(Form, form), msgspec.json.decode(sizes, type=Sizes))
+    return {"case": checked.next_case, "run": checked.run, "time": checked.next_time}
+
+
+def _answer(answers: dict[str, Callable[[], object]]) -> None:
+    """Answer the questions on standard input until it ends."""
     for line in sys.stdin:
         try:
             answer = Answer(msgspec.Raw(msgspec.json.encode(answers[line.strip()]())))

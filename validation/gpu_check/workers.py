@@ -42,9 +42,9 @@ class Worker:
     def __init__(self, child: Child, deadline: float) -> None:
         self._child, self._deadline = child, deadline
 
-    def ask(self, question: str, kind: Any) -> Any:
-        """Ask a question, and return the answer as the type `kind`. Raises `NoAnswerError`."""
-        seconds = min(QUESTION_SECONDS, self._deadline - time.monotonic())
+    def ask(self, question: str, kind: Any, most: float | None = None) -> Any:
+        """Ask a question, and return the answer as the type `kind`, within `most` seconds. Raises `NoAnswerError`."""
+        seconds = min(most or QUESTION_SECONDS, self._deadline - time.monotonic())
         if seconds <= 0:
             raise NoAnswerError(Failure("timeout", "", f"not run: the {SECONDS:g} s for everything are over"))
         start = time.monotonic()

@@ -135,7 +135,7 @@ READERS: dict[str, Reader] = {
     "bundle.json": Reader(MANIFEST, manifest),
 }
 OTHERS = {
-    "a bundle or a checkpoint": {"bundle", "source", "draft", "teacher", "start", "adapter", "base"},
+    "a bundle or a checkpoint": {"bundle", "bundles", "source", "draft", "teacher", "start", "adapter", "base"},
     "recordings": {"recordings"},
     "binary": {"image", "sensitivity", "tls_cert", "tls_key"},
     "written": {"output", "report", "timeline", "trace", "picture", "plot", "corpora"},

@@ -78,12 +78,15 @@ def test_library_exports_only_its_api(library):
     names = {line.split()[-1] for line in lines.stdout.splitlines()}
     assert {name for name in names if not name.startswith("_Z")} == {
         "RegisterCustomOps",
+        "getCreators",
+        "setLoggerFinder",
         "intaglio_assign_rows",
         "intaglio_cluster_rows",
         "intaglio_cpu",
         "intaglio_isa",
         "intaglio_mask_logits",
         "intaglio_operators",
+        "intaglio_plugin_errors",
         "intaglio_read_memory",
         "intaglio_select_kernel",
         "intaglio_supported_isas",
