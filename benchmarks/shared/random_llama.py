@@ -37,6 +37,7 @@ class Shape:
     heads: int = 32
     key_value_heads: int = 0  # 0: as many as `heads`
     vocabulary: int = VOCABULARY
+    positions: int = 2048
 
     @property
     def head(self) -> int:
@@ -83,7 +84,7 @@ class Shape:
             "num_key_value_heads": self.key_value_heads or self.heads,
             "head_dim": self.head,
             "vocab_size": self.vocabulary,
-            "max_position_embeddings": 2048,
+            "max_position_embeddings": self.positions,
             "hidden_act": "silu",
             "rms_norm_eps": 1e-5,
             "rope_theta": 10_000.0,

@@ -275,7 +275,8 @@ void KernelPlugin::check_count(const char* what, int32_t found, size_t expected)
     throw Error(std::string(what) + ": got " + std::to_string(found) + ", expected " + std::to_string(expected) + ". Build it again.");
 }
 
-void* KernelPlugin::kernel() const {
+void* KernelPlugin::kernel() {
+    if (kernel_ != nullptr) return kernel_;
     const std::string& name = (*fields_)["image_name"];
     const cuda::CudaImages* images = nullptr;
     {
@@ -284,7 +285,7 @@ void* KernelPlugin::kernel() const {
         if (found != all_images().end()) images = found->second;
     }
     if (images == nullptr) throw Error("no node of the engine brought the image " + name + ". Build it again.");
-    return cuda::cuda_kernel(images, (*fields_)["kernel"]);
+    return kernel_ = cuda::cuda_kernel(images, (*fields_)["kernel"]);
 }
 
 // The launch for inputs of these shapes; the last one's stays.

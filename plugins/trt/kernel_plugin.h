@@ -70,7 +70,7 @@ private:
     template <typename Work>
     int32_t attempt(Work work) const noexcept;
     void check_count(const char* what, int32_t found, size_t expected) const;
-    void* kernel() const;
+    void* kernel();
     const cuda::LaunchProgram& program() const { return programs_[chosen_]; }
     void prepare(const nvinfer1::PluginTensorDesc* inputs);
 
@@ -84,6 +84,7 @@ private:
     nvinfer1::PluginFieldCollection collection_;
     std::vector<Shape> prepared_;  // the inputs' shapes that launch_ is for
     cuda::LaunchProgram::Launch launch_;
+    void* kernel_ = nullptr;  // in the CUDA context of the first run: TensorRT's contexts belong to one
 };
 
 }  // namespace intaglio::trt

@@ -14,6 +14,7 @@ from intaglio.runtime.engines.device_array import DeviceArray
 from intaglio.runtime.engines.gpus import check_status
 from intaglio.runtime.engines.memory import Buffer, Memory
 
+Array = npt.NDArray[Any]
 SMALLEST = 256  # bytes; TensorRT wants an address even for an empty tensor
 
 
@@ -21,7 +22,8 @@ class DeviceMemory(Memory):
     """Buffers in the memory of the current CUDA device, until `close`. Every CUDA status is checked: `EngineError`.
 
     Copies from and to pageable host memory are complete on the host side when they return, as CUDA's documentation of
-    its synchronisation guarantees, so that arrays may be changed or read immediately.
+    its synchronisation guarantees, so that arrays may be changed or read immediately. Those of arrays that `pin` has
+    taken are complete after `wait`.
     """
 
     def __init__(self) -> None:
@@ -77,6 +79,21 @@ class DeviceMemory(Memory):
         assert isinstance(buffer, DeviceArray), "a buffer of this memory"
         self._allocated.discard(buffer.address)
         self._call("cudaFree", buffer.address)
+
+    def pin(self, array: Array) -> bool:
+        """Keep a contiguous array of the host in memory that the device reads and writes directly, until `unpin`.
+
+        False where the system does not allow it: copies work then, too, through a buffer of the driver's.
+        """
+        (status,) = self._cuda.cudaHostRegister(array.ctypes.data, array.nbytes, 0)
+        if status != self._cuda.cudaError_t.cudaSuccess:
+            self._cuda.cudaGetLastError()  # or the next call would report it
+            return False
+        return True
+
+    def unpin(self, address: int) -> None:
+        """Let the system move an array again, by its address; nothing may be copied to it any more."""
+        self._cuda.cudaHostUnregister(address)
 
     def captured(self, enqueue: Callable[[], bool]) -> Any:
         """What `enqueue` puts on the stream, as a graph for `replay`, until `drop`; None if it cannot be captured.

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import weakref
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -23,6 +24,8 @@ from intaglio.runtime.engines.tensorrt.execution_context import succeeded
 from intaglio.runtime.engines.tensorrt.library import DTYPES, library_name, logger, no_collection
 from intaglio.runtime.engines.tensorrt.rtx_context import location
 from intaglio.targets import TARGETS, Target, without_gpu
+
+PINNED = 1 << 16  # bytes of an output from which it is pinned
 
 
 class TensorRTEngine(Engine):
@@ -88,7 +91,9 @@ class TensorRTEngine(Engine):
                     f"output {output.name}: this engine does not update {shared[0]} in place. "
                     "Re-build it with TensorRT 10.15 or TensorRT-RTX 1.3, or later."
                 )
-        return _TensorRTBinding(self, buffers)
+        binding = _TensorRTBinding(self, buffers)
+        binding.pin()
+        return binding
 
     def close(self) -> None:
         """Free the contexts, the engine and the GPU's memory."""
@@ -141,6 +146,12 @@ class _TensorRTBinding(Binding):
         }
         self._up = {spec.name: host[spec.name] for spec in engine.inputs if spec.name in host}
         self._down = {spec.name: host[spec.name] for spec in engine.outputs if spec.name in host}
+
+    def pin(self) -> None:
+        """Let the GPU write large outputs directly: for arrays of many runs, as pinning them takes a system call."""
+        for array in self._down.values():
+            if array.nbytes >= PINNED and array.flags.c_contiguous and self._engine.memory.pin(array):
+                weakref.finalize(self, self._engine.memory.unpin, array.ctypes.data)
 
     def run(self) -> None:
         """See `Binding`."""

@@ -6,6 +6,7 @@ a step took when caches were copied to the device and back is printed beside (`p
 
 from __future__ import annotations
 
+import gc
 import sys
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
@@ -255,6 +256,28 @@ def test_engine_without_in_place_cache_update_is_rejected(
         monkeypatch.setattr(type(engine), "_aliased", lambda self, output: None)
         with pytest.raises(EngineError, match=r"does not update past_key_0 in place\. Re-build it with TensorRT"):
             DecoderSession(engine, decoder_of(bundle)).prefill([[1, 2]])
+
+
+@pytest.mark.parametrize("allowed", [True, False], ids=["pinned", "not allowed"])
+def test_large_outputs_of_many_runs_are_pinned(
+    models: Models, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, allowed: bool
+) -> None:
+    """They are not while nothing runs, nor once the arrays are gone."""
+    monkeypatch.setattr("intaglio.runtime.engines.tensorrt.engine.PINNED", 1)
+    bundle = Bundle.open(built(models.large, tmp_path, 64))
+    with open_engine(bundle) as engine:
+        expected = np.asarray(DecoderSession(engine, decoder_of(bundle)).prefill([[1, 2, 3]]))
+    with gpu() as ledger, open_engine(bundle, "tensorrt-rtx") as engine:
+        ledger.runtime.refuses_pinning = not allowed
+        session = DecoderSession(engine, decoder_of(bundle))
+        for _ in range(2):
+            np.testing.assert_allclose(np.asarray(session.prefill([[1, 2, 3]])), expected, atol=1e-3, rtol=1e-4)
+            assert len(ledger.runtime.pinned) == allowed
+            session.rollback(0)
+        session.close()
+        del session
+        gc.collect()
+        assert not ledger.runtime.pinned
 
 
 def test_host_arrays_are_uploaded_and_downloaded(models: Models, tmp_path: Path) -> None:

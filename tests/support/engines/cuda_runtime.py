@@ -42,6 +42,8 @@ class Runtime:
         self.replays = 0
         self.profiles: list[dict[str, tuple[Shape, Shape, Shape]]] = [{}]  # of engines, if a test gives them several
         self.refuses_capture = False
+        self.pinned: dict[int, int] = {}  # address of the host -> bytes
+        self.refuses_pinning = False
         self._arrays: dict[int, Any] = {}
         self.streams: set[int] = set()
 
@@ -96,6 +98,17 @@ class Runtime:
 
     def cudaGraphExecDestroy(self, graph: int) -> tuple[_Status]:  # noqa: N802
         del self.graphs[graph]
+        return (_Status.cudaSuccess,)
+
+    def cudaHostRegister(self, address: int, size: int, flags: int) -> tuple[_Status]:  # noqa: N802
+        if self.refuses_pinning:
+            return (_Status.cudaErrorMemoryAllocation,)
+        assert address not in self.pinned
+        self.pinned[address] = size
+        return (_Status.cudaSuccess,)
+
+    def cudaHostUnregister(self, address: int) -> tuple[_Status]:  # noqa: N802
+        del self.pinned[address]
         return (_Status.cudaSuccess,)
 
     def cudaMalloc(self, size: int) -> tuple[_Status, int]:  # noqa: N802
