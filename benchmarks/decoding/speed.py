@@ -1,11 +1,12 @@
-"""How many tokens per second do whole models read and generate, at 16, 4, 3 and 2 bits, against llama.cpp?
+"""How many tokens per second do whole models read and generate, at 16, 8, 4, 3 and 2 bits, against llama.cpp?
 
     python -m benchmarks.decoding.speed [--only NAME ...] [--threads N ...] [--prompt N ...] [--folder FOLDER] [--json]
 
 A LLaMA of 0.95 billion random parameters, one text at a time: 64 tokens after a prompt of 8, whose own time does not
 count, and prompts of 128, 512 and 2048. All contestants build their models from one float16 checkpoint, and take turns,
 each in its own process, resting in between. Without --folder everything is rebuilt, 12 GB and more in a temporary
-folder. Beside llama.cpp's formats there are ONNX Runtime's own products with weights of 4 bits in groups of 32.
+folder. Beside llama.cpp's formats there are ONNX Runtime's own products with weights of 8, 4 and 2 bits in groups of
+32. Ours have lookup tables, with 8 bits groups of 128.
 
 On a loaded machine, elapsed times mean little: the tokens per CPU second of one thread still show how much
 work each does. Two threads of llama.cpp, which spin while they wait for each other, can take ten times as long there;
@@ -66,20 +67,25 @@ def _intaglio(bits: int, activation_bits: int) -> Contestant:
     )
 
 
+def _onnx_runtime(bits: int) -> Contestant:
+    ours = intaglio_decoder
+    prepare = partial(ours.with_own_products, bits)
+    return Contestant(f"ONNX Runtime {bits}-bit", ours.missing, ours.version, prepare, ours.open_model)
+
+
 CONTESTANTS = {
-    **{f"intaglio-{bits}": _intaglio(bits, 16) for bits in (16, 4, 3, 2)},
-    **{f"intaglio-{bits}-8": _intaglio(bits, 8) for bits in (4, 3, 2)},  # activations of 8 bits, as the others have
+    **{f"intaglio-{bits}": _intaglio(bits, 16) for bits in (16, 8, 4, 3, 2)},
+    **{f"intaglio-{bits}-8": _intaglio(bits, 8) for bits in (8, 4, 3, 2)},  # activations of 8 bits, as the others have
     **{f"llama-cpp-{name.lower()}": _llama_cpp(name) for name in llama_cpp_peer.FORMATS},
-    "onnxruntime-4": Contestant(
-        "ONNX Runtime 4-bit",
-        intaglio_decoder.missing,
-        intaglio_decoder.version,
-        intaglio_decoder.with_own_products,
-        intaglio_decoder.open_model,
-    ),
+    **{f"onnxruntime-{bits}": _onnx_runtime(bits) for bits in (8, 4, 2)},
 }
 # Ours -> what it is compared with.
-OF_BITS = {4: ("llama-cpp-q4_0", "onnxruntime-4"), 3: ("llama-cpp-q3_k",), 2: ("llama-cpp-q2_k",)}
+OF_BITS = {
+    8: ("onnxruntime-8",),
+    4: ("llama-cpp-q4_0", "onnxruntime-4"),
+    3: ("llama-cpp-q3_k",),
+    2: ("llama-cpp-q2_k", "onnxruntime-2"),
+}
 PEERS = {
     "intaglio-16": ("llama-cpp-f16",),
     **{f"intaglio-{bits}{x}": peers for x in ("", "-8") for bits, peers in OF_BITS.items()},

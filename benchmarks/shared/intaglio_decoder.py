@@ -26,7 +26,7 @@ def missing() -> str:
 
 
 def compressed(bits: int, activation_bits: int, checkpoint: Path, folder: Path) -> Path:
-    """The bundle of `checkpoint` with tables of `bits`, below `folder`; 16: the export, kept for the others."""
+    """The bundle of `checkpoint` with tables of `bits`, below `folder`; 8: groups; 16: the export, for the others."""
     from intaglio.graph_passes import compress
 
     if bits == 16:
@@ -35,8 +35,10 @@ def compressed(bits: int, activation_bits: int, checkpoint: Path, folder: Path) 
     if made.exists():
         return made
     recipe = folder / f"{made.name}.yaml"
-    options = f"bits: {bits}, table_bits: 8, activation_bits: {activation_bits}, unweighted: true, compensate: false"
-    recipe.write_text(f"passes: [{{lut: {{{options}}}}}]\n", encoding="utf-8")
+    common = f"bits: {bits}, activation_bits: {activation_bits}"
+    tables = f"lut: {{{common}, table_bits: 8, unweighted: true, compensate: false}}"
+    groups = f"rtn: {{{common}, group_size: 128}}"
+    recipe.write_text(f"passes: [{{{groups if bits == 8 else tables}}}]\n", encoding="utf-8")
     compress(exported(checkpoint, folder), made, recipe)
     return made
 
@@ -51,8 +53,8 @@ def exported(checkpoint: Path, folder: Path) -> Path:
     return made
 
 
-def with_own_products(checkpoint: Path, folder: Path) -> Path:
-    """The bundle of `checkpoint` with ONNX Runtime's MatMulNBits: 4 bits, groups of 32, activations in INT8."""
+def with_own_products(bits: int, checkpoint: Path, folder: Path) -> Path:
+    """The bundle of `checkpoint` with ONNX Runtime's MatMulNBits of `bits`: groups of 32, activations in INT8."""
     import onnx_ir as ir
     from onnxruntime.quantization.matmul_nbits_quantizer import MatMulNBitsQuantizer
 
@@ -60,13 +62,13 @@ def with_own_products(checkpoint: Path, folder: Path) -> Path:
     from intaglio.bundle.model_file import load, save
     from intaglio.plugins.packed_matmul.narrow_weights import widen_weights
 
-    made = folder / "onnxruntime-4"
+    made = folder / f"onnxruntime-{bits}"
     if made.exists():
         return made
     source = Bundle.open(exported(checkpoint, folder))
     model = ir.external_data.load_to_model(load(source.model_path))
     widen_weights(model)
-    quantizer = MatMulNBitsQuantizer(ir.to_proto(model), block_size=32, is_symmetric=True, accuracy_level=4)
+    quantizer = MatMulNBitsQuantizer(ir.to_proto(model), bits, block_size=32, is_symmetric=True, accuracy_level=4)
     quantizer.process()
     with create(made) as draft:
         save(ir.from_proto(quantizer.model.model), draft.model_path)
