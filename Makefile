@@ -126,8 +126,8 @@ families: $(VENV)/dev kernels
 
 # The sanitizers' libraries have to be loaded before Python. Leaks are not searched: Python itself reports many.
 SANITIZED := build/sanitize/_kernels.so
-# All that the library holds: the operators, and beside them clustering, masks, reading memory, the choice of micro-kernels.
-SANITIZED_TESTS := tests/plugins/ort tests/plugins/native tests/plugins/test_logit_mask.py tests/plugins/test_memory_bandwidth.py tests/plugins/micro_kernels
+# All that the library holds: the operators, TensorRT's plugin, clustering, masks, reading memory, the choice of micro-kernels.
+SANITIZED_TESTS := tests/plugins/ort tests/plugins/trt/test_kernel_plugin.py tests/plugins/trt/test_tactics.py tests/plugins/native tests/plugins/test_logit_mask.py tests/plugins/test_memory_bandwidth.py tests/plugins/micro_kernels
 sanitize: $(VENV)/dev
 	$(BIN)/python plugins/ort/build.py --sanitize $(SANITIZED)
 	LD_PRELOAD="$$($(CXX) -print-file-name=libasan.so) $$($(CXX) -print-file-name=libstdc++.so)" ASAN_OPTIONS=detect_leaks=0 \
