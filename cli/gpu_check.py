@@ -87,7 +87,7 @@ def gpu_check_command(
                 each.throughput.on_target if each.throughput else "",
                 each.throughput.on_cpu if each.throughput else "",
                 each.seconds,
-                each.passed,
+                "" if each.passed is None else each.passed,
             )
             for each in result.bundles
         ]

@@ -30,9 +30,12 @@ def takes_plugins() -> bool:
         return name in libraries
     if "tensorrt_rtx" in sys.modules:
         return False
-    folder = Path(tempfile.mkdtemp(prefix="intaglio-"))
-    atexit.register(shutil.rmtree, folder, ignore_errors=True)
-    (folder / name).symlink_to(core)
-    (folder / parser).symlink_to(libraries[parser])
-    ctypes.CDLL(str(folder / parser))
+    try:
+        folder = Path(tempfile.mkdtemp(prefix="intaglio-"))
+        atexit.register(shutil.rmtree, folder, ignore_errors=True)
+        (folder / name).symlink_to(core)
+        (folder / parser).symlink_to(libraries[parser])
+        ctypes.CDLL(str(folder / parser))
+    except OSError:  # no folder for temporary files, or one without links
+        return False
     return True

@@ -14,11 +14,12 @@ Shapes = Mapping[str, Mapping[str, Sequence[int]]]  # input -> "min", "opt", "ma
 HEAD = """\
 #!/bin/sh
 # Builds the engines for {gpu} (SM{sm}), on a machine with that GPU: sh build.sh [options of trtexec]
-# TRTEXEC is the program: trtexec of TensorRT 10.3 or later, or tensorrt_rtx of TensorRT-RTX.
+# TRTEXEC is the program: trtexec of TensorRT 10.3 or later.
 set -eu
-cd "$(dirname "$0")"
 TRTEXEC=${{TRTEXEC:-trtexec}}
-command -v "$TRTEXEC" > /dev/null || {{ echo "$TRTEXEC: not found. Set TRTEXEC to its path." >&2; exit 2; }}
+found=$(command -v "$TRTEXEC") || {{ echo "$TRTEXEC: not found. Set TRTEXEC to its path." >&2; exit 2; }}
+case $found in /*) TRTEXEC=$found ;; *) TRTEXEC=$PWD/$found ;; esac
+cd "$(dirname "$0")"  # paths in options are from here
 """
 
 

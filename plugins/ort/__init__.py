@@ -115,4 +115,4 @@ def _text(function: str) -> str | None:
     call = getattr(ctypes.CDLL(str(path)), function)
     call.restype = ctypes.c_char_p
     text: bytes | None = call()
-    return None if text is None else text.decode()
+    return None if text is None else text.decode(errors="replace")

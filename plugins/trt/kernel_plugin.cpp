@@ -262,12 +262,14 @@ int32_t KernelPlugin::enqueue(const PluginTensorDesc* input_shapes, const Plugin
 }
 
 v_1_0::IPluginV3* KernelPlugin::attachToContext(IPluginResourceContext*) noexcept {
-    v_1_0::IPluginV3* copy = nullptr;
-    attempt([&] {
-        if (cuda::has_cuda_context()) kernel();  // errors now, and no module is loaded while a graph is captured
-        copy = clone();
-    });
-    return copy;
+    v_1_0::IPluginV3* const copy = clone();
+    const auto load = [&] {
+        if (cuda::has_cuda_context()) static_cast<KernelPlugin*>(copy)->kernel();
+    };
+    // Errors now, and no module is loaded while a graph is captured.
+    if (copy == nullptr || attempt(load) == 0) return copy;
+    delete copy;
+    return nullptr;
 }
 
 void KernelPlugin::check_count(const char* what, int32_t found, size_t expected) const {

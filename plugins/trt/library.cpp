@@ -76,7 +76,7 @@ void report(const std::string& message) noexcept {
 
 // The errors since the last call, a line each; they come here from the first call on.
 INTAGLIO_EXPORT const char* intaglio_plugin_errors() {
-    static std::string last;
+    static thread_local std::string last;  // for the caller to copy
     auto& kept = intaglio::trt::errors();
     const std::lock_guard<std::mutex> lock(kept.mutex);
     kept.asked_for = true;

@@ -37,8 +37,8 @@ def load_plugins_to_build(trt: Any) -> None:
     """As `load_plugins`, for a graph with the plugin. Raises `BuildError` if it cannot be used."""
     if trt.__name__ == "tensorrt_rtx" and not rtx_parser.takes_plugins():
         raise BuildError(
-            "tensorrt_rtx was imported before intaglio loaded it, and its parser finds no plugins then. Import "
-            "intaglio first and load it by intaglio.extras.load, or use --no-plugins."
+            "the parser of tensorrt_rtx finds no plugins: it was imported before intaglio loaded it, or there is no "
+            "folder for temporary files. Load it by intaglio.extras.load, set TMPDIR, or use --no-plugins."
         )
     if not load_plugins(trt):
         raise BuildError(

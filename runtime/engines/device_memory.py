@@ -30,7 +30,8 @@ class DeviceMemory(Memory):
         self._cuda: Any = load("cuda.bindings.runtime")
         self._allocated: set[int] = set()
         self._stream: Any = None
-        self._stream = self._call("cudaStreamCreate")
+        # One that does not wait for the legacy stream: while it is captured, other threads may use that one.
+        self._stream = self._call("cudaStreamCreateWithFlags", self._cuda.cudaStreamNonBlocking)
 
     @property
     def stream(self) -> int:

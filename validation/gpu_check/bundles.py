@@ -6,10 +6,12 @@ import shutil
 from contextlib import ExitStack
 from pathlib import Path
 
-from intaglio.errors import UsageError
+from intaglio.bundle.bundle import Bundle
+from intaglio.errors import BundleError, UsageError
 from intaglio.processes.temporary import scratch_directory
 from intaglio.runtime.engines.build import build
 from intaglio.runtime.engines.gpus import SM
+from intaglio.runtime.engines.tensorrt.lengths import check_supported
 from intaglio.targets import DEFAULT, TARGETS
 from intaglio.validation.bench.bench import bench
 from intaglio.validation.gpu_check.results import BundleComparison, Throughput
@@ -48,6 +50,22 @@ class BundleRun:
     def close(self) -> None:
         """Remove the copy."""
         self._held.close()
+
+
+def not_supported(path: Path, target: str) -> str:
+    """Why a bundle is not checked on a target; empty if it is, or cannot be read, which the child process reports."""
+    try:
+        bundle = Bundle.open(path)
+    except BundleError:
+        return ""
+    if bundle.manifest.transcriber is not None:
+        return "it is compared by recordings alone: intaglio validate --wer"
+    try:
+        if TARGETS[target].library.startswith("tensorrt"):
+            check_supported(bundle, target)
+    except UsageError as error:
+        return str(error)
+    return ""
 
 
 def check_paths(bundles: list[Path]) -> None:

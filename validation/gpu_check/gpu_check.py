@@ -24,12 +24,13 @@ from intaglio.plugins.kernel_check.inputs import Sizes
 from intaglio.plugins.trt.explicit import plugged
 from intaglio.runtime.engines.onnxruntime.provider import missing_provider
 from intaglio.targets import TARGETS
-from intaglio.validation.gpu_check.bundles import check_paths
+from intaglio.validation.gpu_check.bundles import check_paths, not_supported
 from intaglio.validation.gpu_check.report_page import REPORT, to_html
 from intaglio.validation.gpu_check.results import (
     TIMED,
     BundleCheck,
     BundleComparison,
+    Failure,
     Form,
     GpuCheck,
     KernelCheck,
@@ -110,7 +111,7 @@ def gpu_check(
     checks_of_bundles = [
         check_bundle(path, target, found.sm) for path, target in track(runs, "gpu-check: bundles", len(runs))
     ]
-    passed = all(each.passed for each in kernels) and all(each.passed for each in checks_of_bundles)
+    passed = all(each.passed for each in kernels) and all(each.passed is not False for each in checks_of_bundles)
     result = GpuCheck(passed, found, kernels, time.monotonic() - start, checks_of_bundles)
     _write(result, Path(output) if output is not None else None, Path(report) if report is not None else None)
     return result
@@ -181,7 +182,10 @@ def bundle_targets(sm: int) -> list[str]:
 def check_bundle(path: Path, target: str, sm: int) -> BundleCheck:
     """Build a bundle for a target, compare it with the CPU, and measure its speed, in a child process."""
     start = time.monotonic()
-    found = BundleCheck(str(path), target, False, None, None, None, 0.0)
+    found = BundleCheck(str(path), target, None, None, None, None, 0.0)
+    if reason := not_supported(path, target):
+        found.failure = Failure("not supported", "", reason)
+        return found
     with Workers(start + SECONDS).start("bundle", str(path), target, str(sm)) as worker:
         try:
             worker.ask("build", None, SECONDS)
@@ -189,6 +193,8 @@ def check_bundle(path: Path, target: str, sm: int) -> BundleCheck:
             found.throughput = worker.ask("throughput", Throughput, SECONDS)
         except NoAnswerError as error:
             found.failure = error.failure
+        if found.failure is None or found.failure.kind not in ("timeout", "crashed"):
+            worker.finish()  # it removes its copy of the bundle
     found.passed = found.failure is None and found.compared is not None and found.compared.passed
     found.seconds = time.monotonic() - start
     return found

@@ -25,7 +25,7 @@ NUMBERS = {
 def to_html(result: GpuCheck, written: str) -> str:
     """The page; `written`: when, as text."""
     machine, parts = result.machine, [*result.kernels, *result.bundles]
-    passed = sum(each.passed for each in result.kernels) + sum(each.passed for each in result.bundles)
+    passed = sum(each.passed for each in result.kernels) + sum(each.passed is not False for each in result.bundles)
     return page(
         "PASSED" if result.passed else "FAILED",
         title=f"gpu-check on {machine.gpu}",
@@ -67,13 +67,20 @@ def _bundles(result: GpuCheck) -> Markup:
             *map(number, (each.throughput.on_target, each.throughput.on_cpu) if each.throughput else ()),
             *([cell("–", "number")] * 2 if each.throughput is None else []),
             cell(f"{each.seconds:.1f}", "number"),
-            cell("passed" if each.passed else "failed", "passed" if each.passed else "failed"),
+            cell(*_verdict(each)),
             cell(why_not(each), ""),
         ]
         for each in result.bundles
     ]
     head = ["bundle", "target", "a second", "on the GPU", "on the CPU", "seconds", "verdict", "why"]
     return section("Bundles", table(head, rows, NUMBERS)) if rows else Markup("")
+
+
+def _verdict(bundle: BundleCheck) -> tuple[str, str]:
+    """The text and the class of its cell."""
+    if bundle.passed is None:
+        return "not supported", ""
+    return ("passed", "passed") if bundle.passed else ("failed", "failed")
 
 
 def why_not(bundle: BundleCheck) -> str:

@@ -21,6 +21,7 @@ Kind = Literal[
     "timeout",
     "crashed",
     "missing library",
+    "not supported",
     "error",
 ]
 
@@ -109,8 +110,8 @@ class BundleCheck(msgspec.Struct):
 
     bundle: str  # its folder
     target: str
-    passed: bool
-    failure: Failure | None
+    passed: bool | None  # None: the target does not support it
+    failure: Failure | None  # or why it is not supported
     compared: BundleComparison | None
     throughput: Throughput | None
     seconds: float

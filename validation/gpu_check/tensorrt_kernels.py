@@ -107,11 +107,13 @@ def _executed(
         addresses = {}
         for name, array in {**inputs, **results}.items():
             addresses[name] = held.enter_context(launcher.allocated(max(array.nbytes, 1)))
+            call("cuMemsetD8", addresses[name], launcher.POISON, max(array.nbytes, 1))
             succeeded(context.set_tensor_address(name, addresses[name]), f"setting the address of {name}")
         for name, array in inputs.items():
             succeeded(context.set_input_shape(name, array.shape), f"setting the shape of {name}")
             given = np.ascontiguousarray(array)
             call("cuMemcpyHtoD", addresses[name], given.ctypes.data, given.nbytes)
+        call("cuCtxSynchronize")  # the stream does not wait for these copies
         stream = call("cuStreamCreate", 1)
         held.callback(call, "cuStreamDestroy", stream)
         succeeded(context.execute_async_v3(int(stream)), "running")

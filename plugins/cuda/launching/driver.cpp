@@ -66,8 +66,11 @@ void* current_context() {
 
 void* load(const CudaImages& images, const std::string& name) {
     void* module = nullptr;
-    if (!images.cubin.empty() && driver().load_module(&module, images.cubin.data()) == SUCCESS) return module;
-    driver().check("cuModuleLoadData", driver().load_module(&module, images.ptx.c_str()), name);
+    int status = images.cubin.empty() ? SUCCESS : driver().load_module(&module, images.cubin.data());
+    if (images.cubin.empty() || (status != SUCCESS && !images.ptx.empty())) {
+        status = driver().load_module(&module, images.ptx.c_str());
+    }
+    driver().check("cuModuleLoadData", status, name);
     return module;
 }
 

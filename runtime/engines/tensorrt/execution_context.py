@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from contextlib import suppress
 from typing import Any
 
 from intaglio.errors import EngineError
@@ -56,7 +57,8 @@ class ExecutionContext:
 
     def close(self) -> None:
         """Free what the context holds."""
-        self._changed()
+        with suppress(EngineError):  # after an error of the GPU every call fails
+            self._changed()
         self._context = None
 
     def _enqueue(self) -> bool:

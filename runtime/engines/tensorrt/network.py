@@ -9,6 +9,7 @@ from typing import Any
 from intaglio.bundle.bundle import Graph, TensorSpec
 from intaglio.display import progress
 from intaglio.errors import BuildError
+from intaglio.plugins.trt import plugin_errors
 from intaglio.runtime.engines.gpus import Gpu
 from intaglio.runtime.engines.tensorrt import refusals, timing_cache
 from intaglio.runtime.engines.tensorrt.library import (
@@ -67,6 +68,7 @@ class Network:
         else:
             timing_cache.attach(config, timings)
         self._log.errors.clear()
+        plugin_errors()  # those of before say nothing about this build
         with progress.fraction(f"compiling for {gpu.name}") as show, interruptible() as interrupted:
             config.progress_monitor = monitor(trt, show, interrupted)
             with silent(STDOUT):  # standard error shows the progress

@@ -122,6 +122,8 @@ def _of_parser_error(found: Any, nodes: Sequence[onnx.NodeProto]) -> Refusal:
 
 def of_builder(errors: Sequence[str], model: Path) -> list[Refusal]:
     """The reasons of a failed build, from the error lines that the builder logged for the ONNX file `model`."""
+    if messages := plugin_errors():
+        return [Refusal("", "", "; ".join(messages), DOMAIN)]
     if not errors:
         return [Refusal("", "", "the builder gave no reason")]
     # Without a GPU, it logs other, harmless errors before the relevant one.

@@ -145,6 +145,20 @@ def test_missing_trtexec_is_named(tiny_bundle: Path, tmp_path: Path) -> None:
     assert done.stderr == "/opt/none/trtexec: not found. Set TRTEXEC to its path.\n"
 
 
+@pytest.mark.parametrize("given", [{"TRTEXEC": "bin/trtexec"}, {"TRTEXEC": "./bin/trtexec"}, {"PATH": "bin"}])
+def test_trtexec_is_found_from_where_the_script_is_started(tmp_path: Path, given: dict[str, str]) -> None:
+    (tmp_path / "out").mkdir()
+    (tmp_path / "out" / "build.sh").write_text(script(named("t4"), {"model.onnx": {}}, None))
+    (tmp_path / "bin").mkdir()
+    (tmp_path / "bin" / "trtexec").write_text('#!/bin/sh\necho "$PWD" "$1"\n')
+    (tmp_path / "bin" / "trtexec").chmod(0o755)
+    environment = {**os.environ, **given}
+    environment["PATH"] = f"{environment['PATH']}:{os.environ['PATH']}"
+    command = ["sh", "out/build.sh"]
+    done = subprocess.run(command, env=environment, cwd=tmp_path, capture_output=True, text=True, check=True)
+    assert done.stdout.startswith(f"{tmp_path / 'out'} --")
+
+
 def test_names_are_quoted_for_the_shell(tmp_path: Path) -> None:
     name = "x; touch $(hacked) 'y'"
     shapes = {name: {"min": [1, 2], "opt": [3, 4], "max": [5, 6]}}

@@ -33,6 +33,7 @@ class Runtime:
 
     cudaError_t = _Status  # noqa: N815
     cudaMemcpyKind = _Kind  # noqa: N815
+    cudaStreamNonBlocking = 1  # noqa: N815
     cudaStreamCaptureMode = SimpleNamespace(cudaStreamCaptureModeThreadLocal=1)  # noqa: N815
 
     def __init__(self, ledger: Ledger):
@@ -56,7 +57,8 @@ class Runtime:
     def cudaGetErrorString(self, status: _Status) -> tuple[_Status, bytes]:  # noqa: N802
         return _Status.cudaSuccess, status.name.encode()
 
-    def cudaStreamCreate(self) -> tuple[_Status, int]:  # noqa: N802
+    def cudaStreamCreateWithFlags(self, flags: int) -> tuple[_Status, int]:  # noqa: N802
+        assert flags == self.cudaStreamNonBlocking
         self.streams.add(number := len(self.streams) + 1)
         return _Status.cudaSuccess, number
 

@@ -37,12 +37,15 @@ static const void* context = &launch;
 void stand_in(Launch* given) { launch = given; }
 void set_context(const void* given) { context = given; }
 int cuGetErrorName(int status, const char** name) {
-    *name = status == 700 ? "CUDA_ERROR_ILLEGAL_ADDRESS" : "CUDA_ERROR_NO_BINARY_FOR_GPU";
+    *name = status == 700   ? "CUDA_ERROR_ILLEGAL_ADDRESS"
+            : status == 200 ? "CUDA_ERROR_INVALID_IMAGE"
+                            : "CUDA_ERROR_NO_BINARY_FOR_GPU";
     return 0;
 }
 int cuCtxGetCurrent(const void** current) { *current = context; return 0; }
 int cuModuleLoadData(const void** module, const void* image) {
     *module = image;
+    if (*(const char*)image == 0) return 200;
     return memcmp(image, "\x7f" "ELF", 4) && memcmp(image, ".version", 8) ? 209 : 0;
 }
 int cuModuleGetFunction(const void** kernel, void* module, const char* name) {

@@ -1,6 +1,6 @@
 """TensorRT-RTX on the emulator: its own parser and builder, and a stand-in that runs what they built.
 
-An engine is the real one, and it is opened only if it is; but the nodes that run are those of the graph that the parser
+An engine is the real one, and it is opened only if it is; but the nodes that run come from the graph that the parser
 read last, by our library's own plugin, which the stand-in drives as TensorRT does.
 """
 

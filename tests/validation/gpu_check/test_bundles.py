@@ -8,7 +8,9 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
+from tiny_whispers import save_whisper
 
+from intaglio.exporters import export
 from intaglio.validation.gpu_check import gpu_check, workers
 
 Run = Callable[..., tuple[int, str, str]]
@@ -58,6 +60,31 @@ def test_bundle_that_fails_costs_its_row(intaglio: Run, tiny_bundle: Path, tmp_p
     lines = printed.splitlines()
     assert any(line.startswith(f"{damaged} on ort-cpu: error: ") and "model.onnx" in line for line in lines)
     assert lines[-1] == "FAILED"
+
+
+@pytest.mark.usefixtures("on_cpu")
+def test_bundle_without_a_manifest_that_can_be_read_costs_its_row(
+    intaglio: Run, tiny_bundle: Path, tmp_path: Path
+) -> None:
+    damaged = Path(shutil.copytree(tiny_bundle, tmp_path / "damaged"))
+    (damaged / "bundle.json").write_text("{")
+    code, printed, _ = intaglio("gpu-check", "--bundle", damaged)
+    assert code == 1
+    assert any(line.startswith(f"{damaged} on ort-cpu: error: ") for line in printed.splitlines())
+
+
+@pytest.mark.usefixtures("on_cpu")
+def test_bundle_that_a_target_does_not_support_is_left_out_by_name(
+    intaglio: Run, tiny_bundle: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    export(str(save_whisper(tmp_path / "checkpoint")), whisper := tmp_path / "whisper")
+    code, printed, _ = intaglio("gpu-check", "--bundle", whisper, "--bundle", tiny_bundle, "--report", tmp_path / "r")
+    assert code == 0, printed
+    assert f"{whisper} on ort-cpu: not supported: it is compared by recordings alone" in printed
+    page = (tmp_path / "r" / "gpu-check.html").read_text()
+    assert "not supported" in page
+    monkeypatch.setattr(gpu_check, "not_supported", lambda path, target: "")
+    assert intaglio("gpu-check", "--bundle", whisper)[0] == 1
 
 
 @pytest.mark.usefixtures("on_cpu")

@@ -62,7 +62,7 @@ def test_engine_of_another_version_is_rejected(bundle: Bundle) -> None:
 
 
 def test_device_memory_without_a_gpu_reports_the_driver(no_cuda_device: None) -> None:
-    with pytest.raises(EngineError, match=r"cudaStreamCreate failed: .*nvidia-smi"):
+    with pytest.raises(EngineError, match=r"cudaStreamCreateWithFlags failed: .*nvidia-smi"):
         DeviceMemory()
 
 

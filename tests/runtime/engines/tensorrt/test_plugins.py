@@ -114,7 +114,7 @@ def test_parser_that_would_end_the_process_is_not_given_plugins(
 ) -> None:
     bundle = Path(shutil.copytree(tiny_int8_bundle, tmp_path / "tiny"))
     monkeypatch.setattr(loading.rtx_parser, "takes_plugins", lambda: False)
-    with pytest.raises(BuildError, match="tensorrt_rtx was imported before intaglio loaded it"):
+    with pytest.raises(BuildError, match="it was imported before intaglio loaded it, or there is no folder"):
         build(bundle, "tensorrt-rtx", gpus=["t4"])
 
 
@@ -135,6 +135,12 @@ assert glob.glob(os.path.join(tempfile.gettempdir(), "intaglio-*", "libtensorrt_
 def test_parser_is_arranged_only_before_the_import(program: str, tmp_path: Path) -> None:
     subprocess.run([sys.executable, "-c", program], check=True, env={"TMPDIR": str(tmp_path), "PYTHONPATH": paths()})
     assert list(tmp_path.iterdir()) == []
+
+
+def test_no_folder_for_the_links_is_no_parser_for_plugins(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setattr(rtx_parser.tempfile, "mkdtemp", lambda prefix: str(tmp_path / "not there"))
+    monkeypatch.delitem(sys.modules, "tensorrt_rtx", raising=False)
+    assert not rtx_parser.takes_plugins.__wrapped__()
 
 
 def paths() -> str:
