@@ -18,6 +18,7 @@ EPILOG = """\b
 Examples:
   intaglio build minilm-fp16 --target tensorrt-rtx --gpu t4 --gpu a100
   intaglio build minilm-fp16 --target tensorrt --batch 1:16:64 --sequence 1:128:256
+  intaglio build minilm-fp16 --target tensorrt --workspace 1024  # on a GPU that is shared
   intaglio build minilm --target ort-cpu
 """
 
@@ -38,6 +39,13 @@ Examples:
     "--plugins/--no-plugins",
     default=True,
     help="Our operators as TensorRT's plugins, or as standard operators in floating point.",
+)
+@section("Memory")
+@click.option(
+    "--workspace",
+    type=int,
+    metavar="MIB",
+    help="Maximum memory of a TensorRT kernel for intermediate results.  [default: the GPU's]",
 )
 @section(OUTPUT)
 @click.option("--force", is_flag=True, help="Replace existing engines.")

@@ -17,6 +17,8 @@ from intaglio.storage.cache import refuse_fetched
 from intaglio.storage.upload import revision
 from intaglio.targets import find_target
 
+MOST_WORKSPACE = 1 << 20  # MiB: more than any GPU has
+
 
 def build(
     bundle: str | Path,
@@ -27,6 +29,7 @@ def build(
     axes: Mapping[str, str] | None = None,
     force: bool = False,
     plugins: bool = True,
+    workspace: int | None = None,
 ) -> Built:
     """Build engines for `target` and add them to `bundle`; GPUs for which the build fails are in the result.
 
@@ -35,7 +38,8 @@ def build(
     end with "-encoder".
 
     Our operators are plugins in TensorRT's engines. Without `plugins` they are standard operators in floating point,
-    for comparison, or where a plugin fails; other targets take no such wish.
+    for comparison, or where a plugin fails. `workspace` is the most MiB that one of TensorRT's kernels may use for
+    intermediate results, by default the memory of the GPU. Other targets take neither.
 
     `batch`, `sequence` and, for axes of other names, `axes` (name -> text) are the lengths that a TensorRT engine
     accepts, as "MIN:OPT:MAX" or one number; see `profiles` for the defaults. An existing engine is replaced only with
@@ -45,15 +49,20 @@ def build(
     A bundle at an address is fetched, and replaced by one with the engines.
     """
     chosen = find_target(target)
-    if not plugins and chosen.library not in ("tensorrt", "tensorrt_rtx"):
-        raise UsageError(f"target {target}: it has no plugins to leave out. Leave out --no-plugins.")
+    if chosen.library not in ("tensorrt", "tensorrt_rtx"):
+        if not plugins:
+            raise UsageError(f"target {target}: it has no plugins to leave out. Leave out --no-plugins.")
+        if workspace is not None:
+            raise UsageError(f"target {target}: its kernels have no limit of memory. Leave out --workspace.")
+    if workspace is not None and not 1 <= workspace <= MOST_WORKSPACE:
+        raise UsageError(f"--workspace {workspace}: expected 1 to {MOST_WORKSPACE}, in MiB.")
     asked = profiles.asked(batch, sequence, axes)
     with revision(bundle) if is_address(bundle) else nullcontext(bundle) as local:
         opened = Bundle.open(local)
         refuse_fetched(opened.path, "give its address, to which the engines are written.")
         if chosen.builds is None:
             raise UsageError(f"target {target}: it runs graphs unchanged, there is nothing to build.")
-        request = BuildRequest(gpus, asked, force, plugins)
+        request = BuildRequest(gpus, asked, force, plugins, workspace)
         place = opened.path / "engines"
         with temporary_directory(opened.path, ".build-") as folder, storage_errors(place, folder):
             built: Built = function_at(chosen.builds)(opened, chosen, request, folder)

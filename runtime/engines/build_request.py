@@ -35,6 +35,7 @@ class BuildRequest:
     lengths: Mapping[str, Range]  # of symbolic axes
     force: bool  # replace existing engines
     plugins: bool = True  # of TensorRT for our operators; else their bodies in standard ones
+    workspace: int | None = None  # the most MiB that a kernel of TensorRT uses for intermediate results
 
     def check_free(self, bundle: Bundle, names: Sequence[str]) -> None:
         """Raise `UsageError` if `bundle` already has engines with these file names, unless `force` is set."""

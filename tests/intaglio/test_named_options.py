@@ -66,6 +66,7 @@ SEEN_BY = {
     "runtime/agents": "agent",
     "runtime/engines": "build run generate serve validate bench",
     "runtime/engines/build.py --no-plugins": "build",
+    "runtime/engines/build.py --workspace": "build",
     "runtime/engines/build_request.py": "build",
     "runtime/engines/opening.py --adapter": "generate chat serve bench",
     "runtime/engines/opening.py --cache-bits": "generate chat serve agent bench validate",

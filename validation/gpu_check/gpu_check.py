@@ -152,9 +152,14 @@ def _run_cases(worker: Worker, found: KernelCheck) -> None:
             if ran.kernel not in found.kernels:
                 found.kernels.append(ran.kernel)
             if ran.failure is not None:
-                found.failures.append(msgspec.structs.replace(ran.failure, case=case))
+                _add(found, ran.failure, case)
     except NoAnswerError as error:
-        found.failures.append(msgspec.structs.replace(error.failure, case=case or ""))
+        _add(found, error.failure, case or "")
+
+
+def _add(found: KernelCheck, failure: Failure, case: str) -> None:
+    log = [] if found.failures else failure.log
+    found.failures.append(msgspec.structs.replace(failure, case=case, log=log))
 
 
 def measure_part(workers: Workers, part: Part, found: KernelCheck) -> None:

@@ -47,6 +47,7 @@ class Failure(msgspec.Struct):
     kind: Kind
     case: str
     message: str
+    log: list[str] = []  # the last messages of TensorRT; of the first failure of a part or a bundle alone
 
 
 class Speed(msgspec.Struct):

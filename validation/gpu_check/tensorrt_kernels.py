@@ -23,7 +23,7 @@ from intaglio.plugins.kernel_check.node_model import feeds, node_model
 from intaglio.plugins.trt import explicit, load_plugins_to_build, register, use_kernel_plugins
 from intaglio.processes.temporary import scratch_directory
 from intaglio.runtime.engines.gpus import Gpu
-from intaglio.runtime.engines.tensorrt.library import STDERR, logger, no_collection, reasons, silent
+from intaglio.runtime.engines.tensorrt.library import MESSAGES, STDERR, logger, no_collection, reasons, silent
 from intaglio.runtime.engines.tensorrt.network import Network, Shapes
 from intaglio.validation.gpu_check.results import Form
 
@@ -54,6 +54,7 @@ def run(case: Case, sm: int, form: Form) -> tuple[str, list[Array]]:
     the first one have no lengths in the graph, except the last. Raises `MissingExtraError` if the library is missing,
     `EngineError` and `BuildError` if the engine is not built or does not run.
     """
+    MESSAGES.clear()
     trt = load(LIBRARIES[form])
     model = node_model(case, constants=True)
     x = model.graph.inputs[0]

@@ -34,6 +34,7 @@ from intaglio.plugins.kernel_check.bounds import difference
 from intaglio.plugins.kernel_check.case import Array, Case, folder_of, launch_of, outputs_of
 from intaglio.plugins.kernel_check.cases import cases
 from intaglio.plugins.kernel_check.inputs import Sizes
+from intaglio.runtime.engines.tensorrt.library import MESSAGES
 from intaglio.validation.gpu_check import onnxruntime_kernels, tensorrt_kernels
 from intaglio.validation.gpu_check.bundles import BundleRun
 from intaglio.validation.gpu_check.machine import machine
@@ -82,7 +83,7 @@ class KernelRun:
         case, offset = self._case
         entry, got = self._outputs(case, offset)
         wrong = difference(case, got, self._expected)
-        return Ran(entry, None if wrong is None else Failure("wrong bits", "", str(wrong)))
+        return Ran(entry, None if wrong is None else Failure("wrong bits", "", str(wrong), [*MESSAGES]))
 
     def _outputs(self, case: Case, offset: int) -> tuple[str, list[Array]]:
         """The name of the kernel that ran, and its outputs."""
@@ -161,7 +162,7 @@ def failure(error: IntaglioError) -> Failure:
     elif isinstance(error, DriverError):
         kind = "load failed" if error.function.startswith("cuModule") else "launch failed"
         kind = "illegal address" if error.status in ADDRESSES else kind
-    return Failure(kind, "", one_line(error))
+    return Failure(kind, "", one_line(error), [*MESSAGES])
 
 
 def main(arguments: list[str]) -> None:

@@ -48,7 +48,7 @@ def build_target(bundle: Bundle, target: Target, request: BuildRequest, folder: 
                 each = [profiles.shapes(graph.inputs, phase) for phase in tuned]
                 with parsable(bundle.path / graph.file, trt, gpu.sm, fixed, request.plugins) as model:
                     network = Network(trt, model, graph, gpu.name)
-                    network.compile(gpu, each if each[0] != each[-1] else each[:1], path)
+                    network.compile(gpu, each if each[0] != each[-1] else each[:1], path, request.workspace)
                 size, stored = path.stat().st_size, f"engines/{path.name}"
                 records.append(
                     EngineRecord(stored, target.name, network.library, size, gpu.name, gpu.sm, shapes, graph.file)

@@ -6,6 +6,7 @@ import gc
 import os
 import sys
 import tempfile
+from collections import deque
 from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any, Protocol
@@ -48,8 +49,12 @@ def no_collection() -> Iterator[None]:
             gc.enable()
 
 
+MESSAGES = deque[str](maxlen=1000)  # the last ones of this process, of every severity, for reports of failures
+LONGEST_MESSAGE = 1000  # characters that are kept of it
+
+
 class Log(Protocol):
-    """A logger that prints nothing and keeps error messages."""
+    """A logger that prints nothing and keeps error messages; all messages of all loggers are in `MESSAGES`."""
 
     errors: list[str]
 
@@ -63,6 +68,7 @@ def logger(trt: Any) -> Log:
             self.errors: list[str] = []
 
         def log(self, severity: Any, message: str) -> None:
+            MESSAGES.append(f"{severity.name}: {message[:LONGEST_MESSAGE]}")
             if severity <= trt.ILogger.ERROR:  # INTERNAL_ERROR, then ERROR, are the lowest members
                 self.errors.append(message)
 

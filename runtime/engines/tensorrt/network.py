@@ -49,9 +49,10 @@ class Network:
             raise refusals.error(self.library, gpu, refusals.of_parser(self._parser, model))
         _allow_decomposition(trt, self._network)
 
-    def compile(self, gpu: Gpu, phases: Sequence[Shapes], target: Path) -> None:
+    def compile(self, gpu: Gpu, phases: Sequence[Shapes], target: Path, workspace: int | None = None) -> None:
         """Write the engine for `gpu` to `target`, with an optimisation profile for each of `phases`.
 
+        `workspace`: the most MiB that a kernel may use for intermediate results; by default the memory of the GPU.
         Raises `BuildError` with the nodes that the builder rejects. TensorRT-RTX compiles for the named GPU, TensorRT
         for the GPU present (and caches its timings).
         """
@@ -61,6 +62,8 @@ class Network:
             for name, shape in shapes.items():
                 profile.set_shape(name, shape["min"], shape["opt"], shape["max"])
             config.add_optimization_profile(profile)
+        if workspace is not None:
+            config.set_memory_pool_limit(trt.MemoryPoolType.WORKSPACE, workspace << 20)
         timings = timing_cache.location(self.library, gpu.sm)
         if names_targets := trt.__name__ == TARGETS["tensorrt-rtx"].library:
             config.num_compute_capabilities = 1

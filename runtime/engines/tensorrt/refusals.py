@@ -26,6 +26,10 @@ ADVICE = [
         "or leave out --gpu {gpu}.",
     ),
     (
+        r"(?i)\bworkspace\b",
+        "Raise --workspace, or lower the largest lengths with --batch MIN:OPT:MAX and --sequence MIN:OPT:MAX.",
+    ),
+    (
         rf"^{DOMAIN}::",
         "This TensorRT does not accept intaglio's plugin: use --no-plugins, which puts standard operators in its "
         "place, or --target ort-cpu.",

@@ -54,6 +54,10 @@ def test_a_fault_in_an_engine_costs_one_row(gpu, intaglio: Run, fault: str, mess
     assert message in part["failures"][-1]["message"]
     assert part["failures"][-1]["case"].startswith("x int32[")
     assert part["kernels"][0] == "requantize_8"
+    first, *others = part["failures"]
+    assert (first["log"] == []) == (fault == "crashed")  # with the process its messages are lost
+    assert len(first["log"]) <= 1000 and all(each["log"] == [] for each in others)
+    assert fault == "crashed" or any("CudaKernel" in line for line in first["log"])
 
 
 def test_missing_library_is_named(gpu, intaglio: Run, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -11,7 +11,7 @@ from onnx import TensorProto, helper
 
 from intaglio.bundle.bundle import Bundle
 from intaglio.display import progress
-from intaglio.errors import BuildError
+from intaglio.errors import BuildError, UsageError
 from intaglio.runtime.engines.build import build
 from intaglio.runtime.engines.gpus import named
 from intaglio.runtime.engines.profiles import ranges, shapes
@@ -98,6 +98,32 @@ def test_unsupported_output_dtype_is_named(make_encoder: MakeEncoder) -> None:
 
 def test_external_weights_are_found(make_encoder: MakeEncoder) -> None:
     assert build(make_encoder(external=True), "tensorrt-rtx", gpus=["t4"]).engines[0].bytes > 0
+
+
+def test_kernels_take_no_more_than_the_workspace(make_encoder: MakeEncoder) -> None:
+    after = [
+        helper.make_node("Constant", [], ["count"], value_ints=[1]),
+        helper.make_node("TopK", ["hidden", "count"], ["out", "places"], "best", axis=0),
+    ]
+    path = make_encoder(after=after)
+    assert build(path, "tensorrt-rtx", gpus=["t4"], workspace=1024).engines[0].bytes > 0
+    with pytest.raises(BuildError, match=r"\bworkspace\b.*Raise --workspace, or lower the largest lengths"):
+        build(path, "tensorrt-rtx", gpus=["t4"], workspace=1, force=True)
+
+
+@pytest.mark.parametrize(
+    ("target", "workspace", "message"),
+    [
+        ("tensorrt-rtx", 0, "--workspace 0: expected 1 to 1048576, in MiB"),
+        ("tensorrt-rtx", 1 << 50, "expected 1 to 1048576, in MiB"),
+        ("ort-cpu", 64, "target ort-cpu: its kernels have no limit of memory. Leave out --workspace"),
+    ],
+)
+def test_workspace_out_of_range_or_place_is_refused(
+    make_encoder: MakeEncoder, target: str, workspace: int, message: str
+) -> None:
+    with pytest.raises(UsageError, match=message):
+        build(make_encoder(), target, gpus=["t4"], workspace=workspace)
 
 
 def compile_for_t4(bundle: Bundle, target: Path) -> None:
