@@ -65,8 +65,9 @@ def deploy_tensorrt(
     check_output_directory(output, force, TENSORRT)
     opened = Bundle.open(bundle)
     check_supported(opened, "tensorrt")
-    library = kernels.library()
-    if opened.manifest.custom_operators and library is None:
+    plugins = bool(opened.manifest.custom_operators)
+    library = kernels.library() if plugins else None
+    if plugins and library is None:
         raise UsageError(
             f"bundle {opened.path}: needs plugins, and intaglio was installed without a compiler, so there is no "
             "library of them. Install g++ and then intaglio again."
@@ -78,10 +79,9 @@ def deploy_tensorrt(
             source = opened.path / graph.file
             model = prepared(source, chosen.sm, fixed, lambda model, _: use_kernel_plugins(model, chosen.sm))
             save(_decomposable(model or load(source)), folder / graph.file)
-        if opened.manifest.custom_operators and library is not None:
+        if library is not None:
             shutil.copyfile(library, folder / LIBRARY)
-        plugins = LIBRARY if opened.manifest.custom_operators else None
-        (folder / SCRIPT).write_text(script(chosen, _dynamic(opened, shapes, fixed), plugins))
+        (folder / SCRIPT).write_text(script(chosen, _dynamic(opened, shapes, fixed), LIBRARY if plugins else None))
         (folder / SCRIPT).chmod(0o755)
         files = {
             path.name: FileRecord(sha256=sha256(path), bytes=path.stat().st_size) for path in sorted(folder.iterdir())
@@ -92,7 +92,7 @@ def deploy_tensorrt(
             gpu=chosen.name,
             sm=chosen.sm,
             graphs=list(shapes),
-            plugins=plugins is not None,
+            plugins=plugins,
             profiles=shapes,
             files=files,
             bytes=sum(each.bytes for each in files.values()),

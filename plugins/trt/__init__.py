@@ -10,9 +10,10 @@ bring their kernels (`kernel_nodes`). It is in the library of our CPU kernels, w
 build such engines and to run them.
 """
 
+from intaglio.plugins.ort import plugin_errors
 from intaglio.plugins.trt.explicit import explicit
 from intaglio.plugins.trt.kernel_nodes import use_kernel_plugins
-from intaglio.plugins.trt.loading import load_plugins, load_plugins_to_build, plugin_errors
+from intaglio.plugins.trt.loading import load_plugins, load_plugins_to_build
 from intaglio.plugins.trt.registration import register
 
 __all__ = ["explicit", "load_plugins", "load_plugins_to_build", "plugin_errors", "register", "use_kernel_plugins"]

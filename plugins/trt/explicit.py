@@ -22,7 +22,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from itertools import combinations
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import onnx_ir as ir
@@ -54,12 +54,12 @@ def explicit(model: ir.Model) -> ir.Model:
     for graph in model.graphs():
         for node in [node for node in graph if node.domain == DOMAIN]:
             with naming(node):
-                operator, inputs, complete = read(node)
-                launch(
-                    operator.folder, tensors(operator, inputs, lambda *_: ANY_LENGTH), complete, min(SMS)
-                )  # or an error
+                found = read(node)
+                operator, inputs, complete = found
+                given = tensors(operator, inputs, lambda *_: ANY_LENGTH)
+                launch(operator.folder, given, complete, min(SMS))  # or an error
                 form = tuple(index for index, value in enumerate(inputs) if value is not None)
-                become_plugin(node, plugin_name(operator, form), complete, int8_of)
+                become_plugin(node, found, plugin_name(operator, form), complete, int8_of)
     return model
 
 
@@ -90,18 +90,28 @@ def plugin_dtype(dtype: str) -> str:
     return "int8" if dtype in ("bool", "uint8") else dtype
 
 
-def read(node: ir.Node) -> tuple[Operator, list[ir.Value | None], dict[str, Any]]:
-    """The operator of one of our nodes, an input of the node for each of its inputs, and all attributes."""
+class OurNode(NamedTuple):
+    """What one of our nodes says."""
+
+    operator: Operator
+    inputs: list[ir.Value | None]  # one for each of the operator's
+    attributes: dict[str, Any]  # all of them
+
+
+def read(node: ir.Node) -> OurNode:
+    """Read one of our nodes. Raises `GraphError` for one that is no plugin."""
     operator = operator_of(node)
     if operator.name in OF_SESSIONS:
         raise GraphError(f"{operator.name} is no plugin of TensorRT. Build from the bundle that `export` wrote.")
     complete = operator.complete(attributes(node))
-    return operator, used_inputs(operator, node, complete), complete
+    return OurNode(operator, used_inputs(operator, node, complete), complete)
 
 
-def become_plugin(node: ir.Node, name: str, fields: Mapping[str, Any], int8_of: dict[ir.Value, ir.Value]) -> None:
-    """Make one of our nodes a node of the plugin `name` with these fields; `int8_of`: what has been cast before."""
-    operator, inputs, complete = read(node)
+def become_plugin(
+    node: ir.Node, found: OurNode, name: str, fields: Mapping[str, Any], int8_of: dict[ir.Value, ir.Value]
+) -> None:
+    """Make a node that was read a node of the plugin `name` with these fields; `int8_of`: what has been cast before."""
+    operator, inputs, complete = found
     described = operator.outputs([None if each is None else lengths(each) for each in inputs], complete)
     present = [value for value in inputs if value is not None]
     node.resize_inputs(len(present))

@@ -46,7 +46,8 @@ def use_kernel_plugins(model: ir.Model, sm: int, images_for: Callable[[str, int]
     for graph in model.graphs():
         for node in [node for node in graph if node.domain == DOMAIN]:
             with naming(node):
-                operator, inputs, attributes = read(node)
+                found = read(node)
+                operator, inputs, attributes = found
                 given = tensors(operator, inputs, length)
                 kernel, numbers = launch_program(operator, given, attributes, built)
                 launches = [numbers, *alternative_programs(operator, given, attributes, built)]
@@ -65,7 +66,7 @@ def use_kernel_plugins(model: ir.Model, sm: int, images_for: Callable[[str, int]
                 }
                 if image:
                     fields["image"] = ir.tensor(np.frombuffer(image, np.int8), name="image")
-                become_plugin(node, PLUGIN, fields, int8_of)
+                become_plugin(node, found, PLUGIN, fields, int8_of)
                 types = [output.dtype.numpy().name for output in node.outputs if output.dtype is not None]
                 node.attributes["outputs"] = ir.AttrString("outputs", " ".join(types))
     return model

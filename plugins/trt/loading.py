@@ -7,6 +7,7 @@ from typing import Any
 from intaglio import rtx_parser
 from intaglio.errors import BuildError, EngineError
 from intaglio.plugins import ort
+from intaglio.plugins.ort import plugin_errors
 from intaglio.plugins.registry import DOMAIN
 from intaglio.plugins.trt.kernel_nodes import PLUGIN
 
@@ -26,11 +27,6 @@ def load_plugins(trt: Any) -> bool:
     if registry.load_library(str(path)) is None:
         raise EngineError(f"{trt.__name__} {trt.__version__} does not load {path}. Install intaglio again.")
     return True
-
-
-def plugin_errors() -> list[str]:
-    """What plugins of our library could not do since the last call; TensorRT itself does not tell."""
-    return ort.plugin_errors()
 
 
 def load_plugins_to_build(trt: Any) -> None:

@@ -49,7 +49,7 @@ def build(
     A bundle at an address is fetched, and replaced by one with the engines.
     """
     chosen = find_target(target)
-    if chosen.library not in ("tensorrt", "tensorrt_rtx"):
+    if chosen.runs_files:
         if not plugins:
             raise UsageError(f"target {target}: it has no plugins to leave out. Leave out --no-plugins.")
         if workspace is not None:

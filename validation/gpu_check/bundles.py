@@ -61,7 +61,7 @@ def not_supported(path: Path, target: str) -> str:
     if bundle.manifest.transcriber is not None:
         return "it is compared by recordings alone: intaglio validate --wer"
     try:
-        if TARGETS[target].library.startswith("tensorrt"):
+        if not TARGETS[target].runs_files:
             check_supported(bundle, target)
     except UsageError as error:
         return str(error)
