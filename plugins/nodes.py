@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import onnx_ir as ir
@@ -63,17 +63,28 @@ def check(
             )
 
 
-def used_inputs(operator: Operator, node: ir.Node, attributes: Mapping[str, Any]) -> list[ir.Value | None]:
-    """Every input of the operator that the node computes with, None for one left out."""
+class OurNode(NamedTuple):
+    """What one of our nodes says."""
+
+    operator: Operator
+    inputs: list[ir.Value | None]  # every input of the operator that the node computes with, None for one left out
+    attributes: dict[str, Any]  # all of the operator's
+
+
+def read(node: ir.Node) -> OurNode:
+    """Read one of our nodes. Raises `GraphError` for one that does not match its operator."""
+    operator = operator_of(node)
+    complete = operator.complete(attributes(node))
     inputs = operator.padded(node.inputs)
-    check(operator, inputs, attributes, node.outputs)
+    check(operator, inputs, complete, node.outputs)
     unused = {
         name
         for group in operator.groups
-        if any(attributes[attribute] == value for attribute, value in group.unused)
+        if any(complete[attribute] == value for attribute, value in group.unused)
         for name in group.names
     }
-    return [None if spec.name in unused else value for spec, value in zip(operator.inputs, inputs, strict=True)]
+    used = [None if spec.name in unused else value for spec, value in zip(operator.inputs, inputs, strict=True)]
+    return OurNode(operator, used, complete)
 
 
 def tensors(

@@ -25,7 +25,7 @@ from intaglio.plugins.contract import Operator
 from intaglio.plugins.cuda.compiler import Images, built_for, images_for
 from intaglio.plugins.cuda.launching.expressions import length
 from intaglio.plugins.cuda.launching.programs import launch_program
-from intaglio.plugins.nodes import add_outputs, attributes, lengths, operator_of, tensors, used_inputs
+from intaglio.plugins.nodes import add_outputs, lengths, read, tensors
 from intaglio.plugins.registry import CUDA_DOMAIN, DOMAIN
 
 
@@ -50,9 +50,7 @@ def use_cuda_kernels(model: ir.Model, sm: int, images_for: Callable[[str, int], 
 def _convert(
     node: ir.Node, sm: int, images: dict[str, list[ir.Value]], images_for: Callable[[str, int], Images]
 ) -> None:
-    operator = operator_of(node)
-    complete = operator.complete(attributes(node))
-    inputs = used_inputs(operator, node, complete)
+    operator, inputs, complete = read(node)
     _check_constants(operator, inputs)
     kernel, numbers = launch_program(operator, tensors(operator, inputs, length), complete, built_for(sm))
     if operator.folder not in images:

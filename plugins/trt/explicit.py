@@ -22,7 +22,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from itertools import combinations
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 import onnx_ir as ir
@@ -31,7 +31,7 @@ from intaglio.errors import GraphError
 from intaglio.plugins.contract import Operator
 from intaglio.plugins.cuda.compiler import SMS
 from intaglio.plugins.cuda.launching.launches import launch
-from intaglio.plugins.nodes import add_outputs, attributes, lengths, naming, operator_of, tensors, used_inputs
+from intaglio.plugins.nodes import OurNode, add_outputs, lengths, naming, operator_of, read, tensors
 from intaglio.plugins.registry import DOMAIN, OF_SESSIONS, OPS
 
 PLUGIN_VERSION = "1"  # the only one that quickly deployable plugins have
@@ -54,7 +54,7 @@ def explicit(model: ir.Model) -> ir.Model:
     for graph in model.graphs():
         for node in [node for node in graph if node.domain == DOMAIN]:
             with naming(node):
-                found = read(node)
+                found = read_plugged(node)
                 operator, inputs, complete = found
                 given = tensors(operator, inputs, lambda *_: ANY_LENGTH)
                 launch(operator.folder, given, complete, min(SMS))  # or an error
@@ -90,21 +90,12 @@ def plugin_dtype(dtype: str) -> str:
     return "int8" if dtype in ("bool", "uint8") else dtype
 
 
-class OurNode(NamedTuple):
-    """What one of our nodes says."""
-
-    operator: Operator
-    inputs: list[ir.Value | None]  # one for each of the operator's
-    attributes: dict[str, Any]  # all of them
-
-
-def read(node: ir.Node) -> OurNode:
+def read_plugged(node: ir.Node) -> OurNode:
     """Read one of our nodes. Raises `GraphError` for one that is no plugin."""
     operator = operator_of(node)
     if operator.name in OF_SESSIONS:
         raise GraphError(f"{operator.name} is no plugin of TensorRT. Build from the bundle that `export` wrote.")
-    complete = operator.complete(attributes(node))
-    return OurNode(operator, used_inputs(operator, node, complete), complete)
+    return read(node)
 
 
 def become_plugin(

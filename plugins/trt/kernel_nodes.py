@@ -29,7 +29,7 @@ from intaglio.plugins.cuda.launching.expressions import length
 from intaglio.plugins.cuda.launching.programs import alternative_programs, launch_program
 from intaglio.plugins.nodes import naming, tensors
 from intaglio.plugins.registry import DOMAIN
-from intaglio.plugins.trt.explicit import become_plugin, plugin_dtype, read
+from intaglio.plugins.trt.explicit import become_plugin, plugin_dtype, read_plugged
 
 PLUGIN = "CudaKernel"
 
@@ -46,7 +46,7 @@ def use_kernel_plugins(model: ir.Model, sm: int, images_for: Callable[[str, int]
     for graph in model.graphs():
         for node in [node for node in graph if node.domain == DOMAIN]:
             with naming(node):
-                found = read(node)
+                found = read_plugged(node)
                 operator, inputs, attributes = found
                 given = tensors(operator, inputs, length)
                 kernel, numbers = launch_program(operator, given, attributes, built)

@@ -55,15 +55,14 @@ class TensorRTEngine(Engine):
         self._staging: dict[str, DeviceArray] = {}  # name -> staging buffer for an array in host memory
         self._contexts: Contexts | None = None
         try:
+            code = None
             if TARGETS[target].takes_gpus:
                 load_plugins(trt)  # an engine of TensorRT has its plugins itself
+                code = location(bundle.manifest.files[record.path].sha256, library_name(trt), device.name)
             self._log = log = logger(trt)
             self._runtime = trt.Runtime(log)
             self._engine = self._runtime.deserialize_cuda_engine((bundle.path / record.path).read_bytes())
             succeeded(self._engine is not None, f"opening {record.path}", log)
-            code = None
-            if TARGETS[target].takes_gpus:
-                code = location(bundle.manifest.files[record.path].sha256, library_name(trt), device.name)
             names = [spec.name for spec in self.inputs]
             self._contexts = Contexts(trt, self._engine, names, self.memory, log, code)
             for spec in (*self.inputs, *self.outputs):
