@@ -1,7 +1,8 @@
 """Choose the next token from logits: the most probable one, or one drawn from a filtered distribution.
 
 The filters are applied in the order of `transformers`: repetition penalty, temperature, top-k, top-p, min-p. The
-presence and frequency penalties and the logit bias, of OpenAI's API, come after the repetition penalty.
+presence and frequency penalties and the logit bias, of OpenAI's API, come after the repetition penalty. From the
+temperature on, plugins/native/token_choice computes, in float32 and integers.
 """
 
 from __future__ import annotations
@@ -16,6 +17,8 @@ import numpy as np
 import numpy.typing as npt
 
 from intaglio.errors import EngineError, UsageError
+from intaglio.plugins.native import token_choice
+from intaglio.plugins.native.token_choice import DRAW_BITS, Filters
 from intaglio.runtime.sampling.constraint import LogitConstraint, constrained, masking_memory
 
 Logits = npt.NDArray[np.floating]
@@ -32,7 +35,7 @@ class Sampling:
 
     temperature: float = 0.0  # the logits are divided by it; 0, or below `LEAST_TEMPERATURE`: greedy
     top_k: int = 0  # only the k most probable tokens, and ties with the last of them; 0: all
-    top_p: float = 1.0  # only the smallest set of tokens with this total probability
+    top_p: float = 1.0  # only the most probable tokens with this total probability, and ties with the last of them
     min_p: float = 0.0  # only tokens of at least this fraction of the highest probability
     repetition_penalty: float = 1.0  # divides positive logits of tokens that occurred, multiplies negative ones
     presence_penalty: float = 0.0  # subtracted from the logits of tokens that were generated; those of the prompt not
@@ -74,6 +77,11 @@ class Sampling:
         """The token ids of `logit_bias`, and what is added to their logits."""
         return np.array(list(self.logit_bias), np.intp), np.array(list(self.logit_bias.values()), np.float32)
 
+    @cached_property
+    def filters(self) -> Filters:
+        """The filters after the penalties, unless `greedy`."""
+        return Filters.of(self.temperature, self.top_k, self.top_p, self.min_p)
+
     def check_vocabulary(self, size: int) -> None:
         """Raise `UsageError` where `logit_bias` has a token id outside of a vocabulary of this size."""
         if (unknown := next((token for token in self.logit_bias if not 0 <= token < size), None)) is not None:
@@ -104,9 +112,12 @@ class Sampler:
         """Choose the next token from logits [vocabulary]; `seen` are the tokens so far, prompt included."""
         if self._takes_highest:
             return best(logits)
-        if not self.sampling.greedy:
-            return self.draw(self.distribution(logits, seen))
-        return best(self.penalised(logits, seen))
+        scores = self.penalised(logits, seen)
+        top = best(scores)
+        if self.sampling.greedy:
+            return top
+        draw = int(self._generator.random() * (1 << DRAW_BITS))
+        return token_choice.choose(scores, self.sampling.filters, draw, scores.item(top))
 
     def distribution(self, logits: Logits, seen: Sequence[int] = ()) -> Probabilities:
         """Return the probabilities [vocabulary] that `choose` draws from; if greedy, one of them is 1."""
@@ -206,24 +217,12 @@ def distribution(logits: Logits, sampling: Sampling, seen: Sequence[int] = (), p
     """
     scores = penalised(logits, sampling, seen, prompt_tokens)
     top = best(scores)
-    probabilities = np.zeros(len(scores))
     if sampling.greedy:
+        probabilities = np.zeros(len(scores))
         probabilities[top] = 1.0
         return probabilities
-    tokens: Tokens = np.arange(len(scores))
-    if 0 < sampling.top_k < len(scores):
-        tokens = np.flatnonzero(scores >= _kth_largest(scores, sampling.top_k))
-        scores = scores[tokens]
-    # A tiny temperature can give -inf here, whose exponential is 0, as it should be.
-    with np.errstate(over="ignore"):
-        weights = np.exp((scores - scores.max()) / scores.dtype.type(sampling.temperature))
-    if sampling.top_p < 1:
-        chosen = _nucleus(weights / weights.sum(dtype=np.float64), sampling.top_p)
-        tokens, weights = tokens[chosen], weights[chosen]
-    if sampling.min_p > 0:
-        weights[weights < sampling.min_p] = 0.0  # the highest is exactly 1
-    probabilities[tokens] = weights / weights.sum(dtype=np.float64)
-    return probabilities
+    weights = token_choice.weights(scores, sampling.filters, scores.item(top))
+    return np.asarray(weights / weights.sum())
 
 
 def penalised(logits: Logits, sampling: Sampling, seen: Sequence[int], prompt_tokens: int = 0) -> Logits:
@@ -258,14 +257,3 @@ def _kth_largest(scores: Logits, k: int) -> np.floating:
         bound = np.partition(scores[: groups * GROUP].reshape(GROUP, groups).max(axis=0), -k)[-k]
         scores = scores[scores >= bound]
     return np.partition(scores, -k)[-k]  # type: ignore[no-any-return]
-
-
-def _nucleus(probabilities: Probabilities, top_p: float) -> Tokens:
-    """Return the indices of the fewest `probabilities` [n] that add up to `top_p`, at least one; ties by index."""
-    # Tokens below (1 - top_p) / n add up to less than 1 - top_p, so they cannot be in it: most of a vocabulary need
-    # not be sorted.
-    floor = min((1 - top_p) / len(probabilities), probabilities.max())
-    likely = np.flatnonzero(probabilities >= floor)
-    likely = likely[np.argsort(-probabilities[likely], kind="stable")]
-    enough = int(np.searchsorted(np.cumsum(probabilities[likely]), top_p))  # tokens whose sum is below top_p
-    return likely[: enough + 1]
