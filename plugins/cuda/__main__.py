@@ -6,13 +6,13 @@ from rich.console import Console
 from rich.table import Table
 
 from intaglio.plugins.cuda.compiler import SMS, resources
-from intaglio.plugins.cuda.launching.launches import operators
+from intaglio.plugins.cuda.launching.launches import kernel_folders
 
 
 def main() -> None:
     """Compile everything and print one table."""
     table = Table("kernel", "sm", "registers", "spilled bytes", "stack bytes", "shared bytes", title="CUDA kernels")
-    for folder in operators():
+    for folder in kernel_folders():
         for sm in SMS:
             for entry, used in resources(folder, sm).items():
                 numbers = (used.registers, used.spilled_bytes, used.stack_bytes, used.shared_bytes)

@@ -21,6 +21,7 @@ def key(folder: str, *others: object) -> str:
     digest = hashlib.sha256(repr(others).encode())
     kernels, shared = PLUGINS / folder, PLUGINS / "cuda"
     read = [(PLUGINS, PLUGINS / "integer_math.h"), (kernels, kernels / "kernel.cu")]
+    read += [(kernels, path) for path in sorted(kernels.glob("*.h"))]
     read += [(directory, path) for directory in (kernels, shared) for path in sorted(directory.rglob("*.cuh"))]
     for directory, path in read:
         data = path.read_bytes()

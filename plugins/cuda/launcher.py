@@ -1,6 +1,6 @@
-"""Launch an operator's CUDA kernel on a GPU, from arrays to arrays, and measure it; used by `gpu-check` and tests.
+"""Launch a CUDA kernel on a GPU: on memory of an engine, or from arrays to arrays and measured, for `gpu-check`.
 
-Engines do not use it: TensorRT launches the kernels itself.
+Engines launch the kernels of their nodes themselves.
 """
 
 from __future__ import annotations
@@ -73,13 +73,33 @@ def device() -> tuple[Any, int]:
         ) from error
     first = call("cuDeviceGet", 0)
     sm = 10 * attribute("COMPUTE_CAPABILITY_MAJOR", first) + attribute("COMPUTE_CAPABILITY_MINOR", first)
-    call("cuCtxSetCurrent", call("cuDevicePrimaryCtxRetain", first))
+    call("cuCtxSetCurrent", _context())
     return first, sm
+
+
+@cache
+def _context() -> Any:
+    """The primary context of the first GPU, after cuInit."""
+    return call("cuDevicePrimaryCtxRetain", call("cuDeviceGet", 0))
 
 
 def kernel_sm() -> int:
     """The compute capability that the first GPU's kernels are built for. Raises `EngineError` if it is too old."""
     return built_for(device()[1])
+
+
+def prepare(folder: str) -> None:
+    """Compile the kernels of `plugins/<folder>` for the first GPU. Raises as `run`, and without NVRTC."""
+    sm = kernel_sm()
+    check_driver(sm)
+    compile_kernel(folder, sm)
+
+
+def enqueue(folder: str, launch: Launch, inputs: Sequence[int], outputs: Sequence[int], stream: int) -> None:
+    """Launch a kernel of `plugins/<folder>` on a stream of the first GPU, on arrays at these addresses."""
+    function = _function(folder, launch.entry, None)
+    call("cuCtxSetCurrent", _context())  # of this thread, in which there may be none
+    call("cuLaunchKernel", function, *_launched(launch), stream, _parameters(launch, inputs, outputs), 0)
 
 
 def run(
@@ -202,18 +222,24 @@ def _ready(
         for array, places in zip(given, pointers, strict=True):
             for place in places if array.nbytes else ():
                 call("cuMemcpyHtoD", place, array.ctypes.data, array.nbytes)
-        types = (ctypes.c_void_p,) * len(given) + (ctypes.c_int32,) * len(launch.scalars)
-        types += (ctypes.c_void_p,) * len(results)
-        grid = tuple(map(at_least_1, launch.grid))
 
         def start(number: int) -> Work:
             before, behind = ([places[number] for places in group] for group in (pointers, results))
-            parameters = ((*before, *launch.scalars, *behind), types)
-            return lambda stream: call(
-                "cuLaunchKernel", function, *grid, *launch.block, launch.shared_bytes, stream, parameters, 0
-            )
+            parameters, sizes = _parameters(launch, before, behind), _launched(launch)
+            return lambda stream: call("cuLaunchKernel", function, *sizes, stream, parameters, 0)
 
         yield [(start(number), [places[number] for places in results]) for number in range(copies)]
+
+
+def _launched(launch: Launch) -> tuple[int, ...]:
+    """Grid, block and shared bytes of a launch. An empty grid has one block, as when TensorRT launches it."""
+    return (*map(at_least_1, launch.grid), *launch.block, launch.shared_bytes)
+
+
+def _parameters(launch: Launch, inputs: Sequence[int], outputs: Sequence[int]) -> tuple[Any, ...]:
+    """The parameters of a kernel as cuda-python takes them: their values, and their types."""
+    pointers, scalars = ctypes.c_void_p, (ctypes.c_int32,) * len(launch.scalars)
+    return (*inputs, *launch.scalars, *outputs), (*(pointers,) * len(inputs), *scalars, *(pointers,) * len(outputs))
 
 
 def _bytes(output: Output) -> int:

@@ -80,21 +80,29 @@ class Suppression(LogitConstraint):
 
 
 def constrained(logits: Logits, constraint: LogitConstraint, written: Sequence[int], memory: Logits) -> Logits:
-    """Return the logits [vocab], with minus infinity for tokens that may not follow `written`.
+    """Return the logits [vocab], with minus infinity for tokens that may not follow `written`: see `allowed_octets`.
 
-    `memory`: [vocab] of the dtype of `logits`, which the result is written to. A
-    complete text is not constrained, as what follows it is not written. Raises `UsageError` where no token is allowed.
+    `memory`: [vocab] of the dtype of `logits`, which the result is written to.
     """
-    octets = constraint.octets(written)
+    octets = allowed_octets(len(logits), constraint, written)
     if octets is None:
         return logits
-    if not _any_within(octets, len(logits)):
-        if constraint.finished(written):
-            return logits
-        raise UsageError(
-            f"the constraint allows no token after {len(written)} tokens. Make it allow an end token when it is done."
-        )
     return logit_mask.apply(logits, octets, memory)  # an infinite one may become NaN, which the sampler reports
+
+
+def allowed_octets(vocabulary: int, constraint: LogitConstraint, written: Sequence[int]) -> Octets | None:
+    """Return the tokens of a vocabulary that may follow `written`, as bits; None: all.
+
+    A complete text is not constrained, as what follows it is not written. Raises `UsageError` if no token is allowed.
+    """
+    octets = constraint.octets(written)
+    if octets is None or _any_within(octets, vocabulary):
+        return octets
+    if constraint.finished(written):
+        return None
+    raise UsageError(
+        f"the constraint allows no token after {len(written)} tokens. Make it allow an end token when it is done."
+    )
 
 
 def _any_within(octets: Octets, size: int) -> bool:

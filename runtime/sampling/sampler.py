@@ -7,7 +7,6 @@ temperature on, plugins/native/token_choice computes, in float32 and integers.
 
 from __future__ import annotations
 
-import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
@@ -16,17 +15,21 @@ from types import MappingProxyType
 import numpy as np
 import numpy.typing as npt
 
-from intaglio.errors import EngineError, UsageError
+from intaglio.errors import UsageError
 from intaglio.plugins.native import token_choice
 from intaglio.plugins.native.token_choice import DRAW_BITS, Filters
-from intaglio.runtime.sampling.constraint import LogitConstraint, constrained, masking_memory
+from intaglio.plugins.native.token_choice.edits import EDIT, Edits, edited
+from intaglio.plugins.native.token_choice.settings import HIGHEST, Choice
+from intaglio.runtime.sampling.constraint import LogitConstraint, allowed_octets, constrained, masking_memory
+from intaglio.runtime.sampling.likelihood import best, checked
+from intaglio.runtime.sessions.device_logits import DeviceLogits
 
 Logits = npt.NDArray[np.floating]
 Probabilities = npt.NDArray[np.float64]
 Tokens = npt.NDArray[np.intp]
 
 LEAST_TEMPERATURE = 1e-5  # below, logits divided by it overflow, and the text is greedy
-GROUP = 16  # scores per group; the first search for the top k looks only at the largest of each group
+NO_EDITS: Edits = np.zeros(0, EDIT)
 
 
 @dataclass(frozen=True)
@@ -106,30 +109,52 @@ class Sampler:
         self._generator = np.random.default_rng(seed)
         self._constraint, self._prompt_tokens = constraint, prompt_tokens
         self._memory: Logits | None = None  # of constrained logits, reused by each call
-        self._takes_highest = sampling.greedy and constraint is None and not sampling.penalises
+        self.takes_highest = sampling.greedy and constraint is None and not sampling.penalises
 
-    def choose(self, logits: Logits, seen: Sequence[int] = ()) -> int:
+    def choose(self, logits: Logits | DeviceLogits, seen: Sequence[int] = ()) -> int:
         """Choose the next token from logits [vocabulary]; `seen` are the tokens so far, prompt included."""
-        if self._takes_highest:
+        if self.takes_highest:
             return best(logits)
-        scores = self.penalised(logits, seen)
+        if isinstance(logits, DeviceLogits):
+            return checked(logits.choose(self.choice(len(logits), seen)) if logits.chosen is None else logits.chosen)
+        scores = np.asarray(self.penalised(logits, seen))
         top = best(scores)
         if self.sampling.greedy:
             return top
-        draw = int(self._generator.random() * (1 << DRAW_BITS))
-        return token_choice.choose(scores, self.sampling.filters, draw, scores.item(top))
+        return token_choice.choose(scores, self.sampling.filters, self._random_bits(), scores.item(top))
 
-    def distribution(self, logits: Logits, seen: Sequence[int] = ()) -> Probabilities:
+    def choice(self, vocabulary: int, seen: Sequence[int]) -> Choice:
+        """What `choose` will do after the tokens `seen`, for a GPU, with its random number."""
+        sampling, octets = self.sampling, None
+        if self._constraint is not None:
+            octets = allowed_octets(vocabulary, self._constraint, seen[self._prompt_tokens :])
+        edits = edits_of(sampling, seen, self._prompt_tokens)
+        filters, draw = (HIGHEST, 0) if sampling.greedy else (sampling.filters, self._random_bits())
+        return Choice(octets, edits, sampling.repetition_penalty, filters, draw)
+
+    def _random_bits(self) -> int:
+        return int(self._generator.random() * (1 << DRAW_BITS))
+
+    def distribution(self, logits: Logits | DeviceLogits, seen: Sequence[int] = ()) -> Probabilities:
         """Return the probabilities [vocabulary] that `choose` draws from; if greedy, one of them is 1."""
-        return distribution(self._allowed(logits, seen), self.sampling, seen, self._prompt_tokens)
+        return distribution(self._allowed(np.asarray(logits), seen), self.sampling, seen, self._prompt_tokens)
 
-    def penalised(self, logits: Logits, seen: Sequence[int] = ()) -> Logits:
+    def propose(self, logits: Logits | DeviceLogits, seen: Sequence[int] = ()) -> tuple[int, Probabilities | None]:
+        """Choose a token as `choose` does; return it with the `distribution` that it was drawn from, None if greedy."""
+        if self.sampling.greedy:
+            return self.choose(logits, seen), None
+        probabilities = self.distribution(logits, seen)
+        return self.draw(probabilities), probabilities
+
+    def penalised(self, logits: Logits | DeviceLogits, seen: Sequence[int] = ()) -> Logits | DeviceLogits:
         """Return the logits [vocabulary] after the constraint, the penalties and the bias.
 
         If greedy, `choose` takes the highest of them. With a constraint, they are valid until the next call of the
         sampler, which reuses their memory.
         """
-        return penalised(self._allowed(logits, seen), self.sampling, seen, self._prompt_tokens)
+        if self._constraint is None and not self.sampling.penalises:
+            return logits
+        return penalised(self._allowed(np.asarray(logits), seen), self.sampling, seen, self._prompt_tokens)
 
     def _allowed(self, logits: Logits, seen: Sequence[int]) -> Logits:
         if self._constraint is None:
@@ -167,48 +192,6 @@ class Sampler:
         return int(tokens[min(int(np.searchsorted(cumulative, place, side="right")), len(tokens) - 1)])
 
 
-def best(logits: Logits) -> int:
-    """Return the token with the highest of logits [vocabulary], the first of equals. Raises `EngineError` for NaN."""
-    token = int(logits.argmax())  # the first NaN, if there is one
-    if not math.isfinite(logits.item(token)):
-        raise EngineError("the model returns NaN or infinite logits. It overflows: use another bundle or dtype.")
-    return token
-
-
-def softmax(logits: Logits) -> npt.NDArray[np.floating]:
-    """Return the probabilities for logits [vocabulary], before any filter."""
-    weights = np.exp(logits - logits.max())
-    return np.asarray(weights / weights.sum())
-
-
-def likeliest(logits: Logits, count: int) -> tuple[list[int], list[float]]:
-    """Return the `count` most probable tokens for logits [vocabulary], in descending order, and their probabilities.
-
-    Raises `EngineError` for NaN.
-    """
-    highest = logits[best(logits)]
-    tokens = largest(logits, count)
-    total = np.exp(logits - highest).sum()
-    return tokens.tolist(), (np.exp(logits[tokens] - highest) / total).tolist()
-
-
-def largest(logits: Logits, count: int) -> Tokens:
-    """Return the `count` tokens, at least 1, with the highest of logits [vocabulary], in descending order."""
-    tokens = np.flatnonzero(logits >= _kth_largest(logits, min(count, len(logits))))
-    return tokens[np.argsort(-logits[tokens], kind="stable")][:count]
-
-
-def largest_probability(logits: Logits) -> float:
-    """Return the highest probability for logits [vocabulary], at a temperature of 1."""
-    return float(1 / np.exp(logits - logits.max()).sum())
-
-
-def surprise(logits: Logits, token: int) -> float:
-    """Return -ln p(token) for logits [vocabulary], at a temperature of 1, in nats."""
-    highest = logits.max()
-    return float(np.log(np.exp(logits - highest).sum()) + (highest - logits[token]))
-
-
 def distribution(logits: Logits, sampling: Sampling, seen: Sequence[int] = (), prompt_tokens: int = 0) -> Probabilities:
     """Return the probabilities [vocabulary] to draw tokens from, after all filters; at least one is above 0.
 
@@ -226,34 +209,27 @@ def distribution(logits: Logits, sampling: Sampling, seen: Sequence[int] = (), p
 
 
 def penalised(logits: Logits, sampling: Sampling, seen: Sequence[int], prompt_tokens: int = 0) -> Logits:
-    """Return logits [vocabulary] after the penalties for the tokens `seen` and the bias.
+    """Return logits [vocabulary] after the penalties for the tokens `seen` and the bias: see `edits_of`."""
+    return edited(logits, edits_of(sampling, seen, prompt_tokens), sampling.repetition_penalty)
 
-    The repetition penalty applies once to each token of `seen`, by CTRL's rule (Keskar et al. 2019). Presence and
-    frequency penalty apply to those after the first `prompt_tokens`: a token generated n > 0 times loses
-    presence + n · frequency (OpenAI's definition).
+
+def edits_of(sampling: Sampling, seen: Sequence[int], prompt_tokens: int = 0) -> Edits:
+    """Return what the penalties for the tokens `seen` and the bias do to the logits of single tokens.
+
+    The repetition penalty applies once to each token of `seen`. Presence and frequency penalty apply to those after the
+    first `prompt_tokens`: a token generated n > 0 times loses presence + n · frequency (OpenAI's definition).
     """
-    repeated = sampling.repetition_penalty != 1 and len(seen) > 0
-    generated = len(seen) > prompt_tokens and (sampling.presence_penalty != 0 or sampling.frequency_penalty != 0)
-    if not (repeated or generated or sampling.logit_bias):
-        return logits
-    logits = logits.copy()
-    if repeated:
-        tokens, penalty = np.asarray(seen), sampling.repetition_penalty
-        logits[tokens] = np.where(logits[tokens] < 0, logits[tokens] * penalty, logits[tokens] / penalty)
-    if generated:
-        tokens, counts = np.unique(np.asarray(seen[prompt_tokens:]), return_counts=True)
-        logits[tokens] -= sampling.presence_penalty + counts * sampling.frequency_penalty
-    if sampling.logit_bias:
-        biased, bias = sampling.bias
-        logits[biased] += bias
-    return logits
-
-
-def _kth_largest(scores: Logits, k: int) -> np.floating:
-    """Return the k-th largest of `scores` [n], k ≤ n, without partitioning all of them."""
-    groups = len(scores) // GROUP
-    if k < groups:
-        # k groups have a maximum of at least `bound`, so the k largest scores are not below it.
-        bound = np.partition(scores[: groups * GROUP].reshape(GROUP, groups).max(axis=0), -k)[-k]
-        scores = scores[scores >= bound]
-    return np.partition(scores, -k)[-k]  # type: ignore[no-any-return]
+    repeats = sampling.repetition_penalty != 1 and len(seen) > 0
+    lowers = len(seen) > prompt_tokens and (sampling.presence_penalty != 0 or sampling.frequency_penalty != 0)
+    if not (repeats or lowers or sampling.logit_bias):
+        return NO_EDITS
+    repeated = np.unique(np.asarray(seen if repeats else (), np.intp))
+    lowered, counts = np.unique(np.asarray(seen[prompt_tokens:] if lowers else (), np.intp), return_counts=True)
+    biased, bias = sampling.bias
+    tokens = np.unique(np.concatenate([repeated, lowered, biased]))
+    edits = np.zeros(len(tokens), EDIT)
+    edits["token"] = tokens
+    edits["repeats"][np.searchsorted(tokens, repeated)] = 1
+    edits["lowered"][np.searchsorted(tokens, lowered)] = sampling.presence_penalty + counts * sampling.frequency_penalty
+    edits["raised"][np.searchsorted(tokens, biased)] = bias
+    return edits

@@ -26,6 +26,7 @@ from intaglio.runtime.engines.engine import Engine
 from intaglio.runtime.engines.memory import Buffer
 from intaglio.runtime.engines.opening import open_engine
 from intaglio.runtime.sessions.cached_rows import CachedRows, active_rows
+from intaglio.runtime.sessions.device_logits import Logits, StepLogits
 from intaglio.runtime.sessions.draft_inputs import drafted
 from intaglio.runtime.sessions.image_table import ImageTable
 from intaglio.runtime.sessions.key_value_cache import KeyValueCache
@@ -34,7 +35,7 @@ from intaglio.runtime.sessions.slots import Slots
 from intaglio.runtime.sessions.step import DRAFT_LOGITS, EXIT_THRESHOLDS, LOGITS, decoder_of, whole_outputs
 from intaglio.runtime.sessions.step_buffers import Integers, Shape, StepBuffers, StepPool, step_inputs
 
-Logits = npt.NDArray[np.float32]
+PerRow = Sequence[Sequence[int]]
 
 
 class DecoderSession(CachedRows, Closing):
@@ -112,12 +113,12 @@ class DecoderSession(CachedRows, Closing):
 
     def close(self) -> None:
         """Release the engine and the cache."""
-        self._pool.clear()
+        self._pool.close()
         self.cache.release()
         self._slots.release()
         self.engine.close()
 
-    def prefill(self, prompts: Sequence[Sequence[int]]) -> Logits:
+    def prefill(self, prompts: PerRow) -> Logits:
         """Append a prompt (token ids) to every row; return the logits [batch, vocab] after it.
 
         Raises `UsageError` for an empty prompt, and for one that makes its sequence longer than the limit.
@@ -128,12 +129,7 @@ class DecoderSession(CachedRows, Closing):
         return np.concatenate(self.append(prompts, [1] * self.batch))
 
     def append(
-        self,
-        new_tokens: Sequence[Sequence[int]],
-        wanted: Sequence[int],
-        trees: Sequence[Sequence[int]] | None = None,
-        origins: Sequence[Sequence[int]] | None = None,
-        copy: bool = True,
+        self, new_tokens: PerRow, wanted: Sequence[int], trees: PerRow | None = None, origins: PerRow | None = None
     ) -> list[Logits]:
         """Append tokens to the rows (possibly none to some); return the logits [wanted, vocab] at the end of each row.
 
@@ -142,19 +138,23 @@ class DecoderSession(CachedRows, Closing):
         trees       per row, the parents of its new tokens, see `token_tree`; empty for a plain sequence
         origins     per row, with `trees`, the indices of the new tokens to draft after, for a graph that drafts; by
                     default the last
-        copy        False: the next step may overwrite the returned logits
 
         Long inputs, except trees, are run in several steps. Raises `UsageError` as `step` does.
         """
+        return [logits.copy() for logits in self.append_uncopied(new_tokens, wanted, trees, origins)]
+
+    def append_uncopied(
+        self, new_tokens: PerRow, wanted: Sequence[int], trees: PerRow | None = None, origins: PerRow | None = None
+    ) -> Sequence[StepLogits]:
+        """The same, but the next step may overwrite the logits, which are where the engine computes."""
         counts = [len(tokens) for tokens in new_tokens]
         self.check_lengths(counts)
         longest = max(counts)
         if longest == 1 or (longest and (trees or longest <= self._widest(counts))):
-            found = self._append(new_tokens, counts, wanted, trees, origins)
-            return [logits.copy() for logits in found] if copy else found
+            return self._append(new_tokens, counts, wanted, trees, origins)
         return self._append_in_chunks(new_tokens, wanted)
 
-    def _append_in_chunks(self, new_tokens: Sequence[Sequence[int]], wanted: Sequence[int]) -> list[Logits]:
+    def _append_in_chunks(self, new_tokens: PerRow, wanted: Sequence[int]) -> list[Logits]:
         """Append sequences that are too long for one step: see `append`."""
         found: list[list[Logits]] = [[np.zeros((0, self.vocabulary), np.float32)] for _ in new_tokens]
         while longest := max(map(len, new_tokens)):
@@ -181,12 +181,12 @@ class DecoderSession(CachedRows, Closing):
 
     def _append(
         self,
-        new_tokens: Sequence[Sequence[int]],
+        new_tokens: PerRow,
         counts: Sequence[int],
         wanted: Sequence[int],
-        trees: Sequence[Sequence[int]] | None = None,
-        origins: Sequence[Sequence[int]] | None = None,
-    ) -> list[Logits]:
+        trees: PerRow | None = None,
+        origins: PerRow | None = None,
+    ) -> Sequence[StepLogits]:
         """One step, of the rows from the first to the last that get tokens: see `append`."""
         rows = active_rows(counts)
         drafting = max(1, *map(len, origins)) if origins else 1
@@ -264,7 +264,7 @@ class DecoderSession(CachedRows, Closing):
         attended = {name: buffer[shape.slice] for name, buffer in self._attended.items()}
         return {**self.cache.bound(shape.slice, len(self.decoder.layer_caches)), **attended}
 
-    def _run(self, buffers: StepBuffers, counts: Sequence[int], trees: Sequence[Sequence[int]] | None = None) -> Logits:
+    def _run(self, buffers: StepBuffers, counts: Sequence[int], trees: PerRow | None = None) -> StepLogits:
         """Run a step that adds `counts` [batch] tokens; return the logits of its rows, [rows, wanted, vocab].
 
         The next step of this shape overwrites them.
@@ -281,7 +281,7 @@ class DecoderSession(CachedRows, Closing):
         if self.decoder.drafts:
             drafts = np.array(buffers.drafting[DRAFT_LOGITS][..., : self.vocabulary], np.float32)
             self.draft_logits[buffers.shape.slice] = drafts
-        return np.asarray(buffers.logits[..., : self.vocabulary], np.float32)
+        return self._pool.logits(buffers, self.vocabulary)
 
     def _reserve(self, slots: int) -> None:
         """Ensure `slots` slots in every row; the cache's content is copied."""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
+from math import prod
 from typing import NamedTuple
 
 import numpy as np
@@ -12,8 +13,10 @@ import numpy.typing as npt
 from intaglio.bundle.bundle import Decoder
 from intaglio.bundle.image_records import EMBEDDINGS
 from intaglio.errors import UsageError
+from intaglio.runtime.engines.device_array import DeviceArray
 from intaglio.runtime.engines.engine import Binding, Engine
 from intaglio.runtime.engines.memory import Array, Buffer
+from intaglio.runtime.sessions.device_logits import DeviceLogits, StepLogits, chooser_for
 from intaglio.runtime.sessions.draft_inputs import drafted
 from intaglio.runtime.sessions.step import (
     ATTENTION_MASK,
@@ -54,7 +57,7 @@ class Shape(NamedTuple):
 
 @dataclass(frozen=True)
 class StepBuffers:
-    """The arrays of one shape. Masks are in the engine's memory, the others in host memory."""
+    """The arrays of one shape: masks in the engine's memory, logits where tokens are chosen, the others on the host."""
 
     shape: Shape
     input_ids: Integers
@@ -67,7 +70,7 @@ class StepBuffers:
     drafting: Mapping[str, Array]  # additional inputs of hidden transfer, and `draft_logits`; empty without drafts
     draft_mask: Buffer | None
     image_embeddings: Array  # [images, width]
-    logits: Array
+    logits: Buffer
     blocks_run: Integers
     binding: Binding
 
@@ -83,6 +86,8 @@ class StepPool:
     def __init__(self, engine: Engine, decoder: Decoder, logits: str):
         """`logits`: the output that steps return."""
         self._engine, self._decoder, self._logits = engine, decoder, logits
+        self._chooser = chooser_for(engine, logits)
+        self._shared: DeviceArray | None = None  # the logits of all shapes there: a step's are read before the next
         self._dtypes = {spec.name: spec.dtype for spec in (*engine.inputs, *engine.outputs)}
         self._kept: dict[Shape, StepBuffers] = {}
 
@@ -103,10 +108,35 @@ class StepPool:
         self._kept[shape] = made
         return made
 
+    def logits(self, buffers: StepBuffers, vocabulary: int) -> StepLogits:
+        """The first `vocabulary` logits of each position of the last step, [rows, wanted, vocab]."""
+        if self._chooser is None:
+            return np.asarray(buffers.logits[..., :vocabulary], np.float32)
+        return DeviceLogits(self._chooser, buffers.logits[:, :, :vocabulary])
+
+    def close(self) -> None:
+        """Release everything."""
+        self.clear()
+        if self._chooser is not None:
+            self._chooser.close()
+
     def clear(self) -> None:
         """Release all shapes: the capacity has changed, or the engine is closed."""
         for shape in list(self._kept):
             self._release(shape)
+        if self._chooser is not None and self._shared is not None:
+            self._chooser.memory.release(self._shared)
+            self._shared = None
+
+    def _logits_buffer(self, rows: int, wanted: int) -> Buffer:
+        """Memory for the logits of a shape. If that of a device has to grow, all shapes bound to it are released."""
+        shape, dtype = (rows, wanted, self._decoder.vocab_size), self._dtypes[self._logits]
+        if self._chooser is None:
+            return np.zeros(shape, dtype)
+        if self._shared is None or self._shared.shape[0] < prod(shape):
+            self.clear()
+            self._shared = self._chooser.memory.empty([prod(shape)], dtype)
+        return DeviceArray.contiguous_at(self._shared.address, shape, dtype)
 
     def _mask_bytes(self) -> int:
         return sum(mask.nbytes for kept in self._kept.values() for mask in kept.masks)
@@ -125,7 +155,7 @@ class StepPool:
             LOGIT_INDICES.name: np.zeros((rows, wanted), np.int64),
         }
         mask = memory.zeros((rows, tokens, capacity), np.bool_)
-        logits: Array = np.zeros((rows, wanted, decoder.vocab_size), self._dtypes[self._logits])
+        logits = self._logits_buffer(rows, wanted)
         bound: dict[str, Buffer] = {**named, ATTENTION_MASK.name: mask, self._logits: logits, **further}
         draft_indices = np.zeros((rows, shape.drafting), np.int64)
         drafting: dict[str, Array] = {}

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from typing import ClassVar
 
 from intaglio.errors import UsageError
-from intaglio.runtime.sampling.sampler import largest_probability, surprise
+from intaglio.runtime.sampling.likelihood import largest_probability, surprise
 from intaglio.runtime.sessions.decoder import DecoderSession
 from intaglio.runtime.strategies.contract import GeneratedSequence, Steps, Strategy
 from intaglio.runtime.strategies.options import option

@@ -58,7 +58,7 @@ class Calm(Strategy):
         thresholds = model.session.exit_thresholds
         for generated in count():
             thresholds[model.row] = self.threshold(generated, most) if generated else NEVER
-            logits = yield model.forward(sequence.tokens)
+            logits = yield model.forward(sequence.tokens, chooses=True)
             thresholds[model.row] = ALWAYS_EXIT  # the text may end with the token
             sequence.counts.blocks += int(model.session.blocks_run[model.row][0])
             yield Emitted(sequence.sampler.choose(logits[-1], sequence.tokens), "large")

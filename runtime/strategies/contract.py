@@ -17,7 +17,8 @@ import msgspec
 import numpy as np
 
 from intaglio.runtime.sampling.sampler import Sampler
-from intaglio.runtime.sessions.decoder import DecoderSession, Logits
+from intaglio.runtime.sessions.decoder import DecoderSession
+from intaglio.runtime.sessions.device_logits import Logits, StepLogits
 
 NO_LOGITS: Logits = np.zeros((0, 0), np.float32)  # the answer to a yield without logits, such as of a token
 Author = Literal["small", "large"]  # "small": the draft model, or another source of drafts; "large": the target model
@@ -92,6 +93,7 @@ class Forward(NamedTuple):
     tree: Sequence[int] = ()  # tokens that may follow the sequence
     parents: Sequence[int] = ()  # of the tree's tokens, see `token_tree`
     origins: Sequence[int] = ()  # places of the tree's tokens after which a self-drafting model computes drafts
+    chooses: bool = False  # the next token is chosen from the last logits: on a GPU, together with those of other rows
 
 
 class EncodeSource(NamedTuple):
@@ -113,12 +115,13 @@ class CachedModel:
         """Number of tokens of the sequence in the cache."""
         return self.session.lengths[self.row]
 
-    def forward(self, tokens: Sequence[int], wanted: int = 1) -> Forward:
+    def forward(self, tokens: Sequence[int], wanted: int = 1, chooses: bool = False) -> Forward:
         """Request a pass over the tokens that are not in the cache yet; `tokens`: the whole sequence.
 
-        The answer is the logits [wanted, vocab] after the last `wanted` tokens.
+        The answer is the logits [wanted, vocab] after the last `wanted` tokens. `chooses`: with them, the sampler of
+        the sequence does nothing but choose the token after `tokens`.
         """
-        return Forward(self, tokens, wanted)
+        return Forward(self, tokens, wanted, chooses=chooses)
 
     def append_tree(
         self, sequence: Sequence[int], tokens: Sequence[int], parents: Sequence[int], origins: Sequence[int]
@@ -175,7 +178,7 @@ class GeneratedSequence:
         return self.sampler.count_allowed(self.tokens, draft) == len(draft)
 
 
-Steps = Generator[Forward | Emitted, Logits, None]
+Steps = Generator[Forward | Emitted, StepLogits, None]
 
 
 class Strategy(ABC):

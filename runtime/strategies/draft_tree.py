@@ -19,8 +19,9 @@ import numpy as np
 from intaglio.bundle.bundle import Axis
 from intaglio.errors import UsageError
 from intaglio.networks.drafts import HIDDEN_TRANSFER, MEDUSA
-from intaglio.runtime.sampling.sampler import softmax
-from intaglio.runtime.sessions.decoder import DecoderSession, Logits
+from intaglio.runtime.sampling.likelihood import softmax
+from intaglio.runtime.sessions.decoder import DecoderSession
+from intaglio.runtime.sessions.device_logits import Logits, StepLogits
 from intaglio.runtime.sessions.token_tree import depths
 from intaglio.runtime.strategies.contract import Emitted, GeneratedSequence, Steps, Strategy
 from intaglio.runtime.strategies.ngram_drafts import NgramDrafter
@@ -95,7 +96,7 @@ class DraftTree(Strategy):
             for place in sorted(range(1, len(ahead)), key=lambda place: (ahead[place], place in path)):
                 yield Emitted(tree.tokens[place], "small", rolled_back=place not in path)
 
-    def _walk(self, sequence: GeneratedSequence, tree: Tree, logits: Logits) -> tuple[list[int], int]:
+    def _walk(self, sequence: GeneratedSequence, tree: Tree, logits: StepLogits) -> tuple[list[int], int]:
         """Return the places of the accepted path, from the root on, and the token that the model chooses after it."""
         path, seen = [0], list(sequence.tokens)
         while True:

@@ -24,7 +24,7 @@ class Plain(Strategy):
     def write(self, sequence: GeneratedSequence) -> Steps:
         """See `Strategy`."""
         while True:
-            logits = yield sequence.target.forward(sequence.tokens)
+            logits = yield sequence.target.forward(sequence.tokens, chooses=True)
             yield Emitted(sequence.sampler.choose(logits[-1], sequence.tokens), "large")
             yield from _forced(sequence)
 

@@ -37,12 +37,13 @@ def speculate(sequence: GeneratedSequence, window: DraftWindow) -> Steps:
     """Generate with the number of draft tokens that `window` returns."""
     while True:
         draft: list[int] = []
-        draft_probs: list[Probabilities] = []
+        draft_probs: list[Probabilities | None] = []
         size = min(window.size(), sequence.remaining - 1)
         while len(draft) < size and not sequence.ends_with(draft):
             logits = yield sequence.draft_model.forward(sequence.tokens + draft)
-            draft_probs.append(sequence.sampler.distribution(logits[-1], sequence.tokens + draft))
-            draft.append(sequence.sampler.draw(draft_probs[-1]))
+            token, probabilities = sequence.sampler.propose(logits[-1], sequence.tokens + draft)
+            draft.append(token)
+            draft_probs.append(probabilities)
         logits = yield sequence.target.forward(sequence.tokens + draft, len(draft) + 1)
         accepted, token = verify(sequence, draft, draft_probs, logits)
         window.observe(len(draft), accepted)

@@ -6,8 +6,8 @@ import heapq
 from collections.abc import Callable, Sequence
 from typing import NamedTuple
 
-from intaglio.runtime.sampling.sampler import likeliest
-from intaglio.runtime.sessions.decoder import Logits
+from intaglio.runtime.sampling.likelihood import likeliest
+from intaglio.runtime.sessions.device_logits import Logits
 from intaglio.runtime.strategies.ngram_drafts import NgramDrafter
 
 COPIED = -1  # the rank of a copied token, which is not a draft of the model

@@ -8,7 +8,8 @@ import numpy as np
 
 from intaglio.errors import UsageError
 from intaglio.runtime.sampling.sampler import Probabilities
-from intaglio.runtime.sessions.decoder import DecoderSession, Logits
+from intaglio.runtime.sessions.decoder import DecoderSession
+from intaglio.runtime.sessions.device_logits import StepLogits
 from intaglio.runtime.strategies.contract import Emitted, GeneratedSequence, Steps
 
 MAX_COUNT = 1024  # tokens; useful windows and n-grams are far shorter
@@ -34,7 +35,7 @@ def check_fits(option: str, count: int, target: DecoderSession, draft: DecoderSe
 
 
 def verify(
-    sequence: GeneratedSequence, draft: Sequence[int], draft_probs: Sequence[Probabilities | None], logits: Logits
+    sequence: GeneratedSequence, draft: Sequence[int], draft_probs: Sequence[Probabilities | None], logits: StepLogits
 ) -> tuple[int, int]:
     """Return how many draft tokens to accept, and the token after them; the target model's distribution is preserved.
 
@@ -42,11 +43,17 @@ def verify(
     logits     [len(draft) + 1, vocab], the target model's before each draft token and after the last
 
     Token x is accepted with probability min(1, p(x) / q(x)); the first rejected token is replaced by one drawn from the
-    positive part of p - q (Leviathan et al. 2023, algorithm 1; Chen et al. 2023, algorithm 2). With greedy decoding, p
-    and q have one token each, and the result is the model's own choice.
+    positive part of p - q (Leviathan et al. 2023, algorithm 1; Chen et al. 2023, algorithm 2). With greedy decoding a
+    token is accepted if it is the model's own choice.
     """
     sampler, seen = sequence.sampler, list(sequence.tokens)
     for accepted, (token, draft_prob) in enumerate(zip(draft, draft_probs, strict=True)):
+        if sampler.sampling.greedy:
+            chosen = sampler.choose(logits[accepted], seen)
+            if chosen != token:
+                return accepted, chosen
+            seen.append(token)
+            continue
         target_prob = sampler.distribution(logits[accepted], seen)
         if sampler.uniform() * (1.0 if draft_prob is None else draft_prob[token]) >= target_prob[token]:
             if draft_prob is None:
@@ -55,7 +62,7 @@ def verify(
                 target_prob if draft_prob is None else np.maximum(target_prob - draft_prob, 0.0)
             )
         seen.append(token)
-    return len(draft), sampler.draw(sampler.distribution(logits[-1], seen))
+    return len(draft), sampler.choose(logits[-1], seen)
 
 
 def commit(sequence: GeneratedSequence, draft: Sequence[int], accepted: int, token: int) -> Steps:

@@ -1,4 +1,4 @@
-"""The launch of a node's CUDA kernel, from the `launch.py` in its operator's folder, and which operators have one."""
+"""The launch of a node's CUDA kernel, from the `launch.py` in its operator's folder, and which folders have kernels."""
 
 from __future__ import annotations
 
@@ -30,3 +30,9 @@ def alternatives(folder: str, inputs: Sequence[Tensor | None], attributes: Mappi
 def operators() -> list[str]:
     """The folders of the operators that have a CUDA kernel, sorted."""
     return sorted(path.parent.name for path in PLUGINS.glob("*/kernel.cu"))
+
+
+def kernel_folders() -> list[str]:
+    """The folders below `plugins` with CUDA kernels: those of operators, sorted, and of what runs beside engines."""
+    beside = sorted(path.parent.name for path in (PLUGINS / "native").glob("*/kernel.cu"))
+    return [*operators(), *(f"native/{name}" for name in beside)]

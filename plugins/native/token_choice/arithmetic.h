@@ -1,33 +1,29 @@
 // Distances and weights of tokens, for the CPU's and the GPU's kernels; reference.py says what they are.
 #pragma once
 
-#include <stdint.h>
-
-#if defined(__CUDACC__) || defined(__CUDA_ARCH__)
-#define INTAGLIO_TOKEN_FUNCTION __device__ __forceinline__
-#else
-#define INTAGLIO_TOKEN_FUNCTION static inline
-#endif
+#include "../../integer_math.h"
 
 constexpr int TOKEN_FRACTION = 20;                          // bits of a distance within an octave
 constexpr uint32_t TOKEN_FARTHEST = 63u << TOKEN_FRACTION;  // a float32, too
 
 // A distance; that of NaN, which infinity times 0 is, and of infinity is the farthest.
-INTAGLIO_TOKEN_FUNCTION uint32_t token_distance(float top, float score, float scale) {
+INTAGLIO_INLINE uint32_t token_distance(float top, float score, float scale) {
     const float far = (top - score) * scale;
     return uint32_t(int32_t(far < float(TOKEN_FARTHEST) ? far : float(TOKEN_FARTHEST)));
 }
 
 // a·b + c, rounded once. Doubles hold the exact value for all that token_weight computes.
-INTAGLIO_TOKEN_FUNCTION float token_fma(float a, float b, float c) {
-#if defined(__CUDACC__) || defined(__FMA__) || defined(__AVX512F__) || defined(__aarch64__)
+INTAGLIO_INLINE float token_fma(float a, float b, float c) {
+#if defined(__CUDACC_RTC__)
+    return fmaf(a, b, c);
+#elif defined(__FMA__) || defined(__AVX512F__) || defined(__aarch64__)
     return __builtin_fmaf(a, b, c);
 #else
     return float(double(a) * double(b) + double(c));
 #endif
 }
 
-INTAGLIO_TOKEN_FUNCTION uint64_t token_weight(uint32_t distance) {
+INTAGLIO_INLINE uint64_t token_weight(uint32_t distance) {
     constexpr float STEP = 1.0f / (1 << TOKEN_FRACTION);
     const float part = float(int32_t(distance & ((1u << TOKEN_FRACTION) - 1))) * STEP;
     float value = token_fma(-0.000943510851f, part, 0.00920217668f);
@@ -39,7 +35,7 @@ INTAGLIO_TOKEN_FUNCTION uint64_t token_weight(uint32_t distance) {
 }
 
 // The part of a sum of weights that top-p asks for, at least 1.
-INTAGLIO_TOKEN_FUNCTION uint64_t token_part(uint64_t sum, uint64_t top_p) {
+INTAGLIO_INLINE uint64_t token_part(uint64_t sum, uint64_t top_p) {
     const uint64_t part = (sum >> 32) * top_p + ((sum & 0xffffffffu) * top_p >> 32);
     return part > 0 ? part : 1;
 }

@@ -1,8 +1,8 @@
 """The choice in NumPy: the reference of the kernels' tests, and what runs without a compiler.
 
-A token's distance is that of its logit below the highest one, in steps of 2^-20 octaves of probability: an integer of
-at most `FARTHEST`. Its weight is 2^40 times 2 to the minus distance, so the highest logit's is 2^40. From there on
-everything is an integer: sums do not depend on their order, and all kernels choose the same token.
+A token's distance says how far its logit is below the highest one, in steps of 2^-20 octaves of probability: an
+integer of at most `FARTHEST`. Its weight is 2^40 times 2 to the minus distance, so the highest logit's is 2^40. From
+there on everything is an integer: sums do not depend on their order, and all kernels choose the same token.
 """
 
 from __future__ import annotations

@@ -3,13 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from contextlib import suppress
 
+from intaglio.errors import IntaglioError
+from intaglio.plugins.native.token_choice.settings import Choice
 from intaglio.runtime.generation.scheduling.batch import Chunk
 from intaglio.runtime.generation.scheduling.request_state import RequestState
-from intaglio.runtime.sessions.decoder import DecoderSession, Logits
+from intaglio.runtime.sessions.decoder import DecoderSession
+from intaglio.runtime.sessions.device_logits import DeviceLogits, StepLogits, choose_together
 
 
-def run_batch(session: DecoderSession, chunks: Sequence[Chunk], number: int) -> list[tuple[RequestState, Logits]]:
+def run_batch(session: DecoderSession, chunks: Sequence[Chunk], number: int) -> list[tuple[RequestState, StepLogits]]:
     """Run forward pass `number`; return the requests that it answers, with their logits [wanted, vocab]."""
     tokens: list[Sequence[int]] = [()] * session.batch
     wanted = [0] * session.batch
@@ -22,7 +26,7 @@ def run_batch(session: DecoderSession, chunks: Sequence[Chunk], number: int) -> 
             trees, origins = trees or [()] * session.batch, origins or [()] * session.batch
             trees[row], origins[row] = chunk.forward.parents, chunk.forward.origins
     before = session.seconds
-    logits = session.append(tokens, wanted, trees, origins, copy=False)
+    logits = session.append_uncopied(tokens, wanted, trees, origins)
     seconds = session.seconds - before
     for chunk in chunks:
         model = chunk.forward.model
@@ -31,4 +35,22 @@ def run_batch(session: DecoderSession, chunks: Sequence[Chunk], number: int) -> 
         after = origin_count if session.decoder.drafts else 0
         chunk.state.served = number
         chunk.state.counts.called(model.author, len(chunk.tokens), seconds, after)
-    return [(chunk.state, logits[chunk.forward.model.row]) for chunk in chunks if chunk.answers]
+    answers = [(chunk, logits[chunk.forward.model.row]) for chunk in chunks if chunk.answers]
+    _choose_on_the_device(answers)
+    return [(chunk.state, each) for chunk, each in answers]
+
+
+def _choose_on_the_device(answers: Sequence[tuple[Chunk, StepLogits]]) -> None:
+    """Choose the tokens of all rows together, where logits are on a GPU and a token is all that is asked of them."""
+    rows: list[DeviceLogits] = []
+    choices: list[Choice] = []
+    for chunk, logits in answers:
+        sequence = chunk.state.sequence
+        if not (isinstance(logits, DeviceLogits) and chunk.forward.chooses) or sequence is None:
+            continue
+        if not sequence.sampler.takes_highest:
+            with suppress(IntaglioError):  # raised again where the token is chosen, for its request alone
+                choices.append(sequence.sampler.choice(logits.shape[-1], chunk.forward.sequence))
+                rows.append(logits)
+    if rows:
+        choose_together(rows, choices)

@@ -13,14 +13,14 @@ from intaglio.runtime.generation.text.logprobs import LogprobRecorder, TokenLogp
 from intaglio.runtime.generation.text.stream import TextStream
 from intaglio.runtime.sampling.constraint import LogitConstraint
 from intaglio.runtime.sampling.sampler import Sampler
-from intaglio.runtime.sessions.decoder import Logits
+from intaglio.runtime.sessions.device_logits import StepLogits
 from intaglio.runtime.strategies import CachedModel, Emitted, EncodeSource, Forward, GeneratedSequence, Strategy
 from intaglio.runtime.strategies.contract import NO_LOGITS, Counts
 
 if TYPE_CHECKING:
     from tokenizers import Tokenizer
 
-Steps = Generator[Forward | EncodeSource | Emitted, Logits, None]
+Steps = Generator[Forward | EncodeSource | Emitted, StepLogits, None]
 
 
 class RequestState:
@@ -90,7 +90,7 @@ class RequestState:
         assert self.sequence is not None, "it has a row"
         self._steps = _steps(self.sequence, strategy, chunk)
 
-    def advance(self, logits: Logits | None) -> list[tuple[str, TokenLogprobs | None]]:
+    def advance(self, logits: StepLogits | None) -> list[tuple[str, TokenLogprobs | None]]:
         """Answer `forward` (None at the start), and continue to the next one; at the end of the text there is none.
 
         Return the new final pieces of text. If the request asks for log-probabilities, there is a piece for each token,

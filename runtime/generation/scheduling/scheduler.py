@@ -27,7 +27,8 @@ from intaglio.runtime.generation.scheduling.schedule import schedule
 from intaglio.runtime.generation.scheduling.scheduler_options import Load, SchedulerOptions
 from intaglio.runtime.generation.scheduling.waiting import WaitingRequests
 from intaglio.runtime.sampling.constraint import Suppression
-from intaglio.runtime.sessions.decoder import DecoderSession, Logits
+from intaglio.runtime.sessions.decoder import DecoderSession
+from intaglio.runtime.sessions.device_logits import StepLogits
 from intaglio.runtime.sessions.encoder_decoder import EncoderDecoderSession
 from intaglio.runtime.strategies import CachedModel, EncodeSource, Strategy
 from intaglio.runtime.strategies.contract import NO_LOGITS
@@ -201,12 +202,12 @@ class Scheduler:
             self.observer.admitted(state)
         self._resume(state, None)
 
-    def _run(self, batch: Batch) -> list[tuple[RequestState, Logits]]:
+    def _run(self, batch: Batch) -> list[tuple[RequestState, StepLogits]]:
         """Copy prefixes, and run the forward pass or the encoder; return the requests answered, with their logits."""
         for copy in batch.copies:
             copy.state.reused += copy.copied if copy.session is self._target else 0
             copy.session.copy(copy.source, copy.row, copy.tokens)
-        answers = [(state, NO_LOGITS) for state in batch.prefilled]
+        answers: list[tuple[RequestState, StepLogits]] = [(state, NO_LOGITS) for state in batch.prefilled]
         if batch.source is not None:
             self._encode_source(*batch.source)
             answers.append((batch.source[0], NO_LOGITS))
@@ -230,7 +231,7 @@ class Scheduler:
         state.counts.encoded(model.author, session.seconds - before)
         self._observe(model, "prefill", began, [state.source])
 
-    def _update(self, batch: Batch, answers: Sequence[tuple[RequestState, Logits]]) -> None:
+    def _update(self, batch: Batch, answers: Sequence[tuple[RequestState, StepLogits]]) -> None:
         """Resume the requests that the batch answered, and remember whether prefills or decode steps are next."""
         if batch.kind == "prefill":
             self._prefilled_last = True
@@ -245,7 +246,7 @@ class Scheduler:
             seconds, tokens = time.perf_counter() - began, sum(map(len, rows))
             self.observer.passed(Pass(model.author, kind, began, seconds, len(rows), tokens, len(self._waiting)))
 
-    def _resume(self, state: RequestState, logits: Logits | None) -> None:
+    def _resume(self, state: RequestState, logits: StepLogits | None) -> None:
         """Resume a request, unless its pass failed, until it needs the next one, or ends."""
         try:
             for text, logprobs in state.advance(logits) if state.error is None else ():

@@ -7,8 +7,8 @@ from collections.abc import Sequence
 import msgspec
 import numpy as np
 
-from intaglio.runtime.sampling.sampler import largest
-from intaglio.runtime.sessions.decoder import Logits
+from intaglio.runtime.sampling.likelihood import largest
+from intaglio.runtime.sessions.device_logits import StepLogits
 from intaglio.runtime.strategies.contract import NO_LOGITS, Forward
 
 
@@ -34,12 +34,12 @@ class LogprobRecorder:
     def __init__(self, top: int):
         """`top`: number of alternatives to record for each token."""
         self._top = top
-        self._logits: Logits = NO_LOGITS
+        self._logits: StepLogits = NO_LOGITS
         self._row = 0  # of the logits that predict the next token
         self._tree: Sequence[int] = ()
         self._parents: Sequence[int] = ()
 
-    def answered(self, forward: Forward, logits: Logits, tokens: Sequence[int]) -> None:
+    def answered(self, forward: Forward, logits: StepLogits, tokens: Sequence[int]) -> None:
         """Take the logits [wanted, vocab] that answer `forward`; `tokens` is the sequence before they are used."""
         self._logits, self._tree, self._parents = logits, forward.tree, forward.parents
         ahead = len(tokens) - len(forward.sequence)
@@ -52,7 +52,7 @@ class LogprobRecorder:
 
     def record(self, token: int, text_offset: int) -> TokenLogprobs:
         """Return the log-probabilities of the next token of the sequence."""
-        logits = self._logits[self._row].astype(np.float32)
+        logits = np.asarray(self._logits[self._row], np.float32)
         self._advance(token)
         highest = logits.max()
         total = highest + np.log(np.exp(logits - highest).sum())

@@ -15,7 +15,8 @@ from intaglio.runtime.adapters.adapters import Adapters
 from intaglio.runtime.engines.engine import Engine
 from intaglio.runtime.engines.memory import Array
 from intaglio.runtime.engines.opening import open_engine
-from intaglio.runtime.sessions.decoder import DecoderSession, Logits
+from intaglio.runtime.sessions.decoder import DecoderSession
+from intaglio.runtime.sessions.device_logits import Logits
 from intaglio.runtime.sessions.step import LOGITS, SOURCE, present_names
 
 

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from intaglio.plugins.cuda.compiler import compile_kernel, newest_for
-from intaglio.plugins.cuda.launching.launches import operators
+from intaglio.plugins.cuda.launching.launches import kernel_folders
 
 pytest.importorskip("cuda.bindings.nvrtc")
 
@@ -48,7 +48,7 @@ def refusal(assembler: Path, ptx: bytes, sm: int, folder: Path) -> str:
 
 
 @pytest.mark.proof
-@pytest.mark.parametrize("folder", operators())
+@pytest.mark.parametrize("folder", kernel_folders())
 def test_ptx_is_assembled(assembler: tuple[Path, tuple[int, ...]], folder: str, tmp_path: Path) -> None:
     path, gpus = assembler
     for sm in gpus:

@@ -14,7 +14,7 @@ from intaglio.errors import EngineError, MissingExtraError
 from intaglio.plugins.cuda import __main__ as program
 from intaglio.plugins.cuda import compiler, driver
 from intaglio.plugins.cuda.compiler import compile_kernel, entry_points, parameters, resources
-from intaglio.plugins.cuda.launching.launches import operators
+from intaglio.plugins.cuda.launching.launches import kernel_folders, operators
 from intaglio.plugins.cuda.packed_weights.geometry import LIMIT, THREADS, many_bytes
 from intaglio.plugins.kernel_check.case import folder_of, launch_of, outputs_of
 from intaglio.processes.threads import limited
@@ -58,7 +58,7 @@ def test_every_operator_has_a_kernel_but_those_of_sessions_on_a_cpu():
 
 
 @pytest.mark.parametrize("sm", GPUS)
-@pytest.mark.parametrize("folder", operators())
+@pytest.mark.parametrize("folder", kernel_folders())
 def test_no_kernel_spills_or_exceeds_default_shared_memory(folder, sm):
     from cuda.bindings import nvrtc
 
@@ -74,7 +74,7 @@ def test_no_kernel_spills_or_exceeds_default_shared_memory(folder, sm):
 
 
 @pytest.mark.parametrize("sm", GPUS)
-@pytest.mark.parametrize("folder", operators())
+@pytest.mark.parametrize("folder", kernel_folders())
 def test_resources_equal_the_cubin(folder, sm):
     used, cubin = resources(folder, sm), compile_kernel(folder, sm).cubin
     assert values_in_cubin(cubin, REGISTER_COUNT) == {entry: one.registers for entry, one in used.items()}
@@ -86,7 +86,7 @@ def test_documented_table_has_every_kernel(sm, monkeypatch, capsys):
     monkeypatch.setattr(program, "SMS", [sm])
     program.main()
     rows = [re.findall(r"[\w.]+", line) for line in capsys.readouterr().out.splitlines()]
-    for folder in operators():
+    for folder in kernel_folders():
         for entry, one in resources(folder, sm).items():
             numbers = (sm, one.registers, one.spilled_bytes, one.stack_bytes, one.shared_bytes)
             assert [entry, *map(str, numbers)] in rows
@@ -144,7 +144,7 @@ def write_kernel(folder, body="y[0] = 1;"):
 
 
 @pytest.mark.parametrize("sm", GPUS)
-@pytest.mark.parametrize("folder", operators())
+@pytest.mark.parametrize("folder", kernel_folders())
 def test_ptx_states_the_oldest_version_for_the_gpu(folder, sm):
     versions = re.findall(rb"^\.version (.*)$", compile_kernel(folder, sm).ptx, re.MULTILINE)
     assert versions == [{75: b"6.5", 80: b"7.0", 90: b"7.8"}[sm]]

@@ -12,7 +12,8 @@ from hypothesis import strategies as st
 from hypothesis.extra.numpy import arrays
 
 from intaglio.errors import EngineError, UsageError
-from intaglio.runtime.sampling.sampler import Sampler, Sampling, best, distribution, likeliest, softmax
+from intaglio.runtime.sampling.likelihood import best, likeliest, softmax
+from intaglio.runtime.sampling.sampler import Sampler, Sampling, distribution
 
 samplings = st.builds(
     Sampling,

@@ -28,7 +28,8 @@ from intaglio.runtime.generation.requests.request import GenerationRequest
 from intaglio.runtime.generation.scheduling.events import Failed
 from intaglio.runtime.generation.scheduling.generated import Generated
 from intaglio.runtime.generation.scheduling.scheduler import Scheduler
-from intaglio.runtime.sampling.sampler import Sampling, distribution, softmax
+from intaglio.runtime.sampling.likelihood import softmax
+from intaglio.runtime.sampling.sampler import Sampling, distribution
 from intaglio.runtime.sessions.decoder import DecoderSession
 from intaglio.runtime.sessions.step import decoder_of
 from intaglio.runtime.strategies import STRATEGIES, Auto

@@ -265,6 +265,9 @@ static inline unsigned __funnelshift_r(unsigned low, unsigned high, unsigned bit
 }
 static inline int __mulhi(int a, int b) { return int((static_cast<long long>(a) * b) >> 32); }
 static inline unsigned __umulhi(unsigned a, unsigned b) { return unsigned((static_cast<unsigned long long>(a) * b) >> 32); }
+static inline unsigned long long __umul64hi(unsigned long long a, unsigned long long b) {
+    return static_cast<unsigned long long>((static_cast<unsigned __int128>(a) * b) >> 64);
+}
 static inline float __int_as_float(int bits) {
     float value;
     __builtin_memcpy(&value, &bits, sizeof value);

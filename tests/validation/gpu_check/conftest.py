@@ -16,7 +16,12 @@ def gpu(monkeypatch: pytest.MonkeyPatch) -> Callable[..., None]:
     pytest.importorskip("cuda.bindings.nvrtc")
 
     def give(*folders: str, fault: str = ":", forms: tuple[str, ...] = ("ptx",)) -> None:
-        path = [str(SUPPORT / "gpu_stand_in"), str(SUPPORT), str(SUPPORT / "engines"), *sys.path]
+        path = [
+            str(SUPPORT / "gpu_stand_in"),
+            str(SUPPORT),
+            *(str(SUPPORT / name) for name in ("engines", "devices")),
+            *sys.path,
+        ]
         monkeypatch.setenv("PYTHONPATH", os.pathsep.join(filter(None, path)))
         monkeypatch.setenv("GPU_FAULT", fault)
         monkeypatch.setattr(gpu_check, "SIZES", SMALL)

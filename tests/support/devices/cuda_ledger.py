@@ -15,6 +15,7 @@ from types import SimpleNamespace
 from typing import Any
 
 import cuda_provider
+import kernel_launches
 import onnx
 import pytest
 from cuda_runtime import Runtime as CudaRuntime
@@ -152,5 +153,6 @@ def gpu() -> Iterator[Ledger]:
         for name in ("tensorrt", "tensorrt_rtx"):
             patch.setitem(sys.modules, name, _tensorrt(runtime, name))
         cuda_provider.install(patch, runtime)
+        runtime.driver = kernel_launches.install(patch, runtime.streams)
         ledger.runtime = runtime
         yield ledger

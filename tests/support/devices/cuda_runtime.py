@@ -47,6 +47,7 @@ class Runtime:
         self.refuses_pinning = False
         self._arrays: dict[int, Any] = {}
         self.streams: set[int] = set()
+        self.driver: Any = None  # the stand-in for the driver, which launches kernels
 
     def cudaGetDevice(self) -> tuple[_Status, int]:  # noqa: N802
         return _Status.cudaSuccess, 0
