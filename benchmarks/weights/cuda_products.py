@@ -15,7 +15,7 @@ import numpy as np
 
 from intaglio.errors import EngineError
 from intaglio.plugins.cuda import cublas, launcher
-from intaglio.plugins.kernel_check.case import Case, folder_of, launch_of, outputs_of
+from intaglio.plugins.kernel_check.case import Case
 from intaglio.plugins.kernel_check.inputs import codes, factors, floats, int8s, int32s
 
 SHAPES = ((768, 768), (768, 3072), (4096, 4096), (4096, 14336))  # depth, channels
@@ -58,9 +58,9 @@ def main() -> None:
                 made = case(operator, rows, depth, channels)
                 arrays = [array for array in made.inputs if array is not None]
                 size = sum(array.nbytes for array in arrays) + sum(
-                    int(np.prod(shape)) * dtype.itemsize for shape, dtype in outputs_of(made)
+                    int(np.prod(shape)) * dtype.itemsize for shape, dtype in made.made()
                 )
-                times = launcher.measure(folder_of(made.operator), launch_of(made, sm), made.inputs, outputs_of(made))
+                times = launcher.measure(made.folder, made.launch(sm), made.inputs, made.made())
                 kind = "int8" if operator == "IntLinear" else "float16"
                 copy, peer = launcher.copy_time(size), cublas.product_time(kind, rows, depth, channels)
                 print(f"{operator:18}{f'{depth}×{channels}':>14}{rows:6}{size / 1e6:9.2f}{times.cold_us:10.2f}"

@@ -1,4 +1,4 @@
-"""A node of an operator with inputs, and what launching its CUDA kernel needs."""
+"""What launching a CUDA kernel needs: a node of an operator with inputs, or a launch beside engines."""
 
 from __future__ import annotations
 
@@ -29,29 +29,66 @@ class Case:
     def __str__(self) -> str:
         """The inputs' shapes and dtypes, and the attributes, on one line."""
         named = zip(OPS[self.operator].inputs, self.inputs, strict=False)
-        arrays = [f"{spec.name} {array.dtype}{list(array.shape)}" for spec, array in named if array is not None]
+        arrays = [_described(spec.name, array) for spec, array in named if array is not None]
         return ", ".join([*arrays, *(f"{name}={value}" for name, value in self.attributes.items())])
 
+    @property
+    def folder(self) -> str:
+        """The folder below `plugins` with the kernels."""
+        return OPS[self.operator].folder
 
-Cases = Iterator[Case]  # what `cases` in an operator's gpu_cases.py yields
+    def launch(self, sm: int = 80) -> Launch:
+        """The kernel launch for compute capability `sm`."""
+        tensors = [None if array is None else Tensor(array.shape, array.dtype.name) for array in self.inputs]
+        return launch(self.folder, tensors, OPS[self.operator].complete(self.attributes), sm)
+
+    def made(self) -> list[Output]:
+        """Shape and dtype of every output of the kernel."""
+        operator = OPS[self.operator]
+        shapes = operator.padded([None if array is None else array.shape for array in self.inputs])
+        outputs = operator.outputs(shapes, operator.complete(self.attributes))
+        named = zip(operator.inputs, self.inputs, strict=False)
+        dtypes = {spec.name: array.dtype for spec, array in named if array is not None}
+        return [(each.shape, dtypes[each.like] if each.like else np.dtype(each.dtype)) for each in outputs]  # type: ignore[misc]
+
+    def expected(self) -> list[Array]:
+        """The outputs by the NumPy reference."""
+        return OPS[self.operator].reference(self.inputs, self.attributes)
 
 
-def folder_of(operator: str) -> str:
-    """The folder with the spec and kernels of an operator."""
-    return OPS[operator].folder
+@dataclass(frozen=True, kw_only=True)
+class KernelCase(Case):
+    """One launch of a kernel that belongs to no operator, which is named after it, and its outputs by a reference."""
+
+    place: str  # the folder below `plugins`
+    launched: Launch
+    results: tuple[Array, ...]
+
+    def __str__(self) -> str:
+        """The inputs' shapes and dtypes, and the kernel's scalars, on one line."""
+        arrays = [_described(str(place), array) for place, array in enumerate(self.inputs) if array is not None]
+        return ", ".join([*arrays, f"scalars {list(self.launched.scalars)}"])
+
+    @property
+    def folder(self) -> str:
+        """See `Case`."""
+        return self.place
+
+    def launch(self, sm: int = 80) -> Launch:
+        """See `Case`; the same for every GPU."""
+        return self.launched
+
+    def made(self) -> list[Output]:
+        """See `Case`."""
+        return [(each.shape, each.dtype) for each in self.results]
+
+    def expected(self) -> list[Array]:
+        """See `Case`."""
+        return list(self.results)
 
 
-def launch_of(case: Case, sm: int = 80) -> Launch:
-    """The kernel launch of the case for compute capability `sm`."""
-    tensors = [None if array is None else Tensor(array.shape, array.dtype.name) for array in case.inputs]
-    return launch(folder_of(case.operator), tensors, OPS[case.operator].complete(case.attributes), sm)
+Cases = Iterator[Case]  # what `cases` in a folder's gpu_cases.py yields
 
 
-def outputs_of(case: Case) -> list[Output]:
-    """Shape and dtype of every output of the kernel."""
-    operator = OPS[case.operator]
-    shapes = operator.padded([None if array is None else array.shape for array in case.inputs])
-    outputs = operator.outputs(shapes, operator.complete(case.attributes))
-    named = zip(operator.inputs, case.inputs, strict=False)
-    dtypes = {spec.name: array.dtype for spec, array in named if array is not None}
-    return [(each.shape, dtypes[each.like] if each.like else np.dtype(each.dtype)) for each in outputs]  # type: ignore[misc]
+def _described(name: str, array: Array) -> str:
+    return f"{name} {array.dtype}{list(array.shape)}"

@@ -1,7 +1,7 @@
-"""The cases of an operator for `gpu-check`, from the `gpu_cases.py` in its folder.
+"""The cases of a folder's kernels for `gpu-check`, from its `gpu_cases.py`.
 
-It has one function, `cases(sizes, random) -> Iterator[Case]`, which launches each of the operator's kernels at least
-once. A case is made when it is asked for: together they would not fit into memory.
+It has one function, `cases(sizes, random) -> Iterator[Case]`, which launches each of the kernels at least once. A case
+is made when it is asked for: together they would not fit into memory.
 """
 
 from __future__ import annotations
@@ -16,6 +16,8 @@ from intaglio.plugins.kernel_check.inputs import Sizes
 
 
 def cases(folder: str, sizes: Sizes) -> Iterator[Case]:
-    """The cases of an operator, by its folder; the same in every run."""
-    made: Iterator[Case] = import_module(f"intaglio.plugins.{folder}.gpu_cases").cases(sizes, np.random.default_rng(0))
+    """The cases of the kernels in a folder below `plugins`; the same in every run."""
+    made: Iterator[Case] = import_module(f"intaglio.plugins.{folder.replace('/', '.')}.gpu_cases").cases(
+        sizes, np.random.default_rng(0)
+    )
     return made

@@ -19,7 +19,7 @@ from intaglio.display.progress import track
 from intaglio.errors import EngineError, MissingExtraError
 from intaglio.files.atomic import atomic_write, check_output_file
 from intaglio.plugins.cuda.compiler import images
-from intaglio.plugins.cuda.launching.launches import operators
+from intaglio.plugins.cuda.launching.launches import kernel_folders, operators
 from intaglio.plugins.kernel_check.inputs import Sizes
 from intaglio.plugins.trt.explicit import plugged
 from intaglio.runtime.engines.onnxruntime.provider import missing_provider
@@ -99,7 +99,7 @@ def gpu_check(
     start = time.monotonic()
     found = _machine(Workers(start + QUESTION_SECONDS))
     workers = Workers(start + SECONDS)
-    parts = [Part(folder, form) for folder in operators() for form in forms(found.sm) if has_form(folder, form)]
+    parts = [Part(folder, form) for folder in kernel_folders() for form in forms(found.sm) if has_form(folder, form)]
     begun = sorted(parts, key=lambda part: part.folder not in LONGEST)
     checked = workers.in_parallel(lambda part: check_part(workers, part), begun, children_at_once())
     checks = dict(zip(begun, checked, strict=True))
@@ -124,7 +124,12 @@ def forms(sm: int) -> tuple[Form, ...]:
 
 
 def has_form(folder: str, form: Form) -> bool:
-    """Whether an operator is run in a form: TensorRT has no plugin of those that sessions of ONNX Runtime add."""
+    """Whether kernels are run in a form: TensorRT has no plugin of those that sessions of ONNX Runtime add.
+
+    Those beside engines are no nodes.
+    """
+    if form == "onnxruntime":
+        return folder in operators()
     return form not in LIBRARIES or folder in {operator.folder for operator in plugged()}
 
 

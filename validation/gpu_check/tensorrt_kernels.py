@@ -18,7 +18,7 @@ from intaglio.extras import load
 from intaglio.plugins import OPS
 from intaglio.plugins.cuda import launcher
 from intaglio.plugins.cuda.driver import call
-from intaglio.plugins.kernel_check.case import Array, Case, launch_of, outputs_of
+from intaglio.plugins.kernel_check.case import Array, Case
 from intaglio.plugins.kernel_check.node_model import feeds, node_model
 from intaglio.plugins.trt import explicit, load_plugins_to_build, register, use_kernel_plugins
 from intaglio.processes.temporary import scratch_directory
@@ -68,7 +68,7 @@ def run(case: Case, sm: int, form: Form) -> tuple[str, list[Array]]:
     else:
         load_plugins_to_build(trt)
         use_kernel_plugins(model, sm)
-    outputs = outputs_of(case)
+    outputs = case.made()
     names = [str(value.name) for value in model.graph.outputs]
     graph = Graph(
         "model.onnx",
@@ -81,7 +81,7 @@ def run(case: Case, sm: int, form: Form) -> tuple[str, list[Array]]:
         ir.save(model, folder / "model.onnx")
         engine = _built(trt, folder, graph, Gpu(f"sm{sm}", sm), shapes)
     results = _executed(trt, engine, feeds(case, constants=True), dict(zip(names, outputs, strict=False)))
-    return launch_of(case, launcher.kernel_sm()).entry, results
+    return case.launch(launcher.kernel_sm()).entry, results
 
 
 def _built(trt: Any, folder: Path, graph: Graph, gpu: Gpu, shapes: Shapes) -> bytes:

@@ -26,12 +26,11 @@ import msgspec
 from threadpoolctl import threadpool_limits
 
 from intaglio.errors import IntaglioError, MissingExtraError, one_line
-from intaglio.plugins import OPS
 from intaglio.plugins.cuda import cublas, launcher
 from intaglio.plugins.cuda.compiler import Image
 from intaglio.plugins.cuda.driver import DriverError
 from intaglio.plugins.kernel_check.bounds import difference
-from intaglio.plugins.kernel_check.case import Array, Case, folder_of, launch_of, outputs_of
+from intaglio.plugins.kernel_check.case import Array, Case
 from intaglio.plugins.kernel_check.cases import cases
 from intaglio.plugins.kernel_check.inputs import Sizes
 from intaglio.runtime.engines.tensorrt.library import MESSAGES
@@ -40,7 +39,7 @@ from intaglio.validation.gpu_check.bundles import BundleRun
 from intaglio.validation.gpu_check.machine import machine
 from intaglio.validation.gpu_check.results import TIMED, Answer, Failure, Form, Kind, Ran, Speed
 
-OFFSET = 4  # bytes; arrays that are parts of others begin at a multiple of their elements, not of 16 bytes
+OFFSET = 4  # bytes, at least; arrays that are parts of others begin at a multiple of their elements, not of 16 bytes
 # Operator -> the dtype in which cuBLAS multiplies the same numbers, weights without compression.
 PEERS = {"IntLinear": "int8", "LutMatMul": "float16", "GroupMatMul": "float16"}
 ADDRESSES = ("CUDA_ERROR_ILLEGAL_ADDRESS", "CUDA_ERROR_MISALIGNED_ADDRESS")
@@ -62,11 +61,11 @@ class KernelRun:
         """All cases, and then the largest of each kernel at an offset, where the form can be given one."""
         for case in cases(folder, sizes):
             yield case, 0
-            entry = launch_of(case, launcher.kernel_sm()).entry
+            entry = case.launch(launcher.kernel_sm()).entry
             if _bytes(case) > _bytes(self._largest.get(entry)):
                 self._largest[entry] = case
         if self._form not in ("onnxruntime", *tensorrt_kernels.LIBRARIES):
-            yield from ((case, OFFSET) for case in self._largest.values())
+            yield from ((case, _offset(case)) for case in self._largest.values())
 
     def next_case(self) -> str | None:
         """Make the next case and its reference."""
@@ -74,7 +73,7 @@ class KernelRun:
         if self._case is None:
             return None
         case, offset = self._case
-        self._expected = OPS[case.operator].reference(case.inputs, case.attributes)
+        self._expected = case.expected()
         return f"{case}{f', at an offset of {offset} bytes' if offset else ''}"
 
     def run(self) -> Ran:
@@ -91,9 +90,9 @@ class KernelRun:
             return onnxruntime_kernels.run(case, launcher.device()[1])
         if self._form in tensorrt_kernels.LIBRARIES:
             return tensorrt_kernels.run(case, launcher.device()[1], self._form)
-        launch = launch_of(case, launcher.kernel_sm())
+        launch = case.launch(launcher.kernel_sm())
         image, guard = (None, 0) if self._form == "sanitizer" else (cast(Image, self._form), launcher.GUARD)
-        folder, outputs = folder_of(case.operator), outputs_of(case)
+        folder, outputs = case.folder, case.made()
         return launch.entry, launcher.run(folder, launch, case.inputs, outputs, image, offset, guard)
 
     def next_time(self) -> Speed | None:
@@ -105,8 +104,8 @@ class KernelRun:
         entry, case = next(self._times, (None, None))
         if entry is None or case is None:
             return None
-        launch = launch_of(case, launcher.kernel_sm())
-        times = launcher.measure(folder_of(case.operator), launch, case.inputs, outputs_of(case), TIMED)
+        launch = case.launch(launcher.kernel_sm())
+        times = launcher.measure(case.folder, launch, case.inputs, case.made(), TIMED)
         moved = _bytes(case)
         return Speed(
             entry,
@@ -137,18 +136,29 @@ def product_of(case: Case) -> tuple[str, int, int, int] | None:
     x, dtype = case.inputs[0], PEERS.get(case.operator)
     if x is None or dtype is None or x.dtype != dtype or not x.size:
         return None
-    ((shape, _),) = outputs_of(case)
+    ((shape, _),) = case.made()
     depth, channels = x.shape[-1], shape[-1]
     if dtype == "int8" and (depth % cublas.MULTIPLE or channels % cublas.MULTIPLE):
         return None
     return dtype, math.prod(x.shape[:-1]), depth, channels
 
 
+def _offset(case: Case) -> int:
+    """A multiple of the elements of all inputs and outputs, and of no more."""
+    return max(
+        [
+            OFFSET,
+            *(each.itemsize for each in case.inputs if each is not None),
+            *(kind.itemsize for _, kind in case.made()),
+        ]
+    )
+
+
 def _bytes(case: Case | None) -> int:
     """The bytes of all inputs and outputs."""
     if case is None:
         return 0
-    made = sum(int(dtype.itemsize * math.prod(shape)) for shape, dtype in outputs_of(case))
+    made = sum(int(dtype.itemsize * math.prod(shape)) for shape, dtype in case.made())
     return made + sum(array.nbytes for array in case.inputs if array is not None)
 
 

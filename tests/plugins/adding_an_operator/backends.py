@@ -21,7 +21,6 @@ from intaglio.plugins import OPS, ort
 from intaglio.plugins.cuda.compiler import compile_kernel, entry_points, parameters
 from intaglio.plugins.function_body import FunctionBody
 from intaglio.plugins.inlining import inline
-from intaglio.plugins.kernel_check.case import launch_of, outputs_of
 from intaglio.plugins.kernel_check.cases import cases
 from intaglio.plugins.kernel_check.inputs import Sizes
 from intaglio.plugins.kernel_check.node_model import feeds, node_model
@@ -102,7 +101,7 @@ def test_compiled_library_takes_schema_and_defaults_from_the_signature():
 @pytest.mark.parametrize("sm", [75, 80])
 @each_case
 def test_emulated_cuda_kernel(case, sm):
-    (y,) = emulate(OPS[NAME].folder, launch_of(case, sm), case.inputs, outputs_of(case), sm, seed=1)
+    (y,) = emulate(OPS[NAME].folder, case.launch(sm), case.inputs, case.made(), sm, seed=1)
     np.testing.assert_array_equal(y, expected(case))
 
 
@@ -130,7 +129,7 @@ def test_declaration_to_tensorrt(tmp_path, monkeypatch):
         register(75)
         for case in CASES:
             built = build(tensorrt, monkeypatch, explicit(node_model(case)).graph.node(-1))
-            launch = launch_of(case)
+            launch = case.launch()
             assert (built.shapes, built.dtypes) == ([X.shape], ["float32"])
             assert (built.entry, built.grid, built.scalars) == (launch.entry, launch.grid, launch.scalars)
 
@@ -160,4 +159,4 @@ def test_training_table(case):
 
 def test_cases_for_gpus_launch_every_kernel():
     made = cases("scaled_clamp", Sizes(rows=(0, 3), width=48))
-    assert {launch_of(case).entry for case in made} == set(entry_points("scaled_clamp"))
+    assert {case.launch().entry for case in made} == set(entry_points("scaled_clamp"))

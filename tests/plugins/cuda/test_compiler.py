@@ -11,12 +11,12 @@ from kernel_cases import GPUS, kernel_case
 from operator_cases import MAKERS, ON_GPUS, longest
 
 from intaglio.errors import EngineError, MissingExtraError
+from intaglio.plugins import OPS
 from intaglio.plugins.cuda import __main__ as program
 from intaglio.plugins.cuda import compiler, driver
 from intaglio.plugins.cuda.compiler import compile_kernel, entry_points, parameters, resources
 from intaglio.plugins.cuda.launching.launches import kernel_folders, operators
 from intaglio.plugins.cuda.packed_weights.geometry import LIMIT, THREADS, many_bytes
-from intaglio.plugins.kernel_check.case import folder_of, launch_of, outputs_of
 from intaglio.processes.threads import limited
 
 pytest.importorskip("cuda.bindings.nvrtc")
@@ -54,7 +54,7 @@ def values_in_cubin(cubin: bytes, attribute: int) -> dict[str, int]:
 
 
 def test_every_operator_has_a_kernel_but_those_of_sessions_on_a_cpu():
-    assert {folder_of(operator) for operator in MAKERS} - {*operators()} == {"packed_matmul"}
+    assert {OPS[operator].folder for operator in MAKERS} - {*operators()} == {"packed_matmul"}
 
 
 @pytest.mark.parametrize("sm", GPUS)
@@ -96,11 +96,11 @@ def test_documented_table_has_every_kernel(sm, monkeypatch, capsys):
 @pytest.mark.parametrize("operator", ON_GPUS)
 def test_parameters_are_ordered_as_inputs_scalars_outputs(operator, sm):
     random = np.random.default_rng(0)
-    ptx = compile_kernel(folder_of(operator), sm).ptx
+    ptx = compile_kernel(OPS[operator].folder, sm).ptx
     for case in (longest(operator), *(kernel_case(operator, random) for _ in range(20))):
-        launch = launch_of(case, sm)
+        launch = case.launch(sm)
         inputs = sum(array is not None for array in case.inputs)
-        expected = ["u64"] * inputs + ["u32"] * len(launch.scalars) + ["u64"] * len(outputs_of(case))
+        expected = ["u64"] * inputs + ["u32"] * len(launch.scalars) + ["u64"] * len(case.made())
         assert parameters(ptx, launch.entry) == expected
         assert all(type(value) is int and -(2**31) <= value < 2**31 for value in launch.scalars)
 

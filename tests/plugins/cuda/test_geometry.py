@@ -15,7 +15,6 @@ from intaglio.plugins import OPS
 from intaglio.plugins.cuda import launcher
 from intaglio.plugins.cuda.launching.geometry import Launch, Tensor, at_least_1, broadcast_length, product, total
 from intaglio.plugins.cuda.launching.launches import launch
-from intaglio.plugins.kernel_check.case import folder_of, launch_of
 
 
 class Symbol:
@@ -68,7 +67,7 @@ def symbolic(case: Case) -> Launch:
             for axis, length in enumerate(array.shape)
         ]
         tensors.append(Tensor(lengths, array.dtype.name))
-    return launch(folder_of(case.operator), tensors, OPS[case.operator].complete(case.attributes), 80)
+    return launch(case.folder, tensors, OPS[case.operator].complete(case.attributes), 80)
 
 
 @pytest.mark.parametrize("operator", ON_GPUS)
@@ -76,7 +75,7 @@ def test_symbolic_and_numeric_geometry_agree(operator):
     random = np.random.default_rng(0)
     for _ in range(30):
         case = kernel_case(operator, random)
-        made, expected = symbolic(case), launch_of(case)
+        made, expected = symbolic(case), case.launch()
         numbers = {name: tuple(map(number, getattr(made, name))) for name in ("grid", "block", "scalars")}
         assert dataclasses.replace(made, shared_bytes=number(made.shared_bytes), **numbers) == expected
 

@@ -19,7 +19,6 @@ from intaglio.plugins import OPS
 from intaglio.plugins.cuda import launcher
 from intaglio.plugins.group_matmul.signature import LEVEL_BITS
 from intaglio.plugins.int_linear import launch as int_linear
-from intaglio.plugins.kernel_check.case import folder_of, launch_of, outputs_of
 
 Run = Callable[[Case, int], list[np.ndarray]]
 
@@ -29,12 +28,12 @@ def run(request) -> Run:
     """Runs the kernel of a case; the seed determines the order of threads."""
     if isinstance(request.param, int):
         return lambda case, seed: emulate(
-            folder_of(case.operator), launch_of(case, request.param), case.inputs, outputs_of(case), request.param, seed
+            case.folder, case.launch(request.param), case.inputs, case.made(), request.param, seed
         )
     if launcher.device_sm() is None:
         pytest.skip("no CUDA device")
     return lambda case, _: launcher.run(
-        folder_of(case.operator), launch_of(case, launcher.kernel_sm()), case.inputs, outputs_of(case), request.param
+        case.folder, case.launch(launcher.kernel_sm()), case.inputs, case.made(), request.param
     )
 
 
@@ -71,9 +70,7 @@ def test_kernel_equals_reference_on_rows_of_4096_in_float16(run, operator):
 def test_arrays_may_begin_anywhere(operator, sm, seed):
     """A part of another tensor begins at a multiple of its elements, 4 bytes here, and not of 16."""
     check(
-        lambda case, seed: emulate(
-            folder_of(case.operator), launch_of(case, sm), case.inputs, outputs_of(case), sm, seed, offset=4
-        ),
+        lambda case, seed: emulate(case.folder, case.launch(sm), case.inputs, case.made(), sm, seed, offset=4),
         in_float16(longest(operator))
         if operator in FLOAT_LIMITS and seed % 2
         else kernel_case(operator, np.random.default_rng(seed)),
@@ -138,7 +135,7 @@ def test_each_window_of_a_sparse_matrix_is_computed_once(run, counts, rows):
 def test_sparse_sums_are_independent_of_the_thread_order():
     case = sparse_case(np.random.default_rng(2), [100, 0, 900, 7, 30], 1000, 3)
     case = Case(case.operator, tuple(a.astype(np.float32) if a.dtype == np.float16 else a for a in case.inputs), {})
-    arguments = (folder_of(case.operator), launch_of(case), case.inputs, outputs_of(case), 80)
+    arguments = (case.folder, case.launch(), case.inputs, case.made(), 80)
     first = emulate(*arguments, seed=0)[0]
     assert all(np.array_equal(first, emulate(*arguments, seed=seed)[0]) for seed in (1, 2))
 
@@ -146,7 +143,7 @@ def test_sparse_sums_are_independent_of_the_thread_order():
 def test_sparse_product_of_two_dtypes_is_refused():
     single, half = longest("CsrMatMul"), in_float16(longest("CsrMatMul"))
     with pytest.raises(EngineError, match=r"x is float16 and y float32, expected the same\. Cast one of them"):
-        launch_of(Case(half.operator, (half.inputs[0], *single.inputs[1:]), {}))
+        Case(half.operator, (half.inputs[0], *single.inputs[1:]), {}).launch()
 
 
 @settings(max_examples=examples(20))
@@ -250,11 +247,11 @@ def test_masked_softmax_of_five_axes_is_refused():
     x: Any = np.zeros((1, 1, 1, 1, 4), np.int32)
     case = Case("IntSoftmax", (x, np.ones((1, 1, 1, 1, 4), np.bool_)), {"scale": 1.0, "out_scale": 1 / 127})
     with pytest.raises(EngineError, match="5 axes, expected at most 4"):
-        launch_of(case)
+        case.launch()
 
 
 def test_attention_heads_larger_than_any_kernel_are_refused():
     wide = np.zeros((1, 1, 129), np.int8)
     factors = np.array([1], np.int32), np.array([0], np.int32)
     with pytest.raises(EngineError, match="heads of 129 channels, expected at most 128"):
-        launch_of(Case("IntAttention", (wide, wide, wide, *factors), {"num_heads": 1, "scale": 1.0}))
+        Case("IntAttention", (wide, wide, wide, *factors), {"num_heads": 1, "scale": 1.0}).launch()

@@ -14,7 +14,6 @@ from intaglio.plugins import OPS
 from intaglio.plugins.cuda.launching.geometry import PLUGINS
 from intaglio.plugins.cuda.packed_weights import geometry as packed_weights
 from intaglio.plugins.int_linear import launch as int_linear
-from intaglio.plugins.kernel_check.case import launch_of, outputs_of
 
 
 def proofs_but_the_first(mutations):
@@ -74,7 +73,7 @@ def is_wrong(folder, k, n, seed):
 def fails_in(folder, case, seed, offset=0):
     """Whether the kernels in `folder` fail or differ from the reference; sums are exact."""
     try:
-        (got,) = emulate(folder, launch_of(case), case.inputs, outputs_of(case), 80, seed, offset)
+        (got,) = emulate(folder, case.launch(), case.inputs, case.made(), 80, seed, offset)
     except EngineError as error:
         assert "error:" not in str(error), "it does not compile"
         return True

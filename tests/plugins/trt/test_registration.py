@@ -17,7 +17,6 @@ from plugin_builds import Built, build
 from intaglio.errors import EngineError, MissingExtraError
 from intaglio.plugins import DOMAIN, OPS
 from intaglio.plugins.cuda.compiler import parameters
-from intaglio.plugins.kernel_check.case import launch_of, outputs_of
 from intaglio.plugins.kernel_check.node_model import node_model
 from intaglio.plugins.trt import explicit, register
 from intaglio.plugins.trt.explicit import forms, plugged, plugin_name
@@ -45,11 +44,11 @@ def check(trt: ModuleType, monkeypatch: pytest.MonkeyPatch, case: Case, symbolic
     built = build(trt, monkeypatch, explicit_node(case, symbolic))
     sm = re.search(rb"\.target sm_(\d+)", built.ptx)
     assert sm is not None
-    expected = launch_of(case, int(sm[1]))
+    expected = case.launch(int(sm[1]))
     grid = tuple(max(axis, 1) for axis in expected.grid)
     assert (built.entry, built.grid, built.block) == (expected.entry, grid, expected.block)
     assert (built.scalars, built.shared_bytes) == (expected.scalars, expected.shared_bytes)
-    outputs = outputs_of(case)
+    outputs = case.made()
     assert list(zip(built.shapes, built.dtypes, strict=True)) == [(shape, dtype.name) for shape, dtype in outputs]
     inputs = sum(array is not None for array in case.inputs)
     signature = ["u64"] * inputs + ["u32"] * len(expected.scalars) + ["u64"] * len(outputs)

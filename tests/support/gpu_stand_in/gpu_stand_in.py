@@ -26,7 +26,7 @@ from intaglio.errors import EngineError
 from intaglio.plugins.cuda.compiler import entry_points
 from intaglio.plugins.cuda.launcher import GUARD
 from intaglio.plugins.cuda.launching.geometry import Launch
-from intaglio.plugins.cuda.launching.launches import operators
+from intaglio.plugins.cuda.launching.launches import kernel_folders
 
 SM = 80
 PROVIDER = "CUDAExecutionProvider"
@@ -228,7 +228,7 @@ class Driver:
             tell_sanitizer(function)
         if fault == "illegal address":
             outputs = [address + UNMAPPED for address in outputs]
-        folder = next(folder for folder in operators() if function in entry_points(folder))
+        folder = next(folder for folder in kernel_folders() if function in entry_points(folder))
         launch = Launch(function, tuple(sizes[:3]), tuple(sizes[3:]), scalars, shared)
         cuda_emulator._check_launch(launch)
         try:

@@ -25,7 +25,7 @@ def gpu(monkeypatch: pytest.MonkeyPatch) -> Callable[..., None]:
         monkeypatch.setenv("PYTHONPATH", os.pathsep.join(filter(None, path)))
         monkeypatch.setenv("GPU_FAULT", fault)
         monkeypatch.setattr(gpu_check, "SIZES", SMALL)
-        monkeypatch.setattr(gpu_check, "operators", lambda: list(folders))
+        monkeypatch.setattr(gpu_check, "kernel_folders", lambda: list(folders))
         monkeypatch.setattr(gpu_check, "FEW_SIZES", SMALL)
         monkeypatch.setattr(gpu_check, "SMALL_SIZES", SMALL)
         monkeypatch.setattr(gpu_check, "ENGINE_SIZES", SMALL_ENGINES)
