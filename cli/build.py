@@ -7,6 +7,7 @@ from typing import Any
 
 import click
 
+from intaglio.bundle.plan_record import HARDWARE
 from intaglio.cli.options.choices import BUNDLE_TO_WRITE, TARGET, OneOf
 from intaglio.cli.options.lengths import length_options, lengths_by_name
 from intaglio.cli.printing.results import json_option, number_of, print_json, print_table, say, size
@@ -19,6 +20,7 @@ Examples:
   intaglio build minilm-fp16 --target tensorrt-rtx --gpu t4 --gpu a100
   intaglio build minilm-fp16 --target tensorrt --batch 1:16:64 --sequence 1:128:256
   intaglio build minilm-fp16 --target tensorrt --workspace 1024  # on a GPU that is shared
+  intaglio build minilm-fp16 --target tensorrt --hardware-compatibility ampere+ --strip-weights
   intaglio build minilm --target ort-cpu
 """
 
@@ -47,6 +49,27 @@ Examples:
     metavar="MIB",
     help="Maximum memory of a TensorRT kernel for intermediate results.  [default: the GPU's]",
 )
+@section("Plans of TensorRT")
+@click.option(
+    "--version-compatible", is_flag=True, help="Engine that later versions of TensorRT open. It holds code of the host."
+)
+@click.option(
+    "--hardware-compatibility",
+    type=OneOf(HARDWARE),
+    default=HARDWARE[0],
+    show_default=True,
+    help="Other GPUs that the engine runs on: A100 and later, or all of this compute capability.",
+)
+@click.option(
+    "--strip-weights", is_flag=True, help="Engine without weights; opening it takes them from the bundle's graph."
+)
+@click.option("--refit", is_flag=True, help="Engine whose weights other programs can replace.")
+@click.option(
+    "--optimization-level",
+    type=int,
+    metavar="0-5",
+    help="0 builds fast, 5 searches longest for fast kernels.  [default: TensorRT's, 3]",
+)
 @section(OUTPUT)
 @click.option("--force", is_flag=True, help="Replace existing engines.")
 @json_option
@@ -64,10 +87,10 @@ def build_command(bundle: Path | str, axes: tuple[str, ...], as_json: bool, **op
         print_json(result)
     else:
         rows = [
-            (engine.path, engine.gpu or "cpu", engine.sm or "", size(engine.bytes), engine.library)
+            (engine.path, engine.gpu or "cpu", engine.sm or "", size(engine.bytes), engine.library, str(engine.plan))
             for engine in result.engines
         ]
-        print_table("Engines", ["file", "device", "SM", "size", "library"], rows, may_drop=["library"])
+        print_table("Engines", ["file", "device", "SM", "size", "library", "plan"], rows, may_drop=["library"])
         for refused in result.refused:
             click.echo(f"{refused.gpu}: not built. {refused.reason}", err=True)
         total = size(sum(engine.bytes for engine in result.engines))

@@ -61,11 +61,19 @@ def inspect_command(bundle: Path, hashes: bool, as_json: bool) -> None:
     if passes:
         print_table("Passes applied", ["pass", "rewritten"], passes)
     engines = [
-        (engine.path, engine.target, engine.gpu or "cpu", engine.sm or "", size(engine.bytes), engine.library)
+        (
+            engine.path,
+            engine.target,
+            engine.gpu or "cpu",
+            engine.sm or "",
+            size(engine.bytes),
+            engine.library,
+            str(engine.plan),
+        )
         for engine in found.engines
     ]
     if engines:
-        columns = ["file", "target", "device", "SM", "size", "library"]
+        columns = ["file", "target", "device", "SM", "size", "library", "plan"]
         print_table("Engines", columns, engines, may_drop=["target", "library"])
     files = [
         (name, size(record.bytes), record.sha256 if hashes else f"{record.sha256[:HASH]}…")

@@ -36,6 +36,11 @@ def find_plans(bundle: Bundle, gpus: Sequence[str]) -> Plans:
         raise _missing(bundle, records, "a GPU")
     files: dict[str, Path] = {}
     for engine in chosen:
+        if engine.plan.strip_weights:
+            raise UsageError(
+                f"bundle {bundle.path}: {engine.path} has no weights, and Triton's tensorrt backend sets none. "
+                f"Build it again without them stripped: intaglio build {bundle.path} --target {TENSORRT} --force"
+            )
         capability = f"{engine.sm // 10}.{engine.sm % 10}" if engine.sm is not None else ""
         if capability in files:
             raise UsageError(

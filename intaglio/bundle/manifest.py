@@ -13,6 +13,7 @@ from intaglio.bundle.image_records import Image as Image
 from intaglio.bundle.image_records import ImageEncoder as ImageEncoder
 from intaglio.bundle.image_records import TextTower as TextTower
 from intaglio.bundle.modality_record import ModalityRecord
+from intaglio.bundle.plan_record import DEFAULT_PLAN, PlanOptions
 from intaglio.bundle.text_records import PairTemplate, TokenVectors
 from intaglio.bundle.text_records import Prompt as Prompt
 
@@ -188,6 +189,8 @@ class EngineRecord(msgspec.Struct):
     sm: int | None = None
     profiles: dict[str, dict[str, list[int]]] = {}  # input -> {"min", "opt", "max"} -> shape
     graph: str = MODEL  # the bundle's ONNX file that it was built from
+    plan: PlanOptions = DEFAULT_PLAN  # of TensorRT
+    plugins: bool = True  # of TensorRT for our operators; else their bodies in standard ones
 
 
 class FileRecord(msgspec.Struct):

@@ -26,6 +26,7 @@ from intaglio.bundle.manifest import (
     Transcriber,
 )
 from intaglio.bundle.model_file import outline
+from intaglio.bundle.plan_record import HARDWARE
 from intaglio.errors import BundleError, one_line
 from intaglio.files.hashes import inside, sha256
 from intaglio.files.input_files import read_text
@@ -142,7 +143,8 @@ def _contradiction(spec: TensorSpec, value: onnx.ValueInfoProto) -> str:
 
 
 def verify_engine(path: Path, manifest: Manifest, engine: EngineRecord) -> None:
-    """Reject a stored ONNX file whose external data is outside of the bundle, or not listed."""
+    """Reject an unknown hardware compatibility, and external data of an ONNX file that is outside, or not listed."""
+    check_name(path, "engine's hardware_compatibility", engine.plan.hardware_compatibility, HARDWARE)
     target = TARGETS.get(engine.target)
     if target is not None and target.runs_files:
         _verify_data(path, manifest, engine.path, outline(path / engine.path))

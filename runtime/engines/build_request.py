@@ -9,6 +9,7 @@ from pathlib import Path
 import msgspec
 
 from intaglio.bundle.bundle import MODEL, Bundle, EngineRecord
+from intaglio.bundle.plan_record import DEFAULT_PLAN, PlanOptions
 from intaglio.errors import UsageError
 from intaglio.runtime.engines.profiles import Range
 
@@ -36,6 +37,7 @@ class BuildRequest:
     force: bool  # replace existing engines
     plugins: bool = True  # of TensorRT for our operators; else their bodies in standard ones
     workspace: int | None = None  # the most MiB that a kernel of TensorRT uses for intermediate results
+    plan: PlanOptions = DEFAULT_PLAN  # of TensorRT
 
     def check_free(self, bundle: Bundle, names: Sequence[str]) -> None:
         """Raise `UsageError` if `bundle` already has engines with these file names, unless `force` is set."""

@@ -16,7 +16,8 @@ from intaglio.runtime.engines.gpus import Gpu
 from intaglio.runtime.engines.tensorrt.lengths import check_supported, engine_lengths, phases
 from intaglio.runtime.engines.tensorrt.library import no_collection
 from intaglio.runtime.engines.tensorrt.network import Network
-from intaglio.runtime.engines.tensorrt.operators import parsable
+from intaglio.runtime.engines.tensorrt.operators import parsable, plan_libraries
+from intaglio.runtime.engines.tensorrt.plan_options import check_hardware, check_plan
 from intaglio.targets import Target
 
 
@@ -28,7 +29,10 @@ def build_target(bundle: Bundle, target: Target, request: BuildRequest, folder: 
     """
     check_supported(bundle, target.name)
     trt = load(target.library)
+    check_plan(request.plan, target, trt)
     chosen = _chosen(target, request.gpus, trt)
+    for gpu in chosen:
+        check_hardware(request.plan, gpu)
     graphs = bundle.manifest.graphs
     paths = {
         (graph.file, gpu): folder / f"{engine_stem(f'{target.name}-{gpu.name}', graph.file)}.engine"
@@ -39,6 +43,7 @@ def build_target(bundle: Bundle, target: Target, request: BuildRequest, folder: 
     lengths, fixed = engine_lengths(bundle, request.lengths)
     # TensorRT-RTX makes kernels for the shapes that come when it runs.
     tuned = [lengths] if target.takes_gpus else phases(bundle, lengths, request.lengths)
+    serialized = plan_libraries(request.plan) if request.plugins and bundle.manifest.custom_operators else []
     records: list[EngineRecord] = []
     refused: dict[str, BuildError] = {}  # GPU -> why
     for gpu in chosen:  # each gets its own graph: with the kernels for it, and the dtypes that it has
@@ -46,12 +51,24 @@ def build_target(bundle: Bundle, target: Target, request: BuildRequest, folder: 
             for graph in graphs:
                 path, shapes = paths[graph.file, gpu], profiles.shapes(graph.inputs, lengths)
                 each = [profiles.shapes(graph.inputs, phase) for phase in tuned]
-                with parsable(bundle.path / graph.file, trt, gpu.sm, fixed, request.plugins) as model:
+                with parsable(bundle.path / graph.file, trt, gpu.sm, fixed, request.plugins, request.plan) as model:
                     network = Network(trt, model, graph, gpu.name)
-                    network.compile(gpu, each if each[0] != each[-1] else each[:1], path, request.workspace)
+                    once = each if each[0] != each[-1] else each[:1]
+                    network.compile(gpu, once, path, request.workspace, request.plan, serialized)
                 size, stored = path.stat().st_size, f"engines/{path.name}"
                 records.append(
-                    EngineRecord(stored, target.name, network.library, size, gpu.name, gpu.sm, shapes, graph.file)
+                    EngineRecord(
+                        stored,
+                        target.name,
+                        network.library,
+                        size,
+                        gpu.name,
+                        gpu.sm,
+                        shapes,
+                        graph.file,
+                        request.plan,
+                        request.plugins,
+                    )
                 )
         except BuildError as error:
             refused[gpu.name] = error

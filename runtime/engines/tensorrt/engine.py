@@ -22,6 +22,8 @@ from intaglio.runtime.engines.memory import Buffer
 from intaglio.runtime.engines.tensorrt.contexts import Contexts
 from intaglio.runtime.engines.tensorrt.execution_context import succeeded
 from intaglio.runtime.engines.tensorrt.library import DTYPES, library_name, logger, no_collection
+from intaglio.runtime.engines.tensorrt.plan_options import check_host_code, check_library, runs_on
+from intaglio.runtime.engines.tensorrt.refit import refit
 from intaglio.runtime.engines.tensorrt.rtx_context import location
 from intaglio.targets import TARGETS, Target, without_gpu
 
@@ -35,7 +37,8 @@ class TensorRTEngine(Engine):
     `memory` are used in place. Symbolic axes accept the lengths of the engine's optimisation profile. Runs that repeat
     are CUDA graphs, see `graph_replay`. Not thread-safe.
     `graph` is the bundle's ONNX file that it was built from. Raises `EngineError` without a CUDA device, without an
-    engine for it, or for another version of the library.
+    engine for it, or for another version of the library. An engine without weights gets those of its graph, see
+    `refit`; one with code for the host is refused unless the environment allows it, see `plan_options`.
     """
 
     memory: DeviceMemory
@@ -48,6 +51,7 @@ class TensorRTEngine(Engine):
         record = select(bundle, target, device, graph)
         trt = load(TARGETS[target].library)
         check_library(record, library_name(trt))
+        check_host_code(record)
         whole = bundle.graph(graph)
         self.inputs, self.outputs = tuple(whole.inputs), tuple(whole.outputs)
         self.axes = {**whole.axes, **profiles.limits(self.inputs, record.profiles)}
@@ -61,8 +65,12 @@ class TensorRTEngine(Engine):
                 code = location(bundle.manifest.files[record.path].sha256, library_name(trt), device.name)
             self._log = log = logger(trt)
             self._runtime = trt.Runtime(log)
+            if record.plan.version_compatible:
+                self._runtime.engine_host_code_allowed = True
             self._engine = self._runtime.deserialize_cuda_engine((bundle.path / record.path).read_bytes())
             succeeded(self._engine is not None, f"opening {record.path}", log)
+            if record.plan.strip_weights:
+                refit(trt, self._engine, bundle, record, log)
             names = [spec.name for spec in self.inputs]
             self._contexts = Contexts(trt, self._engine, names, self.memory, log, code)
             for spec in (*self.inputs, *self.outputs):
@@ -174,26 +182,17 @@ def open_target(source: Path | Bundle, target: Target, options: Opening) -> Tens
 
 
 def select(bundle: Bundle, target: str, device: Gpu, graph: str = MODEL) -> EngineRecord:
-    """The bundle's engine of `graph` for `target` and the device's SM version.
+    """The bundle's engine of `graph` for `target` that runs on the device; see `runs_on`.
 
     Raises `EngineError` that lists the existing engines.
     """
     records = [record for record in bundle.manifest.engines if (record.target, record.graph) == (target, graph)]
-    for record in records:
-        if record.sm == device.sm:
-            return record
+    fitting = [record for record in records if runs_on(record, device)]
+    if fitting:  # first the one that was built on such a GPU
+        return min(fitting, key=lambda record: (record.sm != device.sm, record.gpu != device.name))
     present = ", ".join(f"{record.gpu} (SM{record.sm})" for record in records) or "none"
     option = f" --gpu {device.name}" if target == "tensorrt-rtx" else ""
     raise EngineError(
         f"bundle {bundle.path}: no {target} engine for {device.name} (SM{device.sm}); it has {present}. "
         f"Build one with: intaglio build {bundle.path} --target {target}{option}"
     )
-
-
-def check_library(record: EngineRecord, installed: str) -> None:
-    """Raise `EngineError` unless the engine was built by the installed version of the library."""
-    if record.library != installed:
-        raise EngineError(
-            f"engine {record.path}: built by {record.library}, but {installed} is installed, and engines open only in "
-            f"the version that built them. Re-build it with --force, or install {record.library.replace(' ', '==')}."
-        )

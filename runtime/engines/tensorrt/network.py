@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from intaglio.bundle.bundle import Graph, TensorSpec
+from intaglio.bundle.plan_record import DEFAULT_PLAN, PlanOptions
 from intaglio.display import progress
 from intaglio.errors import BuildError
 from intaglio.plugins.trt import plugin_errors
@@ -21,6 +22,7 @@ from intaglio.runtime.engines.tensorrt.library import (
     logger,
     silent,
 )
+from intaglio.runtime.engines.tensorrt.plan_options import configure
 from intaglio.runtime.engines.tensorrt.progress import interruptible, monitor
 from intaglio.targets import TARGETS
 
@@ -49,12 +51,21 @@ class Network:
             raise refusals.error(self.library, gpu, refusals.of_parser(self._parser, model))
         _allow_decomposition(trt, self._network)
 
-    def compile(self, gpu: Gpu, phases: Sequence[Shapes], target: Path, workspace: int | None = None) -> None:
+    def compile(
+        self,
+        gpu: Gpu,
+        phases: Sequence[Shapes],
+        target: Path,
+        workspace: int | None = None,
+        plan: PlanOptions = DEFAULT_PLAN,
+        plugins: Sequence[str] = (),
+    ) -> None:
         """Write the engine for `gpu` to `target`, with an optimisation profile for each of `phases`.
 
         `workspace`: the most MiB that a kernel may use for intermediate results; by default the memory of the GPU.
-        Raises `BuildError` with the nodes that the builder rejects. TensorRT-RTX compiles for the named GPU, TensorRT
-        for the GPU present (and caches its timings).
+        `plugins`: the libraries of plugins that a version-compatible engine is to hold. Raises `BuildError` with the
+        nodes that the builder rejects. TensorRT-RTX compiles for the named GPU, TensorRT for the GPU present (and
+        caches its timings).
         """
         trt, config = self._trt, self._builder.create_builder_config()
         for shapes in phases:
@@ -64,6 +75,7 @@ class Network:
             config.add_optimization_profile(profile)
         if workspace is not None:
             config.set_memory_pool_limit(trt.MemoryPoolType.WORKSPACE, workspace << 20)
+        configure(trt, config, plan, plugins)
         timings = timing_cache.location(self.library, gpu.sm)
         if names_targets := trt.__name__ == TARGETS["tensorrt-rtx"].library:
             config.num_compute_capabilities = 1

@@ -26,6 +26,16 @@ ADVICE = [
         "or leave out --gpu {gpu}.",
     ),
     (
+        r"libnvinfer_lean",
+        "A version-compatible engine holds NVIDIA's lean runtime: pip install tensorrt-lean, in the same version, and "
+        "put the folder of its library in LD_LIBRARY_PATH, or leave out --version-compatible.",
+    ),
+    (
+        r"graph_jit\.cpp.*CUDA_SUCCESS",
+        "TensorRT-RTX computes with weights that can be replaced while it builds: build on a machine with a GPU, or "
+        "leave out --strip-weights and --refit.",
+    ),
+    (
         r"(?i)\bworkspace\b",
         "Raise --workspace, or lower the largest lengths with --batch MIN:OPT:MAX and --sequence MIN:OPT:MAX.",
     ),

@@ -10,7 +10,7 @@ from __future__ import annotations
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
-from functools import partial
+from functools import cached_property, partial
 from types import SimpleNamespace
 from typing import Any
 
@@ -29,7 +29,7 @@ DTYPES = {"FLOAT": "float32", "HALF": "float16", "INT64": "int64", "INT32": "int
 class _Context:
     """An execution context."""
 
-    def __init__(self, engine: _Engine):
+    def __init__(self, engine: Engine):
         self._engine = engine
         self._shapes: dict[str, tuple[int, ...]] = {}
         self._addresses: dict[str, int] = {}
@@ -84,14 +84,18 @@ class _Context:
         runtime.ledger.ran(shapes)
 
 
-class _Engine:
+class Engine:
     """An ONNX file as an engine."""
 
     def __init__(self, runtime: CudaRuntime, model: onnx.ModelProto):
         self.runtime = runtime
-        self.evaluator = ReferenceEvaluator(model)
+        self.model = model
         self._values = {value.name: value for value in (*model.graph.input, *model.graph.output)}
         self.outputs = [value.name for value in model.graph.output]
+
+    @cached_property
+    def evaluator(self) -> ReferenceEvaluator:
+        return ReferenceEvaluator(self.model)
 
     def dtype(self, name: str) -> str:
         return onnx.helper.tensor_dtype_to_np_dtype(self._values[name].type.tensor_type.elem_type).name
@@ -129,8 +133,8 @@ def _tensorrt(runtime: CudaRuntime, name: str) -> Any:
         def __init__(self, log: Any):
             pass
 
-        def deserialize_cuda_engine(self, data: bytes) -> _Engine:
-            return _Engine(runtime, onnx.load_from_string(data))
+        def deserialize_cuda_engine(self, data: bytes) -> Engine:
+            return Engine(runtime, onnx.load_from_string(data))
 
     registry = SimpleNamespace(all_creators=[], load_library=lambda path: path)
     return SimpleNamespace(

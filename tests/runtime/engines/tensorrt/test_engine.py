@@ -9,8 +9,9 @@ from intaglio.errors import EngineError, MissingExtraError
 from intaglio.runtime.engines.device_memory import DeviceMemory
 from intaglio.runtime.engines.gpus import Gpu
 from intaglio.runtime.engines.opening import open_engine
-from intaglio.runtime.engines.tensorrt.engine import check_library, select
+from intaglio.runtime.engines.tensorrt.engine import select
 from intaglio.runtime.engines.tensorrt.library import DTYPES
+from intaglio.runtime.engines.tensorrt.plan_options import check_library
 
 MakeEncoder = Callable[..., Path]
 
