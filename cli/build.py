@@ -10,7 +10,8 @@ import click
 from intaglio.bundle.plan_record import HARDWARE
 from intaglio.cli.options.choices import BUNDLE_TO_WRITE, TARGET, OneOf
 from intaglio.cli.options.lengths import length_options, lengths_by_name
-from intaglio.cli.printing.results import json_option, number_of, print_json, print_table, say, size
+from intaglio.cli.printing.engines import print_engines
+from intaglio.cli.printing.results import json_option, number_of, print_json, say, size
 from intaglio.cli.running.command import OUTPUT, section, verb
 from intaglio.runtime.engines.gpus import SM
 from intaglio.targets import summary
@@ -86,13 +87,9 @@ def build_command(bundle: Path | str, axes: tuple[str, ...], as_json: bool, **op
     if as_json:
         print_json(result)
     else:
-        rows = [
-            (engine.path, engine.gpu or "cpu", engine.sm or "", size(engine.bytes), engine.library, str(engine.plan))
-            for engine in result.engines
-        ]
-        print_table("Engines", ["file", "device", "SM", "size", "library", "plan"], rows, may_drop=["library"])
+        print_engines(result.engines)
         for refused in result.refused:
             click.echo(f"{refused.gpu}: not built. {refused.reason}", err=True)
         total = size(sum(engine.bytes for engine in result.engines))
-        say(f"{bundle}: {number_of(len(rows), 'engines')} built, {total}")
+        say(f"{bundle}: {number_of(len(result.engines), 'engines')} built, {total}")
     return 1 if result.refused else 0

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 import click
 
 from intaglio.cli.options.choices import BUNDLE
+from intaglio.cli.printing.engines import print_engines
 from intaglio.cli.printing.results import counted, json_option, number_of, print_json, print_table, say, size
 from intaglio.cli.running.command import verb
 
@@ -60,21 +61,8 @@ def inspect_command(bundle: Path, hashes: bool, as_json: bool) -> None:
     ]
     if passes:
         print_table("Passes applied", ["pass", "rewritten"], passes)
-    engines = [
-        (
-            engine.path,
-            engine.target,
-            engine.gpu or "cpu",
-            engine.sm or "",
-            size(engine.bytes),
-            engine.library,
-            str(engine.plan),
-        )
-        for engine in found.engines
-    ]
-    if engines:
-        columns = ["file", "target", "device", "SM", "size", "library", "plan"]
-        print_table("Engines", columns, engines, may_drop=["target", "library"])
+    if found.engines:
+        print_engines(found.engines)
     files = [
         (name, size(record.bytes), record.sha256 if hashes else f"{record.sha256[:HASH]}…")
         for name, record in found.files.items()

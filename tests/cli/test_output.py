@@ -85,9 +85,10 @@ WIDE = {
         ["kernel", "bytes", "warm us", "cold us", "GB/s", "of a copy", "of cuBLAS"],
         ["int_layer_norm_residual_channels", "123.4 MB", "1.23e+03", "1.23e+03", "1.23e+03", "0.912", "0.123"],
     ),
-    "build": (
-        ["file", "device", "SM", "size", "library"],
-        ["engines/tensorrt-rtx-model-sm75-t4.engine", "rtx-3090", "75", "50.2 MB", "tensorrt_rtx 1.7.1.116"],
+    "printing/engines": (
+        ["file", "target", "device", "SM", "size", "library", "plan"],
+        ["engines/tensorrt-rtx-model-sm75-t4.engine", "tensorrt-rtx", "rtx-3090", "75", "50.2 MB",
+         "tensorrt_rtx 1.7.1.116", "version-compatible, ampere+, no weights"],
     ),
 }  # fmt: skip
 

@@ -14,6 +14,7 @@ import pytest
 from triton_plans import add_plans
 
 from intaglio.bundle.bundle import Bundle
+from intaglio.bundle.plan_record import PlanOptions
 from intaglio.deploy import deploy_triton
 from intaglio.deploy.triton.model import WARM_UP
 from intaglio.errors import IntaglioError
@@ -148,6 +149,7 @@ def test_engines_of_tensorrt_rtx_are_refused_by_name(tiny_bundle: Path, tmp_path
         ([], "are both for compute capability 8.6, and Triton takes one for each. Choose with --gpu"),
         (["t4", "a10"], "its plans are of tensorrt 10.13.3, tensorrt 10.14.0"),
         (["a100"], "a plan takes 2 texts or more, expected 1"),
+        (["l4"], "tensorrt-l4.engine has no weights, and Triton's tensorrt backend sets none"),
     ],
 )
 def test_plans_that_one_server_cannot_load_are_refused(
@@ -156,6 +158,7 @@ def test_plans_that_one_server_cannot_load_are_refused(
     bundle = add_plans(
         tiny_bundle, tmp_path / "plans", ("tensorrt", "a10"), ("tensorrt", "rtx-3090"),
         ("tensorrt", "t4", {"library": "tensorrt 10.14.0"}), ("tensorrt", "a100", {"smallest": [2, 1]}),
+        ("tensorrt", "l4", {"plan": PlanOptions(strip_weights=True)}),
     )  # fmt: skip
     with pytest.raises(IntaglioError, match=message):
         deploy_triton([bundle], tmp_path / "models", backend="tensorrt", gpus=gpus)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import shutil
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -10,23 +9,21 @@ from typing import Any
 import numpy as np
 import onnx
 import pytest
-from tensorrt_plans import BuilderFlag, full_tensorrt_with_a_gpu, weights
+from click.testing import CliRunner
+from tensorrt_plans import H100, BuilderFlag, full_tensorrt_with_a_gpu, weights
 
 from intaglio.bundle.bundle import Bundle, EngineRecord
 from intaglio.bundle.plan_record import PlanOptions
+from intaglio.cli import cli
 from intaglio.errors import BuildError, BundleError, EngineError, UsageError
-from intaglio.plugins import ort
-from intaglio.plugins.cuda.compiler import images_for
 from intaglio.runtime.engines.build import build
 from intaglio.runtime.engines.gpus import Gpu, present
 from intaglio.runtime.engines.opening import open_engine
 from intaglio.runtime.engines.tensorrt.engine import TensorRTEngine, select
-from intaglio.runtime.engines.tensorrt.operators import parsable, with_weights
 from intaglio.runtime.engines.tensorrt.plan_options import HOST_CODE, check_library
 
 MakeEncoder = Callable[..., Path]
 Feeds = dict[str, Any]
-H100 = {"product": "H100 80GB HBM3", "sm": 90}
 
 
 def record(path: Path) -> EngineRecord:
@@ -144,7 +141,7 @@ def test_ampere_engine_runs_on_later_gpus(make_encoder: MakeEncoder, feeds: Feed
     with full_tensorrt_with_a_gpu():
         build(path, "tensorrt", hardware_compatibility="ampere+")
         expected = outputs(path, feeds)
-    with full_tensorrt_with_a_gpu(**H100):  # type: ignore[arg-type]
+    with full_tensorrt_with_a_gpu(**H100):
         np.testing.assert_array_equal(outputs(path, feeds), expected)
         assert present() == Gpu("h100", 90)
     with (
@@ -159,7 +156,7 @@ def test_engine_without_hardware_compatibility_runs_on_no_later_gpu(make_encoder
     with full_tensorrt_with_a_gpu() as trt:
         build(path, "tensorrt", hardware_compatibility="same-compute-capability")
         assert trt.config.hardware_compatibility_level.name == "SAME_COMPUTE_CAPABILITY"
-    with full_tensorrt_with_a_gpu(**H100), pytest.raises(EngineError, match="no tensorrt engine for h100"):  # type: ignore[arg-type]
+    with full_tensorrt_with_a_gpu(**H100), pytest.raises(EngineError, match="no tensorrt engine for h100"):
         outputs(path, feeds)
 
 
@@ -229,6 +226,18 @@ def test_rtx_says_what_it_needs_for_weights_that_change(
         build(make_encoder(), "tensorrt-rtx", gpus=["a100"], **options)
 
 
+def test_tables_show_the_options_of_a_plan(make_encoder: MakeEncoder) -> None:
+    path = make_encoder("float32")
+    options = ["--hardware-compatibility", "ampere+", "--strip-weights", "--optimization-level", "4"]
+    with full_tensorrt_with_a_gpu():
+        built = CliRunner().invoke(cli, ["build", str(path), "--target", "tensorrt", *options])
+    for shown in (built, CliRunner().invoke(cli, ["inspect", str(path)])):
+        assert "ampere+, no weights, level 4" in " ".join(shown.stdout.split())
+    with full_tensorrt_with_a_gpu():
+        plain = CliRunner().invoke(cli, ["build", str(path), "--target", "tensorrt", "--force"])
+    assert plain.exit_code == 0 and " plan" not in plain.stdout
+
+
 def test_manifest_with_an_unknown_compatibility_is_refused(make_encoder: MakeEncoder) -> None:
     bundle = Bundle.open(make_encoder())
     plan = PlanOptions(hardware_compatibility="any")
@@ -236,61 +245,3 @@ def test_manifest_with_an_unknown_compatibility_is_refused(make_encoder: MakeEnc
     bundle.add_files({made.path: b"abc"}, [made])
     with pytest.raises(BundleError, match=r"engine's hardware_compatibility is 'any', expected one of none, ampere\+"):
         Bundle.open(bundle.path)
-
-
-@pytest.fixture
-def integer_bundle(tiny_int8_bundle: Path, tmp_path: Path) -> Path:
-    if ort.library() is None:
-        pytest.skip("no compiled kernels")
-    pytest.importorskip("cuda.bindings.nvrtc")
-    return Path(shutil.copytree(tiny_int8_bundle, tmp_path / "tiny"))
-
-
-def test_version_compatible_engine_holds_our_plugins(integer_bundle: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv(HOST_CODE, "1")
-    with full_tensorrt_with_a_gpu() as trt:
-        build(integer_bundle, "tensorrt", version_compatible=True)
-        assert trt.config.plugins_to_serialize == [str(ort.library())]
-        with open_engine(integer_bundle, "tensorrt"):
-            pass
-        plan = onnx.load(integer_bundle / record(integer_bundle).path)
-        assert "CudaKernel" in {node.op_type for node in plan.graph.node}
-        build(integer_bundle, "tensorrt", version_compatible=True, plugins=False, force=True)
-        assert trt.config.plugins_to_serialize == []
-
-
-def test_ampere_engine_has_kernels_for_later_gpus(integer_bundle: Path) -> None:
-    """A cubin is for one generation, and PTX for a GPU and later ones; the engine runs from Ampere on."""
-    plan = PlanOptions(version_compatible=True, hardware_compatibility="ampere+")
-    with full_tensorrt_with_a_gpu(**H100) as trt:  # type: ignore[arg-type]
-        with parsable(integer_bundle / "model.onnx", trt, 90, plan=plan) as path:
-            portable = images(path)
-        with parsable(integer_bundle / "model.onnx", trt, 90, plan=PlanOptions(version_compatible=True)) as path:
-            assert images_for("int_linear", 90).cubin in images(path)
-    assert images_for("int_linear", 80).ptx in portable
-    assert not any(image.startswith(b"\x7fELF") for image in portable)
-
-
-def images(path: Path) -> list[bytes]:
-    nodes = onnx.load(path).graph.node
-    given = [attribute.t for node in nodes for attribute in node.attribute if attribute.name == "image"]
-    return [onnx.numpy_helper.to_array(tensor).tobytes() for tensor in given]
-
-
-@pytest.mark.parametrize("plugins", [True, False])
-def test_weights_are_found_under_the_names_that_an_engine_has(integer_bundle: Path, plugins: bool) -> None:
-    """TensorRT knows a plan's weights, those of our plugins too, by the names of the graph that it parsed."""
-    plan = PlanOptions(version_compatible=True)
-    model = integer_bundle / "model.onnx"
-    with full_tensorrt_with_a_gpu() as trt:
-        with parsable(model, trt, 80, {}, plugins, plan) as path:
-            built = constants(path)
-        with with_weights(model, 80, {}, plugins) as path:
-            found = constants(path)
-    assert built.keys() <= found.keys()
-    for name, expected in built.items():
-        np.testing.assert_array_equal(found[name], expected)
-
-
-def constants(path: Path) -> dict[str, Any]:
-    return {each.name: onnx.numpy_helper.to_array(each) for each in onnx.load(path).graph.initializer}

@@ -24,6 +24,7 @@ from intaglio.plugins.cuda.compiler import images_for
 from intaglio.plugins.kernel_check.node_model import node_model
 from intaglio.plugins.trt import load_plugins, loading, use_kernel_plugins
 from intaglio.runtime.engines.build import build
+from intaglio.runtime.engines.tensorrt.operators import parsable
 
 pytest.importorskip("tensorrt_rtx_libs")
 pytest.importorskip("cuda.bindings.nvrtc")
@@ -92,6 +93,21 @@ def test_bundle_is_built_with_the_kernels_of_each_gpu(tiny_int8_bundle: Path, tm
         for folder in folders:
             assert 1 <= built.count(images_for(folder, gpu.sm).cubin) <= 2, folder  # one node of an operator has it
             assert images_for(folder, other.sm).cubin not in built
+
+
+def test_weights_of_plugins_keep_their_names(tiny_int8_bundle: Path) -> None:
+    """By these names TensorRT's refitter finds the weights of an engine that was built without them."""
+    with parsable(tiny_int8_bundle / "model.onnx", trt, 80) as path:
+        log = trt.Logger(trt.Logger.ERROR)
+        network = trt.Builder(log).create_network(0)
+        parser = trt.OnnxParser(network, log)
+        assert parser.parse_from_file(str(path))
+        graph = ir.load(path).graph
+        read = {value.name for node in graph if node.op_type == "CudaKernel" for value in node.inputs if value}
+    names = read & graph.initializers.keys()
+    assert len(names) > 10
+    assert [name for name in names if not network.mark_weights_refittable(name)] == []
+    assert not network.mark_weights_refittable("another")
 
 
 def test_bundle_is_built_without_plugins_on_request(tiny_int8_bundle: Path, tmp_path: Path) -> None:

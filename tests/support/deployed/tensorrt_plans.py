@@ -25,6 +25,7 @@ Severity = enum.IntEnum("Severity", "ERROR WARNING")
 BuilderFlag = enum.Enum("BuilderFlag", "REFIT REFIT_IDENTICAL STRIP_PLAN VERSION_COMPATIBLE")
 HardwareCompatibilityLevel = enum.Enum("HardwareCompatibilityLevel", "NONE AMPERE_PLUS SAME_COMPUTE_CAPABILITY")
 NetworkDefinitionCreationFlag = enum.IntEnum("NetworkDefinitionCreationFlag", "PREFER_AOT_PYTHON_PLUGINS")
+H100: Any = {"product": "H100 80GB HBM3", "sm": 90}  # of `full_tensorrt_with_a_gpu`
 REFITTING = {BuilderFlag.REFIT, BuilderFlag.REFIT_IDENTICAL}  # one of them at most
 
 
