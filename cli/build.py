@@ -52,7 +52,9 @@ Examples:
 )
 @section("Plans of TensorRT")
 @click.option(
-    "--version-compatible", is_flag=True, help="Engine that later versions of TensorRT open. It holds code of the host."
+    "--version-compatible",
+    is_flag=True,
+    help="Engine that later versions of TensorRT open. It holds host code: INTAGLIO_ENGINE_HOST_CODE=1 opens it.",
 )
 @click.option(
     "--hardware-compatibility",

@@ -71,11 +71,9 @@ def configure(trt: Any, config: Any, plan: PlanOptions, plugins: Sequence[str] =
             trt.HardwareCompatibilityLevel, LEVELS[plan.hardware_compatibility]
         )
     if plan.strip_weights:
-        config.set_flag(flags.STRIP_PLAN)
+        config.set_flag(flags.STRIP_PLAN)  # without REFIT it implies REFIT_IDENTICAL: the same weights come back
     if plan.refit:
         config.set_flag(flags.REFIT)
-    elif plan.strip_weights:  # the same weights come back, so that kernels may depend on them
-        config.set_flag(flags.REFIT_IDENTICAL)
     if plan.optimization_level is not None:
         config.builder_optimization_level = plan.optimization_level
 

@@ -26,21 +26,21 @@ def refit(trt: Any, engine: Any, bundle: Bundle, record: EngineRecord, log: Log)
     try:
         refitter = trt.Refitter(engine, log)
     except TypeError:  # the bindings' way of saying that the library made none
-        raise _failure(record, log, []) from None
+        raise _failure(record, "it cannot be refitted", log.errors) from None
     parser = trt.OnnxParserRefitter(refitter, log)  # owns the weights until the engine has copied them
     assert record.sm is not None
     with with_weights(bundle.path / record.graph, record.sm, fixed, record.plugins) as model, silent(STDOUT, STDERR):
         found = parser.refit_from_file(str(model)) and refitter.refit_cuda_engine()
     if not found:
         told = [parser.get_error(index).desc() for index in range(parser.num_errors)]
-        raise _failure(record, log, refitter.get_missing_weights(), told)
+        missing = refitter.get_missing_weights()
+        more = f" ({len(missing) - SHOWN} more)" if len(missing) > SHOWN else ""
+        names = f": {', '.join(missing[:SHOWN])}{more} missing" if missing else ""
+        raise _failure(record, f"{record.graph} does not have all of them{names}", [*log.errors, *told])
 
 
-def _failure(record: EngineRecord, log: Log, missing: Sequence[str], told: Sequence[str] = ()) -> EngineError:
-    more = f" ({len(missing) - SHOWN} more)" if len(missing) > SHOWN else ""
-    names = f": {', '.join(missing[:SHOWN])}{more} missing" if missing else ""
-    reason = " ".join((*told, *log.errors)[-1:]).split()
+def _failure(record: EngineRecord, what: str, reasons: Sequence[str]) -> EngineError:
+    reason = " ".join(reasons[-1].split()).rstrip(".") if reasons else "The library gave no reason"
     return EngineError(
-        f"engine {record.path}: was built without weights, and {record.graph} does not have all of them{names}. "
-        f"{' '.join(reason).rstrip('.') or 'The library gave no reason'}. Re-build it with --force."
+        f"engine {record.path}: was built without weights, and {what}. {reason}. Re-build it with --force."
     )

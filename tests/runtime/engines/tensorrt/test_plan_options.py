@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import shutil
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import numpy as np
 import onnx
 import pytest
@@ -65,6 +67,39 @@ def test_engine_whose_weights_are_missing_is_refused_by_name(make_encoder: MakeE
             TensorRTEngine(bundle, "tensorrt")
     assert f"model.onnx does not have all of them: {name} missing. Only successfully refitted" in str(caught.value)
     assert "Re-build it with --force" in str(caught.value)
+
+
+def test_engine_that_takes_no_weights_is_refused(make_encoder: MakeEncoder) -> None:
+    path = make_encoder("float32")
+    with full_tensorrt_with_a_gpu():
+        build(path, "tensorrt")
+        bundle = Bundle.open(path)
+        made = msgspec.structs.replace(record(path), plan=PlanOptions(strip_weights=True))
+        bundle.add_files({made.path: (path / made.path).read_bytes()}, [made])
+        with pytest.raises(EngineError, match=r"and it cannot be refitted\. The engine is not refittable\. Re-build"):
+            TensorRTEngine(Bundle.open(path), "tensorrt")
+
+
+def test_weights_that_do_not_fit_are_refused(make_encoder: MakeEncoder) -> None:
+    path = make_encoder("float32")
+    with full_tensorrt_with_a_gpu():
+        build(path, "tensorrt", strip_weights=True)
+        bundle, model = Bundle.open(path), onnx.load(path / "model.onnx")
+        shorter = next(tensor for tensor in model.graph.initializer if tensor.name == "gain")
+        shorter.CopyFrom(onnx.numpy_helper.from_array(np.ones(3, np.float32), "gain"))
+        onnx.save(model, path / "model.onnx")
+        with pytest.raises(EngineError, match=r"gain.* missing\. Failed to set named weights gain"):
+            TensorRTEngine(bundle, "tensorrt")
+
+
+def test_decoder_without_weights_gets_those_of_its_graph(
+    make_decoder: Callable[..., tuple[Path, Path]], tmp_path: Path
+) -> None:
+    path = Path(shutil.copytree(make_decoder("llama")[1], tmp_path / "llama"))
+    with full_tensorrt_with_a_gpu():
+        build(path, "tensorrt", strip_weights=True)
+        with open_engine(path, "tensorrt") as engine:
+            assert engine.axes["capacity"].minimum == engine.axes["capacity"].maximum
 
 
 def test_refittable_engine_keeps_its_weights(make_encoder: MakeEncoder) -> None:
