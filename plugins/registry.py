@@ -17,8 +17,9 @@ CUDA_DOMAIN = f"{DOMAIN}.cuda"  # of nodes with CUDA kernels for ONNX Runtime, s
 VERSION = 1
 PACKED = frozenset(["GroupMatMul", "LutMatMul"])  # products by weights of few bits, `packed` [outputs, words]
 
-# Operators that a graph gets when ONNX Runtime opens it on a CPU, and that no file has.
-OF_SESSIONS = ("CachedAttention", "QuantizeCache", "LowRankMatMul", "PackedMatMul")
+# Operators that a graph gets when ONNX Runtime opens it on a CPU, and no file has; TensorRT's engines get some of them.
+UNPLUGGED = ("LowRankMatMul", "PackedMatMul")  # the others
+OF_SESSIONS = ("CachedAttention", "QuantizeCache", *UNPLUGGED)
 
 # The folder of each operator, whose spec.py has the object `OPERATOR`.
 FOLDERS = (

@@ -191,6 +191,7 @@ class EngineRecord(msgspec.Struct):
     graph: str = MODEL  # the bundle's ONNX file that it was built from
     plan: PlanOptions = DEFAULT_PLAN  # of TensorRT
     plugins: bool = True  # of TensorRT for our operators; else their bodies in standard ones
+    cache_bits: int | None = None  # of a decoder's cached keys and values; None: as the graph has them
 
 
 class FileRecord(msgspec.Struct):

@@ -102,11 +102,11 @@ public:
     }
 
     // query [B, heads, tokens, depth] float32, key [B, kv_heads, capacity, depth], value [B, kv_heads, capacity, value_depth]
-    // float32 or, in the last axis, a slot's bytes, mask bool that broadcasts to [B, heads, tokens, capacity]
+    // float32 or, in the last axis, a slot's bytes or words of 4, mask bool that broadcasts to [B, heads, tokens, capacity]
     // -> context [B, heads, tokens, value_depth] float32
     void compute(const Context& context) const override {
         const Tensor query = context.input(0), key = context.input(1), value = context.input(2), mask = context.input(3);
-        check_shapes(query.shape, key.shape, value.shape);
+        check_shapes(query.shape, key, value);
         const int64_t batch = query.shape.axis(0), heads = query.shape.axis(1), tokens = query.shape.axis(2);
         const int64_t depth = query.shape.axis(3), kv_heads = key.shape.axis(1), capacity = key.shape.axis(2);
         const int64_t width = value_depth_ > 0 ? value_depth_ : value.shape.axis(3), group = heads / std::max<int64_t>(kv_heads, 1);
@@ -188,15 +188,20 @@ private:
     }
 
     const uint8_t* bytes(const Tensor& slots) const {
-        return key_bits_ == 32 ? reinterpret_cast<const uint8_t*>(slots.as<float>()) : slots.as<uint8_t>();
+        const bool words = key_bits_ == 32 || slots.dtype == DType::float32;
+        return words ? reinterpret_cast<const uint8_t*>(slots.as<float>()) : slots.as<uint8_t>();
     }
 
-    void check_shapes(const Shape& query, const Shape& key, const Shape& value) const {
+    // Of a slot's bytes.
+    static int64_t elements(const Tensor& slots, int64_t bytes) { return slots.dtype == DType::float32 ? bytes / 4 : bytes; }
+
+    void check_shapes(const Shape& query, const Tensor& keys, const Tensor& values) const {
+        const Shape &key = keys.shape, &value = values.shape;
         if (query.rank() != 4) {
             throw Error("query: shape " + query.text() + ", expected [batch, heads, tokens, depth]");
         }
         const std::string batch = std::to_string(query.axis(0));
-        const int64_t width = key_bits_ == 32 ? query.axis(3) : slot_bytes(query.axis(3), key_bits_);
+        const int64_t width = key_bits_ == 32 ? query.axis(3) : elements(keys, slot_bytes(query.axis(3), key_bits_));
         if (key.rank() != 4 || key.axis(0) != query.axis(0) || key.axis(3) != width) {
             throw Error("key: shape " + key.text() + ", expected [" + batch + ", kv_heads, capacity, " +
                         std::to_string(width) + "]");
@@ -205,9 +210,9 @@ private:
             throw Error("value: shape " + value.text() + ", expected [" + batch + ", " + std::to_string(key.axis(1)) + ", " +
                         std::to_string(key.axis(2)) + ", value_depth]");
         }
-        if (value_depth_ > 0 && value.axis(3) != slot_bytes(value_depth_, value_bits_)) {
-            throw Error("value: " + std::to_string(value.axis(3)) + " bytes a slot, expected " +
-                        std::to_string(slot_bytes(value_depth_, value_bits_)));
+        const int64_t length = elements(values, value_depth_ > 0 ? slot_bytes(value_depth_, value_bits_) : 0);
+        if (value_depth_ > 0 && value.axis(3) != length) {
+            throw Error("value: " + std::to_string(value.axis(3)) + " entries a slot, expected " + std::to_string(length));
         }
         const int64_t heads = query.axis(1), kv_heads = key.axis(1);
         if (kv_heads == 0 ? heads != 0 : heads % kv_heads != 0) {

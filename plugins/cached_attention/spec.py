@@ -5,8 +5,8 @@ gets zeros. The memory that is read grows with the slots that some token of the 
 rows of a batch pay for their own length, layers with a window for the window, and a prompt for the half of its scores
 below the diagonal.
 
-Keys and values are float32, or both in uint8 slots of fewer bits, as QuantizeCache writes them. `value_depth` is then
-the number of a value's channels, which its slots do not tell.
+Keys and values are float32, or both in slots of fewer bits, as QuantizeCache writes them: of uint8, or of the same
+bytes in float32. `value_depth` is then the number of a value's channels, which its slots do not tell.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from intaglio.plugins import operation_counts
 from intaglio.plugins.cached_attention.signature import SIGNATURE
 from intaglio.plugins.contract import Attributes, Body, Inputs, Operator, Results, Shapes, Values
 from intaglio.plugins.operator_inputs import Array, Shape
-from intaglio.plugins.quantize_cache.slots import dequantize, slot_bytes
+from intaglio.plugins.quantize_cache.slots import WORD, dequantize, slot_bytes
 from intaglio.plugins.quantize_cache.slots_body import dequantized
 
 FLOAT_BITS = 32
@@ -61,13 +61,13 @@ class CachedAttention(Operator):
         ):
             if given is None:
                 continue
-            dtype = "float32" if bits == FLOAT_BITS else "uint8"
-            if given.dtype not in (None, dtype):
-                raise GraphError(f"{self.name}: {name} is {given.dtype}, expected {dtype} for {name}_bits={bits}.")
+            if bits == FLOAT_BITS and given.dtype not in (None, "float32"):
+                raise GraphError(f"{self.name}: {name} is {given.dtype}, expected float32 for {name}_bits={bits}.")
             width = None if given.shape is None else given.shape[-1]
             if not isinstance(width, int) or not isinstance(channels, int):
                 continue
-            expected = channels if bits == FLOAT_BITS else slot_bytes(channels, bits)
+            element = WORD if given.dtype == "float32" else 1
+            expected = channels if bits == FLOAT_BITS else slot_bytes(channels, bits) // element
             if width != expected:
                 raise GraphError(
                     f"{self.name}: {name} has {width} entries a slot, expected {expected} for depth {channels}."
@@ -77,8 +77,8 @@ class CachedAttention(Operator):
         """[context]: float32 [batch, heads, tokens, value_depth], computed in float64."""
         query, key, value, mask = (np.asarray(each) for each in inputs)
         if attributes["key_bits"] != FLOAT_BITS:
-            key = dequantize(key, query.shape[-1], attributes["key_bits"])
-            value = dequantize(value, attributes["value_depth"], attributes["value_bits"])
+            key = dequantize(key.view(np.uint8), query.shape[-1], attributes["key_bits"])
+            value = dequantize(value.view(np.uint8), attributes["value_depth"], attributes["value_bits"])
         repeated = query.shape[1] // max(key.shape[1], 1)
         key, value = (np.repeat(each.astype(np.float64), repeated, axis=1) for each in (key, value))
         scores = query.astype(np.float64) @ key.swapaxes(-1, -2) * float(np.float32(attributes["scale"]))
@@ -107,6 +107,8 @@ class CachedAttention(Operator):
         assert query is not None and key is not None and value is not None and mask is not None
         if attributes["key_bits"] != FLOAT_BITS:
             depth = None if query.shape is None else query.shape[-1]
+            if ir.DataType.FLOAT in (key.dtype, value.dtype):
+                raise GraphError(f"{self.name}: no standard operator reads bytes in float32. Use slots of uint8.")
             if not isinstance(depth, int):
                 raise GraphError(f"{self.name}: query has an unknown number of channels, expected a number.")
             key = dequantized(graph, key, depth, attributes["key_bits"])

@@ -9,9 +9,14 @@ constexpr int32_t GROUP = 32;  // channels with a scale
 
 __device__ __forceinline__ int32_t groups(int32_t depth) { return (depth + GROUP - 1) / GROUP; }
 
+// Without and with the zeros that fill the last word.
+template <int BITS>
+__device__ __forceinline__ int32_t used_bytes(int32_t depth) {
+    return BITS == 32 ? depth * 4 : BITS == 8 ? depth + 2 * groups(depth) : 19 * groups(depth);
+}
 template <int BITS>
 __device__ __forceinline__ int32_t bytes(int32_t depth) {
-    return BITS == 32 ? depth * 4 : BITS == 8 ? depth + 2 * groups(depth) : 19 * groups(depth);
+    return (used_bytes<BITS>(depth) + 3) / 4 * 4;
 }
 
 __device__ __forceinline__ float scale(const uint8_t* from) {

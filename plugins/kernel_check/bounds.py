@@ -52,6 +52,8 @@ def difference(case: Case, got: Sequence[Array], expected: Sequence[Array]) -> D
     The outputs have the shapes of the reference. A value that is not finite is wrong, for any bound.
     """
     for actual, want in zip(got, expected, strict=False):
+        if "element_bits" in case.attributes:  # bytes, in elements that may be no numbers
+            actual, want = actual.view(np.uint8), want.view(np.uint8)
         exact, values = want.astype(np.float64), actual.astype(np.float64)
         with np.errstate(invalid="ignore"):
             errors = np.abs(values - exact)
@@ -68,8 +70,8 @@ def _of_attention(case: Case, want: Array) -> Array:
     """The largest error of each value of the context `want`: of its sum, and of the exponentials of rounded scores."""
     query, key, value, mask = (np.asarray(each) for each in case.inputs)
     if (bits := case.attributes.get("key_bits", 32)) != 32:
-        key = dequantize(key, query.shape[-1], bits)
-        value = dequantize(value, want.shape[-1], case.attributes["value_bits"])
+        key = dequantize(key.view(np.uint8), query.shape[-1], bits)
+        value = dequantize(value.view(np.uint8), want.shape[-1], case.attributes["value_bits"])
     attributes = OPS["CachedAttention"].complete({"scale": case.attributes["scale"]})
     magnitudes = OPS["CachedAttention"].compute(query, key, np.abs(value), mask, **attributes)[0]
     keys = np.repeat(np.abs(key.astype(np.float64)), query.shape[1] // max(key.shape[1], 1), axis=1)

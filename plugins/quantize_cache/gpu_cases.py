@@ -9,7 +9,10 @@ from intaglio.plugins.kernel_check.inputs import Random, Sizes, floats
 
 
 def cases(sizes: Sizes, random: Random) -> Cases:
-    """Whole groups and parts of them, groups of zeros, of large channels, and with numbers that are none."""
+    """Whole groups and parts of them, groups of zeros, of large channels, and with numbers that are none.
+
+    Slots are words, as in TensorRT's engines.
+    """
     for bits in (8, 4):
         for depth in (24, 64, 80, 128):
             for tokens in (0, *sizes.few_rows):
@@ -18,4 +21,4 @@ def cases(sizes: Sizes, random: Random) -> Cases:
                 x[0, 1, :, 1] = 300
                 x[1, 0] = 0
                 x[1, 1, :, depth - 1] = np.inf
-                yield Case("QuantizeCache", (x,), {"bits": bits})
+                yield Case("QuantizeCache", (x,), {"bits": bits, "element_bits": 32})

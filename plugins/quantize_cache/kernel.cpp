@@ -52,6 +52,9 @@ INTAGLIO_FLOAT void store_scale(uint8_t* to, uint32_t bits) {
     to[1] = uint8_t(bits >> 15);
 }
 INTAGLIO_FLOAT bool usable(uint32_t bits) { return bits != 0 && bits != NAN_SCALE; }
+static void fill_last_word(uint8_t* slot, int64_t depth, int64_t bits) {
+    for (int64_t i = used_bytes(depth, bits); i < slot_bytes(depth, bits); ++i) slot[i] = 0;
+}
 INTAGLIO_FLOAT int32_t limited(int32_t code) { return code < 0 ? 0 : code > 15 ? 15 : code; }
 
 static void to_8_bits(const float* x, int64_t rows, int64_t depth, uint8_t* slots) {
@@ -75,6 +78,7 @@ static void to_8_bits(const float* x, int64_t rows, int64_t depth, uint8_t* slot
             }
             __builtin_memcpy(slots + first, codes, uint64_t(count));
         }
+        fill_last_word(slots, depth, 8);
     }
 }
 
@@ -104,6 +108,7 @@ static void to_4_bits(const float* x, int64_t rows, int64_t depth, uint8_t* slot
             }
             slots[groups * (GROUP / 2 + 2) + g] = uint8_t(int8_t(zero));
         }
+        fill_last_word(slots, depth, 4);
     }
 }
 

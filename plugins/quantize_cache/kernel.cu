@@ -38,6 +38,11 @@ __device__ __forceinline__ int32_t code_of(float x, float scale, float zero) {
     return int32_t(code < 0 ? 0 : code > 15 ? 15 : code);
 }
 
+template <int BITS>
+__device__ __forceinline__ void fill_last_word(uint8_t* slot, int32_t depth) {
+    for (int32_t i = slots::used_bytes<BITS>(depth); i < slots::bytes<BITS>(depth); ++i) slot[i] = 0;
+}
+
 // A thread's group: its row, the number of the group, its first channel and how many it has.
 struct Place {
     int64_t row;
@@ -53,12 +58,13 @@ struct Place {
 
 }  // namespace
 
-// x: float32 [rows, depth]; out: uint8 [rows, bytes of a slot]. Grid: groups of all rows / 128, rounded up.
+// x: float32 [rows, depth]; out: the bytes of a slot for each row. Grid: groups of all rows / 128, rounded up.
 extern "C" __global__ void __launch_bounds__(THREADS) quantize_cache_8(const float* x, int32_t rows, int32_t depth, uint8_t* out) {
     const Place place(depth);
     if (place.row >= rows) return;
     const float* const from = x + place.row * depth + place.first;
     uint8_t* const slot = out + place.row * slots::bytes<8>(depth);
+    if (place.group == 0) fill_last_word<8>(slot, depth);
     const Range range = range_of(from, place.count);
     const uint32_t bits = scale_of(range.magnitude() / float(127 * 127), range.finite);
     store_scale(slot + depth + 2 * place.group, bits);
@@ -77,6 +83,7 @@ extern "C" __global__ void __launch_bounds__(THREADS) quantize_cache_4(const flo
     uint8_t* const slot = out + place.row * slots::bytes<4>(depth);
     constexpr int32_t HALF = slots::GROUP / 2;
     const int32_t groups = slots::groups(depth);
+    if (place.group == 0) fill_last_word<4>(slot, depth);
     const Range range = range_of(from, place.count);
     const float step = (range.greatest - range.least) / 15, limit = range.magnitude() / 127, wanted = step > limit ? step : limit;
     const uint32_t bits = scale_of(wanted, range.finite && wanted - wanted == 0);

@@ -10,10 +10,11 @@ namespace intaglio {
 constexpr int64_t SLOT_GROUP = 32;  // channels with a scale
 
 static inline int64_t slot_groups(int64_t depth) { return (depth + SLOT_GROUP - 1) / SLOT_GROUP; }
-// Of a slot with 8 or 4 bits a channel.
-static inline int64_t slot_bytes(int64_t depth, int64_t bits) {
+// Of a slot with 8 or 4 bits a channel, without and with the zeros that fill its last word.
+static inline int64_t used_bytes(int64_t depth, int64_t bits) {
     return bits == 8 ? depth + 2 * slot_groups(depth) : 19 * slot_groups(depth);
 }
+static inline int64_t slot_bytes(int64_t depth, int64_t bits) { return (used_bytes(depth, bits) + 3) / 4 * 4; }
 
 // x: [rows, depth]; slots: [rows, slot_bytes]
 struct QuantizeCacheKernel {

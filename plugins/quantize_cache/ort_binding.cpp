@@ -11,9 +11,9 @@ constexpr int64_t BLOCK = 8192;  // channels of a piece of parallel work, about 
 class QuantizeCache final : public Kernel {
 public:
     explicit QuantizeCache(const Node& node)
-        : kernel_(quantize_cache_kernel(node.isa())), bits_(node.integer("bits")) {}
+        : kernel_(quantize_cache_kernel(node.isa())), bits_(node.integer("bits")), element_(node.integer("element_bits") / 8) {}
 
-    // x [..., depth] float32 -> slots [..., slot_bytes] uint8
+    // x [..., depth] float32 -> slots [..., slot_bytes] uint8, or the same bytes as [..., slot_bytes / 4] float32
     void compute(const Context& context) const override {
         const Tensor x = context.input(0);
         if (x.shape.rank() == 0 || x.shape.axis(-1) == 0) {
@@ -21,8 +21,9 @@ public:
         }
         const int64_t depth = x.shape.axis(-1), bytes = slot_bytes(depth, bits_);
         Shape shape = x.shape;
-        shape.set_axis(-1, bytes);
-        uint8_t* const slots = context.output(0, shape).as_mutable<uint8_t>();
+        shape.set_axis(-1, bytes / element_);
+        const Tensor output = context.output(0, shape);
+        uint8_t* const slots = element_ == 1 ? output.as_mutable<uint8_t>() : reinterpret_cast<uint8_t*>(output.as_mutable<float>());
         if (shape.elements() == 0) return;
         const float* const data = x.as<float>();
         const auto quantize = bits_ == 8 ? kernel_.to_8_bits : kernel_.to_4_bits;
@@ -33,7 +34,7 @@ public:
 
 private:
     const QuantizeCacheKernel& kernel_;
-    int64_t bits_;
+    int64_t bits_, element_;  // element_: the bytes of an element
 };
 
 }  // namespace

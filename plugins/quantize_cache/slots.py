@@ -9,6 +9,8 @@ in the next.
     4 bits  x ≈ scale·(c + zero), c from 0 to 15, zero from -127 to 127. A group's 16 bytes hold its channel i in the
             lower half of byte i, i + 16 in the upper half; then a scale for each group, then a zero for each.
 
+Zeros fill the last word of 4 bytes: TensorRT has no caches of bytes, so its slots are words, as elements of float32.
+
 A group with a number that is none, or infinite, or, in 4 bits, with a range that is, is read back as NaN. One whose
 scale would be below 2^-126 is read back as zeros.
 """
@@ -22,6 +24,7 @@ Floats = npt.NDArray[np.float32]
 Bytes = npt.NDArray[np.uint8]
 
 GROUP = 32  # channels
+WORD = 4  # bytes
 LARGEST = {8: 127, 4: 15}  # codes
 NAN_SCALE = 0x7FC00000
 
@@ -33,6 +36,11 @@ def groups_of(depth: int) -> int:
 
 def slot_bytes(depth: int, bits: int) -> int:
     """The length of a slot."""
+    return -(-used_bytes(depth, bits) // WORD) * WORD
+
+
+def used_bytes(depth: int, bits: int) -> int:
+    """The bytes of a slot before its padding."""
     return depth + 2 * groups_of(depth) if bits == 8 else 19 * groups_of(depth)
 
 
@@ -42,14 +50,15 @@ def quantize(x: Floats, bits: int) -> Bytes:
     # The last group is filled up with its first channel, which changes neither its least nor its largest value.
     index = np.arange(groups * GROUP)
     grouped = x[..., np.where(index < depth, index, index // GROUP * GROUP)].reshape(*x.shape[:-1], groups, GROUP)
+    padding = np.zeros((*x.shape[:-1], slot_bytes(depth, bits) - used_bytes(depth, bits)), np.uint8)
     with np.errstate(all="ignore"):
         if bits == 8:
             codes, scales = _squares(grouped)
             flat = codes.reshape(*x.shape[:-1], groups * GROUP)[..., :depth].view(np.uint8)
-            return np.concatenate([flat, _scale_bytes(scales)], axis=-1)
+            return np.concatenate([flat, _scale_bytes(scales), padding], axis=-1)
         steps, scales, zeros = _steps(grouped)
     halves = (steps[..., : GROUP // 2] | steps[..., GROUP // 2 :] << 4).reshape(*x.shape[:-1], groups * GROUP // 2)
-    return np.concatenate([halves, _scale_bytes(scales), zeros.view(np.uint8)], axis=-1)
+    return np.concatenate([halves, _scale_bytes(scales), zeros.view(np.uint8), padding], axis=-1)
 
 
 def dequantize(slots: Bytes, depth: int, bits: int) -> Floats:
@@ -64,7 +73,7 @@ def dequantize(slots: Bytes, depth: int, bits: int) -> Floats:
             return np.repeat(scales, GROUP, axis=-1)[..., :depth] * (codes * np.abs(codes))
         halves = slots[..., :first].reshape(*leading, groups, GROUP // 2)
         codes = np.concatenate([halves & 15, halves >> 4], axis=-1).astype(np.float32)
-        zeros = slots[..., first + 2 * groups :].view(np.int8).astype(np.float32)
+        zeros = slots[..., first + 2 * groups : first + 3 * groups].view(np.int8).astype(np.float32)
         return (scales[..., None] * (codes + zeros[..., None])).reshape(*leading, groups * GROUP)[..., :depth]
 
 

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from intaglio.errors import GraphError
-from intaglio.plugins.quantize_cache.slots import GROUP, LARGEST, groups_of
+from intaglio.plugins.quantize_cache.slots import GROUP, LARGEST, groups_of, slot_bytes, used_bytes
 
 if TYPE_CHECKING:
     import onnx_ir as ir
@@ -53,7 +53,12 @@ def quantized(graph: FunctionBody, x: ir.Value, bits: int) -> ir.Value:
             codes.append(_byte(graph, graph.add(low, graph.multiply(high, 16.0))))
             zeros.append(_byte(graph, graph.choose(usable, zero, 0.0)))
         scales.append(pair)
-    return graph.op("Concat", *codes, *scales, *zeros, axis=-1)
+    used = graph.op("Concat", *codes, *scales, *zeros, axis=-1)
+    padding = slot_bytes(depth, bits) - used_bytes(depth, bits)
+    if not padding:
+        return used
+    nothing = graph.constant(0, np.uint8)
+    return graph.op("Pad", used, graph.constant(np.array([0, padding])), nothing, graph.constant(np.array([-1])))
 
 
 def dequantized(graph: FunctionBody, slots: ir.Value, depth: int, bits: int) -> ir.Value:

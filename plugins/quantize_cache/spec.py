@@ -16,6 +16,8 @@ from intaglio.plugins.quantize_cache.signature import SIGNATURE
 from intaglio.plugins.quantize_cache.slots import quantize, slot_bytes
 from intaglio.plugins.quantize_cache.slots_body import quantized
 
+BYTE = 8  # bits
+
 
 class QuantizeCache(Operator):
     """Each row of x, the key or value of a head and token, as a slot."""
@@ -29,17 +31,21 @@ class QuantizeCache(Operator):
             raise GraphError(f"{self.name}: x has rows of 0 channels, expected at least 1.")
 
     def compute(self, *inputs: Array | None, **attributes: Any) -> list[Array]:
-        """[slots]: uint8 [..., slot_bytes]."""
-        return [quantize(np.asarray(inputs[0]), attributes["bits"])]
+        """[slots]: uint8 [..., slot_bytes], or the same bytes as float32 [..., slot_bytes / 4]."""
+        slots = quantize(np.asarray(inputs[0]), attributes["bits"])
+        return [slots if attributes["element_bits"] == BYTE else slots.view(np.float32)]
 
     def shapes(self, inputs: Shapes, attributes: Attributes) -> list[Shape]:
-        """The shape of x, with the bytes of a slot in place of the channels."""
+        """The shape of x, with the elements of a slot in place of the channels."""
         (*leading, depth) = inputs[0] or (None,)
-        return [(*leading, slot_bytes(depth, attributes["bits"]) if isinstance(depth, int) else None)]
+        element = attributes["element_bits"] // BYTE
+        return [(*leading, slot_bytes(depth, attributes["bits"]) // element if isinstance(depth, int) else None)]
 
     def body(self, graph: Body, inputs: Values, attributes: Attributes) -> Results:
-        """Groups by a Gather; exponents of scales by comparisons with powers of two."""
+        """Groups by a Gather; exponents of scales by comparisons with powers of two. Words have no body."""
         assert inputs[0] is not None
+        if attributes["element_bits"] != BYTE:
+            raise GraphError(f"{self.name}: no standard operator makes words of bytes. Use element_bits=8.")
         return [quantized(graph, inputs[0], attributes["bits"])]
 
 

@@ -32,7 +32,7 @@ from intaglio.plugins.contract import Operator
 from intaglio.plugins.cuda.compiler import SMS
 from intaglio.plugins.cuda.launching.launches import launch
 from intaglio.plugins.nodes import OurNode, add_outputs, lengths, naming, operator_of, read, tensors
-from intaglio.plugins.registry import DOMAIN, OF_SESSIONS, OPS
+from intaglio.plugins.registry import DOMAIN, OPS, UNPLUGGED
 
 PLUGIN_VERSION = "1"  # the only one that quickly deployable plugins have
 ANY_LENGTH = 2  # placeholder for a symbolic length when only the existence of a launch is checked
@@ -40,7 +40,7 @@ ANY_LENGTH = 2  # placeholder for a symbolic length when only the existence of a
 
 def plugged() -> list[Operator]:
     """The operators that are plugins."""
-    return [operator for operator in OPS.values() if operator.name not in OF_SESSIONS]
+    return [operator for operator in OPS.values() if operator.name not in UNPLUGGED]
 
 
 def explicit(model: ir.Model) -> ir.Model:
@@ -93,9 +93,13 @@ def plugin_dtype(dtype: str) -> str:
 def read_plugged(node: ir.Node) -> OurNode:
     """Read one of our nodes. Raises `GraphError` for one that is no plugin."""
     operator = operator_of(node)
-    if operator.name in OF_SESSIONS:
+    if operator.name in UNPLUGGED:
         raise GraphError(f"{operator.name} is no plugin of TensorRT. Build from the bundle that `export` wrote.")
-    return read(node)
+    found = read(node)
+    for output in operator.outputs([None] * len(found.inputs), found.attributes):
+        if output.dtype == "uint8":
+            raise GraphError(f"{operator.name}: {output.name} is uint8, which no plugin returns. Use element_bits=32.")
+    return found
 
 
 def become_plugin(
@@ -107,7 +111,7 @@ def become_plugin(
     present = [value for value in inputs if value is not None]
     node.resize_inputs(len(present))
     for index, value in enumerate(present):
-        (dtype, *_) = operator.inputs[inputs.index(value)].dtypes
+        dtype = operator.inputs[inputs.index(value)].dtypes[0] if value.dtype is None else value.dtype.numpy().name
         node.replace_input_with(index, _as_int8(value, int8_of) if plugin_dtype(dtype) != dtype else value)
     node.attributes.clear()  # TensorRT passes them on in the spec's order
     for field, given in {**fields, "plugin_namespace": DOMAIN, "plugin_version": PLUGIN_VERSION}.items():

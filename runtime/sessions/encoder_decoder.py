@@ -13,9 +13,9 @@ from intaglio.bundle.bundle import Axis, Bundle, Decoder, Encoder, TensorSpec
 from intaglio.errors import BundleError, UsageError
 from intaglio.runtime.adapters.adapter import MERGE
 from intaglio.runtime.adapters.adapters import Adapters
+from intaglio.runtime.engines.caches.cache_bits import check_manifest
 from intaglio.runtime.engines.engine import Engine
 from intaglio.runtime.engines.memory import Array, Buffer
-from intaglio.runtime.engines.onnxruntime.cache_bits import check_manifest
 from intaglio.runtime.engines.opening import open_engine
 from intaglio.runtime.sessions.decoder import DecoderSession
 from intaglio.runtime.sessions.step import CROSS, SOURCE, SOURCE_IDS, SOURCE_MASK

@@ -13,7 +13,7 @@ from intaglio.errors import GraphError
 from intaglio.plugins import OPS
 from intaglio.plugins.inlining import inline
 from intaglio.plugins.kernel_check.node_model import node_model
-from intaglio.plugins.registry import OF_SESSIONS
+from intaglio.plugins.registry import UNPLUGGED
 from intaglio.plugins.trt import explicit
 
 
@@ -28,7 +28,7 @@ HEADS = np.ones((1, 2, 12), np.int8)
 ATTENTION = {"num_heads": 2, "scale": 0.1}
 TURNED, ANGLES = np.ones((1, 2, 12), np.int32), np.ones((2, 3), np.int32)  # two heads of two halves of 3
 
-CACHED = (np.zeros((1, 1, 2, 4), np.float32), *[np.zeros((1, 1, 3, 6), np.uint8)] * 2, np.ones((1, 1, 2, 3), np.bool_))
+CACHED = (np.zeros((1, 1, 2, 4), np.float32), *[np.zeros((1, 1, 3, 8), np.uint8)] * 2, np.ones((1, 1, 2, 3), np.bool_))
 REFUSED: dict[str, Case] = {
     "IntLinear: input weight is uint8, expected int8": Case("IntLinear", (X8, W8.view(np.uint8), int32(*[0] * 4)), {}),
     r"IntLinear: input weight has shape \[4, 3\], expected int8 \[K, N\] with K = 3": Case(
@@ -125,7 +125,7 @@ REFUSED: dict[str, Case] = {
         "CachedAttention", CACHED, {"key_bits": 8, "value_bits": 8, "value_depth": 2**20 + 1}
     ),
     "CachedAttention: key is uint8, expected float32 for key_bits=32": Case("CachedAttention", CACHED, {}),
-    "CachedAttention: value has 6 entries a slot, expected 44 for depth 40": Case(
+    "CachedAttention: value has 8 entries a slot, expected 44 for depth 40": Case(
         "CachedAttention", CACHED, {"key_bits": 8, "value_bits": 8, "value_depth": 40}
     ),
     "QuantizeCache: x has rows of 0 channels, expected at least 1": Case(
@@ -167,7 +167,7 @@ def model_of(case: Case) -> ir.Model:
 @pytest.mark.parametrize("message", REFUSED)
 def test_invalid_node_is_refused_by_name(message: str, rewrite: Any) -> None:
     case = REFUSED[message]
-    if rewrite is explicit and case.operator in OF_SESSIONS:
+    if rewrite is explicit and case.operator in UNPLUGGED:
         message = f"{case.operator} is no plugin of TensorRT"
     with pytest.raises(GraphError, match=f"^node node: {message}"):
         rewrite(model_of(case))

@@ -15,19 +15,20 @@ from intaglio.plugins.registry import OF_SESSIONS, PACKED
 from intaglio.processes.threads import check_threads, usable_threads
 from intaglio.runtime.adapters.adapters import Adapters
 from intaglio.runtime.adapters.side_path import add_side_paths
+from intaglio.runtime.engines.caches.cached_attention import FLOAT, FLOATS, attend_by_our_kernel
+from intaglio.runtime.engines.caches.quantized_cache import quantize_caches
 from intaglio.runtime.engines.device_array import DeviceArray
 from intaglio.runtime.engines.device_memory import DeviceMemory
 from intaglio.runtime.engines.engine import Array, Binding, Engine, Opening, check_buffers
 from intaglio.runtime.engines.memory import Buffer
-from intaglio.runtime.engines.onnxruntime.cached_attention import attend_by_our_kernel
+from intaglio.runtime.engines.onnx_nodes import import_our_domain
 from intaglio.runtime.engines.onnxruntime.custom_operators import runnable
 from intaglio.runtime.engines.onnxruntime.exact_products import keep_activations
 from intaglio.runtime.engines.onnxruntime.folded_minimums import fold_minimums
 from intaglio.runtime.engines.onnxruntime.packed_products import pack_products
 from intaglio.runtime.engines.onnxruntime.partial_graph import partial_graph
 from intaglio.runtime.engines.onnxruntime.provider import missing_provider, open_session
-from intaglio.runtime.engines.onnxruntime.quantized_cache import quantize_caches
-from intaglio.runtime.engines.onnxruntime.session_operators import can_put_in, import_our_domain
+from intaglio.runtime.engines.onnxruntime.session_operators import can_put_in, check_kernels
 from intaglio.runtime.engines.onnxruntime.stored import stored_model
 from intaglio.targets import TARGETS, Target
 
@@ -158,9 +159,10 @@ def _put_in_kernels(part: Any, exact: bool, puts_in: bool, folds: bool, cache_bi
     if folds:
         fold_minimums(part.graph)
     if puts_in:
-        attend_by_our_kernel(part)
+        attend_by_our_kernel(part, (FLOAT,) if cache_bits is None else FLOATS)
         pack_products(part)  # not of minimums, which are folded now
     if cache_bits is not None:
+        check_kernels(cache_bits)
         quantize_caches(part, cache_bits)
 
 

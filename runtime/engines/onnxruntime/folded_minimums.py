@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 
 from intaglio.plugins.group_matmul.minimums import MINIMUMS, ONES
 from intaglio.plugins.registry import DOMAIN
-from intaglio.runtime.engines.onnxruntime.partial_graph import all_nodes
+from intaglio.runtime.engines.onnx_nodes import all_nodes
 
 if TYPE_CHECKING:
     import onnx

@@ -16,9 +16,9 @@ from intaglio.bundle.model_file import outline
 from intaglio.errors import one_line
 from intaglio.extras import load
 from intaglio.plugins import DOMAIN, OPS, custom_operators
+from intaglio.runtime.engines.onnx_nodes import all_nodes
 from intaglio.runtime.engines.onnxruntime.custom_operators import MissingKernels, runnable
 from intaglio.runtime.engines.onnxruntime.engine import EXTERNAL_DATA_FOLDER
-from intaglio.runtime.engines.onnxruntime.partial_graph import all_nodes
 
 if TYPE_CHECKING:
     import onnx

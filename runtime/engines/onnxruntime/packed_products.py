@@ -10,8 +10,7 @@ from collections.abc import Mapping
 from typing import TYPE_CHECKING, NamedTuple
 
 from intaglio.plugins.registry import DOMAIN
-from intaglio.runtime.engines.onnxruntime.partial_graph import all_nodes
-from intaglio.runtime.engines.onnxruntime.session_operators import import_our_domain
+from intaglio.runtime.engines.onnx_nodes import all_nodes, import_our_domain
 
 if TYPE_CHECKING:
     import onnx

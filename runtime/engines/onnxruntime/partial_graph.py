@@ -6,12 +6,13 @@ ONNX Runtime computes every output of a session, even those that are not request
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Iterator, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from intaglio.bundle.model_file import outline
 from intaglio.errors import EngineError
+from intaglio.runtime.engines.onnx_nodes import all_nodes
 
 if TYPE_CHECKING:
     import onnx
@@ -73,15 +74,6 @@ def _read(node: onnx.NodeProto) -> Iterator[str]:
     """The values that a node reads, including those read by the graphs in its attributes."""
     for each in all_nodes([node]):
         yield from filter(None, each.input)
-
-
-def all_nodes(nodes: Iterable[onnx.NodeProto]) -> Iterator[onnx.NodeProto]:
-    """The nodes with those of the graphs in their attributes, such as the branches of an If."""
-    for node in nodes:
-        yield node
-        for attribute in node.attribute:
-            for graph in (attribute.g, *attribute.graphs):
-                yield from all_nodes(graph.node)
 
 
 def _keep(field: Any, kept: Sequence[Any]) -> None:

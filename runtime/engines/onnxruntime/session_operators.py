@@ -5,14 +5,12 @@ The graph of a bundle keeps the standard operators, for other runtimes.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
+from intaglio.errors import UsageError
 from intaglio.plugins import ort as kernels
-from intaglio.plugins.registry import DOMAIN, OF_SESSIONS, VERSION
+from intaglio.plugins.registry import OF_SESSIONS
+from intaglio.runtime.engines.caches.cached_attention import QUANTIZE
+from intaglio.runtime.engines.onnxruntime.custom_operators import COMPILE
 from intaglio.targets import Target
-
-if TYPE_CHECKING:
-    import onnx
 
 
 def can_put_in(target: Target) -> bool:
@@ -20,8 +18,10 @@ def can_put_in(target: Target) -> bool:
     return not target.needs_gpu and {*OF_SESSIONS} <= {*kernels.operators()}
 
 
-def import_our_domain(model: onnx.ModelProto) -> None:
-    """Let the model have nodes of our domain."""
-    if DOMAIN not in {opset.domain for opset in model.opset_import}:
-        opset = model.opset_import.add()
-        opset.domain, opset.version = DOMAIN, VERSION
+def check_kernels(cache_bits: int) -> None:
+    """Raise `UsageError` if the compiled library has no kernels for caches of `cache_bits`."""
+    if QUANTIZE not in kernels.operators():
+        raise UsageError(
+            f"--cache-bits {cache_bits}: needs compiled kernels, and intaglio was installed without a C++ compiler. "
+            f"{COMPILE}"
+        )

@@ -116,7 +116,7 @@ def attention(width: int = 12) -> Case:
 
 def cached(**attributes: int) -> Case:
     """Attention to slots: of 8 bits and a depth of 4, by default."""
-    slots = np.zeros((1, 1, 3, 6), np.uint8)
+    slots = np.zeros((1, 1, 3, 8), np.uint8)
     attributes = {"key_bits": 8, "value_bits": 8, "value_depth": 4} | attributes
     return Case("CachedAttention", (floats(1, 1, 2, 4), slots, slots, np.ones((1, 1, 2, 3), np.bool_)), attributes)
 
@@ -196,8 +196,8 @@ HOSTILE = {
     "a depth that overflows": Hostile(
         cached(), r"8, 8, 4611686018427387904, expected .* up to 2\^20", {"value_depth": 2**62}
     ),
-    "slots of another depth": Hostile(cached(), "value: 6 bytes a slot, expected 10", {"value_depth": 8}),
-    "slots of other bits": Hostile(cached(), "value: 6 bytes a slot, expected 19", {"value_bits": 4}),
+    "slots of another depth": Hostile(cached(), "value: 8 entries a slot, expected 12", {"value_depth": 8}),
+    "slots of other bits": Hostile(cached(), "value: 8 entries a slot, expected 20", {"value_bits": 4}),
     "slots as floats": Hostile(cached(), "expected", {"key_bits": 32, "value_bits": 32, "value_depth": 0}),
     "rows without channels": Hostile(
         Case("QuantizeCache", (floats(2, 0),), {"bits": 8}),

@@ -11,7 +11,7 @@ from operator_cases import FLOAT_LIMITS, MAKERS, PLUGGED, Case, for_gpu, in_floa
 from intaglio.errors import GraphError
 from intaglio.plugins import OPS
 from intaglio.plugins.kernel_check.node_model import node_model
-from intaglio.plugins.registry import OF_SESSIONS
+from intaglio.plugins.registry import UNPLUGGED
 from intaglio.plugins.trt import explicit
 
 
@@ -35,10 +35,20 @@ def test_every_attribute_and_output_is_explicit(operator: str) -> None:
         assert all(output.name and output.dtype is not None for output in node.outputs)
 
 
-@pytest.mark.parametrize("operator", OF_SESSIONS)
+@pytest.mark.parametrize("operator", UNPLUGGED)
 def test_operators_of_sessions_are_refused(operator: str) -> None:
     with pytest.raises(GraphError, match=f"{operator} is no plugin of TensorRT. Build from the bundle"):
         explicit_node(longest(operator))
+
+
+def test_slots_of_bytes_are_refused_where_a_plugin_returns_them_and_cast_where_it_reads_them() -> None:
+    with pytest.raises(
+        GraphError, match=r"QuantizeCache: slots is uint8, which no plugin returns\. Use element_bits=32"
+    ):
+        explicit_node(longest("QuantizeCache"))
+    random = np.random.default_rng(0)
+    case = next(case for case in (MAKERS["CachedAttention"](random) for _ in range(9)) if len(case.attributes) > 1)
+    assert [value and value.dtype for value in explicit_node(case).inputs[1:]] == [ir.DataType.INT8] * 3
 
 
 def test_shared_mask_is_cast_once() -> None:

@@ -11,7 +11,7 @@ import numpy as np
 import onnx_ir as ir
 import pytest
 from kernel_cases import GPUS, kernel_case
-from operator_cases import FLOAT_LIMITS, PLUGGED, Case, in_float16, longest
+from operator_cases import FLOAT_LIMITS, PLUGGED, Case, in_float16, in_words, longest
 from plugin_builds import Built, build
 
 from intaglio.errors import EngineError, MissingExtraError
@@ -65,7 +65,7 @@ def test_plugin_matches_kernel_inputs_and_reference_outputs(tensorrt, monkeypatc
     register(sm)
     random = np.random.default_rng(sm)
     half = [in_float16(longest(operator))] if operator in FLOAT_LIMITS else []
-    for case in (longest(operator), *half, *(kernel_case(operator, random) for _ in range(12))):
+    for case in (in_words(longest(operator)), *half, *(kernel_case(operator, random) for _ in range(12))):
         reference = OPS[operator].reference(case.inputs, case.attributes)
         built = check(tensorrt, monkeypatch, case, symbolic)
         assert [(array.dtype.name, array.shape) for array in reference] == list(

@@ -4,10 +4,14 @@ from __future__ import annotations
 
 from typing import Any
 
+import numpy as np
 import onnx
+import pytest
 from onnx import TensorProto, helper
 
-from intaglio.runtime.engines.onnxruntime.cached_attention import attend_by_our_kernel
+from intaglio.plugins import ort as kernels
+from intaglio.runtime.engines.caches.cached_attention import FLOATS, attend_by_our_kernel
+from intaglio.runtime.engines.caches.quantized_cache import quantize_caches
 
 
 def graph(
@@ -37,6 +41,45 @@ def graph(
         value_info=[helper.make_tensor_value_info("computed", cache, shape)],
     )
     return helper.make_model(made, opset_imports=[helper.make_opsetid("", 24)])
+
+
+def step_graph(kind: int) -> onnx.ModelProto:
+    """The same of caches and queries of type `kind`, without the other node that reads the cache."""
+    model = graph(cache=kind, scale=0.5)
+    del model.graph.node[2]
+    model.ir_version = 11  # which this version of ONNX Runtime takes
+    return model
+
+
+def step_feeds(kind: int, bits: int, capacity: int) -> dict[str, np.ndarray]:
+    """What a step of two rows and three tokens reads, besides the caches."""
+    random, dtype = np.random.default_rng(bits), onnx.helper.tensor_dtype_to_np_dtype(kind)
+    starts = np.array([0, 2])
+    seen = starts[:, None] + np.arange(1, 4)
+    return {
+        "query": random.normal(size=(2, 4, 3, 8)).astype(dtype),
+        "new": random.normal(size=(2, 2, 3, 8)).astype(dtype),
+        "start": starts,
+        "mask": (np.arange(capacity) < seen[..., None])[:, None],
+    }
+
+
+def attended(bits: int, kind: int, words: bool, capacity: int = 9) -> list[np.ndarray]:
+    """What ONNX Runtime computes from that graph with slots: the context, and the bytes of both caches."""
+    onnxruntime = pytest.importorskip("onnxruntime")
+    model = step_graph(kind)
+    attend_by_our_kernel(model, FLOATS)
+    quantize_caches(model, bits, words)
+    onnx.checker.check_model(model)
+    options = onnxruntime.SessionOptions()
+    kernels.register(options)
+    session = onnxruntime.InferenceSession(model.SerializeToString(), options, providers=["CPUExecutionProvider"])
+    feeds = step_feeds(kind, bits, capacity)
+    for spec in session.get_inputs():
+        if spec.name.startswith("past_"):
+            feeds[spec.name] = np.zeros((2, 2, capacity, spec.shape[-1]), np.float32 if words else np.uint8)
+    context, *caches = session.run(None, feeds)
+    return [context, *(cache.view(np.uint8) for cache in caches)]
 
 
 def operator(model: onnx.ModelProto) -> str:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 from covering import few
-from operator_cases import FLOAT_LIMITS, MAKERS, Case, for_gpu, in_float16
+from operator_cases import FLOAT_LIMITS, MAKERS, Case, for_gpu, in_float16, in_words
 
 from intaglio.plugins.cuda.compiler import SMS
 
@@ -13,7 +13,7 @@ GPUS = few(SMS, list(SMS)[:1])  # test parameters; compiling all kernels for one
 
 def kernel_case(operator: str, random: np.random.Generator) -> Case:
     """A random case; floats are often float16, sometimes with tables, scales or values in float32."""
-    case = for_gpu(MAKERS[operator](random))
+    case = in_words(for_gpu(MAKERS[operator](random)))
     if operator not in FLOAT_LIMITS or random.random() < 0.3:
         return case
     return in_float16(case, mixed=random.random() < 0.3)

@@ -15,7 +15,7 @@ from intaglio.plugins.cuda.launching.launches import operators
 from intaglio.plugins.group_matmul.signature import LEVEL_BITS, smallest_group
 from intaglio.plugins.kernel_check.case import Case
 from intaglio.plugins.quantize_cache.slots import quantize
-from intaglio.plugins.registry import OF_SESSIONS
+from intaglio.plugins.registry import UNPLUGGED
 
 Array = npt.NDArray[Any]
 Random = np.random.Generator
@@ -378,6 +378,16 @@ def for_gpu(case: Case) -> Case:
     return Case(case.operator, tuple(kept), case.attributes, case.outputs)
 
 
+def in_words(case: Case) -> Case:
+    """The case with slots of a cache in elements of float32, as in TensorRT's engines."""
+    if case.operator == "QuantizeCache":
+        return Case(case.operator, case.inputs, {**case.attributes, "element_bits": 32})
+    if case.operator == "CachedAttention":
+        arrays = (each.view(np.float32) if each.dtype == np.uint8 else each for each in map(np.asarray, case.inputs))
+        return Case(case.operator, tuple(arrays), case.attributes)
+    return case
+
+
 def in_float16(case: Case, mixed: bool = False) -> Case:
     """The case with its floats in float16, scaled down; with `mixed` only x and y, which must have the same dtype.
 
@@ -419,7 +429,7 @@ MAKERS: dict[str, Callable[[Random], Case]] = {
 }
 
 ON_GPUS = [name for name in MAKERS if OPS[name].folder in operators()]  # which have CUDA kernels
-PLUGGED = [name for name in MAKERS if name not in OF_SESSIONS]  # which TensorRT gets
+PLUGGED = [name for name in MAKERS if name not in UNPLUGGED]  # which TensorRT gets
 
 
 @st.composite

@@ -5,26 +5,28 @@ ONNX Runtime 1.31's takes 2 to 6 times as long for a full cache, and more for ro
 
 from __future__ import annotations
 
+from collections.abc import Collection
 from typing import TYPE_CHECKING
 
 from intaglio.plugins.registry import DOMAIN
-from intaglio.runtime.engines.onnxruntime.partial_graph import all_nodes
-from intaglio.runtime.engines.onnxruntime.session_operators import import_our_domain
+from intaglio.runtime.engines.onnx_nodes import all_nodes, import_our_domain
 
 if TYPE_CHECKING:
     import onnx
 
 OPERATOR, QUANTIZE = "CachedAttention", "QuantizeCache"  # the second: of `quantized_cache`
-FLOAT, BOOL = 1, 9  # of onnx.TensorProto, which is not loaded here
+FLOAT, BOOL, FLOAT16, BFLOAT16 = 1, 9, 10, 16  # of onnx.TensorProto, which is not loaded here
+FLOATS = (FLOAT, FLOAT16, BFLOAT16)
 # Attributes that change nothing at these values, which ONNX Runtime states in graphs that it stores.
 UNSET = {"is_causal": 0, "qk_matmul_output_mode": 0, "softcap": 0}
 
 
-def attend_by_our_kernel(model: onnx.ModelProto) -> None:
-    """Replace each Attention to buffers of a cache, in float32 and with a mask of bools.
+def attend_by_our_kernel(model: onnx.ModelProto, floats: Collection[int] = (FLOAT,)) -> None:
+    """Replace each Attention to buffers of a cache, of one of the types `floats`, and with a mask of bools.
 
-    A buffer is an input of the graph or what TensorScatter writes into one; an If may have the attention to it. Queries
-    are of the keys' type and rank, as the operator has it, and the kernel broadcasts the mask.
+    The operator computes in float32: for others, `quantize_caches` puts casts around it. A buffer is an input of the
+    graph or what TensorScatter writes into one; an If may have the attention to it. Queries are of the keys' type and
+    rank, as the operator has it, and the kernel broadcasts the mask.
     """
     graph = model.graph
     kinds = {
@@ -38,7 +40,8 @@ def attend_by_our_kernel(model: onnx.ModelProto) -> None:
         if node.op_type != "Attention" or node.domain or len(node.input) != 4 or len(node.output) != 1:
             continue
         _, key, value, mask = node.input
-        cached = buffers.issuperset((key, value)) and kinds.get(key) == kinds.get(value) == (FLOAT, 4)
+        cached = buffers.issuperset((key, value)) and kinds.get(key) == kinds.get(value)
+        cached = cached and kinds.get(key) in [(kind, 4) for kind in floats]
         if cached and kinds.get(mask, (0, 0))[0] == BOOL and _is_scaled(node):
             node.op_type, node.domain, found = OPERATOR, DOMAIN, True
             for attribute in [each for each in node.attribute if each.name in UNSET]:

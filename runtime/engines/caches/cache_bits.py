@@ -6,14 +6,22 @@ from collections.abc import Iterable
 
 from intaglio.bundle.bundle import Bundle
 from intaglio.errors import UsageError
-from intaglio.runtime.engines.onnxruntime.cached_attention import attend_by_our_kernel
+from intaglio.runtime.engines.caches.cached_attention import FLOATS, attend_by_our_kernel
+from intaglio.runtime.engines.caches.engine_caches import check_record
+from intaglio.runtime.engines.caches.quantized_cache import check_bits, quantize_caches
 from intaglio.runtime.engines.onnxruntime.partial_graph import partial_graph
-from intaglio.runtime.engines.onnxruntime.quantized_cache import quantize_caches
+from intaglio.runtime.engines.onnxruntime.session_operators import check_kernels
 from intaglio.runtime.engines.opening import check_target
+from intaglio.targets import find_target
+
+NONE = "--cache-bits is for decoders, and none is given. Leave it out."
 
 
 def check_manifest(bundle: Bundle, bits: int) -> None:
-    """Raise `UsageError` for an encoder-decoder."""
+    """Raise `UsageError` for a bundle that is no decoder, and for other numbers of bits."""
+    check_bits(bits)
+    if not bundle.manifest.generates:
+        raise UsageError(NONE)
     if bundle.manifest.encoder is not None:
         raise UsageError(f"--cache-bits {bits}: {bundle.path} is an encoder-decoder, expected a decoder. Leave it out.")
 
@@ -21,14 +29,19 @@ def check_manifest(bundle: Bundle, bits: int) -> None:
 def check_caches(bundles: Iterable[Bundle], target: str, bits: int) -> None:
     """Raise `UsageError` unless there is a decoder among `bundles`, and each runs on `target` with caches of `bits`.
 
-    Of the graphs, weights are not read.
+    Of the graphs, weights are not read; of a target that runs built engines, their records are.
     """
     decoders = [bundle for bundle in bundles if bundle.manifest.generates]
     if not decoders:
-        raise UsageError("--cache-bits is for decoders, and none is given. Leave it out.")
+        raise UsageError(NONE)
     check_target(target, bits)
+    if not find_target(target).runs_files:
+        for record in [each for bundle in decoders for each in bundle.manifest.engines if each.target == target]:
+            check_record(record, bits)
+        return
+    check_kernels(bits)
     for bundle in decoders:
         check_manifest(bundle, bits)
         graph = partial_graph(bundle.model_path, None)
-        attend_by_our_kernel(graph)
+        attend_by_our_kernel(graph, FLOATS)
         quantize_caches(graph, bits)

@@ -14,8 +14,8 @@ from onnx import TensorProto
 
 from intaglio.bundle.bundle import Bundle
 from intaglio.plugins import ort as kernels
+from intaglio.runtime.engines.caches.cached_attention import attend_by_our_kernel
 from intaglio.runtime.engines.onnxruntime import engine as engine_module
-from intaglio.runtime.engines.onnxruntime.cached_attention import attend_by_our_kernel
 from intaglio.runtime.engines.onnxruntime.session_operators import can_put_in
 from intaglio.runtime.sessions.decoder import DecoderSession
 from intaglio.targets import TARGETS
@@ -39,7 +39,9 @@ def test_logits_equal_those_of_the_standard_operator(
     bundle = make_decoder("llama")[1]
     replaced = []
     monkeypatch.setattr(
-        engine_module, "attend_by_our_kernel", lambda model: replaced.append(model) or attend_by_our_kernel(model)
+        engine_module,
+        "attend_by_our_kernel",
+        lambda model, floats: replaced.append(model) or attend_by_our_kernel(model, floats),
     )
     ours = logits(bundle)
     nodes = [node.op_type for node in replaced[0].graph.node]

@@ -9,15 +9,18 @@ from pathlib import Path
 import numpy as np
 import onnx
 import pytest
-from cache_graph import graph, operator
+from cache_graph import attended, graph, operator
 from onnx import TensorProto
 
 from intaglio.bundle.bundle import Bundle
 from intaglio.errors import UsageError
+from intaglio.exporters import export
 from intaglio.plugins import ort as kernels
 from intaglio.plugins.quantize_cache.slots import slot_bytes
 from intaglio.runtime.engines.build import build
-from intaglio.runtime.engines.onnxruntime.quantized_cache import quantize_caches
+from intaglio.runtime.engines.caches.cached_attention import attend_by_our_kernel
+from intaglio.runtime.engines.caches.engine_caches import with_slots
+from intaglio.runtime.engines.caches.quantized_cache import quantize_caches
 from intaglio.runtime.engines.onnxruntime.session_operators import can_put_in
 from intaglio.runtime.engines.opening import open_engine
 from intaglio.runtime.sessions.decoder import DecoderSession
@@ -111,11 +114,62 @@ def test_nodes_that_cannot_read_slots_are_refused_by_name() -> None:
         quantize_caches(model, 8)
 
 
-def test_caches_of_float16_are_refused() -> None:
-    model = graph(scale=0.5, cache=TensorProto.FLOAT16)
+def test_caches_of_other_types_are_refused() -> None:
+    model = graph(scale=0.5, cache=TensorProto.DOUBLE)
     del model.graph.node[2:]
-    with pytest.raises(UsageError, match=r"past_key is not float32.*--dtype float32"):
+    with pytest.raises(UsageError, match=r"past_key is not float \[batch, heads, capacity, depth\]"):
         quantize_caches(model, 8)
+
+
+def test_attention_to_what_is_not_written_is_refused() -> None:
+    model = graph(scale=0.5)
+    del model.graph.node[2]
+    model.graph.node[-1].input[2] = "past_value"
+    operator(model)
+    del model.graph.node[1]
+    with pytest.raises(UsageError, match="the graph does not write past_value"):
+        quantize_caches(model, 8)
+
+
+@pytest.mark.parametrize("kind", [TensorProto.FLOAT, TensorProto.FLOAT16])
+@pytest.mark.parametrize("bits", [8, 4])
+def test_words_hold_the_same_bytes(bits: int, kind: int) -> None:
+    for found, expected in zip(attended(bits, kind, True), attended(bits, kind, False), strict=True):
+        np.testing.assert_array_equal(found, expected)
+
+
+@pytest.mark.parametrize("bits", [8, 4])
+def test_float16_is_cast_and_has_the_same_slots(bits: int) -> None:
+    context, *caches = attended(bits, TensorProto.FLOAT16, False)
+    exact, *others = attended(bits, TensorProto.FLOAT, False)
+    np.testing.assert_allclose(context, exact, rtol=0, atol=0.02 * np.abs(exact).max())
+    assert all(np.mean(found == expected) > 0.8 for found, expected in zip(caches, others, strict=True))
+
+
+def test_decoder_of_float16_has_quantised_caches(
+    make_decoder: Callable[..., tuple[Path, Path]], tmp_path: Path
+) -> None:
+    export(str(make_decoder("llama")[0]), tmp_path / "half", dtype="float16", check=False)
+    for found, expected in zip(logits(tmp_path / "half", 8), logits(tmp_path / "half", None), strict=True):
+        assert 0 < float(np.abs(found - expected).max() / np.abs(expected).max()) < ERROR[8]
+
+
+@pytest.mark.parametrize("bits", [8, 4])
+def test_engines_have_the_inputs_and_outputs_of_the_graph(
+    bits: int, make_decoder: Callable[..., tuple[Path, Path]]
+) -> None:
+    bundle = Bundle.open(make_decoder("gpt2")[1])
+    model = onnx.load(bundle.model_path)
+    attend_by_our_kernel(model)
+    quantize_caches(model, bits, words=True)
+    found = with_slots(bundle.graph(), bits)
+    for specs, values in ((found.inputs, model.graph.input), (found.outputs, model.graph.output)):
+        for spec, value in zip(specs, values, strict=True):
+            kind = value.type.tensor_type
+            assert spec.name == value.name
+            assert spec.dtype == onnx.helper.tensor_dtype_to_np_dtype(kind.elem_type).name
+            assert spec.shape == tuple(each.dim_param or each.dim_value for each in kind.shape.dim)
+    assert with_slots(bundle.graph(), None) == bundle.graph()
 
 
 def test_graph_without_caches_is_refused() -> None:
