@@ -10,6 +10,7 @@ import click
 from intaglio.bundle.plan_record import HARDWARE
 from intaglio.cli.options.choices import BUNDLE_TO_WRITE, TARGET, OneOf
 from intaglio.cli.options.lengths import length_options, lengths_by_name
+from intaglio.cli.options.runtime import cache_bits
 from intaglio.cli.printing.engines import print_engines
 from intaglio.cli.printing.results import json_option, number_of, print_json, say, size
 from intaglio.cli.running.command import OUTPUT, section, verb
@@ -22,6 +23,7 @@ Examples:
   intaglio build minilm-fp16 --target tensorrt --batch 1:16:64 --sequence 1:128:256
   intaglio build minilm-fp16 --target tensorrt --workspace 1024  # on a GPU that is shared
   intaglio build minilm-fp16 --target tensorrt --hardware-compatibility ampere+ --strip-weights
+  intaglio build lm-fp16 --target tensorrt-rtx --gpu t4 --cache-bits 8
   intaglio build minilm --target ort-cpu
 """
 
@@ -50,6 +52,7 @@ Examples:
     metavar="MIB",
     help="Maximum memory of a TensorRT kernel for intermediate results.  [default: the GPU's]",
 )
+@cache_bits("Bits of a decoder's cached keys and values in an engine of TensorRT; with 4, keys keep 8.")
 @section("Plans of TensorRT")
 @click.option(
     "--version-compatible",

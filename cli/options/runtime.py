@@ -26,10 +26,17 @@ def threads_option(what: str = "CPU threads") -> Decorator:
 
 def cache_bits_option() -> Decorator:
     """`--cache-bits`, of all commands that generate."""
-    option = click.option(
+    return group(
+        RUNTIME,
+        cache_bits("Bits of cached keys and values, for ort-cpu, or as an engine was built; with 4, keys keep 8."),
+    )
+
+
+def cache_bits(what: str) -> Decorator:
+    """`--cache-bits`, with its help."""
+    return click.option(
         "--cache-bits",
         type=OneOf(["8", "4"]),
         callback=lambda _context, _parameter, value: value and int(value),
-        help="Bits of cached keys and values, for ort-cpu; with 4, keys keep 8.  [default: as the model has them]",
+        help=f"{what}  [default: as the model has them]",
     )
-    return group(RUNTIME, option)

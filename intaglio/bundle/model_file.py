@@ -69,9 +69,13 @@ def load(path: Path, mapped: bool = False) -> ir.Model:
 
     With `mapped`, the weights inside the ONNX file are mapped too; the file must then not be written to.
     """
+    return deserialized(outline(path, located=True) if mapped else parse(path), path)
+
+
+def deserialized(message: onnx.ModelProto, path: Path) -> ir.Model:
+    """The model of a message that was read from the ONNX file `path`; raises `BundleError`."""
     import onnx_ir as ir
 
-    message = outline(path, located=True) if mapped else parse(path)
     linked = find_linked_data(message, path)
     try:
         model = ir.serde.deserialize_model(message)

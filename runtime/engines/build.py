@@ -12,6 +12,7 @@ from intaglio.errors import UsageError, storage_errors
 from intaglio.processes.temporary import temporary_directory
 from intaglio.runtime.engines import profiles
 from intaglio.runtime.engines.build_request import BuildRequest, Built
+from intaglio.runtime.engines.caches.cache_bits import check_manifest
 from intaglio.runtime.engines.opening import function_at
 from intaglio.storage.address import is_address
 from intaglio.storage.cache import refuse_fetched
@@ -37,6 +38,7 @@ def build(
     strip_weights: bool = False,
     refit: bool = False,
     optimization_level: int | None = None,
+    cache_bits: int | None = None,
 ) -> Built:
     """Build engines for `target` and add them to `bundle`; GPUs for which the build fails are in the result.
 
@@ -46,7 +48,8 @@ def build(
 
     Our operators are plugins in TensorRT's engines. Without `plugins` they are standard operators in floating point,
     for comparison, or where a plugin fails. `workspace` is the most MiB that one of TensorRT's kernels may use for
-    intermediate results, by default the memory of the GPU. Other targets take neither.
+    intermediate results, by default the memory of the GPU. `cache_bits` is 8 or 4: a decoder's engine then has caches
+    of as many bits, see `quantize_caches`; by default they have the model's type. Other targets take none of these.
 
     The other options are for plans of TensorRT; TensorRT-RTX has `strip_weights` and `refit`. A
     `version_compatible` engine opens in later versions of the library. `hardware_compatibility`: "ampere+" for an
@@ -70,6 +73,10 @@ def build(
             raise UsageError(f"target {target}: its kernels have no limit of memory. Leave out --workspace.")
         if plan.given:
             raise UsageError(f"target {target}: it builds no plans, which have this option. Leave out {plan.given[0]}.")
+        if cache_bits is not None:
+            raise UsageError(f"target {target}: --cache-bits is for generate and serve there. Leave it out.")
+    if cache_bits is not None and not plugins:
+        raise UsageError(f"--cache-bits {cache_bits}: plugins write and read such caches. Leave out --no-plugins.")
     if workspace is not None and not 1 <= workspace <= MOST_WORKSPACE:
         raise UsageError(f"--workspace {workspace}: expected 1 to {MOST_WORKSPACE}, in MiB.")
     if hardware_compatibility not in HARDWARE:
@@ -82,7 +89,9 @@ def build(
         refuse_fetched(opened.path, "give its address, to which the engines are written.")
         if chosen.builds is None:
             raise UsageError(f"target {target}: it runs graphs unchanged, there is nothing to build.")
-        request = BuildRequest(gpus, asked, force, plugins, workspace, plan)
+        if cache_bits is not None:
+            check_manifest(opened, cache_bits)
+        request = BuildRequest(gpus, asked, force, plugins, workspace, plan, cache_bits)
         place = opened.path / "engines"
         with temporary_directory(opened.path, ".build-") as folder, storage_errors(place, folder):
             built: Built = function_at(chosen.builds)(opened, chosen, request, folder)

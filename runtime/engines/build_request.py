@@ -38,6 +38,7 @@ class BuildRequest:
     plugins: bool = True  # of TensorRT for our operators; else their bodies in standard ones
     workspace: int | None = None  # the most MiB that a kernel of TensorRT uses for intermediate results
     plan: PlanOptions = DEFAULT_PLAN  # of TensorRT
+    cache_bits: int | None = None  # of a decoder's cached keys and values, 8 or 4; None: as the graph has them
 
     def check_free(self, bundle: Bundle, names: Sequence[str]) -> None:
         """Raise `UsageError` if `bundle` already has engines with these file names, unless `force` is set."""

@@ -29,8 +29,8 @@ def open_engine(
     """Open a bundle, or any .onnx file; `graph` is the bundle's ONNX file to run, `adapters` are added to it.
 
     `target`: one of `intaglio.targets`; a TensorRT target runs the engine that `intaglio build` added to the bundle for
-    this machine's GPU. `threads`, `spinning`, `outputs` and `cache_bits` apply to ONNX Runtime, see
-    `OnnxRuntimeEngine`.
+    this machine's GPU. `threads`, `spinning` and `outputs` apply to ONNX Runtime, see `OnnxRuntimeEngine`, and so does
+    `cache_bits`: other engines were built with theirs, and others are refused.
     """
     chosen = find_target(target)
     if adapters is not None and not chosen.runs_files:
@@ -51,8 +51,11 @@ def open_engine(
 def check_target(target: str, cache_bits: int) -> None:
     """Raise `UsageError` for a target without caches of `cache_bits`."""
     chosen = find_target(target)
-    if chosen.needs_gpu or not chosen.runs_files:
-        raise UsageError(f"--cache-bits {cache_bits}: not on target {target}. Use --target ort-cpu.")
+    if chosen.needs_gpu and chosen.runs_files:
+        raise UsageError(
+            f"--cache-bits {cache_bits}: not on target {target}. Use --target ort-cpu, or build an engine of TensorRT "
+            "with it."
+        )
 
 
 def function_at(place: str) -> Any:

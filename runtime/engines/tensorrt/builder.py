@@ -12,6 +12,7 @@ from intaglio.extras import load
 from intaglio.runtime.engines import gpus as gpu_table
 from intaglio.runtime.engines import profiles
 from intaglio.runtime.engines.build_request import BuildRequest, Built, Refused, engine_stem
+from intaglio.runtime.engines.caches.engine_caches import with_slots
 from intaglio.runtime.engines.gpus import Gpu
 from intaglio.runtime.engines.tensorrt.lengths import check_supported, engine_lengths, phases
 from intaglio.runtime.engines.tensorrt.library import no_collection
@@ -33,7 +34,7 @@ def build_target(bundle: Bundle, target: Target, request: BuildRequest, folder: 
     chosen = _chosen(target, request.gpus, trt)
     for gpu in chosen:
         check_hardware(request.plan, gpu)
-    graphs = bundle.manifest.graphs
+    graphs = [with_slots(graph, request.cache_bits) for graph in bundle.manifest.graphs]
     paths = {
         (graph.file, gpu): folder / f"{engine_stem(f'{target.name}-{gpu.name}', graph.file)}.engine"
         for gpu in chosen
@@ -51,7 +52,8 @@ def build_target(bundle: Bundle, target: Target, request: BuildRequest, folder: 
             for graph in graphs:
                 path, shapes = paths[graph.file, gpu], profiles.shapes(graph.inputs, lengths)
                 each = [profiles.shapes(graph.inputs, phase) for phase in tuned]
-                with parsable(bundle.path / graph.file, trt, gpu.sm, fixed, request.plugins, request.plan) as model:
+                source, bits = bundle.path / graph.file, request.cache_bits
+                with parsable(source, trt, gpu.sm, fixed, request.plugins, request.plan, bits) as model:
                     network = Network(trt, model, graph, gpu.name)
                     once = each if each[0] != each[-1] else each[:1]
                     network.compile(gpu, once, path, request.workspace, request.plan, serialized)
@@ -68,6 +70,7 @@ def build_target(bundle: Bundle, target: Target, request: BuildRequest, folder: 
                         graph.file,
                         request.plan,
                         request.plugins,
+                        bits,
                     )
                 )
         except BuildError as error:

@@ -14,6 +14,7 @@ from intaglio.errors import EngineError
 from intaglio.extras import load
 from intaglio.plugins.trt import load_plugins
 from intaglio.runtime.engines import gpus, profiles
+from intaglio.runtime.engines.caches.engine_caches import check_record, with_slots
 from intaglio.runtime.engines.device_array import DeviceArray
 from intaglio.runtime.engines.device_memory import DeviceMemory
 from intaglio.runtime.engines.engine import Array, Binding, Engine, Opening, check_buffers
@@ -37,22 +38,25 @@ class TensorRTEngine(Engine):
     `memory` are used in place. Symbolic axes accept the lengths of the engine's optimisation profile. Runs that repeat
     are CUDA graphs, see `graph_replay`. Not thread-safe.
     `graph` is the bundle's ONNX file that it was built from. Raises `EngineError` without a CUDA device, without an
-    engine for it, or for another version of the library. An engine without weights gets those of its graph, see
-    `refit`; one with code for the host is refused unless the environment allows it, see `plan_options`.
+    engine for it, or for another version of the library; `UsageError` for `cache_bits` that it was not built with. An
+    engine without weights gets those of its graph, see `refit`; one with code for the host is refused unless the
+    environment allows it, see `plan_options`.
     """
 
     memory: DeviceMemory
 
     @no_collection()
-    def __init__(self, bundle: Bundle, target: str, graph: str = MODEL):
+    def __init__(self, bundle: Bundle, target: str, graph: str = MODEL, cache_bits: int | None = None):
         device = gpus.present()
         if device is None:
             raise EngineError(f"target {target}: no CUDA device. Use --target {without_gpu()}, which needs none.")
         record = select(bundle, target, device, graph)
+        check_record(record, cache_bits)
+        self.cache_bits = record.cache_bits
         trt = load(TARGETS[target].library)
         check_library(record, library_name(trt))
         check_host_code(record)
-        whole = bundle.graph(graph)
+        whole = with_slots(bundle.graph(graph), record.cache_bits)
         self.inputs, self.outputs = tuple(whole.inputs), tuple(whole.outputs)
         self.axes = {**whole.axes, **profiles.limits(self.inputs, record.profiles)}
         self.memory = DeviceMemory()
@@ -178,7 +182,7 @@ class _TensorRTBinding(Binding):
 def open_target(source: Path | Bundle, target: Target, options: Opening) -> TensorRTEngine:
     """Open a bundle's engine; see `targets`."""
     assert isinstance(source, Bundle), "this target runs bundles only"
-    return TensorRTEngine(source, target.name, options.graph)
+    return TensorRTEngine(source, target.name, options.graph, options.cache_bits)
 
 
 def select(bundle: Bundle, target: str, device: Gpu, graph: str = MODEL) -> EngineRecord:

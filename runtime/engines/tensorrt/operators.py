@@ -9,7 +9,7 @@ from typing import Any
 
 import onnx_ir as ir
 
-from intaglio.bundle.model_file import load, parse, save
+from intaglio.bundle.model_file import deserialized, parse, save
 from intaglio.bundle.plan_record import DEFAULT_PLAN, PlanOptions
 from intaglio.errors import BuildError, EngineError, GraphError
 from intaglio.plugins import OPS, custom_operators, ort
@@ -19,6 +19,8 @@ from intaglio.plugins.float_body import FloatBody
 from intaglio.plugins.inlining import inline
 from intaglio.plugins.packed_matmul.narrow_weights import widen_weights
 from intaglio.processes.temporary import scratch_directory
+from intaglio.runtime.engines.caches.cached_attention import FLOATS, attend_by_our_kernel
+from intaglio.runtime.engines.caches.quantized_cache import quantize_caches
 from intaglio.runtime.engines.tensorrt.integers import has_int8_tables, widen
 from intaglio.runtime.engines.tensorrt.library import STDERR, silent
 from intaglio.runtime.engines.tensorrt.plan_options import is_portable, oldest_gpu
@@ -35,13 +37,14 @@ def parsable(
     fixed: Mapping[str, int] | None = None,
     with_plugins: bool = True,
     plan: PlanOptions = DEFAULT_PLAN,
+    cache_bits: int | None = None,
 ) -> Iterator[Path]:
     """Yield an ONNX file that the parser of `trt`, a module, supports for GPUs of `sm`: `model` itself, if possible.
 
     Otherwise it is a temporary copy, see `prepared`. It has plugin nodes for our operators, and the plugins are
     registered: in Python for TensorRT, and for TensorRT-RTX the one of our library. So it is for version-compatible
     engines of TensorRT: they hold their plugins as a library. Without `with_plugins` it has the operators' bodies in
-    floating point.
+    floating point. `cache_bits`: see `prepared`.
     """
     oldest = oldest_gpu(plan, sm)
 
@@ -56,12 +59,14 @@ def parsable(
             with silent(STDERR):  # it warns that plugins in Python are experimental
                 plugins.register(oldest, [OPS[name] for name in needed])
 
-    with _saved(prepared(model, sm, fixed or {}, replace), model) as path:
+    with _saved(prepared(model, sm, fixed or {}, replace, cache_bits), model) as path:
         yield path
 
 
 @contextmanager
-def with_weights(model: Path, sm: int, fixed: Mapping[str, int], with_plugins: bool) -> Iterator[Path]:
+def with_weights(
+    model: Path, sm: int, fixed: Mapping[str, int], with_plugins: bool, cache_bits: int | None = None
+) -> Iterator[Path]:
     """Yield an ONNX file with the constants of the one that `parsable` yields, under the same names.
 
     It is for an engine that was built without them, and needs neither TensorRT nor a compiler.
@@ -73,7 +78,7 @@ def with_weights(model: Path, sm: int, fixed: Mapping[str, int], with_plugins: b
         else:
             inline(graph, body=FloatBody)
 
-    with _saved(prepared(model, sm, fixed, replace), model) as path:
+    with _saved(prepared(model, sm, fixed, replace, cache_bits), model) as path:
         yield path
 
 
@@ -100,22 +105,30 @@ def _later_gpus(folder: str, sm: int) -> Images:
 
 
 def prepared(
-    model: Path, sm: int, fixed: Mapping[str, int], replace: Callable[[ir.Model, Sequence[str]], object]
+    model: Path,
+    sm: int,
+    fixed: Mapping[str, int],
+    replace: Callable[[ir.Model, Sequence[str]], object],
+    cache_bits: int | None = None,
 ) -> ir.Model | None:
     """The graph of an ONNX file as TensorRT's parser supports it for GPUs of `sm`, or None where nothing changes.
 
     `fixed`: the lengths of symbolic axes to fix, such as the capacity of a cache: TensorRT writes only to a cache whose
     length is stated in the graph. `replace` gets the graph and the names of our operators in it, if any, and puts
     others in their places. Integer operators that TensorRT does not support are rewritten, see `widen`, and weights of
-    bfloat16 are float32 for a GPU without it. Raises `BuildError` for an operator that this version does not know or
-    has no kernel for, `MissingExtraError` without the CUDA compiler or TensorRT.
+    bfloat16 are float32 for a GPU without it. `cache_bits`: of a decoder's caches, see `quantize_caches`, which raises
+    `UsageError`. Raises `BuildError` for an operator that this version does not know or has no kernel for,
+    `MissingExtraError` without the CUDA compiler or TensorRT.
     """
     proto = parse(model)
+    if cache_bits is not None:
+        attend_by_our_kernel(proto, FLOATS)
+        quantize_caches(proto, cache_bits, words=True)
     needed = custom_operators(proto.graph.node)
     lacking = sm < BFLOAT16_FROM and any(each.data_type == BFLOAT16 for each in proto.graph.initializer)
     if not needed and not fixed and not lacking and not has_int8_tables(proto):
         return None
-    graph = load(model)
+    graph = deserialized(proto, model)
     _fix(graph, fixed)
     if needed:
         try:

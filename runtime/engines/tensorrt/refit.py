@@ -29,7 +29,8 @@ def refit(trt: Any, engine: Any, bundle: Bundle, record: EngineRecord, log: Log)
         raise _failure(record, "it cannot be refitted", log.errors) from None
     parser = trt.OnnxParserRefitter(refitter, log)  # owns the weights until the engine has copied them
     assert record.sm is not None
-    with with_weights(bundle.path / record.graph, record.sm, fixed, record.plugins) as model, silent(STDOUT, STDERR):
+    source, bits = bundle.path / record.graph, record.cache_bits
+    with with_weights(source, record.sm, fixed, record.plugins, bits) as model, silent(STDOUT, STDERR):
         found = parser.refit_from_file(str(model)) and refitter.refit_cuda_engine()
     if not found:
         told = [parser.get_error(index).desc() for index in range(parser.num_errors)]

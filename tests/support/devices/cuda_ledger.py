@@ -23,6 +23,9 @@ from cuda_runtime import Shape
 from device_meter import Ledger
 from onnx.reference import ReferenceEvaluator
 
+from intaglio.plugins import OPS
+from intaglio.validation.comparison.runners import reference_operator
+
 DTYPES = {"FLOAT": "float32", "HALF": "float16", "INT64": "int64", "INT32": "int32", "BOOL": "bool"}
 
 
@@ -95,7 +98,7 @@ class Engine:
 
     @cached_property
     def evaluator(self) -> ReferenceEvaluator:
-        return ReferenceEvaluator(self.model)
+        return ReferenceEvaluator(self.model, new_ops=[reference_operator(*item) for item in OPS.items()])
 
     def dtype(self, name: str) -> str:
         return onnx.helper.tensor_dtype_to_np_dtype(self._values[name].type.tensor_type.elem_type).name

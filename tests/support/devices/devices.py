@@ -16,6 +16,9 @@ from device_meter import Ledger, metered
 from intaglio.bundle.bundle import Bundle, EngineRecord
 from intaglio.runtime.engines import gpus, profiles
 from intaglio.runtime.engines.build import build
+from intaglio.runtime.engines.caches.cached_attention import FLOATS, attend_by_our_kernel
+from intaglio.runtime.engines.caches.engine_caches import with_slots
+from intaglio.runtime.engines.caches.quantized_cache import quantize_caches
 from intaglio.runtime.engines.profiles import Range
 from intaglio.targets import TARGETS
 
@@ -56,9 +59,9 @@ class Device:
         return copy
 
 
-def built(path: Path, folder: Path, capacity: int, target: str = "tensorrt-rtx") -> Path:
+def built(path: Path, folder: Path, capacity: int, target: str = "tensorrt-rtx", cache_bits: int | None = None) -> Path:
     """A copy of a bundle with engines, which are the graphs themselves, for caches of `capacity` slots."""
-    copy = folder / f"{path.parent.name}-{path.name}-{capacity}-{target}"
+    copy = folder / f"{path.parent.name}-{path.name}-{capacity}-{target}-{cache_bits}"
     if not copy.exists():
         shutil.copytree(path, copy)
         bundle = Bundle.open(copy)
@@ -69,11 +72,15 @@ def built(path: Path, folder: Path, capacity: int, target: str = "tensorrt-rtx")
         inputs = [spec for graph in manifest.graphs for spec in graph.inputs]
         lengths = profiles.ranges(inputs, axes, asked)
         for number, graph in enumerate(manifest.graphs):
-            model = onnx.load(bundle.path / graph.file).SerializeToString()
-            shapes = profiles.shapes(graph.inputs, lengths)
+            loaded = onnx.load(bundle.path / graph.file)
+            if cache_bits is not None:
+                attend_by_our_kernel(loaded, FLOATS)
+                quantize_caches(loaded, cache_bits, words=True)
+            model = loaded.SerializeToString()
+            shapes = profiles.shapes(with_slots(graph, cache_bits).inputs, lengths)
             name = f"engines/{number}.engine"
             library = f"{TARGETS[target].library} 0.0"
-            record = EngineRecord(name, target, library, len(model), "a100", 80, shapes, graph.file)
+            record = EngineRecord(name, target, library, len(model), "a100", 80, shapes, graph.file, cache_bits)
             bundle.add_files({name: model}, [record])
     return copy
 
