@@ -27,7 +27,7 @@ from intaglio.extras import load
 from intaglio.files.atomic import atomic_file, check_output_file
 from intaglio.files.hashes import sha256
 from intaglio.runtime.adapters.adapters import Adapters
-from intaglio.runtime.engines.caches.cache_bits import check_caches
+from intaglio.runtime.engines.onnxruntime.cache_bits import check_caches
 from intaglio.runtime.generation.requests.draft_model import check_draft
 from intaglio.runtime.generation.requests.strategy_choice import method_of, sampling_of
 from intaglio.runtime.text.embedding_prompts import find_prompt

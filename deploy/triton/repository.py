@@ -18,7 +18,7 @@ from intaglio.deploy.triton.model import BACKENDS, TritonModel, TritonOptions, w
 from intaglio.deploy.triton.versions import CONFIG, add_version, loaded_versions, policy_message
 from intaglio.errors import BundleError, UsageError
 from intaglio.files.atomic import REPOSITORY, atomic_directory, check_output_directory
-from intaglio.runtime.engines.caches.cache_bits import check_caches
+from intaglio.runtime.engines.onnxruntime.cache_bits import check_caches
 from intaglio.targets import DEFAULT, find_target
 
 NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]*")

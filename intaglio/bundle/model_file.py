@@ -64,18 +64,15 @@ def _checked(path: Path, read: Callable[[], onnx.ModelProto]) -> onnx.ModelProto
     return model
 
 
-def load(path: Path, mapped: bool = False) -> ir.Model:
+def load(path: Path, mapped: bool = False, message: onnx.ModelProto | None = None) -> ir.Model:
     """Read an ONNX file; external weights are mapped into memory on first use. Raises `BundleError`.
 
     With `mapped`, the weights inside the ONNX file are mapped too; the file must then not be written to.
+    `message`: what `parse` returned of the file, possibly changed since.
     """
-    return deserialized(outline(path, located=True) if mapped else parse(path), path)
-
-
-def deserialized(message: onnx.ModelProto, path: Path) -> ir.Model:
-    """The model of a message that was read from the ONNX file `path`; raises `BundleError`."""
     import onnx_ir as ir
 
+    message = message or (outline(path, located=True) if mapped else parse(path))
     linked = find_linked_data(message, path)
     try:
         model = ir.serde.deserialize_model(message)

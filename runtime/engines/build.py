@@ -12,7 +12,6 @@ from intaglio.errors import UsageError, storage_errors
 from intaglio.processes.temporary import temporary_directory
 from intaglio.runtime.engines import profiles
 from intaglio.runtime.engines.build_request import BuildRequest, Built
-from intaglio.runtime.engines.caches.cache_bits import check_manifest
 from intaglio.runtime.engines.opening import function_at
 from intaglio.storage.address import is_address
 from intaglio.storage.cache import refuse_fetched
@@ -89,8 +88,6 @@ def build(
         refuse_fetched(opened.path, "give its address, to which the engines are written.")
         if chosen.builds is None:
             raise UsageError(f"target {target}: it runs graphs unchanged, there is nothing to build.")
-        if cache_bits is not None:
-            check_manifest(opened, cache_bits)
         request = BuildRequest(gpus, asked, force, plugins, workspace, plan, cache_bits)
         place = opened.path / "engines"
         with temporary_directory(opened.path, ".build-") as folder, storage_errors(place, folder):

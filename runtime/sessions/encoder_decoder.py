@@ -13,7 +13,7 @@ from intaglio.bundle.bundle import Axis, Bundle, Decoder, Encoder, TensorSpec
 from intaglio.errors import BundleError, UsageError
 from intaglio.runtime.adapters.adapter import MERGE
 from intaglio.runtime.adapters.adapters import Adapters
-from intaglio.runtime.engines.caches.cache_bits import check_manifest
+from intaglio.runtime.engines.caches.quantized_cache import check_manifest
 from intaglio.runtime.engines.engine import Engine
 from intaglio.runtime.engines.memory import Array, Buffer
 from intaglio.runtime.engines.opening import open_engine

@@ -73,7 +73,7 @@ SEEN_BY = {
     "runtime/engines/build_request.py": "build",
     "runtime/engines/opening.py --adapter": "generate chat serve bench",
     "runtime/engines/opening.py --cache-bits": "generate chat serve agent bench validate",
-    "runtime/engines/caches/cache_bits.py": "generate chat serve agent bench validate, deploy ray, deploy triton",
+    "runtime/engines/onnxruntime/cache_bits.py": "generate chat serve agent bench validate, deploy ray, deploy triton",
     "runtime/engines/caches/engine_caches.py": "build generate chat serve agent bench validate",
     "runtime/engines/caches/engine_caches.py --force": "build",
     "runtime/engines/caches/quantized_cache.py": "build generate chat serve agent bench validate",

@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
+from intaglio.bundle.bundle import Bundle
 from intaglio.errors import UsageError
 from intaglio.plugins.quantize_cache.slots import WORD, slot_bytes
 from intaglio.plugins.registry import DOMAIN
@@ -24,12 +25,22 @@ CACHE_BITS = {8: (8, 8), 4: (8, 4)}
 UINT8, INT = 2, 2  # of onnx.TensorProto, and of onnx.AttributeProto, which are not loaded here
 KEY, VALUE = 1, 2  # inputs of CachedAttention
 FIX = "Leave out --cache-bits."
+NONE = "--cache-bits is for decoders, and none is given. Leave it out."
 
 
 def check_bits(bits: int) -> None:
     """Raise `UsageError` unless `bits` is one of `CACHE_BITS`."""
     if bits not in CACHE_BITS:
         raise UsageError(f"--cache-bits {bits}: expected one of {', '.join(map(str, CACHE_BITS))}.")
+
+
+def check_manifest(bundle: Bundle, bits: int) -> None:
+    """Raise `UsageError` for a bundle that is no decoder, and for other numbers of bits."""
+    check_bits(bits)
+    if not bundle.manifest.generates:
+        raise UsageError(NONE)
+    if bundle.manifest.encoder is not None:
+        raise UsageError(f"--cache-bits {bits}: {bundle.path} is an encoder-decoder, expected a decoder. Leave it out.")
 
 
 def quantize_caches(model: onnx.ModelProto, bits: int, words: bool = False) -> None:

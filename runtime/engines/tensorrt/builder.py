@@ -13,6 +13,7 @@ from intaglio.runtime.engines import gpus as gpu_table
 from intaglio.runtime.engines import profiles
 from intaglio.runtime.engines.build_request import BuildRequest, Built, Refused, engine_stem
 from intaglio.runtime.engines.caches.engine_caches import with_slots
+from intaglio.runtime.engines.caches.quantized_cache import check_manifest
 from intaglio.runtime.engines.gpus import Gpu
 from intaglio.runtime.engines.tensorrt.lengths import check_supported, engine_lengths, phases
 from intaglio.runtime.engines.tensorrt.library import no_collection
@@ -29,6 +30,8 @@ def build_target(bundle: Bundle, target: Target, request: BuildRequest, folder: 
     TensorRT-RTX compiles for the GPUs of the request, present or not; TensorRT for this machine's GPU.
     """
     check_supported(bundle, target.name)
+    if request.cache_bits is not None:
+        check_manifest(bundle, request.cache_bits)
     trt = load(target.library)
     check_plan(request.plan, target, trt)
     chosen = _chosen(target, request.gpus, trt)

@@ -9,7 +9,7 @@ from typing import Any
 
 import onnx_ir as ir
 
-from intaglio.bundle.model_file import deserialized, parse, save
+from intaglio.bundle.model_file import load, parse, save
 from intaglio.bundle.plan_record import DEFAULT_PLAN, PlanOptions
 from intaglio.errors import BuildError, EngineError, GraphError
 from intaglio.plugins import OPS, custom_operators, ort
@@ -128,7 +128,7 @@ def prepared(
     lacking = sm < BFLOAT16_FROM and any(each.data_type == BFLOAT16 for each in proto.graph.initializer)
     if not needed and not fixed and not lacking and not has_int8_tables(proto):
         return None
-    graph = deserialized(proto, model)
+    graph = load(model, message=proto)
     _fix(graph, fixed)
     if needed:
         try:

@@ -80,5 +80,5 @@ def test_each_installed_library_has_its_forms(monkeypatch: pytest.MonkeyPatch) -
 
 
 def test_operators_of_sessions_have_no_engines() -> None:
-    assert gpu_check.has_form("requantize", FORM) and gpu_check.has_form("cached_attention", "ptx")
-    assert not gpu_check.has_form("cached_attention", FORM)
+    assert gpu_check.has_form("cached_attention", FORM) and gpu_check.has_form("low_rank_matmul", "ptx")
+    assert not gpu_check.has_form("low_rank_matmul", FORM)

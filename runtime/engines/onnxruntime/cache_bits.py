@@ -8,22 +8,11 @@ from intaglio.bundle.bundle import Bundle
 from intaglio.errors import UsageError
 from intaglio.runtime.engines.caches.cached_attention import FLOATS, attend_by_our_kernel
 from intaglio.runtime.engines.caches.engine_caches import check_record
-from intaglio.runtime.engines.caches.quantized_cache import check_bits, quantize_caches
+from intaglio.runtime.engines.caches.quantized_cache import NONE, check_manifest, quantize_caches
 from intaglio.runtime.engines.onnxruntime.partial_graph import partial_graph
 from intaglio.runtime.engines.onnxruntime.session_operators import check_kernels
 from intaglio.runtime.engines.opening import check_target
 from intaglio.targets import find_target
-
-NONE = "--cache-bits is for decoders, and none is given. Leave it out."
-
-
-def check_manifest(bundle: Bundle, bits: int) -> None:
-    """Raise `UsageError` for a bundle that is no decoder, and for other numbers of bits."""
-    check_bits(bits)
-    if not bundle.manifest.generates:
-        raise UsageError(NONE)
-    if bundle.manifest.encoder is not None:
-        raise UsageError(f"--cache-bits {bits}: {bundle.path} is an encoder-decoder, expected a decoder. Leave it out.")
 
 
 def check_caches(bundles: Iterable[Bundle], target: str, bits: int) -> None:
