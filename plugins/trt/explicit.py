@@ -10,7 +10,7 @@ A plugin has a fixed number of inputs and outputs, no default attributes, and no
 3. every output is present, used or not,
 4. a mask is cast to int8, where True is 1, as in the bytes of a boolean,
 5. zero points become int8 of the same bytes, which their kernels read as uint8; those that are not constant are cast,
-   which keeps the bytes too.
+   which keeps the bytes too. Slots of a cache that a plugin returns have to be elements of float32.
 
 Weights stay constants of int8. TensorRT wants such a constant before a DequantizeLinear, but that is a rule of its own
 layers: TensorRT-LLM's SmoothQuantGemm gets its int8 weights as an input, too (tensorrt_llm/quantization/functional.py).

@@ -79,6 +79,6 @@ def test_each_installed_library_has_its_forms(monkeypatch: pytest.MonkeyPatch) -
     assert tensorrt_kernels.installed(80) == []
 
 
-def test_operators_of_sessions_have_no_engines() -> None:
+def test_operators_without_a_plugin_have_no_engines() -> None:
     assert gpu_check.has_form("cached_attention", FORM) and gpu_check.has_form("low_rank_matmul", "ptx")
     assert not gpu_check.has_form("low_rank_matmul", FORM)
