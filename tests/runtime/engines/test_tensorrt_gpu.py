@@ -67,16 +67,17 @@ def test_damaged_engine_is_a_one_line_error(make_encoder: MakeEncoder, target: s
         open_engine(path, target)
 
 
+@pytest.mark.parametrize("bits", [None, 8, 4])
 @pytest.mark.parametrize("target", ENGINES)
 def test_decoder_cache_is_updated_in_place(
-    make_decoder: Callable[..., tuple[Path, Path]], tmp_path: Path, target: str
+    make_decoder: Callable[..., tuple[Path, Path]], tmp_path: Path, target: str, bits: int | None
 ) -> None:
     checkpoint, _ = make_decoder("llama")
     export(str(checkpoint), tmp_path / "bundle", dtype="float16", check=False)
-    build_for_this_gpu(tmp_path / "bundle", target)
+    build_for_this_gpu(tmp_path / "bundle", target, cache_bits=bits)
     found = []
     for where in ("ort-cpu", target):
-        with DecoderSession.open(tmp_path / "bundle", where, batch=2) as session:
+        with DecoderSession.open(tmp_path / "bundle", where, batch=2, cache_bits=bits) as session:
             logits = [session.prefill([[1, 2, 3, 4, 5], [6, 7]])]
             logits += [session.step([[token], [token + 1]])[:, 0] for token in range(8, 16)]
             found.append(np.stack(logits))

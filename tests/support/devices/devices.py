@@ -85,14 +85,16 @@ def built(path: Path, folder: Path, capacity: int, target: str = "tensorrt-rtx",
     return copy
 
 
-def build_for_this_gpu(path: Path, target: str, axes: dict[str, str] | None = None) -> None:
+def build_for_this_gpu(
+    path: Path, target: str, axes: dict[str, str] | None = None, cache_bits: int | None = None
+) -> None:
     """Add an engine to the bundle at `path`, or skip the test if the library is missing or does not support the GPU."""
     trt = pytest.importorskip(TARGETS[target].library)
     device = gpus.present()
     assert device is not None
     if target == "tensorrt":
-        build(path, target, axes=axes)
+        build(path, target, axes=axes, cache_bits=cache_bits)
         return
     if device.name not in gpus.SM or f"SM{device.sm}" not in trt.ComputeCapability.__members__:
         pytest.skip(f"TensorRT-RTX does not compile for {device.name}")
-    build(path, target, gpus=[device.name], axes=axes)
+    build(path, target, gpus=[device.name], axes=axes, cache_bits=cache_bits)
