@@ -28,7 +28,7 @@ def cache_bits_option() -> Decorator:
     """`--cache-bits`, of all commands that generate."""
     return group(
         RUNTIME,
-        cache_bits("Bits of cached keys and values, for ort-cpu, or as an engine was built; with 4, keys keep 8."),
+        cache_bits("Bits of cached keys and values, for ONNX Runtime, or as an engine was built; with 4, keys keep 8."),
     )
 
 

@@ -35,8 +35,6 @@ def open_engine(
     chosen = find_target(target)
     if adapters is not None and not chosen.runs_files:
         raise UsageError(f"--adapter: target {target} runs built engines only. Use --target ort-cpu. {MERGE}")
-    if cache_bits is not None:
-        check_target(target, cache_bits)
     if not isinstance(path, Bundle):
         path = local_bundle(path)
         if path.suffix != ".onnx" or path.is_dir():
@@ -46,16 +44,6 @@ def open_engine(
     options = Opening(threads, spinning, outputs, graph, adapters, cache_bits)
     opened: Engine = function_at(chosen.opens)(path, chosen, options)
     return opened
-
-
-def check_target(target: str, cache_bits: int) -> None:
-    """Raise `UsageError` for a target without caches of `cache_bits`."""
-    chosen = find_target(target)
-    if chosen.needs_gpu and chosen.runs_files:
-        raise UsageError(
-            f"--cache-bits {cache_bits}: not on target {target}. Use --target ort-cpu, or build an engine of TensorRT "
-            "with it."
-        )
 
 
 def function_at(place: str) -> Any:

@@ -11,7 +11,6 @@ from intaglio.runtime.engines.caches.engine_caches import check_record
 from intaglio.runtime.engines.caches.quantized_cache import NONE, check_manifest, quantize_caches
 from intaglio.runtime.engines.onnxruntime.partial_graph import partial_graph
 from intaglio.runtime.engines.onnxruntime.session_operators import check_kernels
-from intaglio.runtime.engines.opening import check_target
 from intaglio.targets import find_target
 
 
@@ -23,7 +22,6 @@ def check_caches(bundles: Iterable[Bundle], target: str, bits: int) -> None:
     decoders = [bundle for bundle in bundles if bundle.manifest.generates]
     if not decoders:
         raise UsageError(NONE)
-    check_target(target, bits)
     if not find_target(target).runs_files:
         for record in [each for bundle in decoders for each in bundle.manifest.engines if each.target == target]:
             check_record(record, bits)

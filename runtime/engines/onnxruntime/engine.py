@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping, Sequence
+from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
 
@@ -29,6 +30,7 @@ from intaglio.runtime.engines.onnxruntime.packed_products import pack_products
 from intaglio.runtime.engines.onnxruntime.partial_graph import partial_graph
 from intaglio.runtime.engines.onnxruntime.provider import missing_provider, open_session
 from intaglio.runtime.engines.onnxruntime.session_operators import can_put_in, check_kernels
+from intaglio.runtime.engines.onnxruntime.slots_on_gpu import with_slots
 from intaglio.runtime.engines.onnxruntime.stored import stored_model
 from intaglio.targets import TARGETS, Target
 
@@ -91,20 +93,25 @@ class OnnxRuntimeEngine(Engine):
             path = stored  # optimised for any CPU; the default level adds the optimisations for this one
         operators = source.manifest.custom_operators if isinstance(source, Bundle) else None
         puts_in = isinstance(source, Bundle) and _has_place(source) and can_put_in(TARGETS[target])
-        if operators is not None and puts_in:
+        on_gpu = TARGETS[target].needs_gpu
+        if operators is not None and (puts_in or cache_bits is not None):
             operators = [*operators, *OF_SESSIONS]
         # Kernels keep a copy of packed weights: those of a bundle are mapped into memory, and so are there once.
         packs = isinstance(source, Bundle) and not PACKED.isdisjoint(source.manifest.custom_operators)
-        if TARGETS[target].needs_gpu:
+        if on_gpu:
             self.memory = self._device = memory or DeviceMemory()
             self._owns_device = memory is None
-        with runnable(path, options, operators, TARGETS[target].needs_gpu) as file:
+        with ExitStack() as held:
+            if cache_bits is not None:
+                check_kernels(cache_bits)
+                path = held.enter_context(with_slots(path, cache_bits)) if on_gpu else path
+            file = held.enter_context(runnable(path, options, operators, on_gpu))
             model: str | bytes = str(file)
             if packs or puts_in or exact or (outputs, adapters, cache_bits) != (None, None, None):
                 part = partial_graph(file, outputs)
                 if adapters is not None and isinstance(source, Bundle):
                     self._add(adapters, part, source, path, options, puts_in)
-                _put_in_kernels(part, exact, puts_in, packs and not TARGETS[target].needs_gpu, cache_bits)
+                _put_in_kernels(part, exact, puts_in, packs and not on_gpu, None if on_gpu else cache_bits)
                 self.cache_bits = cache_bits
                 model = part.SerializeToString()
                 options.add_session_config_entry(EXTERNAL_DATA_FOLDER, str(file.parent))
@@ -162,7 +169,6 @@ def _put_in_kernels(part: Any, exact: bool, puts_in: bool, folds: bool, cache_bi
         attend_by_our_kernel(part, (FLOAT,) if cache_bits is None else FLOATS)
         pack_products(part)  # not of minimums, which are folded now
     if cache_bits is not None:
-        check_kernels(cache_bits)
         quantize_caches(part, cache_bits)
 
 

@@ -106,7 +106,6 @@ def test_only_repositories_are_replaced(tiny_bundle: Path, tmp_path: Path) -> No
         (["encoder"], {"prompt_name": "q"}, "--prompt-name 'q': expected one of the model's prompts"),
         (["encoder"], {"cache_bits": 8}, "--cache-bits is for decoders, and none is given"),
         (["decoder"], {"cache_bits": 5}, "--cache-bits 5: expected one of 8, 4"),
-        (["decoder"], {"cache_bits": 8, "target": "ort-cuda"}, "--cache-bits 8: not on target ort-cuda"),
         (["decoder"], {"strategy": "speculative"}, "strategy 'speculative' needs a draft model"),
         (["a b=encoder"], {}, "model 'a b': Triton's names have letters"),
         (["x=encoder", "x_graph=encoder"], {"backend": "onnxruntime"}, "two models are named x_graph"),

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import shutil
 import warnings
+from collections import Counter
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -28,6 +30,8 @@ from intaglio.runtime.engines.onnxruntime.cuda_kernels import OnTheCpu
 from intaglio.runtime.engines.onnxruntime.stored import stored_model
 from intaglio.runtime.engines.opening import open_engine
 from intaglio.runtime.generation.generate import TextGenerator
+
+MakeDecoder = Callable[..., tuple[Path, Path]]
 
 if kernels.library() is None:
     pytest.skip("no compiled kernels", allow_module_level=True)
@@ -84,6 +88,25 @@ def test_compressed_decoder_writes_the_same_text(tiny_decoder: Path, tmp_path: P
         assert generator.write("The import").whole().text == expected.text
     count = custom_nodes(compressed / "model.onnx")
     assert len(driver.launches) % count == 0 and len(driver.launches) >= 4 * count
+
+
+@pytest.mark.parametrize("bits", [8, 4])
+def test_quantized_caches_stay_on_the_gpu(make_decoder: MakeDecoder, tmp_path: Path, bits: int) -> None:
+    """Written and read by kernels, four bytes in a float; the same text as on the CPU."""
+    bundle = make_decoder("llama")[1]
+    options: dict[str, Any] = {"max_new_tokens": 6, "ignore_eos": True, "cache_bits": bits}
+    with TextGenerator(bundle, **options) as generator:
+        expected = generator.write("The import").whole()
+    with emulated_gpu(tmp_path) as (ledger, driver), warnings.catch_warnings():
+        warnings.simplefilter("error", OnTheCpu)
+        with TextGenerator(bundle, target="ort-cuda", **options) as generator:
+            assert generator.write("The import").whole().tokens == expected.tokens
+    decoder = Bundle.open(bundle).manifest.decoder
+    assert decoder is not None
+    launches = Counter(name.split("_")[0] for name in driver.launches)
+    steps = len(ledger.steps)
+    assert launches["quantize"] == 2 * decoder.layers * steps and launches["cached"] == decoder.layers * steps
+    assert max(step.up + step.down for step in ledger.steps) < 1000 and not ledger.allocated
 
 
 def test_nodes_without_a_cuda_kernel_are_named(tmp_path: Path) -> None:

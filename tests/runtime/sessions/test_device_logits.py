@@ -92,7 +92,7 @@ def test_samplers_choose_the_same_token_as_on_the_host(
 
 @given(seed=st.integers(0, 2**32), spread=st.sampled_from([0.1, 3, 30]))
 @settings(max_examples=examples(20), suppress_health_check=[HealthCheck.function_scoped_fixture])
-def test_probabilities_are_those_of_the_host(seed: int, spread: float, device: Device) -> None:
+def test_probabilities_equal_the_host(seed: int, spread: float, device: Device) -> None:
     random = np.random.default_rng(seed)
     array = (spread * random.standard_normal((1, 3, SIZE))).astype(np.float32)
     logits = device.logits(array)

@@ -193,12 +193,6 @@ def test_lengths_of_other_axes_may_be_read() -> None:
         quantize_caches(model, 8)
 
 
-def test_other_targets_are_refused(make_decoder: Callable[..., tuple[Path, Path]]) -> None:
-    bundle = make_decoder("llama")[1]
-    with pytest.raises(UsageError, match=r"--cache-bits 8: not on target ort-cuda. Use --target ort-cpu"):
-        open_engine(bundle, "ort-cuda", cache_bits=8)
-
-
 def test_missing_kernels_are_named(
     make_decoder: Callable[..., tuple[Path, Path]], monkeypatch: pytest.MonkeyPatch
 ) -> None:
