@@ -22,10 +22,12 @@ from intaglio.plugins.native.token_choice.edits import EDIT, Edits, edited
 from intaglio.plugins.native.token_choice.settings import HIGHEST, Choice
 from intaglio.runtime.sampling.constraint import LogitConstraint, allowed_octets, constrained, masking_memory
 from intaglio.runtime.sampling.likelihood import best, checked
+from intaglio.runtime.sessions.device_distribution import DeviceDistribution
 from intaglio.runtime.sessions.device_logits import DeviceLogits
 
 Logits = npt.NDArray[np.floating]
 Probabilities = npt.NDArray[np.float64]
+Distribution = Probabilities | DeviceDistribution
 Tokens = npt.NDArray[np.intp]
 
 LEAST_TEMPERATURE = 1e-5  # below, logits divided by it overflow, and the text is greedy
@@ -123,23 +125,26 @@ class Sampler:
             return top
         return token_choice.choose(scores, self.sampling.filters, self._random_bits(), scores.item(top))
 
-    def choice(self, vocabulary: int, seen: Sequence[int]) -> Choice:
-        """What `choose` will do after the tokens `seen`, for a GPU, with its random number."""
+    def choice(self, vocabulary: int, seen: Sequence[int], draws: bool = True) -> Choice:
+        """What `choose` will do after the tokens `seen`, for a GPU; with its random number, if it `draws`."""
         sampling, octets = self.sampling, None
         if self._constraint is not None:
             octets = allowed_octets(vocabulary, self._constraint, seen[self._prompt_tokens :])
         edits = edits_of(sampling, seen, self._prompt_tokens)
-        filters, draw = (HIGHEST, 0) if sampling.greedy else (sampling.filters, self._random_bits())
+        filters, draws = (HIGHEST, False) if sampling.greedy else (sampling.filters, draws)
+        draw = self._random_bits() if draws else 0
         return Choice(octets, edits, sampling.repetition_penalty, filters, draw)
 
     def _random_bits(self) -> int:
         return int(self._generator.random() * (1 << DRAW_BITS))
 
-    def distribution(self, logits: Logits | DeviceLogits, seen: Sequence[int] = ()) -> Probabilities:
+    def distribution(self, logits: Logits | DeviceLogits, seen: Sequence[int] = ()) -> Distribution:
         """Return the probabilities [vocabulary] that `choose` draws from; if greedy, one of them is 1."""
+        if isinstance(logits, DeviceLogits) and not self.sampling.greedy:
+            return logits.distribution(self.choice(len(logits), seen, draws=False))
         return distribution(self._allowed(np.asarray(logits), seen), self.sampling, seen, self._prompt_tokens)
 
-    def propose(self, logits: Logits | DeviceLogits, seen: Sequence[int] = ()) -> tuple[int, Probabilities | None]:
+    def propose(self, logits: Logits | DeviceLogits, seen: Sequence[int] = ()) -> tuple[int, Distribution | None]:
         """Choose a token as `choose` does; return it with the `distribution` that it was drawn from, None if greedy."""
         if self.sampling.greedy:
             return self.choose(logits, seen), None
@@ -184,8 +189,29 @@ class Sampler:
         """Draw a number in [0, 1); 0.5 if greedy."""
         return 0.5 if self.sampling.greedy else float(self._generator.random())
 
-    def draw(self, probabilities: Probabilities) -> int:
+    def replacement(
+        self,
+        token: int,
+        target: Distribution,
+        draft: Distribution | None,
+    ) -> int:
+        """Draw a token in the place of a rejected draft token, from the positive part of `target` - `draft`.
+
+        target, draft: [vocabulary]; without `draft`, the token was not drawn, and is left out of `target`.
+        """
+        if isinstance(target, DeviceDistribution) and not isinstance(draft, np.ndarray):
+            found = target.instead_of(token, draft).draw(self._random_bits())
+            return self.draw(target) if found < 0 else found  # both are nearly equal
+        target = np.array(target)
+        if draft is not None:
+            return self.draw(np.maximum(target - np.asarray(draft), 0.0))
+        target[token] = 0.0
+        return self.draw(target)
+
+    def draw(self, probabilities: Distribution) -> int:
         """Draw a token from probabilities [vocabulary], which need not add up to exactly 1."""
+        if isinstance(probabilities, DeviceDistribution):
+            return checked(probabilities.draw(self._random_bits()))
         tokens = np.flatnonzero(probabilities)
         cumulative = np.cumsum(probabilities[tokens])
         place = self._generator.random() * cumulative[-1]

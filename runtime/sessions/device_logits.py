@@ -19,6 +19,7 @@ from intaglio.plugins.native.token_choice.settings import Choice, packed
 from intaglio.runtime.engines.device_array import DeviceArray
 from intaglio.runtime.engines.device_memory import DeviceMemory
 from intaglio.runtime.engines.engine import Engine
+from intaglio.runtime.sessions.device_distribution import DeviceDistribution
 
 Index = int | slice | tuple[int | slice, ...]
 
@@ -48,6 +49,7 @@ class TokenChooser:
     def __init__(self, memory: DeviceMemory):
         self.memory = memory
         self._held: dict[str, DeviceArray] = {}  # buffers that grow on demand
+        self._spare: dict[int, list[int]] = {}  # bytes -> addresses of such buffers that nothing uses
 
     def summary(self, logits: DeviceArray) -> Summary:
         """Summarise logits [rows, wanted, vocab], whose rows lie evenly apart."""
@@ -55,7 +57,7 @@ class TokenChooser:
         count = rows * wanted
         found = self._buffer("summary", 16 * count)
         outputs = [found.address + offset * count for offset in (8, 12, 0)]
-        self._run(launch.summarise(count, vocabulary, _stride(logits)), [logits.address], outputs)
+        self.run(launch.summarise(count, vocabulary, _stride(logits)), [logits.address], outputs)
         numbers = np.empty(16 * count, np.uint8)
         self.memory.copy(numbers, found)
         sums, rest = np.split(numbers, [8 * count])
@@ -65,25 +67,62 @@ class TokenChooser:
 
     def choose(self, rows: Sequence[DeviceArray], choices: Sequence[Choice]) -> list[int]:
         """Choose a token from each of `rows` of logits [vocab]; -1 if one is NaN or infinite."""
-        count, vocabulary, first = len(choices), *rows[0].shape, min(row.address for row in rows)
+        count, (vocabulary,) = len(choices), rows[0].shape
+        scores, settings = self._prepared(rows, choices)
+        return self._tokens(launch.choose(count, vocabulary), [scores, settings], count)
+
+    def distribution(self, row: DeviceArray, choice: Choice) -> DeviceDistribution:
+        """The probabilities that `choice` would draw from, for logits [vocab]."""
+        found = DeviceDistribution(self, *row.shape)
+        self.run(launch.weigh(*row.shape), self._prepared([row], [choice]), [found.weights.address])
+        return found
+
+    def drawn(self, work: Launch, weights: DeviceArray) -> int:
+        """The token that a launch draws from `weights`."""
+        return self._tokens(work, [weights.address], 1)[0]
+
+    def take(self, size: int) -> int:
+        """The address of a buffer of `size` bytes, for `give_back`."""
+        spare = self._spare.setdefault(size, [])
+        return spare.pop() if spare else self.memory.empty([size], np.uint8).address
+
+    def give_back(self, address: int, size: int) -> None:
+        """Keep a buffer for the next `take`; what is on the stream may still use it."""
+        self._spare.setdefault(size, []).append(address)
+
+    def run(self, work: Launch, inputs: Sequence[int], outputs: Sequence[int]) -> None:
+        """Launch a kernel on arrays at these addresses."""
+        launcher.enqueue(launch.FOLDER, work, inputs, outputs, self.memory.stream)
+
+    def close(self) -> None:
+        """Free the buffers."""
+        for buffer in self._held.values():
+            self.memory.release(buffer)
+        for size, addresses in self._spare.items():
+            for address in addresses:
+                self.memory.release(DeviceArray.contiguous_at(address, [size], np.uint8))
+        self._held.clear()
+        self._spare.clear()
+
+    def _prepared(self, rows: Sequence[DeviceArray], choices: Sequence[Choice]) -> list[int]:
+        """The addresses of the scores of `rows` after masks and edits, and of the settings of `choices`."""
+        count, (vocabulary,), first = len(choices), rows[0].shape, min(row.address for row in rows)
         settings, octets, edits = packed([(row.address - first) // row.dtype.itemsize for row in rows], choices)
         given = np.concatenate([part.view(np.uint8).reshape(-1) for part in (settings, edits, octets)])
         placed = self._buffer("settings", len(given))
         self.memory.copy(placed, given)
         place, behind = placed.address, placed.address + settings.nbytes
         scores = self._buffer("scores", 4 * count * vocabulary).address
+        self.run(launch.prepare(count, vocabulary), [first, place, behind + edits.nbytes, behind], [scores])
+        return [scores, place]
+
+    def _tokens(self, work: Launch, inputs: Sequence[int], count: int) -> list[int]:
+        """The tokens that a launch writes."""
         found = DeviceArray.contiguous_at(self._buffer("tokens", 4 * count).address, [count], np.int32)
-        self._run(launch.prepare(count, vocabulary), [first, place, behind + edits.nbytes, behind], [scores])
-        self._run(launch.choose(count, vocabulary), [scores, place], [found.address])
+        self.run(work, inputs, [found.address])
         tokens = np.empty(count, np.int32)
         self.memory.copy(tokens, found)
         return [int(token) for token in tokens]
-
-    def close(self) -> None:
-        """Free the buffers."""
-        for buffer in self._held.values():
-            self.memory.release(buffer)
-        self._held.clear()
 
     def _buffer(self, name: str, size: int) -> DeviceArray:
         """`size` bytes, whose content is lost with the next call for the same name."""
@@ -93,9 +132,6 @@ class TokenChooser:
                 self.memory.release(held)
             held = self._held[name] = self.memory.empty([size], np.uint8)
         return held[:size]
-
-    def _run(self, work: Launch, inputs: Sequence[int], outputs: Sequence[int]) -> None:
-        launcher.enqueue(launch.FOLDER, work, inputs, outputs, self.memory.stream)
 
 
 class DeviceLogits:
@@ -154,6 +190,10 @@ class DeviceLogits:
         logit: npt.NDArray[np.float32] = np.empty(1, np.float32)
         self._chooser.memory.copy(logit, self._array[token : token + 1])
         return float(np.log(self._summary.totals) + (self._summary.highest - logit[0]))
+
+    def distribution(self, choice: Choice) -> DeviceDistribution:
+        """Of one row, the probabilities that `choice` would draw from."""
+        return self._chooser.distribution(self._array, choice)
 
     def choose(self, choice: Choice) -> int:
         """Of one row, the token of `choice`; -1 if a logit is NaN or the highest is infinite."""

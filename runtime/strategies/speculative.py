@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import ClassVar
 
-from intaglio.runtime.sampling.sampler import Probabilities
+from intaglio.runtime.sampling.sampler import Distribution
 from intaglio.runtime.sessions.decoder import DecoderSession
 from intaglio.runtime.strategies.contract import GeneratedSequence, Steps, Strategy
 from intaglio.runtime.strategies.options import option
@@ -37,7 +37,7 @@ def speculate(sequence: GeneratedSequence, window: DraftWindow) -> Steps:
     """Generate with the number of draft tokens that `window` returns."""
     while True:
         draft: list[int] = []
-        draft_probs: list[Probabilities | None] = []
+        draft_probs: list[Distribution | None] = []
         size = min(window.size(), sequence.remaining - 1)
         while len(draft) < size and not sequence.ends_with(draft):
             logits = yield sequence.draft_model.forward(sequence.tokens + draft)

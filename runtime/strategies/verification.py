@@ -4,10 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-import numpy as np
-
 from intaglio.errors import UsageError
-from intaglio.runtime.sampling.sampler import Probabilities
+from intaglio.runtime.sampling.sampler import Distribution
 from intaglio.runtime.sessions.decoder import DecoderSession
 from intaglio.runtime.sessions.device_logits import StepLogits
 from intaglio.runtime.strategies.contract import Emitted, GeneratedSequence, Steps
@@ -35,7 +33,10 @@ def check_fits(option: str, count: int, target: DecoderSession, draft: DecoderSe
 
 
 def verify(
-    sequence: GeneratedSequence, draft: Sequence[int], draft_probs: Sequence[Probabilities | None], logits: StepLogits
+    sequence: GeneratedSequence,
+    draft: Sequence[int],
+    draft_probs: Sequence[Distribution | None],
+    logits: StepLogits,
 ) -> tuple[int, int]:
     """Return how many draft tokens to accept, and the token after them; the target model's distribution is preserved.
 
@@ -56,11 +57,7 @@ def verify(
             continue
         target_prob = sampler.distribution(logits[accepted], seen)
         if sampler.uniform() * (1.0 if draft_prob is None else draft_prob[token]) >= target_prob[token]:
-            if draft_prob is None:
-                target_prob[token] = 0.0
-            return accepted, sampler.draw(
-                target_prob if draft_prob is None else np.maximum(target_prob - draft_prob, 0.0)
-            )
+            return accepted, sampler.replacement(token, target_prob, draft_prob)
         seen.append(token)
     return len(draft), sampler.choose(logits[-1], seen)
 

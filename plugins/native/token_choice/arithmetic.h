@@ -34,6 +34,11 @@ INTAGLIO_INLINE uint64_t token_weight(uint32_t distance) {
     return uint64_t(uint32_t(int32_t(value * (1 << 24)))) << 16 >> (distance >> TOKEN_FRACTION);
 }
 
+// A probability times 2^50, rounded down: a weight over the sum of all.
+INTAGLIO_INLINE uint64_t token_probability(uint64_t weight, uint64_t sum) {
+    return uint64_t(double(weight) * (double(uint64_t(1) << 50) / double(sum)));
+}
+
 // The part of a sum of weights that top-p asks for, at least 1.
 INTAGLIO_INLINE uint64_t token_part(uint64_t sum, uint64_t top_p) {
     const uint64_t part = (sum >> 32) * top_p + ((sum & 0xffffffffu) * top_p >> 32);

@@ -118,6 +118,13 @@ __device__ __forceinline__ uint32_t distance_of(Mass weight) {
     return near;
 }
 
+// Weights of tokens, in memory.
+struct Given {
+    const Mass* weights;
+
+    __device__ __forceinline__ Mass weight(int32_t i) const { return weights[i]; }
+};
+
 // The tokens that the filters found so far keep.
 struct Kept {
     const float* scores;
@@ -132,15 +139,18 @@ struct Kept {
         uint32_t distance;
         return weight(i, distance);
     }
-    __device__ __forceinline__ Mass sum(int32_t n, Scratch& scratch) const {
-        Mass total = 0;
-        for (int32_t i = threadIdx.x; i < n; i += THREADS) total += weight(i);
-        return joined(total, scratch, [](Mass a, Mass b) { return a + b; });
-    }
 };
 
-// The token at `draw` / 2^53 of the sum of the weights; the first lanes of a block know it.
-__device__ __forceinline__ int32_t drawn(const Kept& kept, int32_t n, Mass draw, Scratch& scratch) {
+template <class Tokens>
+__device__ __forceinline__ Mass sum_of(const Tokens& tokens, int32_t n, Scratch& scratch) {
+    Mass total = 0;
+    for (int32_t i = threadIdx.x; i < n; i += THREADS) total += tokens.weight(i);
+    return joined(total, scratch, [](Mass a, Mass b) { return a + b; });
+}
+
+// The token at `draw` / 2^53 of the sum of the weights, -1 if that is 0; the first lanes of a block know it.
+template <class Tokens>
+__device__ __forceinline__ int32_t drawn(const Tokens& kept, int32_t n, Mass draw, Scratch& scratch) {
     const int lane = threadIdx.x % warp::LANES;
     // Tokens whose weights a warp sums: as few as there are buckets for.
     const int32_t each = (n / BUCKETS + warp::LANES) / warp::LANES * warp::LANES;
@@ -156,6 +166,7 @@ __device__ __forceinline__ int32_t drawn(const Kept& kept, int32_t n, Mass draw,
         total += some;
     }
     total = joined(lane == 0 ? total : 0, scratch, [](Mass a, Mass b) { return a + b; });
+    if (total == 0) return -1;
     Mass enough = __umul64hi(total, draw << 11) + 1;
     const int32_t part = find_bucket(enough, scratch);
     for (int32_t i = part * each + lane;; i += warp::LANES) {  // all lanes of the first warp leave together
@@ -180,6 +191,23 @@ struct Settings {
     Mass scale, top_k, top_p, min_p;  // see filters.py; the scale's bits
     Mass draw;                    // a random number of 53 bits
 };
+
+// The tokens that all filters keep, of a row whose highest score is `top`.
+__device__ __forceinline__ Kept kept_by(const Settings& filters, const float* row, float top, int32_t n, Scratch& scratch) {
+    Kept kept = {row, top, __int_as_float(int32_t(filters.scale)), minus_infinity(), TOKEN_FARTHEST};
+    if (filters.top_k > 0 && filters.top_k < Mass(n))
+        kept.least = score_of(bound_of<32>(n, filters.top_k, scratch, [=](int32_t i, uint32_t& key) -> Mass {
+            key = key_of(row[i]);
+            return 1;
+        }));
+    if (filters.top_p < Mass(1) << 32) {
+        const Mass enough = token_part(sum_of(kept, n, scratch), filters.top_p);
+        kept.most = bound_of<TOKEN_FRACTION + 6>(
+            n, enough, scratch, [=](int32_t i, uint32_t& distance) { return kept.weight(i, distance); });
+    }
+    kept.most = min(kept.most, distance_of(filters.min_p));
+    return kept;
+}
 
 // What is done to the score of a token, see edits.py.
 struct Edit {
@@ -210,7 +238,7 @@ extern "C" __global__ void __launch_bounds__(THREADS, 1) summarise_logits(
         if (row[i] == top) token = min(token, i);
     token = joined(token, scratch, [](int32_t a, int32_t b) { return min(a, b); });
     const float scale = __int_as_float(scale_high << 16 | scale_low);
-    const Mass sum = is_finite(top) ? Kept{row, top, scale, minus_infinity(), TOKEN_FARTHEST}.sum(n, scratch) : 0;
+    const Mass sum = is_finite(top) ? sum_of(Kept{row, top, scale, minus_infinity(), TOKEN_FARTHEST}, n, scratch) : 0;
     if (threadIdx.x) return;
     tokens[blockIdx.x] = is_finite(top) ? token : -1;
     tops[blockIdx.x] = top;
@@ -255,18 +283,39 @@ extern "C" __global__ void __launch_bounds__(THREADS, 1) choose_tokens(
         if (threadIdx.x == 0) tokens[blockIdx.x] = -1;
         return;
     }
-    Kept kept = {row, top, __int_as_float(int32_t(filters.scale)), minus_infinity(), TOKEN_FARTHEST};
-    if (filters.top_k > 0 && filters.top_k < Mass(n))
-        kept.least = score_of(bound_of<32>(n, filters.top_k, scratch, [=](int32_t i, uint32_t& key) -> Mass {
-            key = key_of(row[i]);
-            return 1;
-        }));
-    if (filters.top_p < Mass(1) << 32) {
-        const Mass enough = token_part(kept.sum(n, scratch), filters.top_p);
-        kept.most = bound_of<TOKEN_FRACTION + 6>(
-            n, enough, scratch, [=](int32_t i, uint32_t& distance) { return kept.weight(i, distance); });
-    }
-    kept.most = min(kept.most, distance_of(filters.min_p));
-    const int32_t token = drawn(kept, n, filters.draw, scratch);
+    const int32_t token = drawn(kept_by(filters, row, top, n, scratch), n, filters.draw, scratch);
     if (threadIdx.x == 0) tokens[blockIdx.x] = token;
+}
+
+// The sum of the weights, and behind it each token's, found [1 + n], 0 where a filter drops it; all are 0 where a score is NaN
+// or the highest is infinite. scores: [n]; settings: one row. Grid: (1).
+extern "C" __global__ void __launch_bounds__(THREADS, 1) weigh_tokens(
+    const float* scores, const Settings* settings, int32_t n, Mass* found) {
+    __shared__ Scratch scratch;
+    const float top = highest(scores, n, scratch);
+    Kept kept = {scores, 0, 0, minus_infinity(), 0};
+    if (is_finite(top)) kept = kept_by(*settings, scores, top, n, scratch);
+    Mass total = 0;
+    for (int32_t i = threadIdx.x; i < n; i += THREADS) total += found[1 + i] = is_finite(top) ? kept.weight(i) : 0;
+    total = joined(total, scratch, [](Mass a, Mass b) { return a + b; });
+    if (threadIdx.x == 0) found[0] = total;
+}
+
+// What the probability of each token in `target` exceeds that in `draft` by, times 2^50, 0 where it does not; or, if `token`
+// is one, the weights of `target` without that token's. All as weigh_tokens writes them; the sum, found[0], is not written.
+// Grid: (n / 512).
+extern "C" __global__ void __launch_bounds__(THREADS) subtract_weights(
+    const Mass* target, const Mass* draft, int32_t n, int32_t token, Mass* found) {
+    const int32_t i = blockIdx.x * THREADS + threadIdx.x;
+    if (i >= n) return;
+    const Mass p = token_probability(target[1 + i], target[0]), q = token_probability(draft[1 + i], draft[0]);
+    found[1 + i] = token < n ? (i == token ? 0 : target[1 + i]) : p > q ? p - q : 0;
+}
+
+// Draws a token in proportion to weights [1 + n], as weigh_tokens writes them; the sum is not read. -1 if all are 0. Grid: (1).
+extern "C" __global__ void __launch_bounds__(THREADS, 1) draw_token(
+    const Mass* weights, int32_t n, int32_t draw_low, int32_t draw_high, int32_t* token) {
+    __shared__ Scratch scratch;
+    const int32_t found = drawn(Given{weights + 1}, n, Mass(draw_high) << 27 | Mass(draw_low), scratch);
+    if (threadIdx.x == 0) *token = found;
 }

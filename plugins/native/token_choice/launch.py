@@ -7,6 +7,7 @@ from intaglio.plugins.native.token_choice.filters import Filters
 
 FOLDER = "native/token_choice"
 THREADS = 512  # of a block, as in kernel.cu
+LOW_BITS = 27  # of a random number, likewise
 
 
 def summarise(rows: int, vocabulary: int, stride: int) -> Launch:
@@ -18,6 +19,23 @@ def summarise(rows: int, vocabulary: int, stride: int) -> Launch:
 def prepare(choices: int, vocabulary: int) -> Launch:
     """Inputs: logits, and what `packed` returns. Output: scores float32 [choices, vocabulary]."""
     return Launch("prepare_scores", (blocks(vocabulary, THREADS), choices, 1), (THREADS, 1, 1), (vocabulary,))
+
+
+def weigh(vocabulary: int) -> Launch:
+    """Inputs: scores [vocabulary], the settings of one choice. Output: a sum, and the weights uint64 [vocabulary]."""
+    return Launch("weigh_tokens", (1, 1, 1), (THREADS, 1, 1), (vocabulary,))
+
+
+def subtract(vocabulary: int, token: int | None = None) -> Launch:
+    """Inputs: weights of the target, of the draft. Output: weights, without their sum. See `reference.subtracted`."""
+    scalars = (vocabulary, vocabulary if token is None else token)
+    return Launch("subtract_weights", (blocks(vocabulary, THREADS), 1, 1), (THREADS, 1, 1), scalars)
+
+
+def draw(vocabulary: int, number: int) -> Launch:
+    """Inputs: weights. Output: a token int32 [1]. `number`: 0 to 2^53 - 1."""
+    scalars = (vocabulary, number & (1 << LOW_BITS) - 1, number >> LOW_BITS)
+    return Launch("draw_token", (1, 1, 1), (THREADS, 1, 1), scalars)
 
 
 def choose(choices: int, vocabulary: int) -> Launch:

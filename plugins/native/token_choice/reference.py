@@ -44,8 +44,25 @@ def weights(scores: Scores, filters: Filters) -> Weights:
 
 def choose(scores: Scores, filters: Filters, draw: int) -> int:
     """Return the token at `draw` / 2^53 of the sum of `weights`, in the order of the tokens."""
-    reached = np.cumsum(weights(scores, filters))
+    return drawn(weights(scores, filters), draw)
+
+
+def drawn(found: Weights, draw: int) -> int:
+    """Return the token at `draw` / 2^53 of the sum of weights [vocab], of which one is above 0."""
+    reached = np.cumsum(found)
     return int(np.searchsorted(reached, int(reached[-1]) * draw >> DRAW_BITS, side="right"))
+
+
+def subtracted(target: Weights, draft: Weights | int) -> Weights:
+    """Return weights for the token in the place of a rejected draft token.
+
+    draft: the weights that the token was drawn by; the result is what the target's probabilities exceed its by
+    (Leviathan et al. 2023). Or the token, if it was not drawn: it is left out.
+    """
+    if isinstance(draft, int):
+        return np.where(np.arange(len(target)) == draft, np.uint64(0), target)
+    p, q = (np.floor(each * (2.0**50 / float(each.sum()))).astype(np.uint64) for each in (target, draft))
+    return np.where(p > q, p - q, np.uint64(0))
 
 
 def distances(scores: Scores, filters: Filters) -> npt.NDArray[np.uint32]:

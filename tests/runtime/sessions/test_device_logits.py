@@ -30,7 +30,7 @@ from intaglio.runtime.sampling.sampler import Sampler, Sampling
 from intaglio.runtime.sessions.device_logits import DeviceLogits, LogitsOnTheHost, TokenChooser
 
 SIZE = 700
-TOKEN = 4  # bytes
+TOKEN = LOGIT = 4  # bytes
 samplings = st.builds(
     Sampling,
     temperature=st.one_of(st.just(0.0), st.floats(1e-3, 100)),
@@ -82,9 +82,12 @@ def test_samplers_choose_the_same_token_as_on_the_host(
     host, there = (Sampler(sampling, seed, constraint, prompt_tokens=10) for _ in range(2))
     for row, place in itertools.product(range(2), range(2)):
         assert there.choose(logits[row][place], seen) == host.choose(array[row, place], seen)
-        np.testing.assert_array_equal(
-            there.distribution(logits[row, place], seen), host.distribution(array[row, place], seen)
+        found, expected = (
+            sampler.distribution(given[row, place], seen) for sampler, given in ((there, logits), (host, array))
         )
+        np.testing.assert_array_equal(found, expected)
+        token = int(expected.argmax())
+        assert found[token] == expected[token] and there.draw(found) == host.draw(expected)
         np.testing.assert_array_equal(
             there.penalised(logits[row][place], seen), host.penalised(array[row, place], seen)
         )
@@ -164,6 +167,30 @@ def test_rows_are_chosen_together(bundle: Path, target: str, sampling: dict[str,
         assert launches["choose_tokens", 1] == sum(launches["prepare_scores", rows] for rows in (1, 2, 3))
         assert launches["choose_tokens", 1] <= len(ledger.steps) and launches["prepare_scores", 3] >= 10
         assert max(step.down for step in ledger.steps) == 3 * TOKEN
+    assert not ledger.allocated
+
+
+@pytest.mark.parametrize("options", [{}, {"top_p": 0.9, "repetition_penalty": 1.3}], ids=["all", "filtered"])
+@pytest.mark.parametrize("strategy", ["speculative", "ngram"])
+def test_sampled_drafts_are_verified_on_the_device(
+    bundle: Path, make_decoder: Callable[..., tuple[Path, Path]], strategy: str, options: dict[str, Any]
+) -> None:
+    """Of each draft, some bytes go to the host, whatever the vocabulary; rejected tokens are replaced there."""
+    options = {**options, "strategy": strategy, "temperature": 1.5, "seed": 2, "batch": 2}
+    options |= {"max_new_tokens": 40, "ignore_eos": True}
+    if strategy == "speculative":
+        options |= {"draft": make_decoder("mistral")[1], "window": 3}
+    else:
+        options |= {"min_draft_prob": 1e-9, "ngram": 1}
+    prompts = ["abcabcabcabc", "the the the the"]
+    with TextGenerator(bundle, **options) as generator:
+        expected = [text.tokens for text in generator.write_batch(prompts).whole()]
+    with gpu() as ledger, TextGenerator(bundle, target="ort-cuda", **options) as generator:
+        ledger.steps.clear()
+        assert [text.tokens for text in generator.write_batch(prompts).whole()] == expected
+        launches = Counter(name for name, _ in ledger.runtime.driver.launches)
+        assert launches["subtract_weights"] and launches["draw_token"] >= launches["subtract_weights"]
+        assert max(step.down for step in ledger.steps) < VOCABULARY * LOGIT
     assert not ledger.allocated
 
 

@@ -80,7 +80,8 @@ def built(path: Path, folder: Path, capacity: int, target: str = "tensorrt-rtx",
             shapes = profiles.shapes(with_slots(graph, cache_bits).inputs, lengths)
             name = f"engines/{number}.engine"
             library = f"{TARGETS[target].library} 0.0"
-            record = EngineRecord(name, target, library, len(model), "a100", 80, shapes, graph.file, cache_bits)
+            record = EngineRecord(name, target, library, len(model), "a100", 80, shapes, graph.file)
+            record.cache_bits = cache_bits
             bundle.add_files({name: model}, [record])
     return copy
 
