@@ -25,6 +25,7 @@ def cases(sizes: Sizes, random: Random) -> Cases:
         sums = np.array([reference.weights(row, Filters.of(1.0)).sum() for row in rows])
         results = rows.argmax(1).astype(np.int32), rows.max(1), sums
         yield _case(launch.summarise(ROWS, vocabulary, stride), [logits], *results)
+        weighed = []
         for first in range(0, len(FILTERS), ROWS):
             choices = [_choice(random, vocabulary, filters) for filters in FILTERS[first : first + ROWS]]
             settings, octets, edits = packed([row * stride for row in range(len(choices))], choices)
@@ -35,6 +36,16 @@ def cases(sizes: Sizes, random: Random) -> Cases:
             given: list[Array] = [logits, settings, octets, edits.view(np.uint8)]
             yield _case(launch.prepare(len(choices), vocabulary), given, scores.view(np.int32))  # some are infinite
             yield _case(launch.choose(len(choices), vocabulary), [scores, settings], np.array(tokens, np.int32))
+            weights = reference.weights(scores[1], choices[1].filters)
+            weighed.append(np.concatenate([[weights.sum()], weights]))
+            yield _case(launch.weigh(vocabulary), [scores[1], settings[1]], weighed[-1])
+        target, draft = weighed
+        for token in (None, int(target[1:].argmax())):
+            left = reference.subtracted(target[1:], draft[1:] if token is None else token)
+            work, number = launch.subtract(vocabulary, token), int(random.integers(0, 1 << DRAW_BITS))
+            yield _case(work, [target, draft], np.concatenate([target[:1], left]))
+            drawn = np.array([reference.drawn(left, number)], np.int32)
+            yield _case(launch.draw(vocabulary, number), [np.concatenate([target[:1], left])], drawn)
 
 
 def _case(launched: Launch, inputs: list[Array], *results: Array) -> KernelCase:

@@ -302,11 +302,12 @@ extern "C" __global__ void __launch_bounds__(THREADS, 1) weigh_tokens(
 }
 
 // What the probability of each token in `target` exceeds that in `draft` by, times 2^50, 0 where it does not; or, if `token`
-// is one, the weights of `target` without that token's. All as weigh_tokens writes them; the sum, found[0], is not written.
-// Grid: (n / 512).
+// is one, the weights of `target` without that token's. All as weigh_tokens writes them, but that found[0] is the sum of
+// `target`. Grid: (n / 512).
 extern "C" __global__ void __launch_bounds__(THREADS) subtract_weights(
     const Mass* target, const Mass* draft, int32_t n, int32_t token, Mass* found) {
     const int32_t i = blockIdx.x * THREADS + threadIdx.x;
+    if (i == 0) found[0] = target[0];
     if (i >= n) return;
     const Mass p = token_probability(target[1 + i], target[0]), q = token_probability(draft[1 + i], draft[0]);
     found[1 + i] = token < n ? (i == token ? 0 : target[1 + i]) : p > q ? p - q : 0;

@@ -27,7 +27,7 @@ def weigh(vocabulary: int) -> Launch:
 
 
 def subtract(vocabulary: int, token: int | None = None) -> Launch:
-    """Inputs: weights of the target, of the draft. Output: weights, without their sum. See `reference.subtracted`."""
+    """Inputs: weights of the target, of the draft. Output: those of `subtracted`, behind the sum of the target's."""
     scalars = (vocabulary, vocabulary if token is None else token)
     return Launch("subtract_weights", (blocks(vocabulary, THREADS), 1, 1), (THREADS, 1, 1), scalars)
 

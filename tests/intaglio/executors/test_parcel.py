@@ -66,7 +66,7 @@ def test_arrays_are_aligned_and_may_be_changed_alone(tmp_path: Path) -> None:
 def test_values_in_memory_hold_no_file_open(tmp_path: Path) -> None:
     descriptors = len(list(Path("/proc/self/fd").iterdir()))
     taken = [Parcel.of(np.full(LEAST, number), tmp_path).take() for number in range(20)]
-    assert len(list(Path("/proc/self/fd").iterdir())) == descriptors
+    assert len(list(Path("/proc/self/fd").iterdir())) <= descriptors  # others may have been closed meanwhile
     assert not list(tmp_path.iterdir())
     assert [array[-1] for array in taken] == list(range(20))
 

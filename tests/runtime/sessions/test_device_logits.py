@@ -124,6 +124,11 @@ def test_nan_logits_raise_engine_error(bad: float, sampling: Sampling, device: D
     array[0, 0, 300] = bad
     with pytest.raises(EngineError, match="NaN or infinite"):
         Sampler(sampling, 0).choose(device.logits(array)[0][0], [1, 2])
+    with pytest.raises(EngineError, match="NaN or infinite"):
+        Sampler(sampling, 0).propose(device.logits(array)[0][0], [1, 2])
+    if not sampling.greedy:
+        with pytest.raises(EngineError, match="NaN or infinite"):
+            Sampler(sampling, 0).distribution(device.logits(array)[0][0])[5]
 
 
 # --- texts ------------------------------------------------------------------------------------------------------------

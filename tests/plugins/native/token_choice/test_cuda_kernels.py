@@ -100,3 +100,43 @@ def test_choices_equal_the_reference(seed: int, size: int, filters: list[Filters
         if choice.filters is HIGHEST:
             assert token == expected.argmax()
         assert token == reference.choose(expected, choice.filters, choice.draw)
+
+
+@given(seed=st.integers(0, 2**32), size=sizes, filters=st.tuples(filters, filters), sure=st.booleans())
+@few
+def test_weights_and_what_replaces_a_draft(seed: int, size: int, filters: tuple[Filters, Filters], sure: bool) -> None:
+    random = np.random.default_rng(seed)
+    scores = logits_of(random, 2, size)
+    if sure:
+        scores[1] = scores[0]
+    weighed = []
+    for row, each in zip(scores, filters, strict=True):
+        settings, _, _ = packed([0], [Choice(None, np.zeros(0, EDIT), 1.0, each, 0)])
+        (found,) = emulate(launch.FOLDER, launch.weigh(size), [row, settings], [((1 + size,), np.uint64)], seed=seed)
+        expected = reference.weights(row, each)
+        assert found[1:].tolist() == expected.tolist() and found[0] == expected.sum()
+        weighed.append(found)
+    for token in (None, int(random.integers(size))):
+        left = reference.subtracted(weighed[0][1:], weighed[1][1:] if token is None else token)
+        (found,) = emulate(launch.FOLDER, launch.subtract(size, token), weighed, [((1 + size,), np.uint64)], seed=seed)
+        assert found[1:].tolist() == left.tolist()
+        number = int(random.integers(0, 2**DRAW_BITS))
+        (drawn,) = emulate(launch.FOLDER, launch.draw(size, number), [found], [((1,), np.int32)], seed=seed)
+        assert drawn[0] == (reference.drawn(left, number) if left.any() else -1)
+
+
+def test_difference_of_probabilities_is_that_of_floats() -> None:
+    random = np.random.default_rng(0)
+    target, draft = (reference.weights(row, Filters.of(1.0)) for row in logits_of(random, 2, 1000))
+    difference = np.maximum(target / target.sum() - draft / draft.sum(), 0)
+    found = reference.subtracted(target, draft)
+    np.testing.assert_allclose(found / 2.0**50, difference, atol=2.0**-49)
+
+
+@pytest.mark.parametrize("bad", [np.nan, np.inf])
+def test_scores_that_overflow_have_no_weights(bad: float) -> None:
+    scores = np.zeros(1000, np.float32)
+    scores[600] = bad
+    settings, _, _ = packed([0], [Choice(None, np.zeros(0, EDIT), 1.0, Filters.of(1.0, 5, 0.5), 0)])
+    (found,) = emulate(launch.FOLDER, launch.weigh(1000), [scores, settings], [((1001,), np.uint64)])
+    assert not found.any()
