@@ -11,6 +11,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 from types import MappingProxyType
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -79,8 +80,9 @@ class Sampling:
 
     @cached_property
     def bias(self) -> tuple[Tokens, npt.NDArray[np.float32]]:
-        """The token ids of `logit_bias`, and what is added to their logits."""
-        return np.array(list(self.logit_bias), np.intp), np.array(list(self.logit_bias.values()), np.float32)
+        """The token ids of `logit_bias`, in ascending order, and what is added to their logits."""
+        tokens = sorted(self.logit_bias)
+        return np.array(tokens, np.intp), np.array([self.logit_bias[token] for token in tokens], np.float32)
 
     @cached_property
     def filters(self) -> Filters:
@@ -245,17 +247,20 @@ def edits_of(sampling: Sampling, seen: Sequence[int], prompt_tokens: int = 0) ->
     The repetition penalty applies once to each token of `seen`. Presence and frequency penalty apply to those after the
     first `prompt_tokens`: a token generated n > 0 times loses presence + n · frequency (OpenAI's definition).
     """
-    repeats = sampling.repetition_penalty != 1 and len(seen) > 0
-    lowers = len(seen) > prompt_tokens and (sampling.presence_penalty != 0 or sampling.frequency_penalty != 0)
-    if not (repeats or lowers or sampling.logit_bias):
+    kinds: list[tuple[str, Tokens, Any]] = []  # field, tokens in ascending order, values
+    if sampling.repetition_penalty != 1 and len(seen) > 0:
+        kinds.append(("repeats", np.unique(np.asarray(seen, np.intp)), 1))
+    if len(seen) > prompt_tokens and (sampling.presence_penalty != 0 or sampling.frequency_penalty != 0):
+        lowered, counts = np.unique(np.asarray(seen[prompt_tokens:], np.intp), return_counts=True)
+        kinds.append(("lowered", lowered, sampling.presence_penalty + counts * sampling.frequency_penalty))
+    if sampling.logit_bias:
+        kinds.append(("raised", *sampling.bias))
+    if not kinds:
         return NO_EDITS
-    repeated = np.unique(np.asarray(seen if repeats else (), np.intp))
-    lowered, counts = np.unique(np.asarray(seen[prompt_tokens:] if lowers else (), np.intp), return_counts=True)
-    biased, bias = sampling.bias
-    tokens = np.unique(np.concatenate([repeated, lowered, biased]))
+    alone = len(kinds) == 1
+    tokens = kinds[0][1] if alone else np.unique(np.concatenate([each for _, each, _ in kinds]))
     edits = np.zeros(len(tokens), EDIT)
     edits["token"] = tokens
-    edits["repeats"][np.searchsorted(tokens, repeated)] = 1
-    edits["lowered"][np.searchsorted(tokens, lowered)] = sampling.presence_penalty + counts * sampling.frequency_penalty
-    edits["raised"][np.searchsorted(tokens, biased)] = bias
+    for field, each, values in kinds:
+        edits[field][slice(None) if alone else np.searchsorted(tokens, each)] = values
     return edits

@@ -24,8 +24,9 @@ struct TokenChoiceKernel {
     void (*weigh)(const float* scores, int64_t n, const TokenFilters* filters, uint64_t* weights, uint64_t* scratch);
 };
 
-// The words of 64 bits that a kernel needs: a weight and a distance for each token, and one more.
-[[maybe_unused]] static constexpr int64_t token_choice_scratch(int64_t n) { return n + 1 + (n + 2) / 2; }
+// The words of 64 bits that a kernel needs, of which it uses as many as tokens may be drawn: for each token its weight, id
+// and distance, and copies of them.
+[[maybe_unused]] static constexpr int64_t token_choice_scratch(int64_t n) { return 4 * n + 1; }
 
 }  // namespace intaglio
 

@@ -180,7 +180,7 @@ def test_rows_are_chosen_together(bundle: Path, target: str, sampling: dict[str,
 def test_sampled_drafts_are_verified_on_the_device(
     bundle: Path, make_decoder: Callable[..., tuple[Path, Path]], strategy: str, options: dict[str, Any]
 ) -> None:
-    """Of each draft, some bytes go to the host, whatever the vocabulary; rejected tokens are replaced there."""
+    """Of each draft, some bytes go to the host, for any vocabulary; rejected tokens are replaced there."""
     options = {**options, "strategy": strategy, "temperature": 1.5, "seed": 2, "batch": 2}
     options |= {"max_new_tokens": 40, "ignore_eos": True}
     if strategy == "speculative":

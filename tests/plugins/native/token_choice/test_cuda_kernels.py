@@ -125,7 +125,7 @@ def test_weights_and_what_replaces_a_draft(seed: int, size: int, filters: tuple[
         assert drawn[0] == (reference.drawn(left, number) if left.any() else -1)
 
 
-def test_difference_of_probabilities_is_that_of_floats() -> None:
+def test_difference_of_probabilities_equals_floats() -> None:
     random = np.random.default_rng(0)
     target, draft = (reference.weights(row, Filters.of(1.0)) for row in logits_of(random, 2, 1000))
     difference = np.maximum(target / target.sum() - draft / draft.sum(), 0)
