@@ -97,7 +97,7 @@ def run_in_pieces(session: DecoderSession, batch: Batch) -> dict[str, list[Float
         every = np.tile(np.arange(ids.shape[1]), (len(batch), 1))
         outputs: dict[str, Sequence[Floats] | Floats] = {session.logits_name: session.step(ids, counts, every)}
         if session.decoder.drafts:
-            outputs[DRAFT_LOGITS] = session.draft_logits
+            outputs[DRAFT_LOGITS] = [np.asarray(each) for each in session.draft_logits]
         for name, arrays in outputs.items():
             kept = collected.setdefault(name, [[] for _ in batch])
             for parts, array, count in zip(kept, arrays, counts, strict=True):

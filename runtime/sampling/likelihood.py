@@ -8,12 +8,11 @@ import numpy as np
 import numpy.typing as npt
 
 from intaglio.errors import EngineError
+from intaglio.plugins.native import token_choice
 from intaglio.runtime.sessions.device_logits import DeviceLogits
 
 Logits = npt.NDArray[np.floating]
 Tokens = npt.NDArray[np.intp]
-
-GROUP = 16  # scores per group; the first search for the top k looks only at the largest of each group
 
 
 def best(logits: Logits | DeviceLogits) -> int:
@@ -38,43 +37,39 @@ def softmax(logits: Logits | DeviceLogits) -> npt.NDArray[np.floating]:
     return np.asarray(weights / weights.sum())
 
 
-def likeliest(logits: Logits, count: int) -> tuple[list[int], list[float]]:
-    """Return the `count` most probable tokens for logits [vocabulary], in descending order, and their probabilities.
+def likeliest(logits: Logits | DeviceLogits, count: int) -> list[tuple[list[int], list[float]]]:
+    """Return for each row of logits [rows, vocabulary] its `count` most probable tokens, and their probabilities.
 
-    Raises `EngineError` for NaN.
+    In descending order, and of equals the first token first. Raises `EngineError` for NaN.
     """
-    highest = logits[best(logits)]
-    tokens = largest(logits, count)
-    total = np.exp(logits - highest).sum()
-    return tokens.tolist(), (np.exp(logits[tokens] - highest) / total).tolist()
+    if isinstance(logits, DeviceLogits):
+        tokens, scores, totals = logits.likeliest(count)
+        checked(int(tokens.min(initial=0)))
+        chances = np.exp(scores - scores[:, :1]) / totals[:, None]
+        return list(zip(tokens.tolist(), chances.tolist(), strict=True))
+    found = []
+    for row in logits:
+        highest = row[best(row)]
+        places, total = token_choice.likeliest(row, count, float(highest))
+        found.append((places.tolist(), (np.exp(row[places] - highest) / total).tolist()))
+    return found
 
 
 def largest(logits: Logits, count: int) -> Tokens:
     """Return the `count` tokens, at least 1, with the highest of logits [vocabulary], in descending order."""
-    tokens = np.flatnonzero(logits >= _kth_largest(logits, min(count, len(logits))))
-    return tokens[np.argsort(-logits[tokens], kind="stable")][:count]
+    return token_choice.likeliest(logits, count)[0]
 
 
 def largest_probability(logits: Logits | DeviceLogits) -> float:
     """Return the highest probability for logits [vocabulary], at a temperature of 1."""
     if isinstance(logits, DeviceLogits):
         return logits.largest_probability()
-    return float(1 / np.exp(logits - logits.max()).sum())
+    return 1 / token_choice.likeliest(logits, 0)[1]
 
 
 def surprise(logits: Logits | DeviceLogits, token: int) -> float:
     """Return -ln p(token) for logits [vocabulary], at a temperature of 1, in nats."""
     if isinstance(logits, DeviceLogits):
         return logits.surprise(token)
-    highest = logits.max()
-    return float(np.log(np.exp(logits - highest).sum()) + (highest - logits[token]))
-
-
-def _kth_largest(scores: Logits, k: int) -> np.floating:
-    """Return the k-th largest of `scores` [n], k ≤ n, without partitioning all of them."""
-    groups = len(scores) // GROUP
-    if k < groups:
-        # k groups have a maximum of at least `bound`, so the k largest scores are not below it.
-        bound = np.partition(scores[: groups * GROUP].reshape(GROUP, groups).max(axis=0), -k)[-k]
-        scores = scores[scores >= bound]
-    return np.partition(scores, -k)[-k]  # type: ignore[no-any-return]
+    highest = float(logits.max())
+    return math.log(token_choice.likeliest(logits, 0, highest)[1]) + highest - float(logits[token])

@@ -261,6 +261,6 @@ def edits_of(sampling: Sampling, seen: Sequence[int], prompt_tokens: int = 0) ->
     tokens = kinds[0][1] if alone else np.unique(np.concatenate([each for _, each, _ in kinds]))
     edits = np.zeros(len(tokens), EDIT)
     edits["token"] = tokens
-    for field, each, values in kinds:
-        edits[field][slice(None) if alone else np.searchsorted(tokens, each)] = values
+    for name, each, values in kinds:
+        edits[name][slice(None) if alone else np.searchsorted(tokens, each)] = values
     return edits

@@ -42,11 +42,11 @@ class DecoderSession(CachedRows, Closing):
     """A decoder and its cache, for a batch of sequences, one per row. A context manager.
 
     `lengths` [batch] are the numbers of cached tokens of each row. A graph that drafts does so after some tokens of a
-    step: `draft_logits[row]` [origins, drafts, vocab] holds those of the row's last step. A graph with saturation exits
-    uses the `exit_thresholds` [batch] of the rows, which may be changed in place; `blocks_run[row]` [positions wanted]
-    holds those of the row's last step. `adapters` [batch] are the numbers of the rows' adapters, 0 for none, and
-    `adapter_scales` [batch, 1, 1] the factors of their changes; both may be changed in place. `images` are those that
-    prompts have. Not thread-safe.
+    step: `draft_logits[row]` [origins, drafts, vocab] holds those of the row's last step, on a GPU until the next. One
+    with saturation exits uses the `exit_thresholds` [batch] of the rows, which may be changed in place;
+    `blocks_run[row]` [positions wanted] holds those of the row's last step. `adapters` [batch] are the numbers of the
+    rows' adapters, 0 for none, and `adapter_scales` [batch, 1, 1] the factors of their changes; both may be changed in
+    place. `images` are those that prompts have. Not thread-safe.
 
     A step covers all rows from the first to the last with new tokens; rows between them get dummy tokens after their
     end. In an engine with caches of a fixed length, rows without new tokens are truncated if there is no space;
@@ -67,7 +67,7 @@ class DecoderSession(CachedRows, Closing):
         super().__init__(cache, decoder, batch, self._limits.max_tokens(limit or decoder.max_positions))
         self.seconds = 0.0  # spent in the engine so far
         self.vocabulary = decoder.vocab_size  # logits to return; lower it to leave out padding
-        self.draft_logits: list[Logits] = [np.zeros((0, decoder.drafts, decoder.vocab_size), np.float32)] * batch
+        self.draft_logits: list[StepLogits] = [np.zeros((0, decoder.drafts, decoder.vocab_size), np.float32)] * batch
         self.blocks_run: list[Integers] = [np.zeros(0, np.int64)] * batch
         self.exit_thresholds = np.full(batch, NEVER, np.float32)
         self._pool = StepPool(engine, decoder, self.logits_name)
@@ -279,9 +279,10 @@ class DecoderSession(CachedRows, Closing):
         if self.decoder.saturation_exits:
             self.blocks_run[buffers.shape.slice] = buffers.blocks_run.copy()
         if self.decoder.drafts:
-            drafts = np.array(buffers.drafting[DRAFT_LOGITS][..., : self.vocabulary], np.float32)
-            self.draft_logits[buffers.shape.slice] = drafts
-        return self._pool.logits(buffers, self.vocabulary)
+            drafts = self._pool.logits(buffers.drafting[DRAFT_LOGITS], self.vocabulary)
+            drafts = drafts.copy() if isinstance(drafts, np.ndarray) else drafts
+            self.draft_logits[buffers.shape.slice] = [drafts[row] for row in range(len(drafts))]
+        return self._pool.logits(buffers.logits, self.vocabulary)
 
     def _reserve(self, slots: int) -> None:
         """Ensure `slots` slots in every row; the cache's content is copied."""

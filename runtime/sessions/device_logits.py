@@ -65,6 +65,23 @@ class TokenChooser:
         whole = Summary(tokens.view(np.int32), highest.view(np.float32), sums.view(np.uint64) / 2.0**ONE)
         return whole.part(np.arange(count).reshape(rows, wanted))
 
+    def likeliest(
+        self, logits: DeviceArray, count: int
+    ) -> tuple[npt.NDArray[np.int32], npt.NDArray[np.float32], npt.NDArray[np.float64]]:
+        """Of each row of logits [rows, vocab]: the most probable tokens, their logits, and Σ exp(logit - highest)."""
+        rows, vocabulary = logits.shape
+        count = min(count, vocabulary, launch.MOST_LIKELIEST)
+        half = 4 * rows * count
+        found = self._buffer("likeliest", 8 * rows + 2 * half)
+        places = [found.address + offset for offset in (8 * rows, 8 * rows + half, 0)]
+        self.run(launch.likeliest(rows, vocabulary, _stride(logits), count), [logits.address], places)
+        numbers = np.empty(found.nbytes, np.uint8)
+        self.memory.copy(numbers, found)
+        sums, tokens, scores = np.split(numbers, [8 * rows, 8 * rows + half])
+        shape = rows, count
+        totals = sums.view(np.uint64) / 2.0**ONE
+        return tokens.view(np.int32).reshape(shape), scores.view(np.float32).reshape(shape), totals
+
     def choose(self, rows: Sequence[DeviceArray], choices: Sequence[Choice]) -> list[int]:
         """Choose a token from each of `rows` of logits [vocab]; -1 if one is NaN or infinite."""
         count, (vocabulary,) = len(choices), rows[0].shape
@@ -190,6 +207,10 @@ class DeviceLogits:
         logit: npt.NDArray[np.float32] = np.empty(1, np.float32)
         self._chooser.memory.copy(logit, self._array[token : token + 1])
         return float(np.log(self._summary.totals) + (self._summary.highest - logit[0]))
+
+    def likeliest(self, count: int) -> tuple[npt.NDArray[np.int32], npt.NDArray[np.float32], npt.NDArray[np.float64]]:
+        """Of each row of [rows, vocab], the most probable tokens, see `TokenChooser`."""
+        return self._chooser.likeliest(self._array, count)
 
     def distribution(self, choice: Choice) -> DeviceDistribution:
         """Of one row, the probabilities that `choice` would draw from."""

@@ -73,7 +73,7 @@ class Slots:
                 seen[index, : len(parents)] = False
                 seen[index, : len(parents), : len(parents)] = seen_among(len(parents), parents, window)
         stand, new = draft_rows(buffers.positions, seen, buffers.draft_indices, self._decoder.drafts, window)
-        buffers.drafting[DRAFT_POSITIONS.name][...] = stand
+        np.asarray(buffers.drafting[DRAFT_POSITIONS.name])[...] = stand
         for row, length in enumerate(lengths):
             if window is None:
                 cached = max(length - 1, 0)  # the first slot is overwritten below

@@ -67,7 +67,7 @@ class StepBuffers:
     draft_indices: Integers
     attention_mask: Buffer
     mask_rows: list[Buffer]  # the same, one view per row
-    drafting: Mapping[str, Array]  # additional inputs of hidden transfer, and `draft_logits`; empty without drafts
+    drafting: Mapping[str, Buffer]  # additional inputs of hidden transfer, and `draft_logits`; empty without drafts
     draft_mask: Buffer | None
     image_embeddings: Array  # [images, width]
     logits: Buffer
@@ -87,7 +87,8 @@ class StepPool:
         """`logits`: the output that steps return."""
         self._engine, self._decoder, self._logits = engine, decoder, logits
         self._chooser = chooser_for(engine, logits)
-        self._shared: DeviceArray | None = None  # the logits of all shapes there: a step's are read before the next
+        # The outputs on a device, which all shapes share: those of a step are read before the next.
+        self._shared: dict[str, DeviceArray] = {}
         self._dtypes = {spec.name: spec.dtype for spec in (*engine.inputs, *engine.outputs)}
         self._kept: dict[Shape, StepBuffers] = {}
 
@@ -108,11 +109,11 @@ class StepPool:
         self._kept[shape] = made
         return made
 
-    def logits(self, buffers: StepBuffers, vocabulary: int) -> StepLogits:
-        """The first `vocabulary` logits of each position of the last step, [rows, wanted, vocab]."""
-        if self._chooser is None:
-            return np.asarray(buffers.logits[..., :vocabulary], np.float32)
-        return DeviceLogits(self._chooser, buffers.logits[:, :, :vocabulary])
+    def logits(self, output: Buffer, vocabulary: int) -> StepLogits:
+        """The first `vocabulary` logits of each position in an output of the last step, [rows, ..., vocab]."""
+        if self._chooser is None or not isinstance(output, DeviceArray):
+            return np.asarray(output[..., :vocabulary], np.float32)
+        return DeviceLogits(self._chooser, output[(*[slice(None)] * (output.ndim - 1), slice(vocabulary))])
 
     def close(self) -> None:
         """Release everything."""
@@ -124,19 +125,21 @@ class StepPool:
         """Release all shapes: the capacity has changed, or the engine is closed."""
         for shape in list(self._kept):
             self._release(shape)
-        if self._chooser is not None and self._shared is not None:
-            self._chooser.memory.release(self._shared)
-            self._shared = None
+        for held in self._shared.values():
+            self._engine.memory.release(held)
+        self._shared.clear()
 
-    def _logits_buffer(self, rows: int, wanted: int) -> Buffer:
-        """Memory for the logits of a shape. If that of a device has to grow, all shapes bound to it are released."""
-        shape, dtype = (rows, wanted, self._decoder.vocab_size), self._dtypes[self._logits]
-        if self._chooser is None:
+    def _output(self, name: str, *shape: int) -> Buffer:
+        """Memory for logits [*shape, vocab] that tokens are chosen from, where that is done."""
+        shape, dtype = (*shape, self._decoder.vocab_size), self._dtypes[name]
+        if self._chooser is None or dtype != "float32":
             return np.zeros(shape, dtype)
-        if self._shared is None or self._shared.shape[0] < prod(shape):
-            self.clear()
-            self._shared = self._chooser.memory.empty([prod(shape)], dtype)
-        return DeviceArray.contiguous_at(self._shared.address, shape, dtype)
+        held = self._shared.get(name)
+        if held is None or held.shape[0] < prod(shape):
+            if held is not None:
+                self.clear()  # of all outputs, as shapes are bound to all of them
+            held = self._shared[name] = self._chooser.memory.empty([prod(shape)], dtype)
+        return DeviceArray.contiguous_at(held.address, shape, dtype)
 
     def _mask_bytes(self) -> int:
         return sum(mask.nbytes for kept in self._kept.values() for mask in kept.masks)
@@ -155,16 +158,14 @@ class StepPool:
             LOGIT_INDICES.name: np.zeros((rows, wanted), np.int64),
         }
         mask = memory.zeros((rows, tokens, capacity), np.bool_)
-        logits = self._logits_buffer(rows, wanted)
+        logits = self._output(self._logits, rows, wanted)
         bound: dict[str, Buffer] = {**named, ATTENTION_MASK.name: mask, self._logits: logits, **further}
         draft_indices = np.zeros((rows, shape.drafting), np.int64)
-        drafting: dict[str, Array] = {}
+        drafting: dict[str, Buffer] = {}
         draft_mask: Buffer | None = None
         if decoder.drafts:
             bound[DRAFT_INDICES.name] = draft_indices
-            drafting[DRAFT_LOGITS] = np.zeros(
-                (rows, shape.drafting, decoder.drafts, decoder.vocab_size), self._dtypes[DRAFT_LOGITS]
-            )
+            drafting[DRAFT_LOGITS] = self._output(DRAFT_LOGITS, rows, shape.drafting, decoder.drafts)
         if behind := drafted(decoder, shape.drafting):
             drafting[DRAFT_POSITIONS.name] = np.zeros((rows, behind), np.int64)
             draft_mask = bound[DRAFT_MASK.name] = memory.zeros((rows, behind, capacity), np.bool_)

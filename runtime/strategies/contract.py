@@ -108,7 +108,7 @@ class CachedModel:
     def __init__(self, session: DecoderSession, row: int, author: Author):
         """`row`: the sequence's row in the batch of `session`; `author`: the model its calls are counted for."""
         self.session, self.row, self.author = session, row, author
-        self.drafts: Logits = NO_LOGITS  # [origins, drafts, vocab] of the last pass of a self-drafting model
+        self.drafts: StepLogits = NO_LOGITS  # [origins, drafts, vocab] of the last pass of a self-drafting model
 
     @property
     def length(self) -> int:

@@ -21,7 +21,7 @@ from intaglio.errors import UsageError
 from intaglio.networks.drafts import HIDDEN_TRANSFER, MEDUSA
 from intaglio.runtime.sampling.likelihood import softmax
 from intaglio.runtime.sessions.decoder import DecoderSession
-from intaglio.runtime.sessions.device_logits import Logits, StepLogits
+from intaglio.runtime.sessions.device_logits import StepLogits
 from intaglio.runtime.sessions.token_tree import depths
 from intaglio.runtime.strategies.contract import Emitted, GeneratedSequence, Steps, Strategy
 from intaglio.runtime.strategies.ngram_drafts import NgramDrafter
@@ -132,7 +132,7 @@ class Medusa(DraftTree):
 DRAFT_TREES: Mapping[str, type[DraftTree]] = {tree.kind: tree for tree in (HiddenTransfer, Medusa)}
 
 
-def drafts_after(path: Sequence[int], origins: Sequence[int], drafts: Logits) -> Logits:
+def drafts_after(path: Sequence[int], origins: Sequence[int], drafts: StepLogits) -> StepLogits:
     """Return the drafts after the last token of a path, [steps, vocab], from `drafts` [origins, steps, vocab].
 
     If the last token is not an origin, these are the remaining drafts of the nearest origin before it.

@@ -7,7 +7,7 @@ from collections.abc import Callable, Sequence
 from typing import NamedTuple
 
 from intaglio.runtime.sampling.likelihood import likeliest
-from intaglio.runtime.sessions.device_logits import Logits
+from intaglio.runtime.sessions.device_logits import StepLogits
 from intaglio.runtime.strategies.ngram_drafts import NgramDrafter
 
 COPIED = -1  # the rank of a copied token, which is not a draft of the model
@@ -39,7 +39,7 @@ class Tree(NamedTuple):
 
 def grow(
     root: int,
-    drafts: Logits,
+    drafts: StepLogits,
     most: int,
     least: float,
     drafter: NgramDrafter,
@@ -53,7 +53,7 @@ def grow(
     drafter proposes tokens after the text and each path; a token from both sources has the higher of the two chances
     allows  whether a path after `root` may be in the tree
     """
-    steps = [likeliest(logits, most) for logits in drafts] if most > 0 else []
+    steps = likeliest(drafts, most) if most > 0 and len(drafts) else []
     tree, paths = Tree([root], [-1], [1.0]), [list[int]()]
     # Candidates: (-chance of the path to the token, parent, token, rank among the step's drafts)
     ahead: list[tuple[float, int, int, int]] = []

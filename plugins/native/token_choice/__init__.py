@@ -1,4 +1,4 @@
-"""The choice of a token by a random number, among those that the filters of sampling keep.
+"""The choice of a token by a random number, among those that the filters of sampling keep, and the likeliest ones.
 
 The kernels are compiled with those of the operators; without a compiler, the NumPy reference is used. All of them
 choose the same token.
@@ -17,9 +17,9 @@ import numpy.typing as npt
 from intaglio.plugins import ort
 from intaglio.plugins.native.token_choice import reference
 from intaglio.plugins.native.token_choice.filters import Filters
-from intaglio.plugins.native.token_choice.reference import DRAW_BITS, Scores, Weights
+from intaglio.plugins.native.token_choice.reference import DRAW_BITS, ONE, Scores, Weights
 
-__all__ = ["DRAW_BITS", "Filters", "choose", "weights"]
+__all__ = ["DRAW_BITS", "Filters", "choose", "likeliest", "weights"]
 
 
 class _Filters(ctypes.Structure):
@@ -38,6 +38,7 @@ class _Kernels(NamedTuple):
     """The compiled functions for this processor."""
 
     choose: Callable[..., int]
+    likeliest: Callable[..., int]
     weigh: Callable[..., bool]
 
 
@@ -70,6 +71,24 @@ def weights(scores: npt.NDArray[np.floating], filters: Filters, top: float | Non
     return found
 
 
+def likeliest(
+    scores: npt.NDArray[np.floating], count: int, top: float | None = None
+) -> tuple[npt.NDArray[np.intp], float]:
+    """Return the `count` tokens with the highest scores, in descending order, and the sum of exp(score - highest).
+
+    Of equal scores, the first token comes first. See `choose`.
+    """
+    scores, kernels = np.ascontiguousarray(scores, np.float32), _kernels()
+    if kernels is None:
+        return reference.likeliest(scores, count)
+    tokens, total = np.empty(min(count, len(scores)), np.uint32), ctypes.c_uint64()
+    arguments = _arguments(scores, Filters.of(1.0, count), top)
+    if kernels.likeliest(*arguments, tokens.ctypes.data, ctypes.byref(total)) < 0:
+        raise MemoryError
+    order = np.argsort(-scores[tokens], kind="stable")
+    return tokens[order].astype(np.intp), total.value / 2.0**ONE
+
+
 def _arguments(scores: Scores, filters: Filters, top: float | None) -> tuple[Any, ...]:
     """The first arguments of both functions, after the instruction set."""
     highest = float(scores.max()) if top is None else top
@@ -87,7 +106,9 @@ def _kernels() -> _Kernels | None:
     common = (ctypes.c_int, ctypes.c_void_p, ctypes.c_int64, ctypes.c_void_p)
     library.intaglio_choose_token.argtypes = (*common, ctypes.c_uint64)
     library.intaglio_choose_token.restype = ctypes.c_int64
+    library.intaglio_likeliest_tokens.argtypes = (*common, ctypes.c_void_p, ctypes.c_void_p)
+    library.intaglio_likeliest_tokens.restype = ctypes.c_int64
     library.intaglio_weigh_tokens.argtypes = (*common, ctypes.c_void_p)
     library.intaglio_weigh_tokens.restype = ctypes.c_bool
-    functions = (library.intaglio_choose_token, library.intaglio_weigh_tokens)
+    functions = (library.intaglio_choose_token, library.intaglio_likeliest_tokens, library.intaglio_weigh_tokens)
     return _Kernels(*(functools.partial(function, isa) for function in functions))

@@ -26,6 +26,15 @@ extern "C" __attribute__((visibility("default"))) int64_t intaglio_choose_token(
     return -1;
 }
 
+// scores: [n] float32; tokens: [top_k]; returns how many were written, -1 where there is no memory
+extern "C" __attribute__((visibility("default"))) int64_t intaglio_likeliest_tokens(int isa, const float* scores, int64_t n,
+                                                                                   const intaglio::TokenFilters* filters,
+                                                                                   uint32_t* tokens, uint64_t* total) try {
+    return intaglio::token_choice_kernel(intaglio::Isa(isa)).likeliest(scores, n, filters, tokens, total, scratch(n));
+} catch (const std::bad_alloc&) {
+    return -1;
+}
+
 // scores: [n] float32; weights: [n]; returns whether there was memory
 extern "C" __attribute__((visibility("default"))) bool intaglio_weigh_tokens(int isa, const float* scores, int64_t n,
                                                                             const intaglio::TokenFilters* filters,

@@ -12,7 +12,7 @@ from intaglio.plugins.native.token_choice import DRAW_BITS, Filters, launch, ref
 from intaglio.plugins.native.token_choice.edits import EDIT, edited
 from intaglio.plugins.native.token_choice.settings import HIGHEST, Choice, packed
 
-ROWS = 3
+ROWS, LIKELIEST = 3, 40
 # Of users: greedy with penalties, the whole distribution, and each filter.
 FILTERS = (HIGHEST, Filters.of(1.0), Filters.of(0.7, 0, 0.9), Filters.of(0.6, 20, 0.95), Filters.of(1.5, 0, 1.0, 0.05))
 
@@ -25,17 +25,21 @@ def cases(sizes: Sizes, random: Random) -> Cases:
         sums = np.array([reference.weights(row, Filters.of(1.0)).sum() for row in rows])
         results = rows.argmax(1).astype(np.int32), rows.max(1), sums
         yield _case(launch.summarise(ROWS, vocabulary, stride), [logits], *results)
+        found = [reference.likeliest(row, LIKELIEST) for row in rows]
+        tokens = np.array([places for places, _ in found], np.int32)
+        results = tokens, np.take_along_axis(rows, tokens, 1), sums
+        yield _case(launch.likeliest(ROWS, vocabulary, stride, LIKELIEST), [logits], *results)
         weighed = []
         for first in range(0, len(FILTERS), ROWS):
             choices = [_choice(random, vocabulary, filters) for filters in FILTERS[first : first + ROWS]]
             settings, octets, edits = packed([row * stride for row in range(len(choices))], choices)
             scores = np.stack([_scores(row, choice) for row, choice in zip(rows, choices, strict=False)])
-            tokens = [
+            drawn = [
                 reference.choose(row, choice.filters, choice.draw) for row, choice in zip(scores, choices, strict=True)
             ]
             given: list[Array] = [logits, settings, octets, edits.view(np.uint8)]
             yield _case(launch.prepare(len(choices), vocabulary), given, scores.view(np.int32))  # some are infinite
-            yield _case(launch.choose(len(choices), vocabulary), [scores, settings], np.array(tokens, np.int32))
+            yield _case(launch.choose(len(choices), vocabulary), [scores, settings], np.array(drawn, np.int32))
             weights = reference.weights(scores[1], choices[1].filters)
             weighed.append(np.concatenate([[weights.sum()], weights]))
             yield _case(launch.weigh(vocabulary), [scores[1], settings[1]], weighed[-1])
@@ -44,8 +48,8 @@ def cases(sizes: Sizes, random: Random) -> Cases:
             left = reference.subtracted(target[1:], draft[1:] if token is None else token)
             work, number = launch.subtract(vocabulary, token), int(random.integers(0, 1 << DRAW_BITS))
             yield _case(work, [target, draft], np.concatenate([target[:1], left]))
-            drawn = np.array([reference.drawn(left, number)], np.int32)
-            yield _case(launch.draw(vocabulary, number), [np.concatenate([target[:1], left])], drawn)
+            token_drawn = np.array([reference.drawn(left, number)], np.int32)
+            yield _case(launch.draw(vocabulary, number), [np.concatenate([target[:1], left])], token_drawn)
 
 
 def _case(launched: Launch, inputs: list[Array], *results: Array) -> KernelCase:

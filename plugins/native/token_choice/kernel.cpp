@@ -239,6 +239,23 @@ int64_t choose(const float* scores, int64_t n, const TokenFilters* filters, uint
     return found.tokens[i];
 }
 
+int64_t likeliest(const float* scores, int64_t n, const TokenFilters* filters, uint32_t* tokens, uint64_t* total,
+                  uint64_t* scratch) {
+    *total = sum(scores, n, *filters, TOKEN_FARTHEST);
+    const int64_t count = filters->top_k < n ? filters->top_k : n;
+    if (count == 0) return 0;
+    float* kept = reinterpret_cast<float*>(scratch);
+    uint32_t* ids = reinterpret_cast<uint32_t*>(scratch + n);
+    const float least = kth_largest(scores, n, count, kept);
+    const int64_t found = at_least(scores, n, least, kept, ids);
+    int64_t equal = count, written = 0;  // of the last of them, how many are taken
+    for (int64_t i = 0; i < found; ++i) equal -= kept[i] > least;
+    for (int64_t i = 0; i < found; ++i) {
+        if (kept[i] > least || equal-- > 0) tokens[written++] = ids[i];
+    }
+    return count;
+}
+
 void weigh(const float* scores, int64_t n, const TokenFilters* filters, uint64_t* weights, uint64_t* scratch) {
     if (keeps_most(*filters)) {
         const uint32_t most = distance_of(filters->min_p);
@@ -257,6 +274,6 @@ void weigh(const float* scores, int64_t n, const TokenFilters* filters, uint64_t
 
 }  // namespace
 
-const TokenChoiceKernel token_choice_kernel = {choose, weigh};
+const TokenChoiceKernel token_choice_kernel = {choose, likeliest, weigh};
 
 }  // namespace intaglio::INTAGLIO_ISA

@@ -9,6 +9,7 @@ using Mass = unsigned long long;  // what atomicAdd takes
 
 constexpr int THREADS = 512;  // each has registers for all that it computes
 constexpr int WARPS = THREADS / warp::LANES;
+constexpr int MOST_LIKELIEST = 1024;
 constexpr int BUCKET_BITS = 11, BUCKETS = 1 << BUCKET_BITS;
 
 __device__ __forceinline__ float minus_infinity() { return __int_as_float(int32_t(0xff800000u)); }
@@ -319,4 +320,61 @@ extern "C" __global__ void __launch_bounds__(THREADS, 1) draw_token(
     __shared__ Scratch scratch;
     const int32_t found = drawn(Given{weights + 1}, n, Mass(draw_high) << 27 | Mass(draw_low), scratch);
     if (threadIdx.x == 0) *token = found;
+}
+
+// Of each row of logits, `stride` apart, of which n are read: the `count` tokens with the highest, the highest first and of equal
+// ones the first, and their logits, both [rows, count], and the sum of the weights at a temperature of 1. The first token is -1
+// where one is NaN or the highest is infinite. count: at most n, and MOST_LIKELIEST. Grid: (rows).
+extern "C" __global__ void __launch_bounds__(THREADS, 1) likeliest_tokens(
+    const float* logits, int32_t n, int32_t stride, int32_t count, int32_t scale_low, int32_t scale_high, int32_t* tokens,
+    float* highest_logits, Mass* sums) {
+    __shared__ Scratch scratch;
+    __shared__ int32_t found_tokens[MOST_LIKELIEST];
+    __shared__ float found_logits[MOST_LIKELIEST];
+    __shared__ int32_t found;
+    const float* row = logits + int64_t(blockIdx.x) * stride;
+    tokens += int64_t(blockIdx.x) * count;
+    highest_logits += int64_t(blockIdx.x) * count;
+    const float top = highest(row, n, scratch);
+    if (!is_finite(top)) {
+        for (int i = threadIdx.x; i < count; i += THREADS) {
+            tokens[i] = -1;
+            highest_logits[i] = top;
+        }
+        if (threadIdx.x == 0) sums[blockIdx.x] = 0;
+        return;
+    }
+    const float scale = __int_as_float(scale_high << 16 | scale_low);
+    const Mass sum = sum_of(Kept{row, top, scale, minus_infinity(), TOKEN_FARTHEST}, n, scratch);
+    const float least = score_of(bound_of<32>(n, Mass(count), scratch, [=](int32_t i, uint32_t& key) -> Mass {
+        key = key_of(row[i]);
+        return 1;
+    }));
+    int32_t higher = 0;
+    for (int32_t i = threadIdx.x; i < n; i += THREADS) higher += row[i] > least;
+    higher = joined(higher, scratch, [](int32_t a, int32_t b) { return a + b; });
+    // Of the tokens with the lowest of these logits, the last that is among them.
+    const uint32_t last = bound_of<32>(n, Mass(count - higher), scratch, [=](int32_t i, uint32_t& key) -> Mass {
+        key = uint32_t(i);
+        return row[i] == least;
+    });
+    if (threadIdx.x == 0) found = 0;
+    __syncthreads();
+    for (int32_t i = threadIdx.x; i < n; i += THREADS) {
+        if (row[i] > least || (row[i] == least && uint32_t(i) <= last)) {
+            const int32_t place = atomicAdd(&found, 1);
+            found_tokens[place] = i;
+            found_logits[place] = row[i];
+        }
+    }
+    __syncthreads();
+    for (int each = threadIdx.x; each < count; each += THREADS) {
+        int32_t before = 0;
+        for (int other = 0; other < count; ++other)
+            before += found_logits[other] > found_logits[each] ||
+                      (found_logits[other] == found_logits[each] && found_tokens[other] < found_tokens[each]);
+        tokens[before] = found_tokens[each];
+        highest_logits[before] = found_logits[each];
+    }
+    if (threadIdx.x == 0) sums[blockIdx.x] = sum;
 }

@@ -20,6 +20,11 @@ struct TokenChoiceKernel {
     // scores: [n] float32 without NaN, the highest finite; scratch: token_choice_scratch(n) words
     int64_t (*choose)(const float* scores, int64_t n, const TokenFilters* filters, uint64_t draw, uint64_t* scratch);
 
+    // Writes the tokens with the top-k highest scores, the first of equal ones, in the order of the tokens, to tokens [top_k],
+    // and the sum of all weights; returns how many tokens that are: n at most.
+    int64_t (*likeliest)(const float* scores, int64_t n, const TokenFilters* filters, uint32_t* tokens, uint64_t* total,
+                         uint64_t* scratch);
+
     // Writes the weight of each token to weights [n], 0 where a filter leaves it out.
     void (*weigh)(const float* scores, int64_t n, const TokenFilters* filters, uint64_t* weights, uint64_t* scratch);
 };

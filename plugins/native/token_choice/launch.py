@@ -7,6 +7,7 @@ from intaglio.plugins.native.token_choice.filters import Filters
 
 FOLDER = "native/token_choice"
 THREADS = 512  # of a block, as in kernel.cu
+MOST_LIKELIEST = 1024  # tokens, likewise
 LOW_BITS = 27  # of a random number, likewise
 
 
@@ -19,6 +20,12 @@ def summarise(rows: int, vocabulary: int, stride: int) -> Launch:
 def prepare(choices: int, vocabulary: int) -> Launch:
     """Inputs: logits, and what `packed` returns. Output: scores float32 [choices, vocabulary]."""
     return Launch("prepare_scores", (blocks(vocabulary, THREADS), choices, 1), (THREADS, 1, 1), (vocabulary,))
+
+
+def likeliest(rows: int, vocabulary: int, stride: int, count: int) -> Launch:
+    """Inputs: logits [rows, stride]. Outputs: tokens int32, their logits float32 [rows, count], sums uint64 [rows]."""
+    scalars = (vocabulary, stride, count, *float_halves(float(Filters.of(1.0).scale)))
+    return Launch("likeliest_tokens", (rows, 1, 1), (THREADS, 1, 1), scalars)
 
 
 def weigh(vocabulary: int) -> Launch:

@@ -65,6 +65,12 @@ def subtracted(target: Weights, draft: Weights | int) -> Weights:
     return np.where(p > q, p - q, np.uint64(0))
 
 
+def likeliest(scores: Scores, count: int) -> tuple[npt.NDArray[np.intp], float]:
+    """Return the `count` tokens with the highest scores, in descending order, and the sum of exp(score - highest)."""
+    total = int(weights_at(distances(scores, Filters.of(1.0))).sum())
+    return np.argsort(-scores, kind="stable")[:count], total / 2.0**ONE
+
+
 def distances(scores: Scores, filters: Filters) -> npt.NDArray[np.uint32]:
     """Return the distance of each token, [vocab]."""
     with np.errstate(over="ignore", invalid="ignore"):  # minus infinity times a temperature's factor of 0

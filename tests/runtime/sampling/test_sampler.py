@@ -80,7 +80,7 @@ def test_seed_reproduces_possible_tokens(logits: np.ndarray, sampling: Sampling,
 
 @given(arrays(np.float32, st.integers(1, 300), elements=st.integers(-9, 9)), st.integers(1, 20))
 def test_likeliest_tokens_equal_a_full_sort(logits: np.ndarray, count: int) -> None:
-    tokens, found = likeliest(logits, count)
+    ((tokens, found),) = likeliest(logits[None], count)
     assert tokens == np.argsort(-logits, kind="stable")[:count].tolist()
     np.testing.assert_allclose(found, softmax(logits)[tokens], rtol=1e-5)
 

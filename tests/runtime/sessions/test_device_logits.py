@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import itertools
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
@@ -18,16 +19,20 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from tiny_decoders import VOCABULARY
 
+from intaglio.bundle.bundle import Bundle
 from intaglio.errors import EngineError, MissingExtraError, UsageError
 from intaglio.plugins.cuda import launcher
 from intaglio.runtime.engines.device_memory import DeviceMemory
+from intaglio.runtime.engines.opening import open_engine
 from intaglio.runtime.generation.generate import TextGenerator
 from intaglio.runtime.generation.requests.request import GenerationRequest
 from intaglio.runtime.generation.scheduling.events import Failed
 from intaglio.runtime.sampling.constraint import LogitConstraint, Suppression
-from intaglio.runtime.sampling.likelihood import largest_probability, softmax, surprise
+from intaglio.runtime.sampling.likelihood import largest_probability, likeliest, softmax, surprise
 from intaglio.runtime.sampling.sampler import Sampler, Sampling
+from intaglio.runtime.sessions.decoder import DecoderSession
 from intaglio.runtime.sessions.device_logits import DeviceLogits, LogitsOnTheHost, TokenChooser
+from intaglio.runtime.sessions.step import decoder_of
 
 SIZE = 700
 TOKEN = LOGIT = 4  # bytes
@@ -106,6 +111,18 @@ def test_probabilities_equal_the_host(seed: int, spread: float, device: Device) 
         np.testing.assert_array_equal(softmax(logits[0, place]), softmax(row))
     np.testing.assert_array_equal(np.asarray(logits[0, 1:], np.float64), array[0, 1:])
     assert len(logits[0]) == 3 and logits[0].shape == (3, SIZE)
+
+
+@given(seed=st.integers(0, 2**32), count=st.integers(1, 60))
+@settings(max_examples=examples(20), suppress_health_check=[HealthCheck.function_scoped_fixture])
+def test_likeliest_tokens_are_those_of_the_host(seed: int, count: int, device: Device) -> None:
+    array = np.random.default_rng(seed).normal(0, 4, (2, 3, SIZE)).astype(np.float32)
+    found, expected = likeliest(device.logits(array)[1], count), likeliest(array[1], count)
+    assert [tokens for tokens, _ in found] == [tokens for tokens, _ in expected]
+    np.testing.assert_allclose([chances for _, chances in found], [chances for _, chances in expected], rtol=1e-6)
+    array[1, 2, 5] = np.nan
+    with pytest.raises(EngineError, match="NaN or infinite"):
+        likeliest(device.logits(array)[1], count)
 
 
 def test_a_summary_is_computed_once_for_all_rows(device: Device) -> None:
@@ -215,17 +232,43 @@ def test_request_whose_constraint_ends_fails_alone(bundle: Path, sampling: Sampl
         assert len(failing.tokens) == 4 and len(other.tokens) == 9
 
 
-def test_without_kernels_logits_go_to_the_host(bundle: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def without_kernels(monkeypatch: pytest.MonkeyPatch) -> None:
     def missing(*arguments: object) -> None:
         raise MissingExtraError("NVRTC cannot be loaded (not there). Install it with: pip install nvidia-cuda-nvrtc")
 
+    monkeypatch.setattr(launcher, "compile_kernel", missing)
+
+
+def test_without_kernels_logits_go_to_the_host(bundle: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     options: dict[str, Any] = {**SAMPLED, "batch": 3, "max_new_tokens": 6}
     with TextGenerator(bundle, **options) as generator:
         expected = texts(generator)
     with gpu() as ledger:
-        monkeypatch.setattr(launcher, "compile_kernel", missing)
+        without_kernels(monkeypatch)
         with pytest.warns(LogitsOnTheHost, match="chosen on the CPU: NVRTC cannot be loaded"):
             generator = TextGenerator(bundle, target="ort-cuda", **options)
         with generator:
             assert texts(generator) == expected
         assert not ledger.runtime.driver.launches
+
+
+@pytest.mark.parametrize("allowed", [True, False], ids=["pinned", "not allowed"])
+def test_logits_on_the_host_are_pinned(bundle: Path, monkeypatch: pytest.MonkeyPatch, allowed: bool) -> None:
+    """As other large outputs of many runs; not while nothing runs, nor once the arrays are gone."""
+    monkeypatch.setattr("intaglio.runtime.engines.tensorrt.engine.PINNED", 1)
+    decoder = decoder_of(Bundle.open(bundle))
+    with open_engine(bundle) as engine:
+        expected = np.asarray(DecoderSession(engine, decoder).prefill([[1, 2, 3]]))
+    with gpu() as ledger, open_engine(bundle, "tensorrt-rtx") as engine:
+        without_kernels(monkeypatch)
+        ledger.runtime.refuses_pinning = not allowed
+        with pytest.warns(LogitsOnTheHost):
+            session = DecoderSession(engine, decoder)
+        for _ in range(2):
+            np.testing.assert_allclose(np.asarray(session.prefill([[1, 2, 3]])), expected, atol=1e-3, rtol=1e-4)
+            assert len(ledger.runtime.pinned) == allowed
+            session.rollback(0)
+        session.close()
+        del session
+        gc.collect()
+        assert not ledger.runtime.pinned

@@ -140,3 +140,24 @@ def test_scores_that_overflow_have_no_weights(bad: float) -> None:
     settings, _, _ = packed([0], [Choice(None, np.zeros(0, EDIT), 1.0, Filters.of(1.0, 5, 0.5), 0)])
     (found,) = emulate(launch.FOLDER, launch.weigh(1000), [scores, settings], [((1001,), np.uint64)])
     assert not found.any()
+
+
+@given(seed=st.integers(0, 2**32), size=sizes, count=st.one_of(st.integers(1, 40), st.integers(1, 1024)))
+@few
+def test_likeliest_tokens_of_rows(seed: int, size: int, count: int) -> None:
+    logits, count = logits_of(np.random.default_rng(seed), 3, size + 2), min(count, size)
+    outputs = [((3, count), np.int32), ((3, count), np.float32), ((3,), np.uint64)]
+    work = launch.likeliest(3, size, size + 2, count)
+    tokens, highest, sums = emulate(launch.FOLDER, work, [logits], outputs, seed=seed)
+    for row, found, values, total in zip(logits[:, :size], tokens, highest, sums, strict=True):
+        expected, exact = reference.likeliest(row, count)
+        assert found.tolist() == expected.tolist() and values.tolist() == row[expected].tolist()
+        assert int(total) / 2.0**reference.ONE == exact
+
+
+def test_likeliest_tokens_of_a_row_that_overflows() -> None:
+    logits = np.zeros((2, 100), np.float32)
+    logits[1, 50] = np.nan
+    outputs = [((2, 3), np.int32), ((2, 3), np.float32), ((2,), np.uint64)]
+    tokens, _, sums = emulate(launch.FOLDER, launch.likeliest(2, 100, 100, 3), [logits], outputs)
+    assert tokens.tolist() == [[0, 1, 2], [-1, -1, -1]] and sums[1] == 0

@@ -69,6 +69,15 @@ def test_kernels_equal_the_reference(scores: np.ndarray, filters: Filters, draw:
     assert token_choice.choose(scores, filters, draw, float(scores.max())) == token
 
 
+@given(scores=scores(), count=st.integers(0, 3100))
+@settings(max_examples=examples(60), suppress_health_check=[HealthCheck.function_scoped_fixture])
+def test_likeliest_tokens_equal_a_full_sort(scores: np.ndarray, count: int, backend: str) -> None:
+    tokens, total = token_choice.likeliest(scores, count)
+    assert tokens.tolist() == np.argsort(-scores, kind="stable")[:count].tolist()
+    assert total == int(reference.weights(scores, Filters.of(1.0)).sum()) / 2.0**ONE
+    assert total == pytest.approx(np.exp(scores.astype(np.float64) - scores.max()).sum(), rel=1e-6)
+
+
 def test_weights_of_an_octave_are_powers_of_two(backend: str) -> None:
     """Every distance within it, and further octaves, whose weights are halves, down to none."""
     distances = np.arange(1 << FRACTION, dtype=np.float32)
