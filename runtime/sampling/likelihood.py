@@ -61,15 +61,17 @@ def largest(logits: Logits, count: int) -> Tokens:
 
 
 def largest_probability(logits: Logits | DeviceLogits) -> float:
-    """Return the highest probability for logits [vocabulary], at a temperature of 1."""
+    """Return the highest probability for logits [vocabulary], at a temperature of 1. Raises `EngineError` for NaN."""
+    token = best(logits)
     if isinstance(logits, DeviceLogits):
         return logits.largest_probability()
-    return 1 / token_choice.likeliest(logits, 0)[1]
+    return 1 / token_choice.likeliest(logits, 0, float(logits[token]))[1]
 
 
 def surprise(logits: Logits | DeviceLogits, token: int) -> float:
-    """Return -ln p(token) for logits [vocabulary], at a temperature of 1, in nats."""
+    """Return -ln p(token) for logits [vocabulary], at a temperature of 1, in nats. Raises `EngineError` for NaN."""
+    highest_token = best(logits)
     if isinstance(logits, DeviceLogits):
         return logits.surprise(token)
-    highest = float(logits.max())
+    highest = float(logits[highest_token])
     return math.log(token_choice.likeliest(logits, 0, highest)[1]) + highest - float(logits[token])

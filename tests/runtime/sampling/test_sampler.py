@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from hypothesis.extra.numpy import arrays
 
 from intaglio.errors import EngineError, UsageError
-from intaglio.runtime.sampling.likelihood import best, likeliest, softmax
+from intaglio.runtime.sampling.likelihood import best, largest_probability, likeliest, softmax, surprise
 from intaglio.runtime.sampling.sampler import Sampler, Sampling, distribution
 
 samplings = st.builds(
@@ -104,6 +104,9 @@ def test_nan_logits_raise_engine_error(bad: float) -> None:
     for sampling in (Sampling(), Sampling(temperature=1.0)):
         with pytest.raises(EngineError, match="NaN or infinite"):
             Sampler(sampling, 0).choose(logits)
+    for function in (largest_probability, lambda row: surprise(row, 0), lambda row: likeliest(row[None], 2)):
+        with pytest.raises(EngineError, match="NaN or infinite"):
+            function(logits)
 
 
 @pytest.mark.parametrize(

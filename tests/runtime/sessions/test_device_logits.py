@@ -143,6 +143,9 @@ def test_nan_logits_raise_engine_error(bad: float, sampling: Sampling, device: D
         Sampler(sampling, 0).choose(device.logits(array)[0][0], [1, 2])
     with pytest.raises(EngineError, match="NaN or infinite"):
         Sampler(sampling, 0).propose(device.logits(array)[0][0], [1, 2])
+    for function in (largest_probability, lambda row: surprise(row, 0)):
+        with pytest.raises(EngineError, match="NaN or infinite"):
+            function(device.logits(array)[0][0])
     if not sampling.greedy:
         with pytest.raises(EngineError, match="NaN or infinite"):
             Sampler(sampling, 0).distribution(device.logits(array)[0][0])[5]
