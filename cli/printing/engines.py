@@ -12,12 +12,15 @@ if TYPE_CHECKING:
 
 
 def print_engines(engines: Sequence[EngineRecord]) -> None:
-    """Print a row for each engine; the options of plans only if one has any."""
+    """Print a row for each engine; bits of caches and options of plans only if one has any."""
     columns = ["file", "target", "device", "SM", "size", "library"]
     rows: list[list[object]] = [
         [engine.path, engine.target, engine.gpu or "cpu", engine.sm or "", size(engine.bytes), engine.library]
         for engine in engines
     ]
+    if any(engine.cache_bits for engine in engines):
+        columns.append("cache bits")
+        rows = [[*row, engine.cache_bits or ""] for row, engine in zip(rows, engines, strict=True)]
     if any(engine.plan.given for engine in engines):
         columns.append("plan")
         rows = [[*row, str(engine.plan)] for row, engine in zip(rows, engines, strict=True)]

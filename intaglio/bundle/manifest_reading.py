@@ -26,7 +26,7 @@ from intaglio.bundle.manifest import (
     Transcriber,
 )
 from intaglio.bundle.model_file import outline
-from intaglio.bundle.plan_record import HARDWARE
+from intaglio.bundle.plan_record import HARDWARE, HIGHEST_LEVEL
 from intaglio.errors import BundleError, one_line
 from intaglio.files.hashes import inside, sha256
 from intaglio.files.input_files import read_text
@@ -143,8 +143,17 @@ def _contradiction(spec: TensorSpec, value: onnx.ValueInfoProto) -> str:
 
 
 def verify_engine(path: Path, manifest: Manifest, engine: EngineRecord) -> None:
-    """Reject an unknown hardware compatibility, and external data of an ONNX file that is outside, or not listed."""
+    """Reject unknown options of an engine, and external data of an ONNX file that is outside, or not listed."""
     check_name(path, "engine's hardware_compatibility", engine.plan.hardware_compatibility, HARDWARE)
+    for name, value, known in (
+        ("cache_bits", engine.cache_bits, (None, 8, 4)),
+        ("optimization_level", engine.plan.optimization_level, (None, *range(HIGHEST_LEVEL + 1))),
+    ):
+        if value not in known:
+            raise BundleError(
+                f"{path}: engine {engine.path}: {name} {value}, expected one of {', '.join(map(str, known[1:]))}. "
+                "Re-build the engine with --force."
+            )
     target = TARGETS.get(engine.target)
     if target is not None and target.runs_files:
         _verify_data(path, manifest, engine.path, outline(path / engine.path))

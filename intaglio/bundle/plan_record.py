@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import msgspec
 
+HIGHEST_LEVEL = 5  # of TensorRT's optimisation
 HARDWARE = ("none", "ampere+", "same-compute-capability")  # which other GPUs an engine runs on
 
 

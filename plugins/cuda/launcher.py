@@ -97,9 +97,12 @@ def prepare(folder: str) -> None:
 
 def enqueue(folder: str, launch: Launch, inputs: Sequence[int], outputs: Sequence[int], stream: int) -> None:
     """Launch a kernel of `plugins/<folder>` on a stream of the first GPU, on arrays at these addresses."""
-    function = _function(folder, launch.entry, None)
-    call("cuCtxSetCurrent", _context())  # of this thread, in which there may be none
-    call("cuLaunchKernel", function, *_launched(launch), stream, _parameters(launch, inputs, outputs), 0)
+    call("cuCtxPushCurrent", _context())  # of this thread, which may have none, or another
+    try:
+        function = _function(folder, launch.entry, None)
+        call("cuLaunchKernel", function, *_launched(launch), stream, _parameters(launch, inputs, outputs), 0)
+    finally:
+        call("cuCtxPopCurrent")
 
 
 def run(

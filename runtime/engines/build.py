@@ -7,7 +7,7 @@ from contextlib import nullcontext
 from pathlib import Path
 
 from intaglio.bundle.bundle import Bundle
-from intaglio.bundle.plan_record import HARDWARE, PlanOptions
+from intaglio.bundle.plan_record import HARDWARE, HIGHEST_LEVEL, PlanOptions
 from intaglio.errors import UsageError, storage_errors
 from intaglio.processes.temporary import temporary_directory
 from intaglio.runtime.engines import profiles
@@ -19,7 +19,6 @@ from intaglio.storage.upload import revision
 from intaglio.targets import find_target
 
 MOST_WORKSPACE = 1 << 20  # MiB: more than any GPU has
-HIGHEST_LEVEL = 5  # of TensorRT's optimisation
 
 
 def build(

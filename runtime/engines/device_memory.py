@@ -21,9 +21,8 @@ SMALLEST = 256  # bytes; TensorRT wants an address even for an empty tensor
 class DeviceMemory(Memory):
     """Buffers in the memory of the current CUDA device, until `close`. Every CUDA status is checked: `EngineError`.
 
-    Copies from and to pageable host memory are complete on the host side when they return, as CUDA's documentation of
-    its synchronisation guarantees, so that arrays may be changed or read immediately. Those of arrays that `pin` has
-    taken are complete after `wait`.
+    Copies to host memory are complete after `wait`. Those from pageable memory have left it when they return, since
+    they go through a buffer of the driver's.
     """
 
     def __init__(self) -> None:
@@ -32,6 +31,7 @@ class DeviceMemory(Memory):
         self._stream: Any = None
         # One that does not wait for the legacy stream: while it is captured, other threads may use that one.
         self._stream = self._call("cudaStreamCreateWithFlags", self._cuda.cudaStreamNonBlocking)
+        self.device = int(self._call("cudaGetDevice"))
 
     @property
     def stream(self) -> int:

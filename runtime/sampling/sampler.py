@@ -31,7 +31,7 @@ Probabilities = npt.NDArray[np.float64]
 Distribution = Probabilities | DeviceDistribution
 Tokens = npt.NDArray[np.intp]
 
-LEAST_TEMPERATURE = 1e-5  # below, logits divided by it overflow, and the text is greedy
+LEAST_TEMPERATURE = 1e-5  # below, the text is greedy
 NO_EDITS: Edits = np.zeros(0, EDIT)
 
 

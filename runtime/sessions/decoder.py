@@ -8,7 +8,6 @@ Runtime's attention reads all of it, which ours on a CPU does not.
 
 from __future__ import annotations
 
-import time
 from collections.abc import Sequence
 from operator import add
 from pathlib import Path
@@ -26,6 +25,7 @@ from intaglio.runtime.engines.engine import Engine
 from intaglio.runtime.engines.memory import Buffer
 from intaglio.runtime.engines.opening import open_engine
 from intaglio.runtime.sessions.cached_rows import CachedRows, active_rows
+from intaglio.runtime.sessions.chunks import PerRow, cut
 from intaglio.runtime.sessions.device_logits import Logits, StepLogits
 from intaglio.runtime.sessions.draft_inputs import drafted
 from intaglio.runtime.sessions.image_table import ImageTable
@@ -34,8 +34,6 @@ from intaglio.runtime.sessions.limits import StepLimits
 from intaglio.runtime.sessions.slots import Slots
 from intaglio.runtime.sessions.step import DRAFT_LOGITS, EXIT_THRESHOLDS, LOGITS, decoder_of, whole_outputs
 from intaglio.runtime.sessions.step_buffers import Integers, Shape, StepBuffers, StepPool, step_inputs
-
-PerRow = Sequence[Sequence[int]]
 
 
 class DecoderSession(CachedRows, Closing):
@@ -141,12 +139,18 @@ class DecoderSession(CachedRows, Closing):
 
         Long inputs, except trees, are run in several steps. Raises `UsageError` as `step` does.
         """
-        return [logits.copy() for logits in self.append_uncopied(new_tokens, wanted, trees, origins)]
+        return [logits.copy() for logits in self._append_all(new_tokens, wanted, trees, origins)]
 
     def append_uncopied(
         self, new_tokens: PerRow, wanted: Sequence[int], trees: PerRow | None = None, origins: PerRow | None = None
     ) -> Sequence[StepLogits]:
-        """The same, but the next step may overwrite the logits, which are where the engine computes."""
+        """The same, but the logits stay where the engine computes, if tokens can be chosen there, to the next step."""
+        self._pool.choose_on_device()
+        return self._append_all(new_tokens, wanted, trees, origins)
+
+    def _append_all(
+        self, new_tokens: PerRow, wanted: Sequence[int], trees: PerRow | None, origins: PerRow | None
+    ) -> Sequence[StepLogits]:
         counts = [len(tokens) for tokens in new_tokens]
         self.check_lengths(counts)
         longest = max(counts)
@@ -159,12 +163,8 @@ class DecoderSession(CachedRows, Closing):
         found: list[list[Logits]] = [[np.zeros((0, self.vocabulary), np.float32)] for _ in new_tokens]
         while longest := max(map(len, new_tokens)):
             width = min(longest, self._widest([*map(len, new_tokens)]))
-            cuts = [max(len(tokens) - longest + width, 0) for tokens in new_tokens]  # all end in the last step
-            chunks = [tokens[:cut] for tokens, cut in zip(new_tokens, cuts, strict=True)]
-            new_tokens = [tokens[cut:] for tokens, cut in zip(new_tokens, cuts, strict=True)]
-            now = [max(count - len(rest), 0) for count, rest in zip(wanted, new_tokens, strict=True)]
-            wanted = [count - here for count, here in zip(wanted, now, strict=True)]
-            for row, logits in enumerate(self._append(chunks, [*map(len, chunks)], now)):
+            chunk, now, new_tokens, wanted = cut(new_tokens, wanted, width)
+            for row, logits in enumerate(self._append(chunk, [*map(len, chunk)], now)):
                 found[row].append(logits.copy())
         return [np.concatenate(parts) for parts in found]
 
@@ -267,14 +267,12 @@ class DecoderSession(CachedRows, Closing):
     def _run(self, buffers: StepBuffers, counts: Sequence[int], trees: PerRow | None = None) -> StepLogits:
         """Run a step that adds `counts` [batch] tokens; return the logits of its rows, [rows, wanted, vocab].
 
-        The next step of this shape overwrites them.
+        The next step overwrites them.
         """
         if buffers.draft_mask is not None:
             rows = buffers.shape.slice
             self._slots.place_drafts(buffers, self.lengths[rows], trees[rows] if trees else None)
-        began = time.perf_counter()
-        buffers.binding.run()
-        self.seconds += time.perf_counter() - began
+        self.seconds += self._pool.run(buffers)
         self.lengths = [*map(add, self.lengths, counts)]
         if self.decoder.saturation_exits:
             self.blocks_run[buffers.shape.slice] = buffers.blocks_run.copy()

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import weakref
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -11,9 +11,7 @@ import numpy.typing as npt
 from intaglio.errors import EngineError
 from intaglio.plugins.native.token_choice import launch
 from intaglio.runtime.engines.device_array import DeviceArray
-
-if TYPE_CHECKING:
-    from intaglio.runtime.sessions.device_logits import TokenChooser
+from intaglio.runtime.sessions.token_chooser import TokenChooser
 
 WEIGHT = np.dtype(np.uint64)
 
@@ -60,6 +58,4 @@ class DeviceDistribution:
         return found
 
     def _read(self, start: int, count: int) -> npt.NDArray[np.uint64]:
-        found: npt.NDArray[np.uint64] = np.empty(count, WEIGHT)
-        self._chooser.memory.copy(found, self.weights[start : start + count])
-        return found
+        return self._chooser.fetched(self.weights[start : start + count])

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Mapping
 from dataclasses import dataclass
 from math import prod
@@ -30,6 +31,7 @@ from intaglio.runtime.sessions.step import (
     POSITIONS,
     WRITE_START,
 )
+from intaglio.runtime.sessions.token_chooser import TokenChooser
 
 Integers = npt.NDArray[np.int64]
 Booleans = npt.NDArray[np.bool_]
@@ -86,7 +88,8 @@ class StepPool:
     def __init__(self, engine: Engine, decoder: Decoder, logits: str):
         """`logits`: the output that steps return."""
         self._engine, self._decoder, self._logits = engine, decoder, logits
-        self._chooser = chooser_for(engine, logits)
+        self._chooser: TokenChooser | None = None
+        self._is_asked = False  # whether there can be one
         # The outputs on a device, which all shapes share: those of a step are read before the next.
         self._shared: dict[str, DeviceArray] = {}
         self._dtypes = {spec.name: spec.dtype for spec in (*engine.inputs, *engine.outputs)}
@@ -108,6 +111,21 @@ class StepPool:
             self._release(next(iter(self._kept)))
         self._kept[shape] = made
         return made
+
+    def choose_on_device(self) -> None:
+        """Keep logits where the engine computes from now on, if tokens can be chosen there."""
+        if not self._is_asked:
+            self._is_asked = True
+            self._chooser = chooser_for(self._engine, self._logits)
+            self.clear()  # shapes that are bound to the host's memory
+
+    def run(self, buffers: StepBuffers) -> float:
+        """Run a step, which overwrites the logits of the one before; return the seconds that it takes."""
+        if self._chooser is not None:
+            self._chooser.steps += 1
+        began = time.perf_counter()
+        buffers.binding.run()
+        return time.perf_counter() - began
 
     def logits(self, output: Buffer, vocabulary: int) -> StepLogits:
         """The first `vocabulary` logits of each position in an output of the last step, [rows, ..., vocab]."""

@@ -8,6 +8,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
 
+from intaglio.runtime.sampling.likelihood import best
 from intaglio.runtime.sessions.decoder import DecoderSession
 
 LONGEST = 12  # maximum draft tokens for which steps of the target model are measured
@@ -103,7 +104,8 @@ def _median(session: DecoderSession, context: int, tokens: int) -> float:
     def step() -> None:
         for row in range(session.batch):
             session.truncate(row, context)
-        session.append([[0] * tokens] * session.batch, [tokens] * session.batch)
+        for logits in session.append_uncopied([[0] * tokens] * session.batch, [tokens] * session.batch):
+            best(logits[-1])  # what is asked of a GPU has come from there
 
     step()  # the first time binds buffers
     seconds = statistics.median(_timed(step) for _ in range(REPEATS))

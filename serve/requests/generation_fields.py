@@ -48,7 +48,7 @@ class GenerationFields(msgspec.Struct, kw_only=True):
     stream_options: StreamOptions | None = None
     temperature: Annotated[float, Meta(ge=0, le=2)] = 1.0
     top_p: Fraction = 1.0
-    top_k: Annotated[int, Meta(ge=-1)] = 0  # 0 and -1: all tokens
+    top_k: Annotated[int, Meta(ge=-1, le=1 << 31)] = 0  # 0 and -1: all tokens
     min_p: Fraction = 0.0
     repetition_penalty: Annotated[float, Meta(ge=0.01, le=10)] = 1.0
     presence_penalty: Penalty = 0.0

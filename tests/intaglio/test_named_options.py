@@ -65,6 +65,7 @@ SEEN_BY = {
     "runtime/adapters": "export generate chat serve bench",
     "runtime/agents": "agent",
     "runtime/engines": "build run generate serve validate bench",
+    "intaglio/bundle/manifest_reading.py --force": "build",
     "runtime/engines/build.py --no-plugins": "build",
     "runtime/engines/build.py --workspace": "build",
     "runtime/engines/build.py --hardware-compatibility": "build",

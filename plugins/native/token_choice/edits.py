@@ -16,6 +16,7 @@ def edited(scores: npt.NDArray[np.floating], edits: Edits, penalty: float) -> np
 
     penalty: divides scores of 0 and more, multiplies those below (Keskar et al. 2019, CTRL).
     """
+    edits = edits[: np.searchsorted(edits["token"], len(scores))]  # not of padding behind the vocabulary
     if not len(edits):
         return scores
     scores = scores.copy()

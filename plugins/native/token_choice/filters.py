@@ -7,6 +7,8 @@ from typing import NamedTuple
 
 import numpy as np
 
+MOST_TOKENS = 2**31 - 1  # of a vocabulary
+
 
 class Filters(NamedTuple):
     """The filters of `transformers`, in its order: temperature, top-k, top-p, min-p.
@@ -24,6 +26,5 @@ class Filters(NamedTuple):
         """The filters for a temperature above 0, and probabilities from 0 to 1."""
         steps = math.log2(math.e) * 2**20
         most = float(np.finfo(np.float32).max)
-        return cls(
-            np.float32(min(steps / temperature, most)), top_k, math.ceil(top_p * 2**32), math.ceil(min_p * 2**40)
-        )
+        scale, kept = np.float32(min(steps / temperature, most)), min(top_k, MOST_TOKENS)
+        return cls(scale, kept, math.ceil(top_p * 2**32), math.ceil(min_p * 2**40))

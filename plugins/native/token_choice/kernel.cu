@@ -269,7 +269,8 @@ extern "C" __global__ void __launch_bounds__(THREADS) prepare_scores(
         else high = middle;
     }
     const float penalty = __int_as_float(int32_t(row.penalty));
-    for (int32_t each = low + threadIdx.x; each < int32_t(row.edits) && edits[each].token < start + THREADS; each += THREADS)
+    const int32_t end = min(start + THREADS, n);  // an edited token may be padding behind the vocabulary
+    for (int32_t each = low + threadIdx.x; each < int32_t(row.edits) && edits[each].token < end; each += THREADS)
         scores[edits[each].token] = edited(scores[edits[each].token], edits[each], penalty);
 }
 

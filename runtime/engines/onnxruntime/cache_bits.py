@@ -23,8 +23,15 @@ def check_caches(bundles: Iterable[Bundle], target: str, bits: int) -> None:
     if not decoders:
         raise UsageError(NONE)
     if not find_target(target).runs_files:
-        for record in [each for bundle in decoders for each in bundle.manifest.engines if each.target == target]:
-            check_record(record, bits)
+        for bundle in decoders:
+            records = [each for each in bundle.manifest.engines if each.target == target]
+            if not any(each.cache_bits == bits for each in records):
+                for record in records:
+                    check_record(record, bits)
+                raise UsageError(
+                    f"--cache-bits {bits}: {bundle.path} has no engine for target {target}. Build one with: "
+                    f"intaglio build {bundle.path} --target {target} --cache-bits {bits}"
+                )
         return
     check_kernels(bits)
     for bundle in decoders:

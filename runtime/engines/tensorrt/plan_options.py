@@ -33,6 +33,11 @@ def check_plan(plan: PlanOptions, target: Target, trt: Any) -> None:
         for option in plan.given:
             if option in NOT_IN_RTX:
                 raise UsageError(f"target {target.name}: {NOT_IN_RTX[option]}, and leave out {option}.")
+    if plan.version_compatible and (plan.refit or plan.strip_weights):
+        other = "--refit" if plan.refit else "--strip-weights"
+        raise UsageError(
+            f"--version-compatible: the lean runtime in such an engine cannot set weights. Leave out {other}."
+        )
     if plan.refit and target.name == "tensorrt" and trt.__version__.startswith(BIAS_LOST):
         raise UsageError(
             f"{library_name(trt)}: --refit may drop a bias in this version. "

@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Sequence
 from contextlib import suppress
 
-from intaglio.errors import IntaglioError
 from intaglio.plugins.native.token_choice.settings import Choice
 from intaglio.runtime.generation.scheduling.batch import Chunk
 from intaglio.runtime.generation.scheduling.request_state import RequestState
@@ -49,7 +48,7 @@ def _choose_on_the_device(answers: Sequence[tuple[Chunk, StepLogits]]) -> None:
         if not (isinstance(logits, DeviceLogits) and chunk.forward.chooses) or sequence is None:
             continue
         if not sequence.sampler.takes_highest:
-            with suppress(IntaglioError):  # raised again where the token is chosen, for its request alone
+            with suppress(Exception):  # raised again where the token is chosen, for its request alone
                 choices.append(sequence.sampler.choice(logits.shape[-1], chunk.forward.sequence))
                 rows.append(logits)
     if rows:

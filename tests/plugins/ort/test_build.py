@@ -85,6 +85,7 @@ def test_library_exports_only_its_api(library):
         "intaglio_cpu",
         "intaglio_isa",
         "intaglio_choose_token",
+        "intaglio_likeliest_tokens",
         "intaglio_mask_logits",
         "intaglio_weigh_tokens",
         "intaglio_operators",

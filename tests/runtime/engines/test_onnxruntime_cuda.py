@@ -53,6 +53,7 @@ def test_device_buffer_is_updated_in_place(adder: Path) -> None:
         assert [(each.up, each.down) for each in ledger.steps] == [(SIZE, 0), (0, 0), (0, 0)]
         found = np.zeros((2, 3), np.float32)
         engine.memory.copy(found, total)
+        engine.memory.wait()
         np.testing.assert_array_equal(found, 6 * ones())
 
 

@@ -2,37 +2,24 @@
 
 from __future__ import annotations
 
-import gc
 import itertools
-from collections import Counter
-from collections.abc import Callable, Iterator, Sequence
-from pathlib import Path
-from typing import Any
+from collections.abc import Iterator
 
 import numpy as np
 import pytest
 from covering import examples
 from cuda_ledger import gpu
 from device_meter import Ledger
-from devices import built
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
-from tiny_decoders import VOCABULARY
 
-from intaglio.bundle.bundle import Bundle
-from intaglio.errors import EngineError, MissingExtraError, UsageError
-from intaglio.plugins.cuda import launcher
+from intaglio.errors import EngineError
 from intaglio.runtime.engines.device_memory import DeviceMemory
-from intaglio.runtime.engines.opening import open_engine
-from intaglio.runtime.generation.generate import TextGenerator
-from intaglio.runtime.generation.requests.request import GenerationRequest
-from intaglio.runtime.generation.scheduling.events import Failed
-from intaglio.runtime.sampling.constraint import LogitConstraint, Suppression
+from intaglio.runtime.sampling.constraint import Suppression
 from intaglio.runtime.sampling.likelihood import largest_probability, likeliest, softmax, surprise
 from intaglio.runtime.sampling.sampler import Sampler, Sampling
-from intaglio.runtime.sessions.decoder import DecoderSession
-from intaglio.runtime.sessions.device_logits import DeviceLogits, LogitsOnTheHost, TokenChooser
-from intaglio.runtime.sessions.step import decoder_of
+from intaglio.runtime.sessions.device_logits import DeviceLogits
+from intaglio.runtime.sessions.token_chooser import TokenChooser
 
 SIZE = 700
 TOKEN = LOGIT = 4  # bytes
@@ -151,127 +138,16 @@ def test_nan_logits_raise_engine_error(bad: float, sampling: Sampling, device: D
             Sampler(sampling, 0).distribution(device.logits(array)[0][0])[5]
 
 
-# --- texts ------------------------------------------------------------------------------------------------------------
-
-PROMPTS = ("the cache stays", "a longer prompt than the first one", "b")
-SAMPLED: dict[str, Any] = {"temperature": 0.8, "top_k": 30, "top_p": 0.95, "repetition_penalty": 1.2, "seed": 11}
-PENALISED: dict[str, Any] = {"repetition_penalty": 1.2}
-
-
-class NothingAfter(LogitConstraint):
-    """Allows some tokens, and none after `most` of them, though the text is not complete."""
-
-    def __init__(self, most: int) -> None:
-        self._most = most
-
-    def allowed(self, written: Sequence[int]) -> np.ndarray:
-        return np.arange(VOCABULARY) % 3 == (0 if len(written) < self._most else 3)
+def test_replacement_of_a_draft_that_is_as_probable(device: Device) -> None:
+    array = np.zeros((1, 1, SIZE), np.float32)
+    sampler = Sampler(Sampling(1.0), 0)
+    target, draft = (sampler.distribution(device.logits(array)[0][0]) for _ in range(2))
+    assert 0 <= sampler.replacement(3, target, draft) < SIZE  # drawn from the target, as nothing is left
 
 
-@pytest.fixture(scope="module")
-def bundle(make_decoder: Callable[..., tuple[Path, Path]], tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return built(make_decoder("llama")[1], tmp_path_factory.mktemp("chosen"), 64)
-
-
-def texts(generator: TextGenerator) -> list[list[int]]:
-    return [text.tokens for text in generator.write_batch(PROMPTS).whole()]
-
-
-@pytest.mark.parametrize("target", ["tensorrt-rtx", "ort-cuda"])
-@pytest.mark.parametrize("sampling", [SAMPLED, PENALISED], ids=["sampled", "greedy"])
-def test_rows_are_chosen_together(bundle: Path, target: str, sampling: dict[str, Any], tmp_path: Path) -> None:
-    """Two launches a step for all rows, and only their tokens come down."""
-    options: dict[str, Any] = {**sampling, "batch": 3, "max_new_tokens": 12, "ignore_eos": True}
-    path = bundle if target == "ort-cuda" else built(bundle, tmp_path, 64, target)
-    with TextGenerator(bundle, **options) as generator:
-        expected = texts(generator)
-    with gpu() as ledger, TextGenerator(path, target=target, **options) as generator:
-        ledger.steps.clear()
-        assert texts(generator) == expected
-        launches = Counter(ledger.runtime.driver.launches)
-        assert launches["choose_tokens", 1] == sum(launches["prepare_scores", rows] for rows in (1, 2, 3))
-        assert launches["choose_tokens", 1] <= len(ledger.steps) and launches["prepare_scores", 3] >= 10
-        assert max(step.down for step in ledger.steps) == 3 * TOKEN
-    assert not ledger.allocated
-
-
-@pytest.mark.parametrize("options", [{}, {"top_p": 0.9, "repetition_penalty": 1.3}], ids=["all", "filtered"])
-@pytest.mark.parametrize("strategy", ["speculative", "ngram"])
-def test_sampled_drafts_are_verified_on_the_device(
-    bundle: Path, make_decoder: Callable[..., tuple[Path, Path]], strategy: str, options: dict[str, Any]
-) -> None:
-    """Of each draft, some bytes go to the host, for any vocabulary; rejected tokens are replaced there."""
-    options = {**options, "strategy": strategy, "temperature": 1.5, "seed": 2, "batch": 2}
-    options |= {"max_new_tokens": 40, "ignore_eos": True}
-    if strategy == "speculative":
-        options |= {"draft": make_decoder("mistral")[1], "window": 3}
-    else:
-        options |= {"min_draft_prob": 1e-9, "ngram": 1}
-    prompts = ["abcabcabcabc", "the the the the"]
-    with TextGenerator(bundle, **options) as generator:
-        expected = [text.tokens for text in generator.write_batch(prompts).whole()]
-    with gpu() as ledger, TextGenerator(bundle, target="ort-cuda", **options) as generator:
-        ledger.steps.clear()
-        assert [text.tokens for text in generator.write_batch(prompts).whole()] == expected
-        launches = Counter(name for name, _ in ledger.runtime.driver.launches)
-        assert launches["subtract_weights"] and launches["draw_token"] >= launches["subtract_weights"]
-        assert max(step.down for step in ledger.steps) < VOCABULARY * LOGIT
-    assert not ledger.allocated
-
-
-@pytest.mark.parametrize("sampling", [Sampling(), Sampling(1.0, frequency_penalty=0.5)])
-def test_request_whose_constraint_ends_fails_alone(bundle: Path, sampling: Sampling) -> None:
-    with gpu(), TextGenerator(bundle, target="ort-cuda", batch=2) as generator:
-        scheduler = generator.scheduler
-        requests = [
-            GenerationRequest([5, 6], sampling, seed=1, max_new_tokens=9, ignore_eos=True, constraint=constraint)
-            for constraint in (NothingAfter(4), None)
-        ]
-        failing, other = (scheduler.submit(request) for request in requests)
-        events = [event for _ in range(20) for event in scheduler.step()]
-        (failed,) = (event for event in events if isinstance(event, Failed))
-        assert failed.state is failing and isinstance(failed.error, UsageError)
-        assert "allows no token after 4 tokens" in str(failed.error)
-        assert len(failing.tokens) == 4 and len(other.tokens) == 9
-
-
-def without_kernels(monkeypatch: pytest.MonkeyPatch) -> None:
-    def missing(*arguments: object) -> None:
-        raise MissingExtraError("NVRTC cannot be loaded (not there). Install it with: pip install nvidia-cuda-nvrtc")
-
-    monkeypatch.setattr(launcher, "compile_kernel", missing)
-
-
-def test_without_kernels_logits_go_to_the_host(bundle: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    options: dict[str, Any] = {**SAMPLED, "batch": 3, "max_new_tokens": 6}
-    with TextGenerator(bundle, **options) as generator:
-        expected = texts(generator)
-    with gpu() as ledger:
-        without_kernels(monkeypatch)
-        with pytest.warns(LogitsOnTheHost, match="chosen on the CPU: NVRTC cannot be loaded"):
-            generator = TextGenerator(bundle, target="ort-cuda", **options)
-        with generator:
-            assert texts(generator) == expected
-        assert not ledger.runtime.driver.launches
-
-
-@pytest.mark.parametrize("allowed", [True, False], ids=["pinned", "not allowed"])
-def test_logits_on_the_host_are_pinned(bundle: Path, monkeypatch: pytest.MonkeyPatch, allowed: bool) -> None:
-    """As other large outputs of many runs; not while nothing runs, nor once the arrays are gone."""
-    monkeypatch.setattr("intaglio.runtime.engines.tensorrt.engine.PINNED", 1)
-    decoder = decoder_of(Bundle.open(bundle))
-    with open_engine(bundle) as engine:
-        expected = np.asarray(DecoderSession(engine, decoder).prefill([[1, 2, 3]]))
-    with gpu() as ledger, open_engine(bundle, "tensorrt-rtx") as engine:
-        without_kernels(monkeypatch)
-        ledger.runtime.refuses_pinning = not allowed
-        with pytest.warns(LogitsOnTheHost):
-            session = DecoderSession(engine, decoder)
-        for _ in range(2):
-            np.testing.assert_allclose(np.asarray(session.prefill([[1, 2, 3]])), expected, atol=1e-3, rtol=1e-4)
-            assert len(ledger.runtime.pinned) == allowed
-            session.rollback(0)
-        session.close()
-        del session
-        gc.collect()
-        assert not ledger.runtime.pinned
+def test_top_k_of_any_size(device: Device) -> None:
+    array = np.random.default_rng(0).normal(size=(1, 1, SIZE)).astype(np.float32)
+    for top_k in (SIZE, 2**31, 2**64, 2**80):
+        host, there = (Sampler(Sampling(1.0, top_k=top_k), 1) for _ in range(2))
+        assert there.choose(device.logits(array)[0][0]) == host.choose(array[0, 0])
+        assert np.count_nonzero(host.distribution(array[0, 0])) == SIZE

@@ -38,6 +38,10 @@ class Machine:
             self._now += self._step(len(tokens[0]), self.calls.count(len(tokens[0])))
             self.calls.append(len(tokens[0]))
 
+    def append_uncopied(self, tokens: Sequence[Sequence[int]], wanted: Sequence[int]) -> list[Any]:
+        self.append(tokens, wanted)
+        return []
+
     def truncate(self, row: int, length: int) -> None: ...
 
     def rollback(self, length: int) -> None: ...

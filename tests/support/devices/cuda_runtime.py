@@ -47,6 +47,9 @@ class Runtime:
         self.refuses_pinning = False
         self._arrays: dict[int, Any] = {}
         self.streams: set[int] = set()
+        self._late: dict[
+            int, list[tuple[int, bytes]]
+        ] = {}  # stream -> copies to the host, which complete when it is waited for
         self.driver: Any = None  # the stand-in for the driver, which launches kernels
 
     def cudaGetDevice(self) -> tuple[_Status, int]:  # noqa: N802
@@ -69,6 +72,8 @@ class Runtime:
 
     def cudaStreamSynchronize(self, stream: int) -> tuple[_Status]:  # noqa: N802
         assert stream in self.streams
+        for target, content in self._late.pop(stream, []):
+            ctypes.memmove(target, content, len(content))
         return (_Status.cudaSuccess,)
 
     def cudaStreamBeginCapture(self, stream: int, mode: int) -> tuple[_Status]:  # noqa: N802
@@ -169,7 +174,10 @@ class Runtime:
             if kind is not _Kind.cudaMemcpyHostToDevice:
                 self.check(start, width)
             assert abs(to - start) >= width, "the two sides of a copy overlap"
-            ctypes.memmove(to, start, width)
+            if kind is _Kind.cudaMemcpyDeviceToHost:
+                self._late.setdefault(stream, []).append((to, ctypes.string_at(start, width)))
+            else:
+                ctypes.memmove(to, start, width)
         self.ledger.copy(width * rows, kind.name)
 
     def check(self, address: int, size: int) -> None:

@@ -7,6 +7,7 @@ import ctypes
 import enum
 import functools
 import sys
+import threading
 from types import SimpleNamespace
 from typing import Any
 
@@ -39,7 +40,7 @@ class Driver:
 
     def __init__(self, streams: set[int]) -> None:
         self.launches: list[tuple[str, int]] = []
-        self._streams, self._current = streams, 0
+        self._streams, self._contexts = streams, threading.local()
 
     def cuInit(self, flags: int) -> tuple[Any, ...]:
         return (OK,)
@@ -57,10 +58,25 @@ class Driver:
         return OK, CONTEXT
 
     def cuCtxSetCurrent(self, context: int) -> tuple[Any, ...]:
-        self._current = context
+        return (OK,)  # of the thread in which the GPU is found, which no launch relies on
+
+    def cuCtxPushCurrent(self, context: int) -> tuple[Any, ...]:
+        self._stack.append(context)
         return (OK,)
 
+    def cuCtxPopCurrent(self) -> tuple[Any, ...]:
+        return OK, self._stack.pop()
+
+    @property
+    def _stack(self) -> list[int]:
+        """The contexts of this thread."""
+        if not hasattr(self._contexts, "stack"):
+            self._contexts.stack = []
+        stack: list[int] = self._contexts.stack
+        return stack
+
     def cuModuleLoadData(self, image: bytes) -> tuple[Any, ...]:
+        assert self._stack == [CONTEXT]
         return OK, image
 
     def cuModuleGetFunction(self, module: bytes, name: bytes) -> tuple[Any, ...]:
@@ -68,7 +84,7 @@ class Driver:
 
     def cuLaunchKernel(self, function: str, *parameters: Any) -> tuple[Any, ...]:
         *sizes, shared, stream, (values, types), _ = parameters
-        assert self._current == CONTEXT and stream in self._streams
+        assert self._stack == [CONTEXT] and stream in self._streams
         before, scalars = types.index(ctypes.c_int32), types.count(ctypes.c_int32)
         folder = next(folder for folder in kernel_folders() if function in entry_points(folder))
         launch = Launch(function, tuple(sizes[:3]), tuple(sizes[3:]), tuple(values[before : before + scalars]), shared)

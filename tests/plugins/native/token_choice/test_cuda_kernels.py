@@ -133,6 +133,18 @@ def test_difference_of_probabilities_equals_floats() -> None:
     np.testing.assert_allclose(found / 2.0**50, difference, atol=2.0**-49)
 
 
+def test_edits_of_padding_behind_the_vocabulary_change_nothing() -> None:
+    logits = np.zeros((1, 540), np.float32)
+    edits = np.zeros(3, EDIT)
+    edits["token"], edits["raised"] = [5, 519, 530], 7
+    choices = [Choice(None, edits, 1.0, HIGHEST, 0), Choice(None, edits[:0], 1.0, HIGHEST, 0)]
+    settings, octets, packed_edits = packed([0, 0], choices)
+    given = [logits, settings, octets, packed_edits]
+    (scores,) = emulate(launch.FOLDER, launch.prepare(2, 520), given, [((2, 520), np.float32)])
+    assert np.flatnonzero(scores[0]).tolist() == [5, 519] and not scores[1].any()
+    np.testing.assert_array_equal(scores[0], edited(logits[0, :520], edits, 1.0))
+
+
 @pytest.mark.parametrize("bad", [np.nan, np.inf])
 def test_scores_that_overflow_have_no_weights(bad: float) -> None:
     scores = np.zeros(1000, np.float32)

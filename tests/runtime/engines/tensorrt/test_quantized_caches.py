@@ -116,6 +116,9 @@ def test_deployed_engine_has_the_bits_that_are_asked_for(make_decoder: MakeDecod
     bundle = built(make_decoder("llama", max_position_embeddings=1024)[1], tmp_path, 64, cache_bits=8)
     with pytest.raises(UsageError, match=r"--cache-bits 4: engine .* of 8 bits"):
         deploy_triton([bundle], tmp_path / "models", target="tensorrt-rtx", cache_bits=4)
+    plain = make_decoder("llama", max_position_embeddings=1024)[1]
+    with pytest.raises(UsageError, match=r"has no engine for target tensorrt-rtx. Build one with: intaglio build"):
+        deploy_triton([plain], tmp_path / "models", target="tensorrt-rtx", cache_bits=8)
 
 
 @pytest.mark.parametrize(
