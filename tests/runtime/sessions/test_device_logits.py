@@ -102,7 +102,7 @@ def test_probabilities_equal_the_host(seed: int, spread: float, device: Device) 
 
 @given(seed=st.integers(0, 2**32), count=st.integers(1, 60))
 @settings(max_examples=examples(20), suppress_health_check=[HealthCheck.function_scoped_fixture])
-def test_likeliest_tokens_are_those_of_the_host(seed: int, count: int, device: Device) -> None:
+def test_likeliest_tokens_equal_the_host(seed: int, count: int, device: Device) -> None:
     array = np.random.default_rng(seed).normal(0, 4, (2, 3, SIZE)).astype(np.float32)
     found, expected = likeliest(device.logits(array)[1], count), likeliest(array[1], count)
     assert [tokens for tokens, _ in found] == [tokens for tokens, _ in expected]
