@@ -9,6 +9,7 @@ import click
 
 from intaglio.cli.options.choices import BUNDLE, PATH, OneOf
 from intaglio.cli.options.lengths import length_options, lengths_by_name
+from intaglio.cli.options.runtime import cache_bits
 from intaglio.cli.printing.results import force_option, json_option, print_json, print_table, say, size
 from intaglio.cli.running.command import OUTPUT, section, verb
 from intaglio.runtime.engines.gpus import SM
@@ -17,6 +18,7 @@ EPILOG = """\b
 Examples:
   intaglio deploy tensorrt minilm-int8 -o minilm-t4 --gpu t4
   intaglio deploy tensorrt chat -o chat-a100 --gpu a100 --batch 1:4:8 --axis capacity=4096
+  intaglio deploy tensorrt chat -o chat-t4 --gpu t4 --cache-bits 8
   sh minilm-t4/build.sh
 """
 
@@ -25,6 +27,8 @@ Examples:
 @click.argument("bundle", type=BUNDLE)
 @click.option("--gpu", required=True, type=OneOf(SM, "NAME"), help="GPU that runs the engines, e.g. t4 or a100.")
 @length_options()
+@section("Memory")
+@cache_bits("Bits of a decoder's cached keys and values; with 4, keys keep 8.")
 @section(OUTPUT)
 @click.option("-o", "--output", required=True, type=PATH, help="Folder to create.")
 @force_option

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import shutil
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -18,6 +18,8 @@ from intaglio.files.hashes import sha256
 from intaglio.plugins import ort as kernels
 from intaglio.runtime.engines import gpus as gpu_table
 from intaglio.runtime.engines import profiles
+from intaglio.runtime.engines.caches.engine_caches import with_slots
+from intaglio.runtime.engines.caches.quantized_cache import check_manifest
 from intaglio.runtime.engines.tensorrt.lengths import check_supported, engine_lengths
 
 if TYPE_CHECKING:
@@ -36,6 +38,7 @@ class DeployedTensorRT(msgspec.Struct, kw_only=True):
     sm: int  # its compute capability, times ten
     graphs: list[str]
     plugins: bool  # whether building and running the engines takes the library of plugins
+    cache_bits: int | None  # of a decoder's cached keys and values; null: as the graph has them
     profiles: dict[str, dict[str, dict[str, list[int]]]]  # graph -> input -> min, opt, max -> shape
     files: dict[str, FileRecord]
     bytes: int
@@ -49,12 +52,13 @@ def deploy_tensorrt(
     batch: str | None = None,
     sequence: str | None = None,
     axes: Mapping[str, str] | None = None,
+    cache_bits: int | None = None,
     force: bool = False,
 ) -> DeployedTensorRT:
     """Write a folder from which trtexec, or any program, builds the engines of `bundle` for `gpu`.
 
     It has the graphs, with plugin nodes for our operators which bring the kernels for that GPU, the library of plugins,
-    and `build.sh`, which calls trtexec. It is written whole or not at all. Lengths are as for
+    and `build.sh`, which calls trtexec. It is written whole or not at all. Lengths and `cache_bits` are as for
     `intaglio.runtime.build`; `force` replaces such a folder. Raises `UsageError`, `BundleError`, `BuildError` for a
     node that no kernel supports, `MissingExtraError` without the CUDA compiler.
     """
@@ -65,7 +69,9 @@ def deploy_tensorrt(
     check_output_directory(output, force, TENSORRT)
     opened = Bundle.open(bundle)
     check_supported(opened, "tensorrt")
-    plugins = bool(opened.manifest.custom_operators)
+    if cache_bits is not None:
+        check_manifest(opened, cache_bits)
+    plugins = bool(opened.manifest.custom_operators) or cache_bits is not None
     library = kernels.library() if plugins else None
     if plugins and library is None:
         raise UsageError(
@@ -73,11 +79,18 @@ def deploy_tensorrt(
             "library of them. Install g++ and then intaglio again."
         )
     lengths, fixed = engine_lengths(opened, profiles.asked(batch, sequence, axes))
-    shapes = {graph.file: profiles.shapes(graph.inputs, lengths) for graph in opened.manifest.graphs}
+    graphs = [with_slots(graph, cache_bits) for graph in opened.manifest.graphs]
+    shapes = {graph.file: profiles.shapes(graph.inputs, lengths) for graph in graphs}
+
+    def with_plugins(model: ir.Model, _: Sequence[str]) -> None:
+        use_kernel_plugins(model, chosen.sm)
+
     with atomic_directory(output, force, TENSORRT) as folder:
         for graph in opened.manifest.graphs:
             source = opened.path / graph.file
-            model = prepared(source, chosen.sm, fixed, lambda model, _: use_kernel_plugins(model, chosen.sm))
+            model = prepared(
+                source, chosen.sm, fixed, lambda model, _: use_kernel_plugins(model, chosen.sm), cache_bits
+            )
             save(_decomposable(model or load(source)), folder / graph.file)
         if library is not None:
             shutil.copyfile(library, folder / LIBRARY)
@@ -93,6 +106,7 @@ def deploy_tensorrt(
             sm=chosen.sm,
             graphs=list(shapes),
             plugins=plugins,
+            cache_bits=cache_bits,
             profiles=shapes,
             files=files,
             bytes=sum(each.bytes for each in files.values()),

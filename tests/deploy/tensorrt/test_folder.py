@@ -66,6 +66,27 @@ def test_decoder_with_caches_is_built_without_intaglio(
     assert b"group_matmul" in (tmp_path / "out" / "model.plan").read_bytes()
 
 
+def test_decoder_with_caches_of_8_bits_is_built_without_intaglio(
+    make_decoder: Callable[..., tuple[Path, Path]], tmp_path: Path
+) -> None:
+    checkpoint, _ = make_decoder("llama")
+    export(str(checkpoint), tmp_path / "float16", dtype="float16", check=False)
+    written = deploy_tensorrt(tmp_path / "float16", tmp_path / "out", gpu="a100", axes={"capacity": "64"}, cache_bits=8)
+    assert written.plugins and written.cache_bits == 8
+    done = run_script(tmp_path / "out", tmp_path / "program", "--sm=80")
+    assert (done.returncode, done.stderr) == (0, "")
+    plan = (tmp_path / "out" / "model.plan").read_bytes()
+    assert b"cached_attention" in plan and b"quantize_cache" in plan
+    key = next(value for value in onnx.load(tmp_path / "out" / "model.onnx").graph.input if "past_key_0" in value.name)
+    assert key.type.tensor_type.elem_type == onnx.TensorProto.FLOAT  # four bytes of a slot
+
+
+def test_caches_of_8_bits_are_of_decoders(tiny_bundle: Path, tmp_path: Path) -> None:
+    with pytest.raises(UsageError, match="--cache-bits is for decoders"):
+        deploy_tensorrt(tiny_bundle, tmp_path / "out", gpu="a100", cache_bits=8)
+    assert not (tmp_path / "out").exists()
+
+
 def test_bundle_of_standard_operators_needs_no_library(tiny_bundle: Path, tmp_path: Path) -> None:
     written = deploy_tensorrt(tiny_bundle, tmp_path / "out", gpu="a100")
     assert not written.plugins
