@@ -39,6 +39,7 @@ class TokenChooser:
         self._held: dict[str, DeviceArray] = {}  # buffers that grow on demand
         self._spare: dict[int, list[int]] = {}  # bytes -> addresses of buffers that nothing uses
         self._given: npt.NDArray[np.uint8] | None = None
+        self._is_closed = False
         self.steps = 0  # after each of them, logits of those before are overwritten
 
     def summary(self, logits: DeviceArray) -> Summary:
@@ -90,7 +91,12 @@ class TokenChooser:
         return spare.pop() if spare else self.memory.empty([size], np.uint8).address
 
     def give_back(self, address: int, size: int) -> None:
-        """Keep a buffer for the next `take`, unless there are many; what is on the stream may still use it."""
+        """Keep a buffer for the next `take`, unless there are many; what is on the stream may still use it.
+
+        What comes back after `close`, as nothing refers to it any more, is freed with the memory.
+        """
+        if self._is_closed:
+            return
         spare = self._spare.setdefault(size, [])
         if size * len(spare) < MOST_SPARE:
             spare.append(address)
@@ -109,7 +115,8 @@ class TokenChooser:
         launcher.enqueue(launch.FOLDER, work, inputs, outputs, self.memory.stream)
 
     def close(self) -> None:
-        """Free the buffers."""
+        """Free the buffers that nothing uses."""
+        self._is_closed = True
         for buffer in self._held.values():
             self.memory.release(buffer)
         for size, addresses in self._spare.items():

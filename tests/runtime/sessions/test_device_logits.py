@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import itertools
 from collections.abc import Iterator
 
@@ -151,3 +152,14 @@ def test_top_k_of_any_size(device: Device) -> None:
         host, there = (Sampler(Sampling(1.0, top_k=top_k), 1) for _ in range(2))
         assert there.choose(device.logits(array)[0][0]) == host.choose(array[0, 0])
         assert np.count_nonzero(host.distribution(array[0, 0])) == SIZE
+
+
+def test_distributions_may_outlive_the_chooser() -> None:
+    with gpu() as ledger:
+        device = Device(ledger)
+        (kept,) = [Sampler(Sampling(1.0), 0).distribution(device.logits(np.zeros((1, 1, SIZE), np.float32))[0][0])]
+        device.chooser.close()
+        device.memory.close()
+        del kept
+        gc.collect()
+        assert not ledger.allocated
