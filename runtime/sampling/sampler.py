@@ -249,9 +249,9 @@ def edits_of(sampling: Sampling, seen: Sequence[int], prompt_tokens: int = 0) ->
     """
     kinds: list[tuple[str, Tokens, Any]] = []  # field, tokens in ascending order, values
     if sampling.repetition_penalty != 1 and len(seen) > 0:
-        kinds.append(("repeats", np.unique(np.asarray(seen, np.intp)), 1))
+        kinds.append(("repeats", _counted(seen)[0], 1))
     if len(seen) > prompt_tokens and (sampling.presence_penalty != 0 or sampling.frequency_penalty != 0):
-        lowered, counts = np.unique(np.asarray(seen[prompt_tokens:], np.intp), return_counts=True)
+        lowered, counts = _counted(seen[prompt_tokens:])
         kinds.append(("lowered", lowered, sampling.presence_penalty + counts * sampling.frequency_penalty))
     if sampling.logit_bias:
         kinds.append(("raised", *sampling.bias))
@@ -264,3 +264,11 @@ def edits_of(sampling: Sampling, seen: Sequence[int], prompt_tokens: int = 0) ->
     for name, each, values in kinds:
         edits[name][slice(None) if alone else np.searchsorted(tokens, each)] = values
     return edits
+
+
+def _counted(tokens: Sequence[int]) -> tuple[Tokens, Tokens]:
+    """Return the distinct tokens in ascending order, and how often each occurs.
+
+    NumPy takes half the time when it counts: it sorts, where it would fill a table before it sorts.
+    """
+    return np.unique(np.asarray(tokens, np.intp), return_counts=True)
