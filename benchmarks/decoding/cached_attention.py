@@ -29,10 +29,10 @@ import onnxruntime
 from onnx import TensorProto, helper
 
 from benchmarks.encoding.integer_encoder import processor
+from intaglio.bundle.plan_record import CACHE_BITS
 from intaglio.plugins import ort as kernels
 from intaglio.plugins.quantize_cache.slots import dequantize, quantize
 from intaglio.plugins.registry import DOMAIN, VERSION
-from intaglio.runtime.engines.caches.quantized_cache import CACHE_BITS
 from intaglio.runtime.engines.onnxruntime import engine
 from intaglio.runtime.sessions.decoder import DecoderSession
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import click
 
+from intaglio.bundle.plan_record import CACHE_BITS
 from intaglio.cli.options.choices import TARGET, OneOf
 from intaglio.cli.running.command import Decorator, group
 from intaglio.processes.threads import MAX_THREADS
@@ -36,7 +37,7 @@ def cache_bits(what: str) -> Decorator:
     """`--cache-bits`, with its help."""
     return click.option(
         "--cache-bits",
-        type=OneOf(["8", "4"]),
+        type=OneOf([*map(str, CACHE_BITS)]),
         callback=lambda _context, _parameter, value: value and int(value),
         help=f"{what}  [default: as the model has them]",
     )

@@ -26,7 +26,7 @@ from intaglio.bundle.manifest import (
     Transcriber,
 )
 from intaglio.bundle.model_file import outline
-from intaglio.bundle.plan_record import HARDWARE, HIGHEST_LEVEL
+from intaglio.bundle.plan_record import CACHE_BITS, HARDWARE, HIGHEST_LEVEL
 from intaglio.errors import BundleError, one_line
 from intaglio.files.hashes import inside, sha256
 from intaglio.files.input_files import read_text
@@ -146,7 +146,7 @@ def verify_engine(path: Path, manifest: Manifest, engine: EngineRecord) -> None:
     """Reject unknown options of an engine, and external data of an ONNX file that is outside, or not listed."""
     check_name(path, "engine's hardware_compatibility", engine.plan.hardware_compatibility, HARDWARE)
     for name, value, known in (
-        ("cache_bits", engine.cache_bits, (None, 8, 4)),
+        ("cache_bits", engine.cache_bits, (None, *CACHE_BITS)),
         ("optimization_level", engine.plan.optimization_level, (None, *range(HIGHEST_LEVEL + 1))),
     ):
         if value not in known:

@@ -7,9 +7,9 @@ import math
 import numpy as np
 import numpy.typing as npt
 
-from intaglio.errors import EngineError
 from intaglio.plugins.native import token_choice
 from intaglio.runtime.sessions.device_logits import DeviceLogits
+from intaglio.runtime.sessions.token_chooser import checked
 
 Logits = npt.NDArray[np.floating]
 Tokens = npt.NDArray[np.intp]
@@ -21,13 +21,6 @@ def best(logits: Logits | DeviceLogits) -> int:
         return checked(logits.best())
     token = int(logits.argmax())  # the first NaN, if there is one
     return checked(token if math.isfinite(logits.item(token)) else -1)
-
-
-def checked(token: int) -> int:
-    """Return `token`; raise `EngineError` for -1, which stands for NaN or infinite logits."""
-    if token < 0:
-        raise EngineError("the model returns NaN or infinite logits. It overflows: use another bundle or dtype.")
-    return token
 
 
 def softmax(logits: Logits | DeviceLogits) -> npt.NDArray[np.floating]:

@@ -22,9 +22,10 @@ from intaglio.plugins.native.token_choice import DRAW_BITS, Filters
 from intaglio.plugins.native.token_choice.edits import EDIT, Edits, edited
 from intaglio.plugins.native.token_choice.settings import HIGHEST, Choice
 from intaglio.runtime.sampling.constraint import LogitConstraint, allowed_octets, constrained, masking_memory
-from intaglio.runtime.sampling.likelihood import best, checked
+from intaglio.runtime.sampling.likelihood import best
 from intaglio.runtime.sessions.device_distribution import DeviceDistribution
 from intaglio.runtime.sessions.device_logits import DeviceLogits
+from intaglio.runtime.sessions.token_chooser import checked
 
 Logits = npt.NDArray[np.floating]
 Probabilities = npt.NDArray[np.float64]

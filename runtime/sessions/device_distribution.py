@@ -8,10 +8,9 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from intaglio.errors import EngineError
 from intaglio.plugins.native.token_choice import launch
 from intaglio.runtime.engines.device_array import DeviceArray
-from intaglio.runtime.sessions.token_chooser import TokenChooser
+from intaglio.runtime.sessions.token_chooser import TokenChooser, checked
 
 WEIGHT = np.dtype(np.uint64)
 
@@ -34,8 +33,7 @@ class DeviceDistribution:
         """The probability of a token. Raises `EngineError` if the logits were NaN or infinite."""
         if self._sum is None:
             self._sum = int(self._read(0, 1)[0])
-        if not self._sum:
-            raise EngineError("the model returns NaN or infinite logits. It overflows: use another bundle or dtype.")
+        checked(self._sum or -1)
         return int(self._read(1 + token, 1)[0]) / self._sum
 
     def __array__(self, dtype: npt.DTypeLike | None = None, copy: bool | None = None) -> npt.NDArray[Any]:

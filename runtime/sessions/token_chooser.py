@@ -8,6 +8,7 @@ from typing import Any, NamedTuple
 import numpy as np
 import numpy.typing as npt
 
+from intaglio.errors import EngineError
 from intaglio.plugins.cuda import launcher
 from intaglio.plugins.cuda.launching.geometry import Launch
 from intaglio.plugins.native.token_choice import launch
@@ -93,7 +94,7 @@ class TokenChooser:
     def give_back(self, address: int, size: int) -> None:
         """Keep a buffer for the next `take`, unless there are many; what is on the stream may still use it.
 
-        What comes back after `close`, as nothing refers to it any more, is freed with the memory.
+        After `close` it is freed with the memory.
         """
         if self._is_closed:
             return
@@ -152,6 +153,13 @@ class TokenChooser:
                 self.memory.release(held)  # waits for the device, so sizes that grow must do so rarely
             held = self._held[name] = self.memory.empty([1 << (size - 1).bit_length()], np.uint8)
         return held[:size]
+
+
+def checked(token: int) -> int:
+    """Return `token`; raise `EngineError` for -1, which stands for NaN or infinite logits."""
+    if token < 0:
+        raise EngineError("the model returns NaN or infinite logits. It overflows: use another bundle or dtype.")
+    return token
 
 
 def _stride(logits: DeviceArray) -> int:

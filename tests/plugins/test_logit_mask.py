@@ -2,33 +2,21 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-
 import numpy as np
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
+from kernel_backends import BACKENDS, use_backend
 
 from intaglio.plugins import ort
 from intaglio.plugins.native import logit_mask
 from intaglio.plugins.native.logit_mask import reference
-from intaglio.plugins.ort import build
 
 
-@pytest.fixture(params=["numpy", *build.instruction_sets()])
-def backend(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> Iterator[str]:
-    logit_mask._kernel.cache_clear()
-    if request.param == "numpy":
-        monkeypatch.setattr(logit_mask, "_kernel", lambda: None)
-    elif request.param not in ort.supported_instruction_sets():
-        pytest.skip(f"no {request.param} kernels here")
-    else:
-        monkeypatch.setenv("INTAGLIO_ISA", request.param)
-        kernel = logit_mask._kernel()
-        assert kernel is not None and ort.instruction_set() == request.param
-    yield request.param
-    monkeypatch.undo()
-    logit_mask._kernel.cache_clear()
+@pytest.fixture(params=BACKENDS)
+def backend(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> str:
+    use_backend(request.param, monkeypatch, logit_mask, "_kernel")
+    return str(request.param)
 
 
 @settings(suppress_health_check=[HealthCheck.function_scoped_fixture])

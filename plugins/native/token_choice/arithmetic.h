@@ -34,6 +34,17 @@ INTAGLIO_INLINE uint64_t token_weight(uint32_t distance) {
     return uint64_t(uint32_t(int32_t(value * (1 << 24)))) << 16 >> (distance >> TOKEN_FRACTION);
 }
 
+// The largest distance whose weight is at least `weight`, at most 2^40.
+INTAGLIO_INLINE uint32_t token_reach(uint64_t weight) {
+    uint32_t near = 0, far = TOKEN_FARTHEST + 1;  // which is too far, unless the weight is 0
+    while (far - near > 1) {
+        const uint32_t middle = near + (far - near) / 2;
+        if (token_weight(middle) >= weight) near = middle;
+        else far = middle;
+    }
+    return near;
+}
+
 // A probability times 2^50, rounded down: a weight over the sum of all.
 INTAGLIO_INLINE uint64_t token_probability(uint64_t weight, uint64_t sum) {
     return uint64_t(double(weight) * (double(uint64_t(1) << 50) / double(sum)));

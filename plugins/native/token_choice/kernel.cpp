@@ -62,6 +62,23 @@ float kth_largest_of_few(const float* scores, int64_t n, int64_t k) {
     return score;
 }
 
+// Writes the scores of at least `least`, and their tokens unless it is nullptr; returns how many they are.
+int64_t at_least(const float* scores, int64_t n, float least, float* kept, uint32_t* tokens) {
+    int64_t found = 0;
+    for (int64_t start = 0; start < n; start += FEW) {
+        const int64_t length = n - start < FEW ? n - start : FEW;
+        int32_t any = 0;
+        for (int64_t i = 0; i < length; ++i) any |= scores[start + i] >= least;
+        if (!any) continue;
+        for (int64_t i = start; i < start + length; ++i) {
+            kept[found] = scores[i];
+            if (tokens) tokens[found] = uint32_t(i);
+            found += scores[i] >= least;
+        }
+    }
+    return found;
+}
+
 // The same for many: k groups have a largest score of at least some bound, so the k largest scores are not below it.
 // scratch: [n]
 float kth_largest(const float* scores, int64_t n, int64_t k, float* scratch) {
@@ -74,43 +91,8 @@ float kth_largest(const float* scores, int64_t n, int64_t k, float* scratch) {
             scratch[g] = score > scratch[g] ? score : scratch[g];
         }
     const float bound = kth_largest(scratch, groups, k, scratch + groups);
-    int64_t found = 0;
-    for (int64_t start = 0; start < n; start += FEW) {
-        const int64_t length = n - start < FEW ? n - start : FEW;
-        int32_t any = 0;
-        for (int64_t i = 0; i < length; ++i) any |= scores[start + i] >= bound;
-        if (!any) continue;
-        for (int64_t i = start; i < start + length; ++i)
-            if (scores[i] >= bound) scratch[found++] = scores[i];
-    }
+    const int64_t found = at_least(scores, n, bound, scratch, nullptr);
     return kth_largest_of_few(scratch, found, k);
-}
-
-// The largest distance whose weight is at least `weight`, at most 2^40.
-uint32_t distance_of(uint64_t weight) {
-    uint32_t near = 0, far = TOKEN_FARTHEST + 1;  // which is too far, unless the weight is 0
-    while (far - near > 1) {
-        const uint32_t middle = near + (far - near) / 2;
-        (token_weight(middle) >= weight ? near : far) = middle;
-    }
-    return near;
-}
-
-// Writes the scores of at least `least`, and their tokens; returns how many they are.
-int64_t at_least(const float* scores, int64_t n, float least, float* kept, uint32_t* tokens) {
-    int64_t found = 0;
-    for (int64_t start = 0; start < n; start += FEW) {
-        const int64_t length = n - start < FEW ? n - start : FEW;
-        int32_t any = 0;
-        for (int64_t i = 0; i < length; ++i) any |= scores[start + i] >= least;
-        if (!any) continue;
-        for (int64_t i = start; i < start + length; ++i) {
-            kept[found] = scores[i];
-            tokens[found] = uint32_t(i);
-            found += scores[i] >= least;
-        }
-    }
-    return found;
 }
 
 // The place of a draw in the sum of weights, below it.
@@ -118,7 +100,7 @@ inline uint64_t place_of(uint64_t total, uint64_t draw) { return uint64_t((unsig
 
 // The choice where only min-p leaves tokens out: sums of a few at once, and then a search where the place is.
 int64_t choose_of_most(const float* scores, int64_t n, const TokenFilters& filters, uint64_t draw, uint64_t* sums) {
-    const uint32_t most = distance_of(filters.min_p);
+    const uint32_t most = token_reach(filters.min_p);
     uint64_t total = 0;
     for (int64_t start = 0; start < n; start += FEW) {
         sums[start / FEW] = sum(scores + start, n - start < FEW ? n - start : FEW, filters, most);
@@ -147,10 +129,11 @@ struct Candidates {
         : weights(scratch), tokens(reinterpret_cast<uint32_t*>(scratch + n)), distances(tokens + n), count(0) {}
 };
 
-// Adds the tokens whose weight is not 0 within the distance `most`. `tokens`: their ids, or nullptr for 0 to n - 1.
-void collect(const float* scores, const uint32_t* tokens, int64_t n, const TokenFilters& filters, uint32_t most,
-             Candidates& found) {
-    int64_t count = found.count;
+// Collects the tokens whose weight is not 0 within the distance `most`. `tokens`: their ids, or nullptr for 0 to n - 1.
+Candidates collected(const float* scores, const uint32_t* tokens, int64_t n, const TokenFilters& filters, uint32_t most,
+                     uint64_t* scratch) {
+    Candidates found(scratch, n);
+    int64_t count = 0;
     for (int64_t start = 0; start < n; start += FEW) {
         const int64_t length = n - start < FEW ? n - start : FEW;
         uint32_t some[FEW];
@@ -164,6 +147,7 @@ void collect(const float* scores, const uint32_t* tokens, int64_t n, const Token
     }
     found.count = count;
     for (int64_t i = 0; i < count; ++i) found.weights[i] = token_weight(found.distances[i]);
+    return found;
 }
 
 // The smallest distance within which the weights of candidates add up to `enough`, which all of them do.
@@ -193,7 +177,7 @@ uint32_t nucleus(uint64_t* weights, uint32_t* distances, int64_t left, uint64_t 
 
 // The tokens that all filters keep. scratch: token_choice_scratch(n) words
 Candidates candidates(const float* scores, int64_t n, const TokenFilters& filters, uint64_t* scratch) {
-    uint32_t most = distance_of(filters.min_p);
+    uint32_t most = token_reach(filters.min_p);
     const uint32_t* tokens = nullptr;
     uint64_t* copies = scratch + 2 * n;  // of what is found, which is as much at most
     if (filters.top_k > 0 && filters.top_k < n) {
@@ -211,10 +195,9 @@ Candidates candidates(const float* scores, int64_t n, const TokenFilters& filter
         const uint64_t total = sum(scores, n, filters, TOKEN_FARTHEST);
         enough = token_part(total, filters.top_p);
         // Lighter tokens than this add up to less than what may be missing.
-        reach = distance_of(enough < total ? (total - enough) / uint64_t(n) : 0);
+        reach = token_reach(enough < total ? (total - enough) / uint64_t(n) : 0);
     }
-    Candidates found(scratch, n);
-    collect(scores, tokens, n, filters, reach, found);
+    const Candidates found = collected(scores, tokens, n, filters, reach, scratch);
     if (!has_nucleus) return found;
     uint32_t* distances = reinterpret_cast<uint32_t*>(copies + found.count);
     __builtin_memcpy(copies, found.weights, std::size_t(found.count) * sizeof *copies);
@@ -258,7 +241,7 @@ int64_t likeliest(const float* scores, int64_t n, const TokenFilters* filters, u
 
 void weigh(const float* scores, int64_t n, const TokenFilters* filters, uint64_t* weights, uint64_t* scratch) {
     if (keeps_most(*filters)) {
-        const uint32_t most = distance_of(filters->min_p);
+        const uint32_t most = token_reach(filters->min_p);
         for (int64_t start = 0; start < n; start += FEW) {
             const int64_t length = n - start < FEW ? n - start : FEW;
             uint32_t distances[FEW];

@@ -48,6 +48,18 @@ __device__ __forceinline__ float highest(const float* __restrict__ scores, int32
 
 __device__ __forceinline__ bool is_finite(float score) { return score - score == 0; }
 
+// The sum of the values of all lanes up to this one.
+__device__ __forceinline__ Mass running_sum(Mass value, int lane) {
+#pragma unroll
+    for (int back = 1; back < warp::LANES; back *= 2) {
+        const Mass before = __shfl_sync(warp::ALL, value, max(lane - back, 0));
+        if (lane >= back) value += before;
+    }
+    return value;
+}
+
+__device__ __forceinline__ int first_of(uint32_t lanes) { return 31 - __clz(int(lanes & (0u - lanes))); }
+
 // The first bucket with which the sum of all before it reaches `enough`, which the sum of all does; and what is missing
 // before it. All threads call it after a barrier.
 __device__ __forceinline__ int32_t find_bucket(Mass& enough, Scratch& scratch) {
@@ -56,14 +68,8 @@ __device__ __forceinline__ int32_t find_bucket(Mass& enough, Scratch& scratch) {
         const int lane = threadIdx.x;
         Mass own = 0;
         for (int i = 0; i < EACH; ++i) own += scratch.buckets[lane * EACH + i];
-        Mass reached = own;
-#pragma unroll
-        for (int back = 1; back < warp::LANES; back *= 2) {
-            const Mass before = __shfl_sync(warp::ALL, reached, max(lane - back, 0));
-            if (lane >= back) reached += before;
-        }
-        const uint32_t lanes = __ballot_sync(warp::ALL, reached >= enough);
-        if (lane == 31 - __clz(int(lanes & (0u - lanes)))) {
+        const Mass reached = running_sum(own, lane);
+        if (lane == first_of(__ballot_sync(warp::ALL, reached >= enough))) {
             Mass rest = enough - (reached - own);
             int32_t place = lane * EACH;
             for (; rest > scratch.buckets[place]; ++place) rest -= scratch.buckets[place];
@@ -106,17 +112,6 @@ __device__ __forceinline__ uint32_t key_of(float score) {
 }
 __device__ __forceinline__ float score_of(uint32_t key) {
     return __int_as_float(int32_t(key >> 31 ? key : ~key & 0x7fffffffu));
-}
-
-// The largest distance whose weight is at least `weight`.
-__device__ __forceinline__ uint32_t distance_of(Mass weight) {
-    uint32_t near = 0, far = TOKEN_FARTHEST + 1;
-    while (far - near > 1) {
-        const uint32_t middle = near + (far - near) / 2;
-        if (token_weight(middle) >= weight) near = middle;
-        else far = middle;
-    }
-    return near;
 }
 
 // Weights of tokens, in memory.
@@ -171,14 +166,9 @@ __device__ __forceinline__ int32_t drawn(const Tokens& kept, int32_t n, Mass dra
     Mass enough = __umul64hi(total, draw << 11) + 1;
     const int32_t part = find_bucket(enough, scratch);
     for (int32_t i = part * each + lane;; i += warp::LANES) {  // all lanes of the first warp leave together
-        Mass reached = i < n ? kept.weight(i) : 0;
-#pragma unroll
-        for (int back = 1; back < warp::LANES; back *= 2) {
-            const Mass before = __shfl_sync(warp::ALL, reached, max(lane - back, 0));
-            if (lane >= back) reached += before;
-        }
+        const Mass reached = running_sum(i < n ? kept.weight(i) : 0, lane);
         const uint32_t lanes = __ballot_sync(warp::ALL, reached >= enough);
-        if (lanes) return i - lane + 31 - __clz(int(lanes & (0u - lanes)));
+        if (lanes) return i - lane + first_of(lanes);
         enough -= __shfl_sync(warp::ALL, reached, warp::LANES - 1);
     }
 }
@@ -206,7 +196,7 @@ __device__ __forceinline__ Kept kept_by(const Settings& filters, const float* ro
         kept.most = bound_of<TOKEN_FRACTION + 6>(
             n, enough, scratch, [=](int32_t i, uint32_t& distance) { return kept.weight(i, distance); });
     }
-    kept.most = min(kept.most, distance_of(filters.min_p));
+    kept.most = min(kept.most, token_reach(filters.min_p));
     return kept;
 }
 

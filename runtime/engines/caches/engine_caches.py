@@ -8,9 +8,9 @@ import msgspec
 
 from intaglio.bundle.bundle import EngineRecord, TensorSpec
 from intaglio.bundle.graph_records import Graph
+from intaglio.bundle.plan_record import CACHE_BITS
 from intaglio.errors import UsageError
 from intaglio.plugins.quantize_cache.slots import WORD, slot_bytes
-from intaglio.runtime.engines.caches.quantized_cache import CACHE_BITS
 
 CACHE = re.compile(r"(past|present)_(key|value)_[0-9]+")  # a cache's name, see runtime/sessions/step.py
 

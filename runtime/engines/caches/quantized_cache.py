@@ -10,17 +10,15 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from intaglio.bundle.bundle import Bundle
+from intaglio.bundle.plan_record import CACHE_BITS
 from intaglio.errors import UsageError
 from intaglio.plugins.quantize_cache.slots import WORD, slot_bytes
 from intaglio.plugins.registry import DOMAIN
-from intaglio.runtime.engines.caches.cached_attention import FLOAT, FLOATS, OPERATOR, QUANTIZE
+from intaglio.runtime.engines.caches.cached_attention import FLOAT, FLOATS, OPERATOR, QUANTIZE, attend_by_our_kernel
 from intaglio.runtime.engines.onnx_nodes import all_nodes, import_our_domain
 
 if TYPE_CHECKING:
     import onnx
-
-# Option -> the bits of keys and of values. Keys stay in 8: in 4 they cost 4 % of perplexity and more, some models 70 %.
-CACHE_BITS = {8: (8, 8), 4: (8, 4)}
 
 UINT8, INT = 2, 2  # of onnx.TensorProto, and of onnx.AttributeProto, which are not loaded here
 KEY, VALUE = 1, 2  # inputs of CachedAttention
@@ -44,13 +42,14 @@ def check_manifest(bundle: Bundle, bits: int) -> None:
 
 
 def quantize_caches(model: onnx.ModelProto, bits: int, words: bool = False) -> None:
-    """Let the caches hold slots of `bits`, one of `CACHE_BITS`, after `attend_by_our_kernel`.
+    """Let our kernel attend to the caches, and let these hold slots of `bits`, one of `CACHE_BITS`.
 
     The caches' inputs and outputs become uint8 [batch, heads, capacity, bytes of a slot] or, with `words`, float32
     [batch, heads, capacity, words of a slot]: the same bytes, four in an element, for TensorRT, whose caches are of
     floats. Raises `UsageError` if a cache is not of floats, and if a node reads one that can't read slots.
     """
     check_bits(bits)
+    attend_by_our_kernel(model, FLOATS)
     graph, of_option = model.graph, dict(zip((KEY, VALUE), CACHE_BITS[bits], strict=True))
     inputs = {value.name: value for value in graph.input}
     writers = {

@@ -6,7 +6,6 @@ from collections.abc import Iterable
 
 from intaglio.bundle.bundle import Bundle
 from intaglio.errors import UsageError
-from intaglio.runtime.engines.caches.cached_attention import FLOATS, attend_by_our_kernel
 from intaglio.runtime.engines.caches.engine_caches import check_record
 from intaglio.runtime.engines.caches.quantized_cache import NONE, check_manifest, quantize_caches
 from intaglio.runtime.engines.onnxruntime.partial_graph import partial_graph
@@ -37,5 +36,4 @@ def check_caches(bundles: Iterable[Bundle], target: str, bits: int) -> None:
     for bundle in decoders:
         check_manifest(bundle, bits)
         graph = partial_graph(bundle.model_path, None)
-        attend_by_our_kernel(graph, FLOATS)
         quantize_caches(graph, bits)

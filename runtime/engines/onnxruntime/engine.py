@@ -16,7 +16,7 @@ from intaglio.plugins.registry import OF_SESSIONS, PACKED
 from intaglio.processes.threads import check_threads, usable_threads
 from intaglio.runtime.adapters.adapters import Adapters
 from intaglio.runtime.adapters.side_path import add_side_paths
-from intaglio.runtime.engines.caches.cached_attention import FLOAT, FLOATS, attend_by_our_kernel
+from intaglio.runtime.engines.caches.cached_attention import attend_by_our_kernel
 from intaglio.runtime.engines.caches.quantized_cache import quantize_caches
 from intaglio.runtime.engines.device_array import DeviceArray
 from intaglio.runtime.engines.device_memory import DeviceMemory
@@ -30,7 +30,7 @@ from intaglio.runtime.engines.onnxruntime.packed_products import pack_products
 from intaglio.runtime.engines.onnxruntime.partial_graph import partial_graph
 from intaglio.runtime.engines.onnxruntime.provider import missing_provider, open_session
 from intaglio.runtime.engines.onnxruntime.session_operators import can_put_in, check_kernels
-from intaglio.runtime.engines.onnxruntime.slots_on_gpu import with_slots
+from intaglio.runtime.engines.onnxruntime.slots_on_gpu import file_with_slots
 from intaglio.runtime.engines.onnxruntime.stored import stored_model
 from intaglio.targets import TARGETS, Target
 
@@ -104,7 +104,7 @@ class OnnxRuntimeEngine(Engine):
         with ExitStack() as held:
             if cache_bits is not None:
                 check_kernels(cache_bits)
-                path = held.enter_context(with_slots(path, cache_bits)) if on_gpu else path
+                path = held.enter_context(file_with_slots(path, cache_bits)) if on_gpu else path
             file = held.enter_context(runnable(path, options, operators, on_gpu))
             model: str | bytes = str(file)
             if packs or puts_in or exact or (outputs, adapters, cache_bits) != (None, None, None):
@@ -166,7 +166,7 @@ def _put_in_kernels(part: Any, exact: bool, puts_in: bool, folds: bool, cache_bi
     if folds:
         fold_minimums(part.graph)
     if puts_in:
-        attend_by_our_kernel(part, (FLOAT,) if cache_bits is None else FLOATS)
+        attend_by_our_kernel(part)
         pack_products(part)  # not of minimums, which are folded now
     if cache_bits is not None:
         quantize_caches(part, cache_bits)

@@ -8,19 +8,17 @@ from pathlib import Path
 
 from intaglio.bundle.external_data import external_data_files, link_data
 from intaglio.processes.temporary import scratch_directory
-from intaglio.runtime.engines.caches.cached_attention import FLOATS, attend_by_our_kernel
 from intaglio.runtime.engines.caches.quantized_cache import quantize_caches
 from intaglio.runtime.engines.onnxruntime.partial_graph import partial_graph
 
 
 @contextmanager
-def with_slots(path: Path, bits: int) -> Iterator[Path]:
+def file_with_slots(path: Path, bits: int) -> Iterator[Path]:
     """Yield a temporary copy of the ONNX file `path` whose caches hold slots of `bits`, four bytes in a float.
 
     So the node that writes them is the one for floats, which ONNX Runtime has for GPUs. Raises as `quantize_caches`.
     """
     model = partial_graph(path, None)
-    attend_by_our_kernel(model, FLOATS)
     quantize_caches(model, bits, words=True)
     with scratch_directory("slots") as directory:
         # Large weights inside the file are external data of the copy, which therefore has another name.

@@ -19,7 +19,6 @@ from intaglio.plugins.float_body import FloatBody
 from intaglio.plugins.inlining import inline
 from intaglio.plugins.packed_matmul.narrow_weights import widen_weights
 from intaglio.processes.temporary import scratch_directory
-from intaglio.runtime.engines.caches.cached_attention import FLOATS, attend_by_our_kernel
 from intaglio.runtime.engines.caches.quantized_cache import quantize_caches
 from intaglio.runtime.engines.tensorrt.integers import has_int8_tables, widen
 from intaglio.runtime.engines.tensorrt.library import STDERR, silent
@@ -122,7 +121,6 @@ def prepared(
     """
     proto = parse(model)
     if cache_bits is not None:
-        attend_by_our_kernel(proto, FLOATS)
         quantize_caches(proto, cache_bits, words=True)
     needed = custom_operators(proto.graph.node)
     lacking = sm < BFLOAT16_FROM and any(each.data_type == BFLOAT16 for each in proto.graph.initializer)

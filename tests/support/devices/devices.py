@@ -16,7 +16,6 @@ from device_meter import Ledger, metered
 from intaglio.bundle.bundle import Bundle, EngineRecord
 from intaglio.runtime.engines import gpus, profiles
 from intaglio.runtime.engines.build import build
-from intaglio.runtime.engines.caches.cached_attention import FLOATS, attend_by_our_kernel
 from intaglio.runtime.engines.caches.engine_caches import with_slots
 from intaglio.runtime.engines.caches.quantized_cache import quantize_caches
 from intaglio.runtime.engines.profiles import Range
@@ -74,7 +73,6 @@ def built(path: Path, folder: Path, capacity: int, target: str = "tensorrt-rtx",
         for number, graph in enumerate(manifest.graphs):
             loaded = onnx.load(bundle.path / graph.file)
             if cache_bits is not None:
-                attend_by_our_kernel(loaded, FLOATS)
                 quantize_caches(loaded, cache_bits, words=True)
             model = loaded.SerializeToString()
             shapes = profiles.shapes(with_slots(graph, cache_bits).inputs, lengths)

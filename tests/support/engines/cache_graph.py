@@ -10,7 +10,7 @@ import pytest
 from onnx import TensorProto, helper
 
 from intaglio.plugins import ort as kernels
-from intaglio.runtime.engines.caches.cached_attention import FLOATS, attend_by_our_kernel
+from intaglio.runtime.engines.caches.cached_attention import attend_by_our_kernel
 from intaglio.runtime.engines.caches.quantized_cache import quantize_caches
 
 
@@ -68,7 +68,6 @@ def attended(bits: int, kind: int, words: bool, capacity: int = 9) -> list[np.nd
     """What ONNX Runtime computes from that graph with slots: the context, and the bytes of both caches."""
     onnxruntime = pytest.importorskip("onnxruntime")
     model = step_graph(kind)
-    attend_by_our_kernel(model, FLOATS)
     quantize_caches(model, bits, words)
     onnx.checker.check_model(model)
     options = onnxruntime.SessionOptions()

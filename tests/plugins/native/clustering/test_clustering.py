@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import itertools
-from collections.abc import Iterator
 
 import numpy as np
 import pytest
@@ -11,9 +10,9 @@ from covering import examples
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from hypothesis.extra import numpy as hnp
+from kernel_backends import use_backend
 
 from intaglio.errors import GraphError
-from intaglio.plugins import ort
 from intaglio.plugins.native import clustering
 from intaglio.plugins.native.clustering import Clusters, assign, cluster, reference
 
@@ -24,14 +23,9 @@ positive = st.one_of(st.just(0.0), st.floats(2.0**-20, 2.0**10, width=32))
 
 
 @pytest.fixture(params=["numpy", "portable", "avx2", "avx512"])
-def backend(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> Iterator[str]:
-    if request.param == "numpy":
-        monkeypatch.setattr(clustering, "_library", lambda: None)
-    elif request.param not in ort.supported_instruction_sets():
-        pytest.skip(f"no {request.param} kernels here")
-    else:
-        monkeypatch.setenv("INTAGLIO_ISA", request.param)
-    yield request.param
+def backend(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> str:
+    use_backend(request.param, monkeypatch, clustering, "_library")
+    return str(request.param)
 
 
 def error(values: np.ndarray, weights: np.ndarray, centroids: np.ndarray) -> float:

@@ -2,36 +2,24 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-
 import numpy as np
 import pytest
 from covering import examples
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
+from kernel_backends import BACKENDS, use_backend
 
-from intaglio.plugins import ort
 from intaglio.plugins.native import token_choice
 from intaglio.plugins.native.token_choice import DRAW_BITS, Filters, reference
 from intaglio.plugins.native.token_choice.reference import FARTHEST, FRACTION, ONE
-from intaglio.plugins.ort import build
 
 STEP = Filters(np.float32(1), 0, 1 << 32, 0)  # a distance is a difference of logits
 
 
-@pytest.fixture(params=["numpy", *build.instruction_sets()])
-def backend(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> Iterator[str]:
-    token_choice._kernels.cache_clear()
-    if request.param == "numpy":
-        monkeypatch.setattr(token_choice, "_kernels", lambda: None)
-    elif request.param not in ort.supported_instruction_sets():
-        pytest.skip(f"no {request.param} kernels here")
-    else:
-        monkeypatch.setenv("INTAGLIO_ISA", request.param)
-        assert token_choice._kernels() is not None and ort.instruction_set() == request.param
-    yield request.param
-    monkeypatch.undo()
-    token_choice._kernels.cache_clear()
+@pytest.fixture(params=BACKENDS)
+def backend(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> str:
+    use_backend(request.param, monkeypatch, token_choice, "_kernels")
+    return str(request.param)
 
 
 @st.composite
