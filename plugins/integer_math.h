@@ -44,6 +44,9 @@ INTAGLIO_INLINE int64_t scaled_sum(int32_t x, int32_t x_multiplier, int32_t y, i
 INTAGLIO_INLINE int32_t clip(int64_t value, int32_t low, int32_t high) {
     return value < low ? low : value > high ? high : int32_t(value);
 }
+INTAGLIO_INLINE int32_t clip(int32_t value, int32_t low, int32_t high) {  // by comparisons of 32 bits
+    return value < low ? low : value > high ? high : value;
+}
 
 INTAGLIO_INLINE int32_t clip8(int64_t value) { return clip(value, -128, 127); }
 INTAGLIO_INLINE int32_t clip16(int64_t value) { return clip(value, -32768, 32767); }
@@ -94,7 +97,7 @@ INTAGLIO_INLINE int32_t exp(uint32_t distance, const ExpConstants& constants) {
     const int32_t fraction = int32_t(t & ((1u << EXP_FRACTION) - 1));
     const int32_t from_centre = EXP_CENTRE - (fraction << (14 - EXP_FRACTION));
     int32_t mantissa = multiply_q15(multiply_q15(from_centre, from_centre), EXP_CURVE) + EXP_FLOOR;
-    if (mantissa > EXP_ONE) mantissa = EXP_ONE;
+    mantissa = mantissa < EXP_ONE ? mantissa : EXP_ONE;
     return (((2 * mantissa) >> (t >> EXP_FRACTION)) + 1) >> 1;
 }
 

@@ -15,8 +15,9 @@ struct Factors {
     int32_t multipliers, shifts;
 };
 
-__device__ __forceinline__ rounding::Factor factor_of(const Factors& factors, int32_t column) {
-    return rounding::Factor(factors.multiplier[factors.multipliers == 1 ? 0 : column], factors.shift[factors.shifts == 1 ? 0 : column]);
+template <class Factor = rounding::Factor>
+__device__ __forceinline__ Factor factor_of(const Factors& factors, int32_t column) {
+    return Factor(factors.multiplier[factors.multipliers == 1 ? 0 : column], factors.shift[factors.shifts == 1 ? 0 : column]);
 }
 
 // The bias of one column; none without a pointer.

@@ -11,11 +11,11 @@ struct Curve {
     intaglio::GeluConstants constants;
     epilogue::Factors out;
 
-    __device__ __forceinline__ rounding::Factor factors(int32_t channel) const {
-        const rounding::Factor one(constants.out_multiplier, constants.out_shift);
-        return out.multiplier ? epilogue::factor_of(out, channel) : one;
+    __device__ __forceinline__ rounding::ShortFactor factors(int32_t channel) const {
+        const rounding::ShortFactor one(constants.out_multiplier, constants.out_shift);
+        return out.multiplier ? epilogue::factor_of<rounding::ShortFactor>(out, channel) : one;
     }
-    __device__ __forceinline__ int32_t operator()(int32_t x, const rounding::Factor& factor) const {
+    __device__ __forceinline__ int32_t operator()(int32_t x, const rounding::ShortFactor& factor) const {
         const rounding::Factor scale(constants.multiplier, constants.shift);
         return factor.clip8(intaglio::gelu(scale.clip16(x), constants));
     }

@@ -1,7 +1,8 @@
-// IntLayerNorm: i-LayerNorm of int32 rows, as int8 and with 16 bits. A warp takes one row. Up to 1024 channels, four
-// of which it moves together, it keeps the row in registers and reads it once; any other row it reads three times: for the sum and the extremes, the sum of squares,
-// and the output. Where there is a residual, the first reading adds it, and leaves the sum in `wide` for the others: each
-// lane reads there what it wrote itself.
+// IntLayerNorm: i-LayerNorm of int32 rows, as int8 and with 16 bits. A warp takes one row. Up to 1024 channels, a multiple of
+// four, of which it moves four together, it keeps the row in registers and reads it once, and what depends on the channel
+// alone is computed once for the rows of a block. Any other row it reads three times: for the sum and the extremes, the sum
+// of squares, and the output. Where there is a residual, the first reading adds it, and leaves the sum in `wide` for the
+// others: each lane reads there what it wrote itself.
 #include "cuda/epilogue.cuh"
 #include "cuda/quad.cuh"
 #include "cuda/warp.cuh"
@@ -10,59 +11,67 @@ namespace {
 
 constexpr int THREADS = 128;
 constexpr int BLOCKS = 4;  // of a multiprocessor: a launch bound, else the compiler saves registers for more
+constexpr int MOST = 8 * quad::WARP;  // channels of a row in registers
+constexpr int SHORT = 25;  // of 32 values with as many bits and a sign, the sum has 32 bits
 constexpr int EXPONENT_BIAS = 1024;  // as in launch.py
 
 // x unchanged.
 struct Plain {
+    static constexpr int BITS = 31;
     const int32_t* __restrict__ x;
 
-    __device__ __forceinline__ void load(int64_t i, int32_t count, int32_t length, int32_t (&values)[quad::SIZE]) const {
-        quad::load(x + i, count, quad::is_aligned(x, length), values);
-    }
+    __device__ __forceinline__ bool is_aligned() const { return quad::is_aligned(x, quad::SIZE); }
+    __device__ __forceinline__ Plain behind(int64_t elements) const { return {x + elements}; }
+    __device__ __forceinline__ void load(int32_t i, int32_t (&values)[quad::SIZE]) const { quad::load(x + i, values); }
     __device__ __forceinline__ int32_t first(int64_t i) const { return x[i]; }
     __device__ __forceinline__ int32_t again(int64_t i) const { return x[i]; }
 };
 
 // x with a residual of int8 or int32, by the bytes of an element, and the factors of both.
 struct WithResidual {
+    static constexpr int BITS = 15;
     const int32_t* __restrict__ x;
-    const void* __restrict__ residual;
+    const int8_t* __restrict__ residual;
     int32_t bytes;
     rounding::Sum factors;
     int32_t* sums;
 
-    __device__ __forceinline__ void load(int64_t i, int32_t count, int32_t length, int32_t (&values)[quad::SIZE]) const {
+    __device__ __forceinline__ bool is_aligned() const {
+        return quad::is_aligned(x, quad::SIZE) && reinterpret_cast<uint64_t>(residual) % (quad::SIZE * bytes) == 0;
+    }
+    __device__ __forceinline__ WithResidual behind(int64_t elements) const {
+        return {x + elements, residual + elements * bytes, bytes, factors, sums};
+    }
+    __device__ __forceinline__ void load(int32_t i, int32_t (&values)[quad::SIZE]) const {
         int32_t others[quad::SIZE];
-        quad::load(x + i, count, quad::is_aligned(x, length), values);
-        if (bytes == 1) {
-            const int8_t* from = static_cast<const int8_t*>(residual);
-            quad::load(from + i, count, quad::is_aligned(from, length), others);
-        } else {
-            const int32_t* from = static_cast<const int32_t*>(residual);
-            quad::load(from + i, count, quad::is_aligned(from, length), others);
-        }
+        quad::load(x + i, values);
+        if (bytes == 1) quad::load(residual + i, others);
+        else quad::load(reinterpret_cast<const int32_t*>(residual) + i, others);
 #pragma unroll
         for (int j = 0; j < quad::SIZE; ++j) values[j] = factors.clip16(values[j], others[j]);
     }
     __device__ __forceinline__ int32_t first(int64_t i) const {
-        const int32_t other =
-            bytes == 1 ? static_cast<const int8_t*>(residual)[i] : static_cast<const int32_t*>(residual)[i];
+        const int32_t other = bytes == 1 ? residual[i] : reinterpret_cast<const int32_t*>(residual)[i];
         return sums[i] = factors.clip16(x[i], other);
     }
     __device__ __forceinline__ int32_t again(int64_t i) const { return sums[i]; }
 };
 
-// A row's deviations from its mean, times the channels, brought to 16 bits.
+// A row's deviations from its mean, times the channels, brought to 16 bits: channels·x - sum, over 2^shift, rounded. Those that
+// the shift has too few bits for are multiplied, by the channels and the sum.
 struct Deviations {
-    int64_t sum;
-    int32_t channels, left;  // a shift to the left, where that to the right is too small
-    rounding::Shift right;
+    int64_t added;  // half of 2^shift, less the sum
+    int32_t channels;
+    rounding::Shift shift;
 
-    __device__ __forceinline__ Deviations(int64_t sum, int32_t channels, int32_t shift)
-        : sum(sum), channels(channels), left(rounding::missing(shift)), right(max(shift, rounding::LEAST)) {}
+    __device__ __forceinline__ Deviations(int64_t sum, int32_t channels, int32_t bits) : shift(max(bits, rounding::LEAST)) {
+        const int32_t missing = rounding::missing(bits);
+        added = int64_t(uint64_t(shift.half) - (uint64_t(sum) << missing));
+        this->channels = int32_t(uint32_t(channels) << missing);
+    }
+    // By the choice of shift, the largest of a row has 16 bits.
     __device__ __forceinline__ int32_t of(int32_t x) const {
-        const int64_t deviation = int64_t(channels) * x - sum;
-        return rounding::clip(int64_t(uint64_t(deviation) << left) + right.half, right, -32767, 32767);
+        return rounding::clip_short(rounding::multiply_add(channels, x, added), shift, -32767, 32767);
     }
 };
 
@@ -74,12 +83,47 @@ struct Affine {
 
     __device__ __forceinline__ explicit Affine(const intaglio::LayerNormConstants& constants)
         : bias(constants.bias_multiplier, constants.bias_shift), weight_multiplier(constants.weight_multiplier),
-          weight_shift(constants.weight_shift) {}
-    __device__ __forceinline__ int32_t of(int32_t normal, int32_t weight, int32_t added) const {
-        const int64_t product = int64_t(normal) * weight * weight_multiplier + weight_shift.half;
-        const int32_t weighted = rounding::clip(product, weight_shift, -(1 << 30), 1 << 30);
-        const int32_t shifted = rounding::clip(bias.product(added), bias.shift, -(1 << 30), 1 << 30);
-        return shifted + min(max(weighted, -32768 - shifted), 32767 - shifted);  // their sum has more than 32 bits
+          weight_shift(constants.weight_shift) {
+        weight_shift.hold();
+    }
+    // A channel's bias at wide_scale.
+    __device__ __forceinline__ int32_t shifted(int32_t added) const {
+        return rounding::clip(bias.product(added), bias.shift, -(1 << 30), 1 << 30);
+    }
+    __device__ __forceinline__ int32_t of(int32_t normal, int32_t weight, int32_t shifted) const {
+        const int64_t product = rounding::multiply_add(normal, weight, 0);
+        const int64_t scaled = rounding::multiply_add(product, weight_multiplier, weight_shift.half);
+        const int32_t weighted = rounding::clip(scaled, weight_shift, -(1 << 30), 1 << 30);
+        return max(shifted + min(weighted, 32767 - shifted), -32768);  // the sum of both alone may have 33 bits
+    }
+};
+
+// What depends on the channel alone, for the rows of a block: the bias at wide_scale, and the factor from wide to y.
+struct Channels {
+    __align__(16) int32_t bias[MOST];
+    __align__(16) int32_t multiplier[MOST];
+    __align__(16) int32_t shift[MOST];  // less 1
+
+    __device__ __forceinline__ void prepare(
+        const int32_t* __restrict__ biases, const epilogue::Factors& out, const intaglio::LayerNormConstants& constants) {
+        const Affine affine(constants);
+        for (int32_t i = threadIdx.x; i < constants.channels; i += THREADS) {
+            bias[i] = affine.shifted(biases[i]);
+            if (!out.multiplier) continue;
+            const rounding::ShortFactor factor = epilogue::factor_of<rounding::ShortFactor>(out, i);
+            multiplier[i] = factor.multiplier;
+            shift[i] = factor.shift.bits - 1;
+        }
+        __syncthreads();
+    }
+    // y of four channels from `wide`; with no half for each of them, the last bit of the shift rounds.
+    __device__ __forceinline__ void narrow(int32_t channel, const int32_t (&wide)[quad::SIZE], int32_t (&y)[quad::SIZE]) const {
+        int32_t multipliers[quad::SIZE], shifts[quad::SIZE];
+        quad::load(multiplier + channel, multipliers);
+        quad::load(shift + channel, shifts);
+#pragma unroll
+        for (int i = 0; i < quad::SIZE; ++i)
+            y[i] = min(max((int32_t(rounding::multiply_add(wide[i], multipliers[i], 0) >> shifts[i]) + 1) >> 1, -128), 127);
     }
 };
 
@@ -90,36 +134,40 @@ __device__ __forceinline__ int64_t largest_deviation(int64_t sum, int32_t channe
     return max(int64_t(channels) * most - sum, sum - int64_t(channels) * least);
 }
 
-// Up to PARTS·128 channels, a multiple of four. `start`: of the row, in elements.
+// Up to PARTS·128 channels, a multiple of four; all arrays are aligned. `x`, `y`, `wide`: the row.
 template <int PARTS, class Source>
 __device__ __forceinline__ void layer_norm_in_registers(
-    const Source& x, int64_t start, const int32_t* __restrict__ weight, const int32_t* __restrict__ bias,
-    const epilogue::Factors& out, const intaglio::LayerNormConstants& constants, int8_t* __restrict__ y, int32_t* wide) {
-    const int32_t lane = int32_t(threadIdx.x) % warp::LANES * quad::SIZE, channels = constants.channels;
+    const Source& x, const int32_t* __restrict__ weight, const Channels& shared, bool has_factors,
+    const intaglio::LayerNormConstants& constants, int8_t* __restrict__ y, int32_t* wide) {
+    const int32_t lane = int32_t(threadIdx.x) % warp::LANES * quad::SIZE, channels = constants.channels - lane;
     int32_t row[PARTS][quad::SIZE] = {};
 #pragma unroll
-    for (int part = 0; part < PARTS; ++part) {
-        const int32_t first = part * quad::WARP + lane;
-        if (first < channels) x.load(start + first, channels - first, channels, row[part]);
-    }
-    int64_t sum = 0, squares = 0;
-    int32_t least = -1 - warp::LOWEST, most = warp::LOWEST;
+    for (int part = 0; part < PARTS; ++part)
+        if (part * quad::WARP < channels) x.load(part * quad::WARP + lane, row[part]);
+    int32_t least = -1 - warp::LOWEST, most = warp::LOWEST, short_sum = 0;
 #pragma unroll
     for (int part = 0; part < PARTS; ++part) {
-        if (part * quad::WARP + lane >= channels) break;
+        if (part * quad::WARP >= channels) break;
 #pragma unroll
         for (int i = 0; i < quad::SIZE; ++i) {
-            sum += row[part][i];
+            short_sum = int32_t(uint32_t(short_sum) + uint32_t(row[part][i]));
             least = min(least, row[part][i]);
             most = max(most, row[part][i]);
         }
     }
+    int64_t sum = short_sum, squares = 0;
+    if (Source::BITS > SHORT && (least < -(1 << SHORT) || most > 1 << SHORT)) {  // more than 32 bits
+        sum = 0;
+#pragma unroll
+        for (int part = 0; part < PARTS; ++part)  // zeros behind the last channel
+            for (int i = 0; i < quad::SIZE; ++i) sum += row[part][i];
+    }
     sum = warp::sum(sum);
-    const int64_t largest = largest_deviation(sum, channels, least, most);
-    const Deviations deviations(sum, channels, intaglio::deviation_shift(largest));
+    const int64_t largest = largest_deviation(sum, constants.channels, least, most);
+    const Deviations deviations(sum, constants.channels, intaglio::deviation_shift(largest));
 #pragma unroll
     for (int part = 0; part < PARTS; ++part) {
-        if (part * quad::WARP + lane >= channels) break;
+        if (part * quad::WARP >= channels) break;
 #pragma unroll
         for (int i = 0; i < quad::SIZE; ++i) {
             row[part][i] = deviations.of(row[part][i]);
@@ -127,25 +175,24 @@ __device__ __forceinline__ void layer_norm_in_registers(
         }
     }
     const intaglio::RowScale scale = intaglio::row_scale(largest, warp::sum(squares), constants);
-    const rounding::Factor one(constants.out_multiplier, constants.out_shift);
+    rounding::ShortFactor one(constants.out_multiplier, constants.out_shift);
+    one.hold();
     const Affine affine(constants);
-    const bool weight_aligned = quad::is_aligned(weight, channels), bias_aligned = quad::is_aligned(bias, channels);
-    const bool y_aligned = quad::is_aligned(y, channels), wide_aligned = quad::is_aligned(wide, channels);
+    weight += lane, y += lane, wide += lane;
 #pragma unroll
     for (int part = 0; part < PARTS; ++part) {
-        const int32_t first = part * quad::WARP + lane, count = channels - first;
-        if (count <= 0) return;
+        if (part * quad::WARP >= channels) return;
         int32_t weights[quad::SIZE], biases[quad::SIZE], narrow[quad::SIZE];
-        quad::load(weight + first, count, weight_aligned, weights);
-        quad::load(bias + first, count, bias_aligned, biases);
+        quad::load(weight + part * quad::WARP, weights);
+        quad::load(shared.bias + part * quad::WARP + lane, biases);
 #pragma unroll
         for (int i = 0; i < quad::SIZE; ++i) {
-            const int32_t normal = intaglio::normalized(row[part][i], scale);
-            row[part][i] = affine.of(normal, weights[i], biases[i]);
-            narrow[i] = (out.multiplier ? epilogue::factor_of(out, first + i) : one).clip8(row[part][i]);
+            row[part][i] = affine.of(intaglio::normalized(row[part][i], scale), weights[i], biases[i]);
+            narrow[i] = one.clip8(row[part][i]);
         }
-        quad::store(wide + start + first, count, wide_aligned, row[part]);
-        quad::store(y + start + first, count, y_aligned, narrow);
+        if (has_factors) shared.narrow(part * quad::WARP + lane, row[part], narrow);
+        quad::store(wide + part * quad::WARP, row[part]);
+        quad::store(y + part * quad::WARP, narrow);
     }
 }
 
@@ -175,24 +222,30 @@ __device__ __forceinline__ void layer_norm_of_long_row(
     const Affine affine(constants);
     for (int32_t i = lane; i < channels; i += warp::LANES) {
         const int32_t normal = intaglio::normalized(deviations.of(x.again(start + i)), scale);
-        const int32_t value = affine.of(normal, weight[i], bias[i]);
+        const int32_t value = affine.of(normal, weight[i], affine.shifted(bias[i]));
         wide[start + i] = value;
         y[start + i] = int8_t((out.multiplier ? epilogue::factor_of(out, i) : one).clip8(value));
     }
 }
 
 template <class Source>
-__device__ __forceinline__ void layer_norm_row(
+__device__ __forceinline__ void layer_norm(
     const Source& x, const int32_t* __restrict__ weight, const int32_t* __restrict__ bias,
     const epilogue::Factors& out, int32_t rows, const intaglio::LayerNormConstants& constants,
     int8_t* __restrict__ y, int32_t* wide) {
+    __shared__ Channels shared;
     const int32_t row = blockIdx.x * (THREADS / warp::LANES) + threadIdx.x / warp::LANES, channels = constants.channels;
-    if (row >= rows) return;  // all lanes together
     const int64_t start = int64_t(row) * channels;
-    if (channels % quad::SIZE) layer_norm_of_long_row(x, start, weight, bias, out, constants, y, wide);
-    else if (channels <= 4 * quad::WARP) layer_norm_in_registers<4>(x, start, weight, bias, out, constants, y, wide);
-    else if (channels <= 8 * quad::WARP) layer_norm_in_registers<8>(x, start, weight, bias, out, constants, y, wide);
-    else layer_norm_of_long_row(x, start, weight, bias, out, constants, y, wide);
+    const bool aligned = x.is_aligned() && quad::is_aligned(weight, channels) && quad::is_aligned(y, channels) &&
+                         quad::is_aligned(wide, channels);
+    const bool in_registers = aligned && channels <= MOST;
+    if (in_registers) shared.prepare(bias, out, constants);
+    if (row >= rows) return;  // all lanes together
+    const bool has_factors = out.multiplier;
+    if (!in_registers) layer_norm_of_long_row(x, start, weight, bias, out, constants, y, wide);
+    else if (channels <= MOST / 2)
+        layer_norm_in_registers<4>(x.behind(start), weight, shared, has_factors, constants, y + start, wide + start);
+    else layer_norm_in_registers<8>(x.behind(start), weight, shared, has_factors, constants, y + start, wide + start);
 }
 
 }  // namespace
@@ -208,7 +261,7 @@ extern "C" __global__ void __launch_bounds__(THREADS, BLOCKS) int_layer_norm(
     const intaglio::LayerNormConstants constants = {
         channels, fraction, uint32_t(root_less_1) + 1, epsilon, biased_exponent - EXPONENT_BIAS, weight_multiplier,
         weight_shift, bias_multiplier, bias_shift, out_multiplier, out_shift};
-    layer_norm_row(Plain{x}, weight, bias, {}, rows, constants, y, wide);
+    layer_norm(Plain{x}, weight, bias, {}, rows, constants, y, wide);
 }
 
 // The same with multiplier: int32 [multipliers] and shift: int32 [shifts], 1 or channels each, from wide to y.
@@ -220,7 +273,7 @@ extern "C" __global__ void __launch_bounds__(THREADS, BLOCKS) int_layer_norm_cha
     const intaglio::LayerNormConstants constants = {
         channels, fraction, uint32_t(root_less_1) + 1, epsilon, biased_exponent - EXPONENT_BIAS, weight_multiplier,
         weight_shift, bias_multiplier, bias_shift, 0, 0};
-    layer_norm_row(Plain{x}, weight, bias, {multiplier, shift, multipliers, shifts}, rows, constants, y, wide);
+    layer_norm(Plain{x}, weight, bias, {multiplier, shift, multipliers, shifts}, rows, constants, y, wide);
 }
 
 // int_layer_norm of the sum with residual: int8 or int32 [rows, channels] by the bytes of an element; x_multiplier,
@@ -234,8 +287,8 @@ extern "C" __global__ void __launch_bounds__(THREADS, BLOCKS) int_layer_norm_res
     const intaglio::LayerNormConstants constants = {
         channels, fraction, uint32_t(root_less_1) + 1, epsilon, biased_exponent - EXPONENT_BIAS, weight_multiplier,
         weight_shift, bias_multiplier, bias_shift, out_multiplier, out_shift};
-    const WithResidual sum = {x, residual, residual_bytes, {*x_multiplier, *residual_multiplier, *sum_shift}, wide};
-    layer_norm_row(sum, weight, bias, {}, rows, constants, y, wide);
+    const WithResidual sum = {x, static_cast<const int8_t*>(residual), residual_bytes, {*x_multiplier, *residual_multiplier, *sum_shift}, wide};
+    layer_norm(sum, weight, bias, {}, rows, constants, y, wide);
 }
 
 // int_layer_norm_channels of that sum.
@@ -249,6 +302,6 @@ extern "C" __global__ void __launch_bounds__(THREADS, BLOCKS) int_layer_norm_res
     const intaglio::LayerNormConstants constants = {
         channels, fraction, uint32_t(root_less_1) + 1, epsilon, biased_exponent - EXPONENT_BIAS, weight_multiplier,
         weight_shift, bias_multiplier, bias_shift, 0, 0};
-    const WithResidual sum = {x, residual, residual_bytes, {*x_multiplier, *residual_multiplier, *sum_shift}, wide};
-    layer_norm_row(sum, weight, bias, {multiplier, shift, multipliers, shifts}, rows, constants, y, wide);
+    const WithResidual sum = {x, static_cast<const int8_t*>(residual), residual_bytes, {*x_multiplier, *residual_multiplier, *sum_shift}, wide};
+    layer_norm(sum, weight, bias, {multiplier, shift, multipliers, shifts}, rows, constants, y, wide);
 }
