@@ -198,6 +198,29 @@ def test_every_shift_rounds_and_limits_as_the_reference_does(run, bits):
         check(run, Case("IntAdd", (x, y, halves, halves[::-1].copy(), shifts), {"bits": bits}))
 
 
+@pytest.mark.parametrize("sign", [1, -1])
+def test_every_factor_of_a_channel_takes_16_bits_to_8_as_the_reference_does(run, sign):
+    _, multipliers, shifts = around_the_limits()
+    random = np.random.default_rng(0)
+    factors = (sign * multipliers, shifts)
+    x = random.integers(-(2**15), 2**15, (6, len(shifts))).astype(np.int32)
+    attributes = {"scale": 1e-3, "weight_scale": 2.0**-10, "bias_scale": 1e-3, "out_scale": 1e-2, "wide_scale": 1e-4}
+    weight, bias = (random.integers(-(2**11), 2**11, len(shifts)).astype(np.int32) for _ in range(2))
+    check(run, Case("IntLayerNorm", (x, weight, bias, *factors, None, None, None, None), attributes, 2))
+    check(run, Case("IntGelu", (x, *factors), {"scale": 1e-4, "out_scale": 1e-2}))
+
+
+@pytest.mark.parametrize("channels", [512, 1024])
+def test_layer_norm_of_rows_whose_sum_has_just_32_bits_or_more(run, channels):
+    limit = 2**25  # of 32 elements of a lane
+    rows = [limit, limit + 1, 2 * limit, -limit, -limit - 1, -2 * limit - 1, 2**31 - 1, -(2**31)]
+    x = np.repeat(np.array(rows, np.int32)[:, None], channels, axis=1)
+    x[:, 5] = x[:, 5] // 2
+    attributes = {"scale": 1e-6, "weight_scale": 2.0**-10, "bias_scale": 1e-3, "out_scale": 1e-1}
+    weight, bias = np.full(channels, 1000, np.int32), np.arange(channels, dtype=np.int32)
+    check(run, Case("IntLayerNorm", (x, weight, bias, *(None,) * 6), attributes, 2))
+
+
 # Tiles of element-wise kernels: 8 rows and 256 channels, four of each thread.
 @pytest.mark.parametrize(("rows", "length"), [(1, 255), (7, 4), (8, 256), (9, 257), (17, 6)])
 @pytest.mark.parametrize("operator", ["Requantize", "IntGelu", "IntAdd"])
