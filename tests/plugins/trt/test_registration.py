@@ -8,36 +8,19 @@ from types import ModuleType
 from typing import Any
 
 import numpy as np
-import onnx_ir as ir
 import pytest
 from kernel_cases import GPUS, kernel_case
 from operator_cases import FLOAT_LIMITS, PLUGGED, Case, in_float16, in_words, longest
-from plugin_builds import Built, build
+from plugin_builds import Built, build, explicit_node
 
 from intaglio.errors import EngineError, MissingExtraError
 from intaglio.plugins import DOMAIN, OPS
 from intaglio.plugins.cuda.compiler import parameters
-from intaglio.plugins.kernel_check.node_model import node_model
-from intaglio.plugins.trt import explicit, register
+from intaglio.plugins.trt import register
 from intaglio.plugins.trt.explicit import forms, plugged, plugin_name
 from intaglio.plugins.trt.kernel_nodes import PLUGIN
 
 pytest.importorskip("cuda.bindings.nvrtc")
-
-# Suffixes of input names that are not activations.
-CONSTANT = ("weight", "bias", "shift", "multiplier", "packed", "lut", "scales", "zero_points")
-
-
-def explicit_node(case: Case, symbolic: bool = False) -> ir.Node:
-    """The node of the case in explicit form; with `symbolic`, the builder does not know the activation lengths."""
-    model = node_model(case)
-    node = explicit(model).graph.node(-1)
-    for value in node.inputs:
-        if symbolic and not value.name.endswith(CONSTANT):
-            width = len(value.shape) - 1 if case.operator == "IntAttention" else None
-            lengths = [length if axis == width else f"n={length}" for axis, length in enumerate(value.shape)]
-            value.shape = ir.Shape(lengths)
-    return node
 
 
 def check(trt: ModuleType, monkeypatch: pytest.MonkeyPatch, case: Case, symbolic: bool = False) -> Built:
