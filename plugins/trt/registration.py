@@ -5,6 +5,10 @@ outputs' dtypes and shapes, from the spec's `outputs`, and one returns the kerne
 the scalar parameters, from the operator's `launch.py`. Lengths that are unknown while TensorRT builds are its
 symbolic expressions, which the engine evaluates in each run; float attributes have become integers by then. TensorRT
 passes a kernel the inputs, the scalars, and the outputs, in this order; all scalars are int32, the widest it has.
+
+For operators with `alternatives` in their `launch.py`, a third function returns a node's dtypes and one tactic for each
+of its launches, numbered from 1: TensorRT measures them, and the fastest is in the engine. Without tactics TensorRT
+asks for number 0, which is our first launch. Every TensorRT with ahead-of-time plugins has such functions.
 """
 
 from __future__ import annotations
@@ -18,11 +22,13 @@ from typing import Any
 
 from intaglio import extras
 from intaglio.errors import EngineError, one_line
+from intaglio.files.hashes import cache_directory
 from intaglio.plugins.contract import Operator
 from intaglio.plugins.cuda.compiler import SMS, compile_kernel, compile_kernels, newest_for, only
 from intaglio.plugins.cuda.driver import check_driver
-from intaglio.plugins.cuda.launching.geometry import Launch, Tensor, at_least_1
-from intaglio.plugins.cuda.launching.launches import launch
+from intaglio.plugins.cuda.launching.expressions import length
+from intaglio.plugins.cuda.launching.geometry import Launch, Length, Tensor, at_least_1
+from intaglio.plugins.cuda.launching.launches import alternatives, has_alternatives, launch
 from intaglio.plugins.cuda.launching.output_shapes import output_shapes
 from intaglio.plugins.registry import DOMAIN
 from intaglio.plugins.trt.explicit import forms, plugged, plugin_dtype, plugin_name
@@ -31,6 +37,8 @@ OLDEST = "10.9"  # the first with ahead-of-time plugins
 
 # NumPy's name of a plugin's element type -> the member of `tensorrt.DataType`.
 DTYPES = {"int8": "INT8", "int32": "INT32", "float32": "FLOAT", "float16": "HALF"}
+# -> the name in `tensorrt.plugin.AutoTuneCombination`.
+TUNED_DTYPES = {**DTYPES, "float32": "FP32", "float16": "FP16"}
 
 
 def register(sm: int, operators: Iterable[Operator] = ()) -> None:
@@ -83,6 +91,7 @@ class Plugins:
     def __init__(self, trt: Any, api: Any) -> None:
         self.sm = min(SMS)
         self._trt, self._api = trt, api
+        self._names = {getattr(trt.DataType, member): name for name, member in DTYPES.items()}
 
     def add(self, operator: Operator, form: tuple[int, ...]) -> None:
         """Register one operator with the inputs at these positions."""
@@ -94,22 +103,33 @@ class Plugins:
         def describe(*descriptions: Any, **values: Any) -> tuple[Any, ...]:
             return self._describe(operator, _placed(operator, form, descriptions), _complete(operator, values))
 
-        def implement(*arguments: Any) -> tuple[str, bytes, Any, Any]:
-            values = dict(zip(attributes, arguments[len(form) : -2], strict=True))
-            descriptions = _placed(operator, form, arguments[: len(form)])
-            return self._implement(operator, descriptions, _complete(operator, values))
+        def read(given: Sequence[Any]) -> tuple[list[Any], dict[str, Any]]:
+            """The inputs' descriptions and the attributes, which TensorRT passes in this order."""
+            values = dict(zip(attributes, given[len(form) :], strict=True))
+            return _placed(operator, form, given[: len(form)]), _complete(operator, values)
 
+        def tune(*arguments: Any) -> list[Any]:
+            *given, outputs = arguments
+            return self._combinations(operator, *read(given), outputs)
+
+        def implement(*arguments: Any) -> tuple[str, bytes, Any, Any]:
+            *given, _, tactic = arguments
+            return self._implement(operator, *read(given), tactic)
+
+        combinations = GenericAlias(list, (self._api.AutoTuneCombination,))
         kernel = GenericAlias(tuple, (str, bytes, self._api.KernelLaunchParams, self._api.SymIntExprs))
         name = f"{DOMAIN}::{plugin_name(operator, form)}"
+        called = {**tensors, **attributes, "outputs": outputs}
         self._api.register(name)(_with_signature(describe, {**tensors, **attributes}, outputs))
-        called = {**tensors, **attributes, "outputs": outputs, "tactic": int}
-        self._api.aot_impl(name)(_with_signature(implement, called, kernel))
+        if has_alternatives(operator.folder):
+            self._api.autotune(name)(_with_signature(tune, called, combinations))
+        self._api.aot_impl(name)(_with_signature(implement, {**called, "tactic": int}, kernel))
 
     def _describe(
         self, operator: Operator, descriptions: Sequence[Any], attributes: Mapping[str, Any]
     ) -> tuple[Any, ...]:
         """Dtype and shape of every output."""
-        shapes = [None if each is None else list(map(_length, each.shape_expr)) for each in descriptions]
+        shapes = _lengths(descriptions)
         pairs = zip(operator.inputs, descriptions, strict=True)
         dtypes = {spec.name: each.dtype for spec, each in pairs if each is not None}
         outputs = operator.outputs([None if each is None else (None,) * len(each) for each in shapes], attributes)
@@ -121,18 +141,48 @@ class Plugins:
             for output, shape in zip(outputs, output_shapes(operator, shapes, attributes), strict=True)
         )
 
-    def _implement(
-        self, operator: Operator, descriptions: Sequence[Any], attributes: Mapping[str, Any]
-    ) -> tuple[str, bytes, Any, Any]:
-        """Name and PTX of the kernel, how it is launched, and its scalar parameters."""
-        names = {getattr(self._trt.DataType, member): name for name, member in DTYPES.items()}
-        tensors = [
-            None if each is None else Tensor(list(map(_length, each.shape_expr)), names[each.dtype])
-            for each in descriptions
+    def _combinations(
+        self, operator: Operator, descriptions: Sequence[Any], attributes: Mapping[str, Any], outputs: Sequence[Any]
+    ) -> list[Any]:
+        """The node's dtypes, which are the only ones that it supports, with a tactic for each of its launches.
+
+        Empty for a node with one launch, for which TensorRT takes these dtypes itself. TensorRT destroys its symbolic
+        expressions between calls, so an unknown length, -1 here, is a symbol of ours: only the launches' number counts.
+        """
+        lengths = [
+            None if each is None else [length(index, axis) if n < 0 else n for axis, n in enumerate(each.shape)]
+            for index, each in enumerate(descriptions)
         ]
-        made = launch(operator.folder, tensors, attributes, self.sm)
+        count = len(_launches(operator, self._tensors(descriptions, lengths), attributes, self.sm))
+        if count == 1:
+            return []
+        dtypes = [TUNED_DTYPES[self._names[each.dtype]] for each in (*descriptions, *outputs) if each is not None]
+        return [self._api.AutoTuneCombination(", ".join(dtypes), "LINEAR", list(range(1, count + 1)))]
+
+    def _implement(
+        self, operator: Operator, descriptions: Sequence[Any], attributes: Mapping[str, Any], tactic: int
+    ) -> tuple[str, bytes, Any, Any]:
+        """Name and PTX of the kernel, how it is launched, and its scalar parameters.
+
+        Raises `EngineError` for a tactic that the node does not have.
+        """
+        tensors = self._tensors(descriptions, _lengths(descriptions))
+        launches = _launches(operator, tensors, attributes, self.sm)
+        if not 0 <= tactic <= len(launches):
+            raise EngineError(
+                f"{operator.name}: tactic {tactic}, expected 0 to {len(launches)}. Delete TensorRT's timings, *.timing "
+                f"in {cache_directory()}, and build again."
+            )
+        made = launches[max(tactic, 1) - 1]
         ptx = only(compile_kernel(operator.folder, self.sm).ptx, made.entry)
         return made.entry, ptx, *self._parameters(made)
+
+    def _tensors(self, descriptions: Sequence[Any], lengths: Sequence[Sequence[Length] | None]) -> list[Tensor | None]:
+        """The inputs with these lengths, None for one left out."""
+        return [
+            None if shape is None else Tensor(shape, self._names[each.dtype])
+            for each, shape in zip(descriptions, lengths, strict=True)
+        ]
 
     def _parameters(self, made: Launch) -> tuple[Any, Any]:
         scalars = self._api.SymIntExprs(len(made.scalars))
@@ -142,12 +192,25 @@ class Plugins:
         return self._api.KernelLaunchParams(*grid, *made.block, made.shared_bytes), scalars
 
 
+def _launches(
+    operator: Operator, tensors: Sequence[Tensor | None], attributes: Mapping[str, Any], sm: int
+) -> list[Launch]:
+    """The launches of a node, in the order of its tactics."""
+    given = operator.folder, tensors, attributes, sm
+    return [launch(*given), *alternatives(*given)]
+
+
 def _placed(operator: Operator, form: tuple[int, ...], descriptions: Sequence[Any]) -> list[Any]:
     """A description for every input of the operator, None for one left out."""
     placed: list[Any] = [None] * len(operator.inputs)
     for index, description in zip(form, descriptions, strict=True):
         placed[index] = description
     return placed
+
+
+def _lengths(descriptions: Sequence[Any]) -> list[list[Any] | None]:
+    """The lengths of every input, None for one left out."""
+    return [None if each is None else list(map(_length, each.shape_expr)) for each in descriptions]
 
 
 def _length(expression: Any) -> Any:

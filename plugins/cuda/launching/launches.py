@@ -17,14 +17,22 @@ def launch(folder: str, inputs: Sequence[Tensor | None], attributes: Mapping[str
     """
     if folder not in operators():
         raise EngineError(f"{folder} has no CUDA kernel. Use the graph of the bundle, which has standard operators.")
-    made: Launch = import_module(f"intaglio.plugins.{folder}.launch").launch(inputs, attributes, sm)
+    made: Launch = _module(folder).launch(inputs, attributes, sm)
     return made
 
 
 def alternatives(folder: str, inputs: Sequence[Tensor | None], attributes: Mapping[str, Any], sm: int) -> list[Launch]:
     """Other launches that compute the same as `launch`, which the GPU may run faster; none for most operators."""
-    module = import_module(f"intaglio.plugins.{folder}.launch")
-    return list(module.alternatives(inputs, attributes, sm)) if hasattr(module, "alternatives") else []
+    return list(_module(folder).alternatives(inputs, attributes, sm)) if has_alternatives(folder) else []
+
+
+def has_alternatives(folder: str) -> bool:
+    """Whether nodes of an operator, by its folder, may have other launches."""
+    return hasattr(_module(folder), "alternatives")
+
+
+def _module(folder: str) -> Any:
+    return import_module(f"intaglio.plugins.{folder}.launch")
 
 
 def operators() -> list[str]:
