@@ -2,11 +2,11 @@
 
     python -m benchmarks.gpu.limits [--operators int_softmax int_layer_norm ...] [--names]
 
-Each kernel is compiled for the GPU, and its machine code runs on the CPU, whose outputs have to equal the reference bit
-for bit. The instructions of an element are counted by the unit of a multiprocessor that runs them. `slack` is the time
-that the GPU's memory takes to move an element's bytes, at the bandwidth that NVIDIA states, by the time that the
-busiest unit takes: above 1 the memory bounds the kernel, as it does a copy. Waiting is not in it: it takes for granted that the
-warps of a multiprocessor, as many as its registers have room for, hide it from each other.
+Each kernel is compiled for the GPU, and its machine code runs on the CPU, whose outputs have to equal the reference
+bit for bit. The instructions of an element are counted by the unit of a multiprocessor that runs them. `slack` is the
+time that the GPU's memory takes to move an element's bytes, at the bandwidth that NVIDIA states, by the time that the
+busiest unit takes: above 1 the memory bounds the kernel, as it does a copy. Waiting is not in it: it takes for
+granted that the warps of a multiprocessor, as many as its registers have room for, hide it from each other.
 
 Needs nvdisasm: pip install nvidia-cuda-nvdisasm
 """
