@@ -105,8 +105,9 @@ class FloatBody(FunctionBody):
         """`integer_math.gelu`, step by step: a table would be a Gather of single numbers."""
         distance = self.maximum(self.subtract(constants.saturation, self.op("Abs", v)), 0)
         distance = self.multiply(distance, 2**constants.normalize)
-        h = self.multiply_q15(self.multiply_q15(distance, distance), constants.coefficient)
-        part = self.multiply_q15(v, self.multiply(h, 2))
+        square = self.multiply(self.multiply_q15(distance, distance), 2**constants.square_shift)
+        h = self.multiply_q15(self.multiply_q15(square, square), constants.coefficient)
+        part = self.multiply_q15(v, self.multiply(h, 4))
         return self.choose(self.at_least(v, 0), self.subtract(v, part), part)
 
     def exp(self, distance: ir.Value, constants: ExpConstants) -> ir.Value:

@@ -38,17 +38,19 @@ static inline Dyadic dyadic(double real, int bits = 31) {
 }
 
 static inline float gelu_inner_scale(float out_scale) {
-    return float(std::fmax(double(out_scale) / 256, 2.6 / 32768));
+    return float(std::fmax(double(out_scale) / 256, 3.75 / 32768));
 }
 
 static inline GeluConstants gelu_constants(float scale, float out_scale) {
     if (!(out_scale > 0 && out_scale <= 512)) throw std::invalid_argument("out_scale: expected in (0, 512]");
     const double inner = gelu_inner_scale(out_scale);
     GeluConstants constants;
-    constants.saturation = int32_t(std::floor(1.769 * std::sqrt(2.0) / inner + 0.5));
+    constants.saturation = int32_t(std::floor(3.70 / inner + 0.5));
     constants.normalize = 15 - bit_length(uint64_t(constants.saturation));
-    constants.coefficient = int32_t(
-        std::floor(0.2888 / 4 * inner * inner * std::ldexp(1.0, 44 - 2 * constants.normalize) + 0.5));
+    const int32_t distance = constants.saturation << constants.normalize, square = multiply_q15(distance, distance);
+    constants.square_shift = 15 - bit_length(uint64_t(square));
+    const double largest = std::ldexp(double(square), constants.square_shift);
+    constants.coefficient = int32_t(std::floor(std::ldexp(0.5483, 43) / (largest * largest) + 0.5));
     const Dyadic in = dyadic(double(scale) / inner), out = dyadic(inner / double(out_scale));
     constants.multiplier = in.multiplier;
     constants.shift = in.shift;

@@ -58,9 +58,10 @@ INTAGLIO_INLINE int32_t multiply_q15(int32_t a, int32_t b) { return (a * b + (1 
 
 struct GeluConstants {
     int32_t multiplier, shift;          // x -> 16 bits at the inner scale
-    int32_t saturation;                 // where |erf| reaches 1, at the inner scale
+    int32_t saturation;                 // where h reaches 0, at the inner scale
     int32_t normalize;                  // left shift that brings saturation - |x| to 15 bits
-    int32_t coefficient;                // from the Q15 square to h in Q14
+    int32_t square_shift;               // ... its square
+    int32_t coefficient;                // from the square's square in Q15 to h in Q13
     int32_t out_multiplier, out_shift;  // inner scale -> out_scale
 };
 
@@ -69,8 +70,9 @@ INTAGLIO_INLINE int32_t gelu(int32_t v, const GeluConstants& constants) {
     const int32_t magnitude = v < 0 ? -v : v;
     int32_t distance = constants.saturation - magnitude;
     distance = (distance < 0 ? 0 : distance) << constants.normalize;
-    const int32_t h = multiply_q15(multiply_q15(distance, distance), constants.coefficient);
-    const int32_t part = multiply_q15(v, 2 * h);
+    const int32_t square = multiply_q15(distance, distance) << constants.square_shift;
+    const int32_t h = multiply_q15(multiply_q15(square, square), constants.coefficient);
+    const int32_t part = multiply_q15(v, 4 * h);
     return v >= 0 ? v - part : part;
 }
 

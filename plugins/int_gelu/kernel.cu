@@ -27,17 +27,18 @@ struct Curve {
 // Grid: (rows / 8, channels / 256), rounded up.
 extern "C" __global__ void __launch_bounds__(THREADS) int_gelu(
     const int32_t* x, int32_t rows, int32_t channels, int32_t inner_multiplier, int32_t inner_shift, int32_t saturation,
-    int32_t normalize, int32_t coefficient, int32_t out_multiplier, int32_t out_shift, int8_t* y) {
-    const intaglio::GeluConstants constants = {inner_multiplier, inner_shift,    saturation, normalize,
-                                               coefficient,      out_multiplier, out_shift};
+    int32_t normalize, int32_t square_shift, int32_t coefficient, int32_t out_multiplier, int32_t out_shift, int8_t* y) {
+    const intaglio::GeluConstants constants = {inner_multiplier, inner_shift, saturation,     normalize,
+                                               square_shift,     coefficient, out_multiplier, out_shift};
     elementwise::apply(elementwise::Plain(x, channels), rows, channels, Curve{constants, {}}, y);
 }
 
 // The same with multiplier: int32 [multipliers] and shift: int32 [shifts], 1 or channels each, at the end.
 extern "C" __global__ void __launch_bounds__(THREADS) int_gelu_channels(
     const int32_t* x, const int32_t* multiplier, const int32_t* shift, int32_t rows, int32_t channels, int32_t multipliers, int32_t shifts,
-    int32_t inner_multiplier, int32_t inner_shift, int32_t saturation, int32_t normalize, int32_t coefficient, int8_t* y) {
-    const intaglio::GeluConstants constants = {inner_multiplier, inner_shift, saturation, normalize, coefficient, 0, 0};
+    int32_t inner_multiplier, int32_t inner_shift, int32_t saturation, int32_t normalize, int32_t square_shift, int32_t coefficient,
+    int8_t* y) {
+    const intaglio::GeluConstants constants = {inner_multiplier, inner_shift, saturation, normalize, square_shift, coefficient, 0, 0};
     const Curve curve = {constants, {multiplier, shift, multipliers, shifts}};
     elementwise::apply(elementwise::Plain(x, channels), rows, channels, curve, y);
 }

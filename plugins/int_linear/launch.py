@@ -61,7 +61,7 @@ def _launch(inputs: Tensors, attributes: Attributes, few: Length) -> Launch:
     scalars = [rows, weight.shape[0], columns, few, *_lengths(given, FACTORS)]
     if attributes["activation"]:
         constants = gelu_constants(attributes)
-        curve = (constants.saturation, constants.normalize, constants.coefficient)
+        curve = (constants.saturation, constants.normalize, constants.square_shift, constants.coefficient)
         per_channel = _lengths(given, OUT_FACTORS)
         entry = "int_linear_gelu_channels" if per_channel else "int_linear_gelu"
         scalars += [*curve, *(per_channel or (constants.out_multiplier, constants.out_shift))]

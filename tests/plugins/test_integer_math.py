@@ -31,8 +31,9 @@ def clipped(value: int, bounds: tuple[int, int]) -> int:
 
 def gelu(v: int, constants: im.GeluConstants) -> int:
     distance = max(constants.saturation - abs(v), 0) * 2**constants.normalize
-    h = rounded(rounded(distance * distance, 15) * constants.coefficient, 15)
-    part = rounded(v * 2 * h, 15)
+    square = rounded(distance * distance, 15) * 2**constants.square_shift
+    h = rounded(rounded(square * square, 15) * constants.coefficient, 15)
+    part = rounded(v * 4 * h, 15)
     return v - part if v >= 0 else part
 
 
@@ -74,7 +75,7 @@ def test_requantisation_is_exact_at_every_extreme(x: int, multiplier: int, shift
 @given(SCALE, SCALE)
 def test_gelu_is_exact_for_every_16_bit_value(scale: float, out_scale: float) -> None:
     constants = im.gelu_constants(scale, out_scale)
-    assert constants.saturation <= 32767 and 0 < constants.coefficient <= 32767
+    assert constants.saturation <= 32767 and 0 < constants.coefficient <= 17967 and constants.square_shift >= 0
     values = np.concatenate([np.arange(-32768, 32768, 997), [-32768, -1, 0, 1, 32767]])
     assert im.gelu(values, constants).tolist() == [gelu(int(v), constants) for v in values]
 

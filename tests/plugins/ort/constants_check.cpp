@@ -21,7 +21,7 @@ static void print(const std::string& kind, std::istream& line) {
     if (kind == "gelu") {
         const float scale = number(line);
         const GeluConstants c = gelu_constants(scale, number(line));
-        std::printf("%d %d %d %d %d %d %d\n", c.multiplier, c.shift, c.saturation, c.normalize, c.coefficient, c.out_multiplier,
+        std::printf("%d %d %d %d %d %d %d %d\n", c.multiplier, c.shift, c.saturation, c.normalize, c.square_shift, c.coefficient, c.out_multiplier,
                     c.out_shift);
     } else if (kind == "exp") {
         const ExpConstants c = exp_constants(number(line));

@@ -123,20 +123,25 @@ def explicit_node(case: Case, symbolic: bool = False) -> ir.Node:
     return node
 
 
-def fields(trt: Any, node: ir.Node) -> Any:
-    """The attributes of a node as TensorRT's parser passes them: int32, float32, characters."""
-    made = []
+def fields(trt: Any, node: ir.Node) -> tuple[Any, list[Any]]:
+    """The attributes of a node as TensorRT's parser passes them: int32, float32, characters; and their memory.
+
+    A `PluginField` has the address of its data alone, which ends with the array or bytes that it was made from.
+    """
+    made, memory = [], []
     for name, attribute in node.attributes.items():
         if name in ("plugin_namespace", "plugin_version"):
             continue
         value = attribute.value
         if isinstance(value, str):
-            made.append(trt.PluginField(name, value.encode() + b"\0", trt.PluginFieldType.CHAR))
+            data, kind = np.frombuffer(value.encode() + b"\0", np.int8), trt.PluginFieldType.CHAR
         elif isinstance(value, float):
-            made.append(trt.PluginField(name, np.array([value], np.float32), trt.PluginFieldType.FLOAT32))
+            data, kind = np.array([value], np.float32), trt.PluginFieldType.FLOAT32
         else:
-            made.append(trt.PluginField(name, np.array([value], np.int32), trt.PluginFieldType.INT32))
-    return trt.PluginFieldCollection(made)
+            data, kind = np.array([value], np.int32), trt.PluginFieldType.INT32
+        memory.append(data)
+        made.append(trt.PluginField(name, data, kind))
+    return trt.PluginFieldCollection(made), memory
 
 
 class PluginNode:
@@ -154,8 +159,9 @@ class PluginNode:
         monkeypatch.setattr(modules["_tensor"], "SymExprImpl", lambda expression: expression._expr)
         creator = trt.get_plugin_registry().get_creator(node.op_type, "1", DOMAIN)
         self._trt = trt
+        given, self._memory = fields(trt, node)
         self._plugin = creator.create_plugin(
-            node.op_type, DOMAIN, fields(trt, node), trt.TensorRTPhase.BUILD, trt.QuickPluginCreationRequest.STRICT_AOT
+            node.op_type, DOMAIN, given, trt.TensorRTPhase.BUILD, trt.QuickPluginCreationRequest.STRICT_AOT
         )
         inputs = [value for value in node.inputs if value is not None]
         self._lengths = [[_expression(length) for length in value.shape] for value in inputs]
