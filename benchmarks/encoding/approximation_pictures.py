@@ -49,7 +49,7 @@ def gelu_picture() -> str:
                 ChartAxis("error of the output", ticks([-0.08, -0.04, 0, 0.04, 0.08], 2)),
                 errors,
                 220,
-                {0.0185: "bound of i-GELU, ±0.0185", -0.0185: ""},
+                {0.0043: "bound of i-GELU, ±0.0043", -0.0043: ""},
             ),
         ],
     )

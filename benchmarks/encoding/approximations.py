@@ -42,6 +42,12 @@ def h_gelu(x: Floats) -> Floats:
     return x * np.clip(1.702 * x + 3, 0, 6) / 6
 
 
+def square_gelu(x: Floats) -> Floats:
+    """GELU by I-BERT's polynomial in real numbers, equations 2.8 and 2.9."""
+    reached = np.minimum(np.abs(x) / math.sqrt(2), 1.769)
+    return x * (1 + np.sign(x) * (-0.2888 * (reached - 1.769) ** 2 + 1)) / 2
+
+
 def i_gelu(inputs: Integers) -> Floats:
     """i-GELU of 16-bit `inputs` at INPUT_SCALE, as every kernel computes it before its last step."""
     constants = integer_math.gelu_constants(INPUT_SCALE, GELU_SCALE)
