@@ -84,8 +84,8 @@ def multiply_q15(a: npt.ArrayLike, b: npt.ArrayLike) -> Integers:
 
 # --- i-GELU (I-BERT, equations 2.8 and 2.9, algorithm 2, with a fourth power) --------------------------------------
 
-# x·h is subtracted from x, h = (1 - erf(|x|/√2)) / 2 ≈ a·(1 - |x|/b)⁴ up to b, whose square I-BERT has. One more product
-# divides the largest error of x·h by 4.6; these coefficients make it least, 0.0040.
+# x·h is subtracted from x, h = (1 - erf(|x|/√2)) / 2 ≈ a·(1 - |x|/b)⁴ up to b, where I-BERT has a square. One more
+# product divides the largest error of x·h by 4.6; these coefficients make it least, 0.0040.
 GELU_A = 0.5483
 GELU_B = 3.70
 
