@@ -55,7 +55,7 @@ def test_massive_value_of_a_word_costs_the_others_nothing(parse: Parse) -> None:
     assert not any(reasons.values()), reasons
     AuditIntegerOnly()(model)
     difference = np.abs(run_integer(model, feeds)[0] - expected)[0, 1:]
-    assert difference.max() < 0.05 and difference.mean() < 0.02, (difference.max(), difference.mean())
+    assert difference.max() < 0.06 and difference.mean() < 0.016, (difference.max(), difference.mean())
 
 
 def test_sums_that_are_normalised_are_no_stream(parse: Parse) -> None:
