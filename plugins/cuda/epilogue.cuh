@@ -55,11 +55,13 @@ struct Gelu {
 
     struct Column {
         int32_t bias;
-        rounding::Factor scale, out;
+        rounding::Factor scale;
+        rounding::ShortFactor out;
     };
     __device__ __forceinline__ Column factors(int32_t column) const {
-        const rounding::Factor one(constants.out_multiplier, constants.out_shift);
-        return {bias_of(bias, column), factor_of(scale, column), out.multiplier ? factor_of(out, column) : one};
+        const rounding::ShortFactor one(constants.out_multiplier, constants.out_shift);
+        const auto to_8_bits = out.multiplier ? factor_of<rounding::ShortFactor>(out, column) : one;
+        return {bias_of(bias, column), factor_of(scale, column), to_8_bits};
     }
     __device__ __forceinline__ int32_t operator()(int32_t sum, const Column& column, int64_t = 0) const {
         return column.out.clip8(intaglio::gelu(column.scale.clip16(sum + column.bias), constants));

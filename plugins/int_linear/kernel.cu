@@ -78,7 +78,8 @@ extern "C" __global__ void __launch_bounds__(THREADS) int_linear_gelu_channels(
 }
 
 // y: int8 [m, n], of gelu with factors for each column, times gate: int32 [m, n], by the gate's factors.
-extern "C" __global__ void __launch_bounds__(THREADS) int_linear_gelu_gate(
+// Two blocks of a multiprocessor: for three the compiler keeps registers in memory.
+extern "C" __global__ void __launch_bounds__(THREADS, 2) int_linear_gelu_gate(
     const int8_t* x, const int8_t* weight, const int32_t* bias, const int32_t* multiplier, const int32_t* shift,
     const int32_t* out_multiplier, const int32_t* out_shift,
     const int32_t* gate, const int32_t* gate_multiplier, const int32_t* gate_shift,

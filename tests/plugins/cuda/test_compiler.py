@@ -14,7 +14,7 @@ from intaglio.errors import EngineError, MissingExtraError
 from intaglio.plugins import OPS
 from intaglio.plugins.cuda import __main__ as program
 from intaglio.plugins.cuda import compiler, driver
-from intaglio.plugins.cuda.compiler import compile_kernel, entry_points, parameters, resources
+from intaglio.plugins.cuda.compiler import SMS, compile_kernel, entry_points, parameters, resources
 from intaglio.plugins.cuda.launching.launches import kernel_folders, operators
 from intaglio.plugins.cuda.packed_weights.geometry import LIMIT, THREADS, many_bytes
 from intaglio.processes.threads import limited
@@ -57,6 +57,10 @@ def test_every_operator_has_a_kernel_but_those_of_sessions_on_a_cpu():
     assert {OPS[operator].folder for operator in MAKERS} - {*operators()} == {"packed_matmul"}
 
 
+# Bytes of a thread, on GPUs after the T4, where two blocks share a multiprocessor's registers. One block alone spills none.
+SPILLED = {"group_matmul_4_levels": 80, "group_matmul_8_levels": 28}
+
+
 @pytest.mark.parametrize("sm", GPUS)
 @pytest.mark.parametrize("folder", kernel_folders())
 def test_no_kernel_spills_or_exceeds_default_shared_memory(folder, sm):
@@ -65,8 +69,9 @@ def test_no_kernel_spills_or_exceeds_default_shared_memory(folder, sm):
     used = resources(folder, sm)
     assert sorted(used) == sorted(entry_points(folder))
     _, *version = nvrtc.nvrtcVersion()
-    most = 0 if version >= [13, 5] else 128  # NVRTC 13.0 spills some bytes of seven kernels
     for entry, one in used.items():
+        newest = SPILLED.get(entry, 0) if sm > min(SMS) else 0
+        most = newest if version >= [13, 5] else 128  # NVRTC 13.0 spills some bytes of seven kernels
         assert max(one.spilled_bytes, one.stack_bytes) <= most, entry
         assert one.shared_bytes <= SHARED_BYTES, entry
         # A block of 128 threads and the 65536 registers of any of these GPUs' multiprocessors.

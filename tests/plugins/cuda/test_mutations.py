@@ -143,9 +143,12 @@ def product_fails_in(folder, rows, seed):
 
 
 ROUNDING_MUTATIONS = {
-    "no limit of the high half": ("inside = min(max(upper, -shift.limit - 1), shift.limit)", "inside = upper"),
+    "no limit of the high half": (
+        "min(max(int32_t(value >> 32), -shift.limit - 1), shift.limit)",
+        "int32_t(value >> 32)",
+    ),
     "a shift of 1": ("LEAST = 2", "LEAST = 1"),
-    "32 bits are the low half's": ("is_high(shift > 31)", "is_high(shift > 32)"),
+    "a limit of 33 bits": ("int32_t((1u << (shift - 1)) - 1)", "int32_t((1u << shift) - 1)"),
     "a multiplier that overflows": ("min(max(multiplier, -most(shift)), most(shift))", "multiplier"),
     "halves rounded down": ("half(int64_t(1) << (shift - 1))", "half((int64_t(1) << (shift - 1)) - 1)"),
 }

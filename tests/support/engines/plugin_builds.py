@@ -15,7 +15,7 @@ from typing import Any, ClassVar
 import numpy as np
 import onnx_ir as ir
 
-from intaglio.plugins import DOMAIN
+from intaglio.plugins import DOMAIN, OPS
 from intaglio.plugins.kernel_check.case import Case
 from intaglio.plugins.kernel_check.node_model import node_model
 from intaglio.plugins.trt import explicit
@@ -114,10 +114,11 @@ def explicit_node(case: Case, symbolic: bool = False) -> ir.Node:
     """The node of the case in explicit form; with `symbolic`, the builder does not know the activation lengths."""
     model = node_model(case)
     node = explicit(model).graph.node(-1)
+    known = {spec.name for spec in OPS[case.operator].inputs if spec.known_width} | {"key", "value"}
     for value in node.inputs:
         assert value is not None and value.name is not None and value.shape is not None
         if symbolic and not value.name.endswith(CONSTANT):
-            width = len(value.shape) - 1 if case.operator == "IntAttention" else None
+            width = len(value.shape) - 1 if value.name in known else None
             lengths = [length if axis == width else f"n={length}" for axis, length in enumerate(value.shape)]
             value.shape = ir.Shape(lengths)
     return node
