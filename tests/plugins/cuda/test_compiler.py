@@ -57,7 +57,7 @@ def test_every_operator_has_a_kernel_but_those_of_sessions_on_a_cpu():
     assert {OPS[operator].folder for operator in MAKERS} - {*operators()} == {"packed_matmul"}
 
 
-# Bytes of a thread, on GPUs after the T4, where two blocks share a multiprocessor's registers. One block alone spills none.
+# Bytes of a thread, on GPUs after the T4, where two blocks share the registers; one alone would spill none.
 SPILLED = {"group_matmul_4_levels": 80, "group_matmul_8_levels": 28}
 
 
