@@ -66,7 +66,7 @@ def _layers(model: ir.Model) -> Iterator[Layer]:
     for node in model.graph.all_nodes():
         constants = [value if value is not None and value.const_value is not None else None for value in node.inputs]
         match (node.domain, node.op_type), constants:
-            case (domain, "LutMatMul"), [_, ir.Value() as packed, ir.Value() as lut] if domain == DOMAIN:
+            case (domain, "LutMatMul"), [_, ir.Value() as packed, ir.Value() as lut, *_] if domain == DOMAIN:
                 yield Layer(packed, lut, node.attributes["bits"].as_int(), table=True)
             case (domain, "GroupMatMul"), [_, ir.Value() as packed, ir.Value() as scales, *_] if domain == DOMAIN:
                 yield Layer(packed, scales, node.attributes["bits"].as_int())

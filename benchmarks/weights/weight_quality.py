@@ -67,8 +67,7 @@ def layer_bits(bundle: Bundle) -> float:
             continue
         constants = [value.const_value for value in node.inputs if value is not None and value.const_value is not None]
         stored += sum(8 * tensor.nbytes for tensor in constants)
-        if node.op_type != "CsrMatMul":
-            weights += constants[0].shape[0] * node.attributes["K"].as_int()
+        weights += constants[0].shape[0] * node.attributes["K"].as_int()
     return stored / weights
 
 

@@ -1,4 +1,4 @@
-"""Linear layers with lookup tables: replace a MatMul or Gemm by the operators LutMatMul and CsrMatMul."""
+"""Linear layers with lookup tables: replace a MatMul or Gemm by the operator LutMatMul."""
 
 from __future__ import annotations
 
@@ -168,7 +168,7 @@ def layers_and_batches(
 
 
 def _replace(writer: LayerWriter, layers: Sequence[LinearLayer], made: Compressed, activation_bits: int) -> None:
-    """Replace `layers`, which share one weight, by the operators.
+    """Replace `layers`, which share one weight, by the operator.
 
     packed: int32 [N, K·bits/32]; lut: float32 [N, 2**bits]; and of a sparse matrix values: float32 [nnz], columns:
     int32 [nnz], row_offsets: int32 [N + 1].
@@ -179,10 +179,7 @@ def _replace(writer: LayerWriter, layers: Sequence[LinearLayer], made: Compresse
     parts = [] if sparse is None else writer.sparse(layers[0], sparse)
     attributes = {"bits": made.bits, "K": layers[0].shape[1], "activation_bits": activation_bits}
     for layer in layers:
-        product = writer.product(layer, "LutMatMul", [layer.x, packed, lut], **attributes)
-        if parts:
-            product = writer.product(layer, "CsrMatMul", [layer.x, *parts, product])
-        layer.replace(writer, product)
+        layer.replace(writer, writer.product(layer, "LutMatMul", [layer.x, packed, lut, *parts], **attributes))
 
 
 def _count(counts: Counts, layer: LinearLayer, made: Compressed) -> None:

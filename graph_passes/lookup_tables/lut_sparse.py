@@ -13,7 +13,7 @@ from intaglio.graph_passes.weights.options import SparsePass
 
 @dataclass(frozen=True)
 class LutSparse(Lut, SparsePass):
-    """MatMul(x, W) and Gemm(x, W, bias) become CsrMatMul(x, S, LutMatMul(x, packed, lut)), and an Add of the bias.
+    """MatMul(x, W) and Gemm(x, W, bias) become LutMatMul(x, packed, lut, S), and an Add of the bias.
 
     1. S contains the `sensitive` fraction of each matrix and the `outliers` fraction of the rest.
     2. The other weights are clustered as in the pass `lut`, with the same other options; the same layers are left.

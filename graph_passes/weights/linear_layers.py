@@ -121,7 +121,7 @@ class LayerWriter(Writer):
         return output
 
     def sparse(self, layer: LinearLayer, matrix: Sparse) -> list[ir.Value]:
-        """Add the constants of CsrMatMul."""
+        """Add the constants of a sparse matrix, as LutMatMul and CsrMatMul take them."""
         arrays = {"values": matrix.values, "columns": matrix.columns, "row_offsets": matrix.row_offsets}
         return [self.constant(array, f"{layer.name}.sparse.{part}") for part, array in arrays.items()]
 

@@ -3,10 +3,14 @@
 S [N, K] holds the outliers and the sensitive values that dense-and-sparse decomposition takes out of a weight
 (SqueezeLLM, section 3.3), in compressed sparse rows: row n has the values `values[row_offsets[n]:row_offsets[n + 1]]`
 in the columns `columns[…]` of the same range, which are distinct.
+
+Where the dense product is LutMatMul, that operator takes S itself. This one is for products with zeros, which
+`prune_magnitude` leaves, and for bundles in which the sparse values stand beside LutMatMul in a node of their own.
 """
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -30,16 +34,10 @@ class CsrMatMul(Operator):
     def check(self, inputs: Inputs, attributes: Attributes) -> None:
         """Offsets ascend from 0 to the number of values, one row for each channel of y; columns are in x."""
         super().check(inputs, attributes)
-        x, values, columns, row_offsets, y = inputs
-        rows, width = _width(row_offsets), _width(y)
-        if rows is not None and width is not None and rows != width + 1:
-            raise GraphError(f"{self.name}: input row_offsets has {rows} entries, expected {width + 1} (N+1).")
+        x, *sparse, y = inputs
         if x is not None and y is not None and x.shape is not None and y.shape is not None:
             _check_leading(self.name, x.shape[:-1], y.shape[:-1])
-        if row_offsets is not None and row_offsets.values is not None:
-            _check_offsets(self.name, row_offsets.values, _width(values))
-        if columns is not None and columns.values is not None and (depth := _width(x)) is not None:
-            _check_columns(self.name, columns.values, depth)
+        check_sparse(self.name, sparse, _width(y), _width(x))
 
     def compute(self, *inputs: Array | None, **attributes: Any) -> list[Array]:
         """[the sum]: the dtype of y, computed in float64."""
@@ -62,12 +60,10 @@ class CsrMatMul(Operator):
         x, values, columns, row_offsets, y = inputs
         assert x is not None and values is not None and columns is not None and row_offsets is not None
         assert y is not None
-        rows = _row_numbers(graph, row_offsets, values)
         weight = graph.other_factor(y, x)
         if weight is not None:
-            places = _places(graph, columns, rows)
-            added = graph.op("Add", graph.op("GatherND", weight, places), graph.cast_like(values, weight))
-            return [graph.float_matmul(x, graph.op("ScatterND", weight, places, added))]
+            return [graph.float_matmul(x, add_sparse(graph, weight, values, columns, row_offsets))]
+        rows = _row_numbers(graph, row_offsets, values)
         shape = graph.op("Concat", graph.op("Shape", y, start=-1), graph.op("Shape", x, start=-1), axis=0)
         zero = graph.cast_like(graph.constant(0.0, np.float32), values)
         # Without `reduction`, which TensorRT's parser does not support.
@@ -76,6 +72,13 @@ class CsrMatMul(Operator):
 
 
 OPERATOR = CsrMatMul()
+
+
+def add_sparse(graph: Body, weight: ir.Value, values: ir.Value, columns: ir.Value, row_offsets: ir.Value) -> ir.Value:
+    """A dense weight [K, N] with Sᵀ added, by GatherND and ScatterND: the columns of a row are distinct."""
+    places = _places(graph, columns, _row_numbers(graph, row_offsets, values))
+    added = graph.op("Add", graph.op("GatherND", weight, places), graph.cast_like(values, weight))
+    return graph.op("ScatterND", weight, places, added)
 
 
 def _places(graph: Body, *axes: ir.Value) -> ir.Value:
@@ -117,6 +120,18 @@ def sparse_weight(values: Array, columns: Array, row_offsets: Array, depth: int)
     weight = np.zeros((len(row_offsets) - 1, depth))
     np.add.at(weight, (rows, columns.astype(np.int64)), values.astype(np.float64))
     return weight
+
+
+def check_sparse(name: str, sparse: Sequence[Given | None], rows: int | str | None, depth: int | str | None) -> None:
+    """Raise `GraphError` if S is not [rows, depth], as far as known: `sparse` are its values, columns and offsets."""
+    values, columns, row_offsets = sparse
+    entries = _width(row_offsets)
+    if entries is not None and isinstance(rows, int) and entries != rows + 1:
+        raise GraphError(f"{name}: input row_offsets has {entries} entries, expected {rows + 1} (N+1).")
+    if row_offsets is not None and row_offsets.values is not None:
+        _check_offsets(name, row_offsets.values, _width(values))
+    if columns is not None and columns.values is not None and isinstance(depth, int):
+        _check_columns(name, columns.values, depth)
 
 
 def _width(given: Given | None) -> int | None:

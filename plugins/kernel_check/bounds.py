@@ -102,15 +102,12 @@ def _of_low_rank(case: Case, want: Array) -> Array:
 
 def _of_product(case: Case, want: Array) -> Array:
     """The largest error of each value of the output `want` of a product."""
-    x, y, table = case.inputs[0], case.inputs[-1], case.inputs[2]
+    x, _, table = case.inputs[:3]
     assert x is not None and table is not None
     x, weight = np.abs(x.astype(np.float64)), np.abs(WEIGHTS[case.operator](case))
     magnitudes: Array = x @ weight.T  # of the sum of products
-    allowed: Array = SUMMATION * magnitudes
-    if case.operator == "CsrMatMul":
-        assert y is not None
-        allowed += SUMMATION * np.abs(y)
-    else:
+    allowed: Array = SUMMATION * (magnitudes + _addend(case, x))
+    if case.operator != "CsrMatMul":
         bits = case.attributes.get("activation_bits", 32)
         length = PARTS[case.operator]
         if bits != 8 or length % case.attributes.get("group_size", length):  # parts are whole groups
@@ -132,16 +129,31 @@ def _of_product(case: Case, want: Array) -> Array:
     return allowed
 
 
+def _addend(case: Case, x: Array) -> Array | float:
+    """The magnitude of what is added to a product in float32: y, or the products |x|·|S|ᵀ with sparse values."""
+    if case.operator == "LutMatMul" and len(case.inputs) > 3:
+        return x @ np.abs(_rows(case.inputs[3:], x.shape[-1])).T
+    y = case.inputs[-1] if case.operator == "CsrMatMul" else None
+    return 0.0 if y is None else np.abs(y.astype(np.float64))
+
+
 def _table(case: Case) -> Array:
-    _, packed, lut = case.inputs
+    _, packed, lut = case.inputs[:3]
     assert packed is not None and lut is not None
     return table_weight(packed, lut, case.attributes["bits"]).astype(np.float64)
 
 
 def _sparse(case: Case) -> Array:
-    x, values, columns, row_offsets, _ = case.inputs
-    assert x is not None and values is not None and columns is not None and row_offsets is not None
-    return sparse_weight(values, columns, row_offsets, x.shape[-1])
+    x, *sparse, _ = case.inputs
+    assert x is not None
+    return _rows(sparse, x.shape[-1])
+
+
+def _rows(sparse: Sequence[Array | None], depth: int) -> Array:
+    """The dense matrix of values, columns and row offsets."""
+    values, columns, row_offsets = sparse
+    assert values is not None and columns is not None and row_offsets is not None
+    return sparse_weight(values, columns, row_offsets, depth)
 
 
 def _groups(case: Case) -> Array:

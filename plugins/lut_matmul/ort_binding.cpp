@@ -1,6 +1,6 @@
 #include <algorithm>
-#include <vector>
 
+#include "plugins/csr_matmul/sparse_rows.h"
 #include "plugins/lut_matmul/kernel.h"
 #include "plugins/ort/operator.h"
 #include "plugins/ort/packed_weight.h"
@@ -13,17 +13,24 @@ class LutMatMul final : public Kernel {
 public:
     explicit LutMatMul(const Node& node)
         : kernel_(lut_matmul_kernel(node.isa())),
+          sparse_kernel_(csr_matmul_kernel(node.isa())),
           kind_(node) {
         const Tensor packed = node.constant(1), lut = node.constant(2);
         if (packed && lut) weight_ = pack(packed, lut);
+        const Tensor values = node.constant(3), columns = node.constant(4), row_offsets = node.constant(5);
+        if (values && columns && row_offsets) sparse_ = std::make_unique<SparseRows>(values, columns, row_offsets);
     }
 
-    // x [..., K] float32 or float16, packed [N, K·bits/32] int32, lut [N, 2^bits] the same -> y [..., N] as x
+    // x [..., K] float32 or float16, packed [N, K·bits/32] int32, lut [N, 2^bits] the same; optional values [nnz] the same, columns
+    // [nnz] int32, row_offsets [N+1] int32 -> y [..., N] as x
     void compute(const Context& context) const override {
         const Tensor x = context.input(0);
         const Weight here = weight_.buffer ? Weight{} : pack(context.input(1), context.input(2));
         const Weight& weight = weight_.buffer ? weight_ : here;
         const LutFormat& format = weight.format;
+        const std::unique_ptr<SparseRows> sparse_here = sparse_ ? nullptr : read_sparse(context);
+        const SparseRows* const sparse = sparse_ ? sparse_.get() : sparse_here.get();
+        if (sparse) check_sparse(*sparse, format.rows);
         const Shape shape = kind_.output_shape(x, format.rows);
         const Tensor output = context.output(0, shape);
         check_like(output, x);
@@ -43,6 +50,9 @@ public:
             kernel_.run(format, packed_x.as<void>(), count, weight.buffer.as<void>(), y.data(), begin * step,
                         std::min(end * step, blocks));
         });
+        if (sparse) {
+            add_sparse_product(context, sparse_kernel_, *sparse, values.data(), count, kind_.depth, y.data(), y.data());
+        }
         y.finish();
     }
 
@@ -51,6 +61,23 @@ private:
         LutFormat format;
         Buffer buffer;
     };
+
+    // Null where the node has none.
+    static std::unique_ptr<SparseRows> read_sparse(const Context& context) {
+        const Tensor values = context.input(3), columns = context.input(4), row_offsets = context.input(5);
+        if (!values && !columns && !row_offsets) return nullptr;
+        if (!values || !columns || !row_offsets) throw Error("values, columns and row_offsets: expected all or none");
+        return std::make_unique<SparseRows>(values, columns, row_offsets);
+    }
+
+    void check_sparse(const SparseRows& sparse, int64_t rows) const {
+        if (sparse.rows() != rows) {
+            throw Error("row_offsets: of " + std::to_string(sparse.rows()) + " rows, expected " + std::to_string(rows));
+        }
+        if (sparse.widest() >= kind_.depth) {
+            throw Error("columns: " + std::to_string(sparse.widest()) + ", expected less than " + std::to_string(kind_.depth) + " (K)");
+        }
+    }
 
     Weight pack(const Tensor& packed, const Tensor& lut) const {
         const int64_t rows = kind_.rows(packed), entries = int64_t(1) << kind_.bits;
@@ -69,8 +96,10 @@ private:
     }
 
     const LutMatMulKernel& kernel_;
+    const CsrMatMulKernel& sparse_kernel_;
     PackedWeight kind_;
     Weight weight_{};  // where packed and lut are constants of the graph
+    std::unique_ptr<SparseRows> sparse_;  // where all of it is
 };
 
 }  // namespace

@@ -1,6 +1,7 @@
 """The signature of LutMatMul."""
 
-from intaglio.plugins.signature import FLOATS, Attribute, Input, Like, Output, Signature
+from intaglio.plugins.csr_matmul.signature import sparse_rows
+from intaglio.plugins.signature import FLOATS, Attribute, Group, Input, Like, Output, Signature
 
 ACTIVATION_BITS = Attribute("activation_bits", int, 32, choices=(8, 16, 32))
 
@@ -10,6 +11,7 @@ SIGNATURE = Signature(
         Input("x", FLOATS, ("...", "K")),
         Input("packed", ("int32",), ("N", "words"), note="K·bits/32 words", known_width=True, weight=True),
         Input("lut", FLOATS, ("N", "entries"), note="2^bits entries", known_width=True),
+        *sparse_rows(optional=True),
     ),
     outputs=(Output("y", Like("x")),),
     attributes=(
@@ -17,4 +19,5 @@ SIGNATURE = Signature(
         Attribute("K", int),
         ACTIVATION_BITS,
     ),
+    groups=(Group(("values", "columns", "row_offsets"), on_gpu=False),),
 )

@@ -28,6 +28,14 @@ HEADS = np.ones((1, 2, 12), np.int8)
 ATTENTION = {"num_heads": 2, "scale": 0.1}
 TURNED, ANGLES = np.ones((1, 2, 12), np.int32), np.ones((2, 3), np.int32)  # two heads of two halves of 3
 
+
+def sparse_tables(**changed: np.ndarray | None) -> Case:
+    """A weight [2, 32] with sparse values."""
+    sparse = {"values": np.ones(2, np.float32), "columns": int32(0, 31), "row_offsets": int32(0, 1, 2)} | changed
+    dense = np.ones((1, 32), np.float32), np.ones((2, 3), np.int32), np.ones((2, 8), np.float32)
+    return Case("LutMatMul", (*dense, *sparse.values()), {"bits": 3, "K": 32})
+
+
 CACHED = (np.zeros((1, 1, 2, 4), np.float32), *[np.zeros((1, 1, 3, 8), np.uint8)] * 2, np.ones((1, 1, 2, 3), np.bool_))
 REFUSED: dict[str, Case] = {
     "IntLinear: input weight is uint8, expected int8": Case("IntLinear", (X8, W8.view(np.uint8), int32(*[0] * 4)), {}),
@@ -91,6 +99,10 @@ REFUSED: dict[str, Case] = {
     "LutMatMul: K=6148914691236517216, expected a multiple of 32, at most": Case(
         "LutMatMul", (X32, ONE, ONE), {"bits": 3, "K": (2**64 + 32) // 3}
     ),
+    "LutMatMul: input row_offsets has 2 entries, expected 3": sparse_tables(row_offsets=int32(0, 2)),
+    "LutMatMul: row_offsets do not ascend from 0 to the 2 values": sparse_tables(row_offsets=int32(0, 3, 2)),
+    "LutMatMul: column 32, expected 0 to 31, x having 32 channels": sparse_tables(columns=int32(0, 32)),
+    "LutMatMul: inputs values, columns, row_offsets: columns left out": sparse_tables(columns=None),
     "GroupMatMul: K=-32, expected a multiple of 32": Case(
         "GroupMatMul", (X32, ONE, ONE), {"bits": 4, "K": -32, "group_size": 32}
     ),

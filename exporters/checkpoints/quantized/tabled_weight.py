@@ -1,4 +1,4 @@
-"""A weight stored as indices into tables, with sparse numbers beside, as LutMatMul and CsrMatMul multiply by it."""
+"""A weight stored as indices into tables, with sparse numbers beside, as LutMatMul multiplies by it."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 
 class SparseRows(NamedTuple):
-    """A matrix [N, K] in compressed sparse rows, the columns of a row ascending, as CsrMatMul gets it."""
+    """A matrix [N, K] in compressed sparse rows, the columns of a row ascending, as LutMatMul gets it."""
 
     values: npt.NDArray[np.float32]  # [nnz]
     columns: npt.NDArray[np.int32]  # [nnz]

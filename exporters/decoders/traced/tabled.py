@@ -1,4 +1,4 @@
-"""Weights that the checkpoint stores in tables: products are LutMatMul, and CsrMatMul of the sparse numbers."""
+"""Weights that the checkpoint stores in tables: products are LutMatMul, of the sparse numbers too."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from intaglio.plugins.registry import DOMAIN
 
 
 def keep_tables(model: ir.Model, weights: Mapping[ir.Value, TabledWeight]) -> None:
-    """Replace each MatMul by a weight of `weights`, stored [K, N], by LutMatMul and CsrMatMul.
+    """Replace each MatMul by a weight of `weights`, stored [K, N], by LutMatMul.
 
     Raises `SourceError` for a weight that the graph also uses otherwise.
     """
@@ -35,17 +35,13 @@ def keep_tables(model: ir.Model, weights: Mapping[ir.Value, TabledWeight]) -> No
 
 def _replace(graph: ir.Graph, node: ir.Node, weight: TabledWeight, constants: Mapping[str, ir.Value]) -> None:
     attributes = {"bits": weight.bits, "K": weight.shape[1], "activation_bits": weight.activation_bits}
-    tables = [constants[part] for part in Tables._fields]
-    product = ir.node("LutMatMul", [node.inputs[0], *tables], attributes, domain=DOMAIN)
-    made = [product]
-    if weight.sparse is not None:
-        sparse = [constants[part] for part in SparseRows._fields]
-        made.append(ir.node("CsrMatMul", [node.inputs[0], *sparse, product.outputs[0]], domain=DOMAIN))
-    replace_product(graph, node, product, made)
+    parts = Tables._fields if weight.sparse is None else Tables._fields + SparseRows._fields
+    product = ir.node("LutMatMul", [node.inputs[0], *(constants[part] for part in parts)], attributes, domain=DOMAIN)
+    replace_product(graph, node, product, [product])
 
 
 def _constants(graph: ir.Graph, name: str, weight: TabledWeight) -> dict[str, ir.Value]:
-    """The inputs of the operators by their names; tables are read from the checkpoint when the graph is written."""
+    """The inputs of the operator by their names; tables are read from the checkpoint when the graph is written."""
     channels, inputs = weight.shape
     packed, lut = [channels, inputs * weight.bits // WORD], [channels, 1 << weight.bits]
     made = {

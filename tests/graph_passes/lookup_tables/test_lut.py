@@ -6,14 +6,15 @@ import json
 from collections.abc import Callable
 from pathlib import Path
 
+import msgspec
 import numpy as np
 import onnx_ir as ir
 import pytest
 from click.testing import CliRunner
 from tiny_decoders import save_decoder
 
-from intaglio.bundle.bundle import Bundle
-from intaglio.bundle.model_file import load
+from intaglio.bundle.bundle import Bundle, create
+from intaglio.bundle.model_file import load, save
 from intaglio.cli import cli
 from intaglio.errors import GraphError, UsageError
 from intaglio.exporters import export
@@ -64,12 +65,11 @@ def weights_of(model: ir.Model) -> dict[str, np.ndarray]:
     for node in model.graph:
         if node.domain != "intaglio":
             continue
-        arrays = [None if value.const_value is None else value.const_value.numpy() for value in node.inputs if value]
+        assert node.op_type == "LutMatMul"
+        _, packed, lut, *sparse = [value.const_value and value.const_value.numpy() for value in node.inputs if value]
+        weight = table_weight(packed, lut, node.attributes["bits"].as_int())
         name = str(node.name).rpartition(".")[0]
-        if node.op_type == "LutMatMul":
-            found[name] = table_weight(arrays[1], arrays[2], node.attributes["bits"].as_int())
-        else:
-            found[name] = found[name] + sparse_weight(*arrays[1:4], found[name].shape[1])
+        found[name] = weight + sparse_weight(*sparse, weight.shape[1]) if sparse else weight
     return found
 
 
@@ -210,8 +210,44 @@ def test_compressed_bundle_runs_and_records_its_passes(recipe: str, folder: Path
         manifest.passes[-1].reasons[0]
         == "transformer.wte: its weight is an embedding table too, left without tied: true"
     )
+    assert manifest.custom_operators == ["LutMatMul"]
     correlation = np.corrcoef(logits(folder / "bundle").ravel(), logits(tmp_path / "out").ravel())[0, 1]
     assert correlation > 0.98
+
+
+def split(model: ir.Model) -> None:
+    """Put the sparse values of each table in a CsrMatMul behind it, as bundles of former releases have them."""
+    for node in [node for node in model.graph if node.op_type == "LutMatMul"]:
+        x, y, sparse = node.inputs[0], node.outputs[0], node.inputs[3:]
+        apart = ir.node("CsrMatMul", [x, *sparse, y], domain="intaglio")
+        node.resize_inputs(3)
+        name, apart.outputs[0].type, apart.outputs[0].shape = y.name, y.type, y.shape
+        y.replace_all_uses_with(apart.outputs[0], replace_graph_outputs=True)
+        apart.replace_input_with(4, y)
+        y.name, apart.outputs[0].name = f"{name}.dense", name
+        model.graph.insert_after(node, apart)
+
+
+@pytest.mark.parametrize("inlined", [False, True])
+def test_bundle_with_sparse_values_in_nodes_of_their_own_runs(inlined: bool, folder: Path, tmp_path: Path) -> None:
+    options = {"calibration": folder / "text.txt", "sensitivity": folder / "sensitivity"}
+    compress(folder / "bundle", tmp_path / "out", "lut-sparse", **options)
+    bundle = Bundle.open(tmp_path / "out")
+    found = []
+    for change in (split, lambda model: None):
+        model = load(bundle.model_path)
+        change(model)
+        if inlined:
+            inline(model)
+        operators = sorted({node.op_type for node in model.graph if node.domain == "intaglio"})
+        with create(tmp_path / str(len(found))) as draft:
+            draft.copy_companions(bundle)
+            draft.manifest = msgspec.structs.replace(bundle.manifest, custom_operators=operators)
+            save(model, draft.model_path)
+        found.append((operators, logits(tmp_path / str(len(found)))))
+    expected = [[], []] if inlined else [["CsrMatMul", "LutMatMul"], ["LutMatMul"]]
+    assert [operators for operators, _ in found] == expected
+    np.testing.assert_array_equal(found[0][1], found[1][1])
 
 
 def test_sensitivities_that_do_not_match_the_model_are_refused(folder: Path, tmp_path: Path) -> None:

@@ -43,11 +43,8 @@ TABLES = {
 
 
 def test_codebooks_and_sparse_values_count_as_bits_not_as_weights(tmp_path: Path) -> None:
-    nodes = [
-        helper.make_node("LutMatMul", ["x", "packed", "lut"], ["d"], domain="intaglio", bits=BITS, K=COLUMNS),
-        helper.make_node("CsrMatMul", ["x", "values", "columns", "row_offsets", "d"], ["y"], domain="intaglio"),
-    ]
-    found = inspect(write(tmp_path / "lut", nodes, TABLES, parameters=ROWS * COLUMNS))
+    node = helper.make_node("LutMatMul", ["x", *TABLES], ["y"], domain="intaglio", bits=BITS, K=COLUMNS)
+    found = inspect(write(tmp_path / "lut", [node], TABLES, parameters=ROWS * COLUMNS))
     stored = 8 * sum(array.nbytes for array in TABLES.values())
     assert found.parameters == ROWS * COLUMNS
     assert found.bits_per_weight == pytest.approx(stored / (ROWS * COLUMNS))

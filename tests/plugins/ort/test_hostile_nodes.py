@@ -109,6 +109,12 @@ def csr(values: int, columns: np.ndarray, offsets: np.ndarray, depth: int = 4) -
     return Case("CsrMatMul", (floats(2, depth), floats(values), columns, offsets, floats(2, max(rows, 0))), {})
 
 
+def lut_with(values: int, columns: np.ndarray | None, offsets: np.ndarray) -> Case:
+    """A weight of two rows of 32 values, and a sparse matrix."""
+    dense = floats(3, 32), indices(random(), 2, 32, 3), floats(2, 8)
+    return Case("LutMatMul", (*dense, floats(values), columns, offsets), {"bits": 3, "K": 32})
+
+
 def attention(width: int = 12) -> Case:
     inputs = [int8(random(), 1, 2, width) for _ in range(3)]
     return Case("IntAttention", (*inputs, *factors(random(), 1, False)), {"num_heads": 1, "scale": 0.1, "packed": 1})
@@ -177,6 +183,22 @@ HOSTILE = {
     "a column beyond x": Hostile(csr(2, int32(0, 2**31 - 1), int32(0, 1, 2)), "more channels than column 2147483647"),
     "offsets beyond the values": Hostile(csr(2, int32(0, 1), int32(0, 2**31 - 1)), "do not ascend from 0 to the 2"),
     "offsets that descend": Hostile(csr(2, int32(0, 1), int32(0, 2**31 - 1, 2)), "do not ascend from 0 to the 2"),
+    **{
+        f"{name} of a table's sparse values, {'as constants' if constants else 'computed'}": Hostile(
+            case, message, constants=constants
+        )
+        for constants in (False, True)
+        for name, (case, message) in {
+            "a negative column": (lut_with(2, int32(0, -1), int32(0, 1, 2)), "columns: -1, expected 0 or more"),
+            "a column beyond K": (lut_with(2, int32(0, 32), int32(0, 1, 2)), "columns: 32, expected less than 32 .K."),
+            "too few offsets": (lut_with(2, int32(0, 1), int32(0, 2)), "row_offsets: of 1 rows, expected 2"),
+            "too many offsets": (lut_with(2, int32(0, 1), int32(0, 1, 2, 2)), "row_offsets: of 3 rows, expected 2"),
+            "offsets beyond": (lut_with(2, int32(0, 1), int32(0, 1, 2**31 - 1)), "do not ascend from 0 to the 2"),
+            "offsets swapped": (lut_with(2, int32(0, 1), int32(0, 3, 2)), "do not ascend from 0 to the 2"),
+            "fewer columns": (lut_with(2, int32(0), int32(0, 1, 2)), r"columns .1., .*: expected .nnz., .nnz., .N.1."),
+            "no columns": (lut_with(2, None, int32(0, 1, 2)), "values, columns and row_offsets: expected all or none"),
+        }.items()
+    },
     "no offsets": Hostile(csr(0, int32(), int32()[:0]), r"row_offsets \[0\]: expected"),
     "a scale of 0": Hostile(norm(), "scales: expected positive numbers", {"scale": 0.0}),
     "an infinite scale": Hostile(norm(), "scales: expected positive numbers", {"out_scale": float("inf")}),

@@ -6,7 +6,7 @@ from covering import examples
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from operator_bounds import check_outputs
-from operator_cases import MAKERS, Case, cases, longest
+from operator_cases import MAKERS, Case, cases, indices, longest, sparse_rows
 from operator_session import operator_session
 
 from intaglio.plugins import OPS, ort
@@ -14,6 +14,8 @@ from intaglio.plugins.kernel_check.node_model import feeds
 
 onnxruntime = pytest.importorskip("onnxruntime")
 ir = pytest.importorskip("onnx_ir")
+
+COUNTS = [0, 1, 800, 5, 64, 65, 0, 128, 3, 7]  # values in each row of a sparse matrix
 
 
 def run(case: Case, constants: bool) -> list[np.ndarray]:
@@ -52,17 +54,27 @@ def test_kernel_equals_reference_on_rows_of_4096(operator, instruction_set):
 @pytest.mark.parametrize("depth", [900, 70_001])
 def test_dense_sparse_rows_and_columns_beyond_16_bits(depth, tokens, instruction_set):
     random = np.random.default_rng(0)
-    counts = [0, 1, 800, 5, 64, 65, 0, 128, 3, 7]
-    columns = [np.sort(random.choice(depth, count, replace=False)) for count in counts]
-    columns[2][-1] = depth - 1
-    offsets = np.concatenate([[0], np.cumsum(counts)]).astype(np.int32)
-    x, values, y = (
-        random.standard_normal(shape).astype(np.float32)
-        for shape in ((tokens, depth), offsets[-1], (tokens, len(counts)))
-    )
-    inputs = (x, values, np.concatenate(columns).astype(np.int32), offsets, y)
+    values, columns, offsets = sparse_rows(random, COUNTS, depth)
+    columns[800] = depth - 1  # the last of the long row
+    x, y = (random.standard_normal((tokens, width)).astype(np.float32) for width in (depth, len(COUNTS)))
     for constants in (False, True):
-        check(Case("CsrMatMul", inputs, {}), constants)
+        check(Case("CsrMatMul", (x, values, columns, offsets, y), {}), constants)
+
+
+@pytest.mark.parametrize("tokens", [1, 3, 17])
+@pytest.mark.parametrize("activation_bits", [8, 16, 32])
+def test_sparse_values_of_a_table_equal_a_product_of_their_own(activation_bits, tokens, instruction_set):
+    random = np.random.default_rng(0)
+    sparse = sparse_rows(random, COUNTS, 928)
+    x, packed = random.standard_normal((tokens, 928)).astype(np.float32), indices(random, len(COUNTS), 928, 3)
+    dense = (x, packed, random.standard_normal((len(COUNTS), 8)).astype(np.float32))
+    attributes = {"bits": 3, "K": 928, "activation_bits": activation_bits}
+    for constants in (False, True):
+        (y,) = run(Case("LutMatMul", dense, attributes), constants)
+        (pair,) = run(Case("CsrMatMul", (x, *sparse, y), {}), constants)
+        (one,) = run(Case("LutMatMul", (*dense, *sparse), attributes), constants)
+        assert not np.array_equal(one, y)
+        np.testing.assert_array_equal(one, pair)
 
 
 def test_every_operator_has_a_kernel():

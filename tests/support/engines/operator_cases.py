@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import numpy as np
@@ -230,7 +230,7 @@ def indices(random: Random, rows: int, depth: int, bits: int) -> Array:
 
 
 def lut_matmul(random: Random) -> Case:
-    """Codebooks of any values, and codebooks of scaled 8-bit integers, for which kernels have a separate path."""
+    """Codebooks of any values, or of scaled 8-bit integers, for which kernels have a separate path; sparse values."""
     bits, rows, depth = int(random.choice([2, 3, 4])), width(random), depth_of_words(random)
     lut = floats(random, rows, 2**bits)
     if random.random() < 0.5:
@@ -238,21 +238,29 @@ def lut_matmul(random: Random) -> Case:
         entries[:, 0] = 127
         lut = (entries * np.abs(floats(random, rows, 1))).astype(np.float32)
     attributes = {"bits": bits, "K": depth, "activation_bits": int(random.choice([8, 16, 32]))}
-    return Case(
-        "LutMatMul", (floats(random, *leading(random), depth), indices(random, rows, depth, bits), lut), attributes
-    )
+    inputs = floats(random, *leading(random), depth), indices(random, rows, depth, bits), lut
+    sparse = sparse_matrix(random, rows, depth) if random.random() < 0.5 else ()
+    return Case("LutMatMul", (*inputs, *sparse), attributes)
+
+
+def sparse_matrix(random: Random, rows: int, depth: int) -> tuple[Array, Array, Array]:
+    """values, columns and row offsets [rows, depth]: empty rows, nearly full rows, or no values at all."""
+    counts = random.integers(0, depth + 1, rows) * (random.random(rows) < random.choice([0.0, 0.1, 0.9]))
+    return sparse_rows(random, counts, depth)
+
+
+def sparse_rows(random: Random, counts: Sequence[int] | Array, depth: int) -> tuple[Array, Array, Array]:
+    """The same of a matrix whose row n has counts[n] values."""
+    columns = [np.sort(random.choice(depth, count, replace=False)) for count in counts]
+    offsets = np.concatenate([[0], np.cumsum(counts)]).astype(np.int32)
+    return floats(random, int(offsets[-1])), np.concatenate(columns).astype(np.int32), offsets
 
 
 def csr_matmul(random: Random) -> Case:
-    """Empty rows, nearly full rows, or no values at all."""
+    """A sparse matrix of any kind."""
     rows, depth = width(random), width(random)
-    counts = random.integers(0, depth + 1, rows) * (random.random(rows) < random.choice([0.0, 0.1, 0.9]))
-    columns = [np.sort(random.choice(depth, count, replace=False)) for count in counts]
-    offsets = np.concatenate([[0], np.cumsum(counts)]).astype(np.int32)
-    shape = leading(random)
-    values = floats(random, int(offsets[-1]))
-    inputs = (floats(random, *shape, depth), values, np.concatenate(columns).astype(np.int32), offsets)
-    return Case("CsrMatMul", (*inputs, floats(random, *shape, rows)), {})
+    sparse, shape = sparse_matrix(random, rows, depth), leading(random)
+    return Case("CsrMatMul", (floats(random, *shape, depth), *sparse, floats(random, *shape, rows)), {})
 
 
 def group_matmul(random: Random) -> Case:
@@ -359,7 +367,7 @@ def packed_matmul(random: Random) -> Case:
 
 # Operator -> its float inputs and the largest magnitude of each: no sum of 4096 products then overflows float16.
 FLOAT_LIMITS: dict[str, dict[str, float]] = {
-    "LutMatMul": {"x": 8, "lut": 1},
+    "LutMatMul": {"x": 8, "lut": 1, "values": 1},
     "CsrMatMul": {"x": 8, "values": 1, "y": 8},
     "GroupMatMul": {"x": 8, "scales": 2.0**-8, "levels": 128},
     "LowRankMatMul": {"x": 1, "first": 1, "second": 1, "factor": 0.5, "y": 8},
