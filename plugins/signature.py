@@ -13,6 +13,7 @@ from dataclasses import dataclass
 
 ANY = "..."  # any number of axes
 OR_ONE = "|1"  # after the name of a length that may be 1 as well
+ONE_MORE = "+1"  # after the name of a length: one more than it
 
 FLOATS = ("float32", "float16")
 
@@ -26,11 +27,12 @@ class Input:
     """An input: its name, the dtypes it may have, and its axes.
 
     `axes`: the names of its lengths, equal names being equal lengths in all inputs of one node, and a number being
-    itself; "C|1" may be 1 too, and a leading "..." means any axes before the others. `bounds`: the smallest and the
-    largest value. `note`: further requirements, in words. `known_width`: GPUs support the node only if the last axis is
-    a number, since it selects the CUDA kernel or its constants, or the kernel relies on it. `known_values`: ONNX
-    Runtime runs it on GPUs only if it is a constant, since the kernel reads memory where it points. `weight`: it is the
-    weight of a linear layer, with two axes; if the operator has an attribute K, that is the number of values in a row.
+    itself; "C|1" may be 1 too, "N+1" is one more than N, and a leading "..." means any axes before the others.
+    `bounds`: the smallest and the largest value. `note`: further requirements, in words. `known_width`: GPUs support
+    the node only if the last axis is a number, since it selects the CUDA kernel or its constants, or the kernel relies
+    on it. `known_values`: ONNX Runtime runs it on GPUs only if it is a constant, since the kernel reads memory where it
+    points. `weight`: it is the weight of a linear layer, with two axes; if the operator has an attribute K, that is the
+    number of values in a row.
     `broadcast_to`: the axes for "..." broadcast to these, names of lengths or attributes, or "...": the output's; by
     default they are equal to the output's.
     """

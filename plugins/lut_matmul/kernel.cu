@@ -1,18 +1,20 @@
 // LutMatMul: y = x·wᵀ, w[n, k] = lut[n, number k of row n]; float16 on the matrix unit (cuda/packed_weights/product.cuh), float32
-// without it.
+// without it. The kernels `_sparse` add x·Sᵀ, of the sparse values of a dense-and-sparse weight (cuda/packed_weights/sparse_rows.cuh).
 //
 // In float16 a lane holds its two channels' tables in registers, as two planes: the low and the high bytes of the entries.
 // A look-up is then a permutation of bytes, four at a time; it needs no shared memory, where lanes that look up different
 // entries would wait for each other. In float32 the tables lie in shared memory once for each lane, in the lane's bank.
 //
 // Of every kernel: x: [rows, depth]; packed: int32 [channels, depth·bits/32]; lut: float16 or float32 [channels, 2^bits], by
-// lut_bytes, the bytes of an entry; y: [rows, channels], of x's dtype.
+// lut_bytes, the bytes of an entry; values: float16 or float32 [nnz], by value_bytes; columns: int32 [nnz]; row_offsets: int32
+// [channels + 1]; y: [rows, channels], of x's dtype.
 #include "cuda/packed_weights/product.cuh"
 #include "cuda/packed_weights/float32.cuh"
 
 namespace {
 
 constexpr int FLOAT32_THREADS = packed_product_float32::THREADS;
+constexpr int TABLES = packed_product_float32::CHANNELS * 16 * 32;  // of float32: entries of a block, for each lane
 
 template <int BITS>
 struct Tables {
@@ -86,11 +88,25 @@ struct SharedTables {
     }
 };
 
-template <int BITS>
+template <int BITS, class Sparse = sparse_rows::None>
 __device__ __forceinline__ void lut_matmul(
     int8_t* shared, const uint16_t* x, const int32_t* packed, const void* lut, int32_t rows, int32_t depth, int32_t channels,
-    int32_t few, int32_t lut_bytes, uint16_t* y) {
-    packed_product::compute(Tables<BITS>{lut, lut_bytes}, x, packed, rows, depth, channels, few, shared, y);
+    int32_t few, int32_t lut_bytes, uint16_t* y, const Sparse& sparse = {}) {
+    packed_product::compute(Tables<BITS>{lut, lut_bytes}, x, packed, rows, depth, channels, few, shared, y, sparse);
+}
+
+template <class Sparse = sparse_rows::None>
+__device__ __forceinline__ void lut_matmul_in_float32(
+    float* tables, float* partial, const float* x, const int32_t* packed, const void* lut, int32_t rows, int32_t depth,
+    int32_t channels, int32_t lut_bytes, int32_t bits, float* y, const Sparse& sparse = {}) {
+    packed_product_float32::Problem problem = {x, packed, rows, depth, channels, bits, 0, 0};
+    if (!packed_product_float32::locate(problem)) return;
+    for (int i = threadIdx.x; i < TABLES; i += FLOAT32_THREADS) {
+        const int j = i / 32 / 16, entry = i / 32 % 16;
+        if (entry < 1 << bits) tables[i] = half::element(lut, lut_bytes, (int64_t(problem.channel(j)) << bits) + entry);
+    }
+    __syncthreads();
+    packed_product_float32::compute(problem, SharedTables{tables, bits}, partial, y, sparse);
 }
 
 }  // namespace
@@ -116,17 +132,41 @@ extern "C" __global__ void __launch_bounds__(packed_product::THREADS, packed_pro
     lut_matmul<4>(shared, x, packed, lut, rows, depth, channels, few, lut_bytes, y);
 }
 
+extern "C" __global__ void __launch_bounds__(packed_product::THREADS, packed_product::BLOCKS) lut_matmul_2_sparse(
+    const uint16_t* x, const int32_t* packed, const void* lut, const void* values, const int32_t* columns, const int32_t* row_offsets,
+    int32_t rows, int32_t depth, int32_t channels, int32_t few, int32_t lut_bytes, int32_t value_bytes, uint16_t* y) {
+    INTAGLIO_DYNAMIC_SHARED(int8_t, shared);
+    const sparse_rows::Matrix sparse = {values, columns, row_offsets, value_bytes};
+    lut_matmul<2>(shared, x, packed, lut, rows, depth, channels, few, lut_bytes, y, sparse);
+}
+
+extern "C" __global__ void __launch_bounds__(packed_product::THREADS, packed_product::BLOCKS) lut_matmul_3_sparse(
+    const uint16_t* x, const int32_t* packed, const void* lut, const void* values, const int32_t* columns, const int32_t* row_offsets,
+    int32_t rows, int32_t depth, int32_t channels, int32_t few, int32_t lut_bytes, int32_t value_bytes, uint16_t* y) {
+    INTAGLIO_DYNAMIC_SHARED(int8_t, shared);
+    const sparse_rows::Matrix sparse = {values, columns, row_offsets, value_bytes};
+    lut_matmul<3>(shared, x, packed, lut, rows, depth, channels, few, lut_bytes, y, sparse);
+}
+
+extern "C" __global__ void __launch_bounds__(packed_product::THREADS, packed_product::BLOCKS) lut_matmul_4_sparse(
+    const uint16_t* x, const int32_t* packed, const void* lut, const void* values, const int32_t* columns, const int32_t* row_offsets,
+    int32_t rows, int32_t depth, int32_t channels, int32_t few, int32_t lut_bytes, int32_t value_bytes, uint16_t* y) {
+    INTAGLIO_DYNAMIC_SHARED(int8_t, shared);
+    const sparse_rows::Matrix sparse = {values, columns, row_offsets, value_bytes};
+    lut_matmul<4>(shared, x, packed, lut, rows, depth, channels, few, lut_bytes, y, sparse);
+}
+
 extern "C" __global__ void __launch_bounds__(FLOAT32_THREADS) lut_matmul_float32(
     const float* x, const int32_t* packed, const void* lut, int32_t rows, int32_t depth, int32_t channels, int32_t lut_bytes,
     int32_t bits, float* y) {
-    __shared__ float tables[packed_product_float32::CHANNELS * 16 * 32];
-    __shared__ float partial[packed_product_float32::SUMS];
-    packed_product_float32::Problem problem = {x, packed, rows, depth, channels, bits, 0, 0};
-    if (!packed_product_float32::locate(problem)) return;
-    for (int i = threadIdx.x; i < packed_product_float32::CHANNELS * 16 * 32; i += FLOAT32_THREADS) {
-        const int j = i / 32 / 16, entry = i / 32 % 16;
-        if (entry < 1 << bits) tables[i] = half::element(lut, lut_bytes, (int64_t(problem.channel(j)) << bits) + entry);
-    }
-    __syncthreads();
-    packed_product_float32::compute(problem, SharedTables{tables, bits}, partial, y);
+    __shared__ float tables[TABLES], partial[packed_product_float32::SUMS];
+    lut_matmul_in_float32(tables, partial, x, packed, lut, rows, depth, channels, lut_bytes, bits, y);
+}
+
+extern "C" __global__ void __launch_bounds__(FLOAT32_THREADS) lut_matmul_float32_sparse(
+    const float* x, const int32_t* packed, const void* lut, const void* values, const int32_t* columns, const int32_t* row_offsets,
+    int32_t rows, int32_t depth, int32_t channels, int32_t lut_bytes, int32_t value_bytes, int32_t bits, float* y) {
+    __shared__ float tables[TABLES], partial[packed_product_float32::SUMS];
+    const sparse_rows::Matrix sparse = {values, columns, row_offsets, value_bytes};
+    lut_matmul_in_float32(tables, partial, x, packed, lut, rows, depth, channels, lut_bytes, bits, y, sparse);
 }

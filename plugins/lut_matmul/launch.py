@@ -4,20 +4,29 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from intaglio.errors import EngineError
+import numpy as np
+
 from intaglio.plugins.cuda.launching.geometry import Attributes, Launch, Tensors
 from intaglio.plugins.cuda.packed_weights.geometry import packed_alternatives, packed_launch
 
 
 def launch(inputs: Tensors, attributes: Attributes, sm: int) -> Launch:
-    """Rows are all axes of x but the last; the kernel is chosen by x's dtype and bits. `activation_bits` is CPUs'."""
-    if len(inputs) > 3 and inputs[3] is not None:
-        raise EngineError("lut_matmul: sparse values, which kernels of GPUs do not take. Use standard operators for them.")
-    return packed_launch("lut_matmul", inputs, attributes, sm)
+    """The launch that changes its blocks at our number of rows; see `_launch`."""
+    return _launch(inputs, attributes, sm)
 
 
 def alternatives(inputs: Tensors, attributes: Attributes, sm: int) -> Iterator[Launch]:
     """The launches that change their blocks at other numbers of rows."""
-    return packed_alternatives(
-        inputs, attributes, lambda few: packed_launch("lut_matmul", inputs, attributes, sm, few=few)
-    )
+    return packed_alternatives(inputs, attributes, lambda few: _launch(inputs, attributes, sm, few))
+
+
+def _launch(inputs: Tensors, attributes: Attributes, sm: int, few: int | None = None) -> Launch:
+    """Rows are all axes of x but the last; the kernel is chosen by x's dtype, bits, and whether S is given.
+
+    `activation_bits` is for CPUs.
+    """
+    values = inputs[3] if len(inputs) > 3 else None
+    if values is None:
+        return packed_launch("lut_matmul", inputs, attributes, sm, few=few)
+    value_bytes = np.dtype(values.dtype).itemsize
+    return packed_launch("lut_matmul", inputs, attributes, sm, "_sparse", (value_bytes,), few)

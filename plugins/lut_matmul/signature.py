@@ -19,5 +19,5 @@ SIGNATURE = Signature(
         Attribute("K", int),
         ACTIVATION_BITS,
     ),
-    groups=(Group(("values", "columns", "row_offsets"), on_gpu=False),),
+    groups=(Group(("values", "columns", "row_offsets")),),
 )

@@ -17,7 +17,7 @@ from intaglio.plugins.cuda.launching.expressions import Step, program
 from intaglio.plugins.cuda.launching.geometry import Launch, Length, Tensor
 from intaglio.plugins.cuda.launching.launches import alternatives, launch
 from intaglio.plugins.cuda.launching.output_shapes import output_shapes
-from intaglio.plugins.signature import ANY, OR_ONE, Input
+from intaglio.plugins.signature import ANY, ONE_MORE, OR_ONE, Input
 
 
 def launch_program(
@@ -99,6 +99,16 @@ def _requirements(
                 raise GraphError(f"{operator.name}: {spec.name} has {leading} leading axes, expected {len(target)}.")
             for axis, each in enumerate(target[len(target) - leading :]):
                 checks += [*program(each), step, index, axis]
+    return checks + _one_more(operator.inputs, inputs, known)
+
+
+def _one_more(specs: Sequence[Input], inputs: Sequence[Tensor | None], known: Mapping[str, Length]) -> list[int]:
+    """The checks of the axes that are one more than another of `known`."""
+    checks: list[int] = []
+    for index, (spec, tensor) in enumerate(zip(specs, inputs, strict=True)):
+        if tensor is not None and spec.axes[-1].endswith(ONE_MORE):
+            expected = known[spec.axes[-1].removesuffix(ONE_MORE)] + 1
+            checks += [*program(expected), Step.REQUIRE, index, len(tensor.shape) - 1]
     return checks
 
 

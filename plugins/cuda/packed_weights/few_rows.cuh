@@ -121,9 +121,24 @@ __device__ __forceinline__ void multiply_few(Sums<GROUPS>& sums, const Source& s
     }
 }
 
-// Adds the sums of the warps, always in the same order, and writes them.
+// Adds the products with the sparse matrix to sums of this warp in shared memory: [row, channel], of which `rows` rows exist.
 template <int GROUPS>
-__device__ __forceinline__ void add_warps(const Sums<GROUPS>& sums, const Problem& problem, int8_t* shared, uint16_t* __restrict__ y) {
+__device__ __forceinline__ void add_sparse(
+    const Problem& problem, const sparse_rows::Matrix& sparse, int32_t rows, float* sums, int pitch) {
+    const uint16_t* x = problem.x + int64_t(problem.first_row) * problem.depth;
+    const auto add = [&](int row, int channel, float product) { sums[row * pitch + channel] += product; };
+    __syncwarp();  // all lanes have written the warp's sums
+    if (rows == 1) sparse_rows::multiply_pieces<WARPS, TILE, 1>(sparse, problem.first_channel, problem.channels, x, problem.depth, rows, add);
+    else if (GROUPS == 1) sparse_rows::multiply_pieces<WARPS, TILE, 8>(sparse, problem.first_channel, problem.channels, x, problem.depth, rows, add);
+    else sparse_rows::multiply_rows<WARPS, TILE, GROUPS>(sparse, problem.first_channel, problem.channels, x, problem.depth, rows, add);
+}
+template <int GROUPS>
+__device__ __forceinline__ void add_sparse(const Problem&, const sparse_rows::None&, int32_t, float*, int) {}
+
+// Adds the products with the sparse matrix to the sums of the warps, these to each other, always in the same order, and writes them.
+template <int GROUPS, class Sparse>
+__device__ __forceinline__ void add_warps(
+    const Sums<GROUPS>& sums, const Problem& problem, const Sparse& sparse, int8_t* shared, uint16_t* __restrict__ y) {
     constexpr int PITCH = TILE + 4, SIZE = 8 * GROUPS * PITCH;  // so that the lanes of half a warp meet in no bank
     float* all = reinterpret_cast<float*>(shared);              // [warp, row, channel]
     const int lane = threadIdx.x % 32;
@@ -133,8 +148,9 @@ __device__ __forceinline__ void add_warps(const Sums<GROUPS>& sums, const Proble
 #pragma unroll
         for (int e = 0; e < 2; ++e)
             *reinterpret_cast<float2*>(mine + (8 * i + e) * PITCH) = make_float2(sums[i][e], sums[i][e + 2]);
-    __syncthreads();
     const int32_t rows = min(problem.rows - problem.first_row, 8 * GROUPS);
+    add_sparse<GROUPS>(problem, sparse, rows, all + threadIdx.x / 32 * SIZE, PITCH);
+    __syncthreads();
 #pragma unroll 1
     for (int32_t pair = threadIdx.x; pair < rows * (TILE / 2); pair += THREADS) {
         const int32_t row = pair / (TILE / 2), column = pair % (TILE / 2) * 2, channel = problem.first_channel + column;
@@ -150,19 +166,21 @@ __device__ __forceinline__ void add_warps(const Sums<GROUPS>& sums, const Proble
     }
 }
 
-template <int GROUPS, bool ALIGNED, class Source>
-__device__ __forceinline__ void compute_few(const Source& source, const Problem& problem, int8_t* shared, uint16_t* y) {
+template <int GROUPS, bool ALIGNED, class Source, class Sparse>
+__device__ __forceinline__ void compute_few(
+    const Source& source, const Problem& problem, const Sparse& sparse, int8_t* shared, uint16_t* y) {
     Sums<GROUPS> sums = {};
     multiply_few<GROUPS, ALIGNED>(sums, source, problem);
-    add_warps(sums, problem, shared, y);
+    add_warps(sums, problem, sparse, shared, y);
 }
 
 // 8·GROUPS rows after another, up to FEW_ROWS.
-template <int GROUPS, bool ALIGNED, class Source>
-__device__ __forceinline__ void compute_in_turn(const Source& source, Problem problem, int8_t* shared, uint16_t* y) {
+template <int GROUPS, bool ALIGNED, class Source, class Sparse>
+__device__ __forceinline__ void compute_in_turn(
+    const Source& source, Problem problem, const Sparse& sparse, int8_t* shared, uint16_t* y) {
 #pragma unroll 1
     for (int row = 0; row < FEW_ROWS && problem.first_row < problem.rows; row += 8 * GROUPS, problem.first_row += 8 * GROUPS) {
-        compute_few<GROUPS, ALIGNED>(source, problem, shared, y);
+        compute_few<GROUPS, ALIGNED>(source, problem, sparse, shared, y);
         __syncthreads();  // all have read the sums
     }
 }

@@ -7,6 +7,7 @@
 #include "cuda/async_copy.cuh"
 #include "cuda/half.cuh"
 #include "cuda/packed_weights/numbers.cuh"
+#include "cuda/packed_weights/sparse_rows.cuh"
 #include "cuda/warp.cuh"
 
 namespace packed_product_float32 {
@@ -46,10 +47,20 @@ __device__ __forceinline__ bool locate(Problem& problem) {
     return groups && problem.first_channel < problem.channels;
 }
 
+// Adds the products with the sparse matrix to sums of this warp: [row, channel].
+__device__ __forceinline__ void add_sparse(const Problem& problem, const sparse_rows::Matrix& sparse, float* sums) {
+    __syncwarp();  // the warp's sums are there
+    sparse_rows::multiply_pieces<WARPS, CHANNELS, ROWS>(
+        sparse, problem.first_channel, problem.channels, problem.x + int64_t(problem.first_row) * problem.depth, problem.depth,
+        problem.rows - problem.first_row, [&](int row, int channel, float product) { sums[row * CHANNELS + channel] += product; });
+}
+__device__ __forceinline__ void add_sparse(const Problem&, const sparse_rows::None&, float*) {}
+
 // y: float32 [rows, channels]. `decode(w, numbers, j, k)` gives the weights of the eight numbers from k on of channel j of
-// the block, in float32; `partial`: in shared memory, SUMS floats.
-template <class Decode>
-__device__ __forceinline__ void compute(const Problem& problem, const Decode& decode, float* partial, float* __restrict__ y) {
+// the block, in float32; `partial`: in shared memory, SUMS floats. The product with `sparse` is added.
+template <class Decode, class Sparse = sparse_rows::None>
+__device__ __forceinline__ void compute(
+    const Problem& problem, const Decode& decode, float* partial, float* __restrict__ y, const Sparse& sparse = {}) {
     const int32_t words = problem.depth / 32 * problem.bits;
     float sums[ROWS][CHANNELS] = {};
 #pragma unroll 1
@@ -79,6 +90,7 @@ __device__ __forceinline__ void compute(const Problem& problem, const Decode& de
             const float sum = warp::sum(sums[m][j]);
             if (threadIdx.x % 32 == 0) partial[(threadIdx.x / 32 * ROWS + m) * CHANNELS + j] = sum;
         }
+    add_sparse(problem, sparse, partial + threadIdx.x / 32 * ROWS * CHANNELS);
     __syncthreads();
     const int32_t row = problem.first_row + threadIdx.x / CHANNELS, channel = problem.first_channel + threadIdx.x % CHANNELS;
     if (threadIdx.x >= ROWS * CHANNELS || row >= problem.rows || channel >= problem.channels) return;

@@ -44,7 +44,6 @@ template <int BITS>
 struct Copies {
     using Shape = Stage<BITS>;
     async_copy::TileCopy<MANY_CHANNELS, Shape::PACKED_BYTES, THREADS, 4> packed;
-    async_copy::TileCopy<MANY_ROWS, Shape::X_BYTES, THREADS> x;
 
     __device__ __forceinline__ void start(const Problem& problem, int32_t first, int8_t* stage) {
         const int64_t packed_pitch = int64_t(problem.depth) / 8 * BITS, x_pitch = int64_t(problem.depth) * 2;
@@ -53,13 +52,21 @@ struct Copies {
         const int8_t* from_x = reinterpret_cast<const int8_t*>(problem.x) + problem.first_row * x_pitch + int64_t(first) * 2;
         const int32_t left = problem.depth - first;
         packed.start(stage, from_packed, packed_pitch, problem.channels - problem.first_channel, min(left, Shape::LENGTH) / 8 * BITS,
-                     Shape::IN_CHUNKS && (BITS % 4 == 0 || packed_pitch % 16 == 0) && async_copy::is_aligned(problem.packed),
-                     PlacePacked<BITS>());
+                     is_aligned(problem), PlacePacked<BITS>());
+        async_copy::TileCopy<MANY_ROWS, Shape::X_BYTES, THREADS> x;
         x.start(stage + Shape::X_START, from_x, x_pitch, problem.rows - problem.first_row, min(left, Shape::LENGTH) * 2,
                 async_copy::is_aligned(problem.x), PlaceX<BITS>());
         x.finish();  // a T4 has no registers for x to wait in
     }
-    __device__ __forceinline__ void finish() { packed.finish(); }
+    __device__ __forceinline__ void finish(const Problem& problem) {
+        packed.aligned = is_aligned(problem);  // asked again, so that no register keeps it
+        packed.finish();
+    }
+    // Whether the packed numbers of a stage are whole chunks of 16 bytes.
+    __device__ __forceinline__ static bool is_aligned(const Problem& problem) {
+        const bool rows = BITS % 4 == 0 || int64_t(problem.depth) / 8 * BITS % 16 == 0;
+        return Shape::IN_CHUNKS && rows && async_copy::is_aligned(problem.packed);
+    }
 };
 
 // Where this warp's channels begin among the block's.
@@ -107,7 +114,7 @@ __device__ __forceinline__ void multiply_many(Sums<MANY_ROWS / 8>& sums, const S
     for (int stage = 0; stage < Shape::COUNT - 1; ++stage) {
         if (stage < tiles) {
             copies.start(problem, stage * Shape::LENGTH, shared + stage * Shape::BYTES);
-            copies.finish();
+            copies.finish(problem);
         }
         async_copy::commit();
     }
@@ -133,10 +140,38 @@ __device__ __forceinline__ void multiply_many(Sums<MANY_ROWS / 8>& sums, const S
             fetch(chunk + Shape::PART);
             multiply_part(sums, source, weights, ready, shared + tile % Shape::COUNT * Shape::BYTES, part, chunks - chunk);
         }
-        if (next < tiles) copies.finish();
+        if (next < tiles) copies.finish(problem);
         async_copy::commit();
     }
 }
+
+// Adds the products with the sparse matrix to the sums of this warp. The products come through shared memory, 32 rows of x at a time,
+// which fit into any stages.
+__device__ __forceinline__ void add_sparse(
+    Sums<MANY_ROWS / 8>& sums, const Problem& problem, const sparse_rows::Matrix& sparse, int8_t* shared) {
+    constexpr int GROUPS = 4, ROWS = 8 * GROUPS;
+    constexpr int PITCH = MANY_CHANNELS + 4;  // so that the lanes of half a warp meet in no bank
+    static_assert(ROWS * PITCH * 4 <= 2 * Stage<2>::BYTES, "the products fit");
+    float* all = reinterpret_cast<float*>(shared);  // [row, channel]
+    const int lane = threadIdx.x % 32;
+    const float* mine = all + lane % 4 * 2 * PITCH + warp_channel() + lane / 4 * 2;
+#pragma unroll 1
+    for (int pass = 0; pass < MANY_ROWS / ROWS; ++pass) {
+        const int32_t first = problem.first_row + pass * ROWS, rows = min(problem.rows - first, ROWS);
+        if (rows <= 0) break;
+        __syncthreads();  // all have read the last stage, or the products before
+        sparse_rows::multiply_rows<WARPS, MANY_CHANNELS, GROUPS>(
+            sparse, problem.first_channel, problem.channels, problem.x + int64_t(first) * problem.depth, problem.depth, rows,
+            [&](int row, int channel, float product) { all[row * PITCH + channel] = product; });
+        __syncthreads();  // all products are there
+#pragma unroll
+        for (int i = 0; i < MANY_ROWS / 8; ++i)
+#pragma unroll
+            for (int e = 0; e < 4; ++e)  // of rows beyond the last too, whose sums nobody uses
+                if (i / GROUPS == pass) sums[i][e] += mine[(8 * (i % GROUPS) + e % 2) * PITCH + e / 2];
+    }
+}
+__device__ __forceinline__ void add_sparse(Sums<MANY_ROWS / 8>&, const Problem&, const sparse_rows::None&, int8_t*) {}
 
 // Writes the sums of this warp.
 __device__ __forceinline__ void store_sums(const Sums<MANY_ROWS / 8>& sums, const Problem& problem, uint16_t* __restrict__ y) {
@@ -152,10 +187,12 @@ __device__ __forceinline__ void store_sums(const Sums<MANY_ROWS / 8>& sums, cons
         }
 }
 
-template <class Source>
-__device__ __forceinline__ void compute_many(const Source& source, const Problem& problem, int8_t* shared, uint16_t* y) {
+template <class Source, class Sparse>
+__device__ __forceinline__ void compute_many(
+    const Source& source, const Problem& problem, const Sparse& sparse, int8_t* shared, uint16_t* y) {
     Sums<MANY_ROWS / 8> sums = {};
     multiply_many(sums, source, problem, shared);
+    add_sparse(sums, problem, sparse, shared);
     store_sums(sums, problem, y);
 }
 

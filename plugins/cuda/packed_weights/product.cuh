@@ -11,12 +11,14 @@
 //
 // A `Source` says what numbers mean: `bits`; `Lane`, what a lane holds of its channels; `Ahead`, what has to be read for 32
 // numbers of each, which `fetch` begins; `Ready`, what `arrive` makes of it; `decode`, eight numbers to eight float16.
+// A `Sparse` is a matrix whose product with x is added to the sums before they are rounded, or sparse_rows::None.
 #pragma once
 
 #include "cuda/async_copy.cuh"
 #include "cuda/half.cuh"
 #include "cuda/matrix_unit.cuh"
 #include "cuda/packed_weights/numbers.cuh"
+#include "cuda/packed_weights/sparse_rows.cuh"
 
 namespace packed_product {
 
@@ -80,10 +82,10 @@ __device__ __forceinline__ void store_pair(uint16_t* __restrict__ to, float even
 namespace packed_product {
 
 // y: float16 [rows, channels]. `few`: the most rows for which the shape is Few; the grid is as large as the shape needs.
-template <class Source>
+template <class Source, class Sparse = sparse_rows::None>
 __device__ __forceinline__ void compute(
     const Source& source, const uint16_t* x, const int32_t* packed, int32_t rows, int32_t depth, int32_t channels,
-    int32_t few, int8_t* shared, uint16_t* y) {
+    int32_t few, int8_t* shared, uint16_t* y, const Sparse& sparse = {}) {
     const bool is_few = rows <= few;
     const int32_t each = is_few ? FEW_ROWS : MANY_ROWS;
     if (rows == 0) return;
@@ -92,11 +94,11 @@ __device__ __forceinline__ void compute(
     const int32_t group = int32_t(blockIdx.x) - tile * groups;
     const Problem problem = {x, packed, rows, depth, channels, group * each, tile * (is_few ? FEW_CHANNELS : MANY_CHANNELS)};
     if (problem.first_channel >= channels) return;
-    if (!is_few) compute_many(source, problem, shared, y);
-    else if (!async_copy::is_aligned(x) || !async_copy::is_aligned(packed)) compute_in_turn<1, false>(source, problem, shared, y);
-    else if (rows <= 8) compute_few<1, true>(source, problem, shared, y);
-    else if (rows <= 16 || Source::bits == 8) compute_in_turn<2, true>(source, problem, shared, y);  // 8 bits take more registers
-    else compute_few<4, true>(source, problem, shared, y);
+    if (!is_few) compute_many(source, problem, sparse, shared, y);
+    else if (!async_copy::is_aligned(x) || !async_copy::is_aligned(packed)) compute_in_turn<1, false>(source, problem, sparse, shared, y);
+    else if (rows <= 8) compute_few<1, true>(source, problem, sparse, shared, y);
+    else if (rows <= 16 || Source::bits == 8) compute_in_turn<2, true>(source, problem, sparse, shared, y);  // 8 bits take more registers
+    else compute_few<4, true>(source, problem, sparse, shared, y);
 }
 
 }  // namespace packed_product

@@ -12,7 +12,7 @@ from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
 from kernel_cases import around_the_limits, kernel_case
 from operator_bounds import check_outputs
-from operator_cases import FLOAT_LIMITS, ON_GPUS, Case, floats, in_float16, indices, int8, levels, longest
+from operator_cases import FLOAT_LIMITS, ON_GPUS, Case, floats, in_float16, indices, int8, levels, longest, sparse_rows
 
 from intaglio.errors import EngineError
 from intaglio.plugins import OPS
@@ -110,10 +110,8 @@ def test_packed_weights_in_partial_blocks_equal_the_reference(run, bits, rows, c
 
 def sparse_case(random, counts, depth, rows):
     """Row n of the sparse matrix has counts[n] values."""
-    columns = [np.sort(random.choice(depth, count, replace=False)) for count in counts]
-    offsets = np.concatenate([[0], np.cumsum(counts)]).astype(np.int32)
-    inputs = (floats(random, rows, depth), floats(random, int(offsets[-1])), np.concatenate(columns).astype(np.int32))
-    return in_float16(Case("CsrMatMul", (*inputs, offsets, floats(random, rows, len(counts))), {}))
+    sparse = sparse_rows(random, counts, depth)
+    return in_float16(Case("CsrMatMul", (floats(random, rows, depth), *sparse, floats(random, rows, len(counts))), {}))
 
 
 @pytest.mark.parametrize("rows", [1, 2, 9])
@@ -136,6 +134,47 @@ def test_sparse_sums_are_independent_of_the_thread_order():
     case = sparse_case(np.random.default_rng(2), [100, 0, 900, 7, 30], 1000, 3)
     case = Case(case.operator, tuple(a.astype(np.float32) if a.dtype == np.float16 else a for a in case.inputs), {})
     arguments = (case.folder, case.launch(), case.inputs, case.made(), 80)
+    first = emulate(*arguments, seed=0)[0]
+    assert all(np.array_equal(first, emulate(*arguments, seed=seed)[0]) for seed in (1, 2))
+
+
+def tables_case(random, counts, depth, rows, bits):
+    """A weight with lookup tables and that sparse matrix; the dense part is small, so that no sparse value hides."""
+    x, packed = floats(random, rows, depth), indices(random, len(counts), depth, bits)
+    x, packed, lut, *sparse = in_float16(
+        Case(
+            "LutMatMul",
+            (x, packed, floats(random, len(counts), 2**bits), *sparse_rows(random, counts, depth)),
+            {"bits": bits, "K": depth},
+        )
+    ).inputs
+    return Case("LutMatMul", (x, packed, (lut * 2.0**-12).astype(lut.dtype), *sparse), {"bits": bits, "K": depth})
+
+
+# Rows of x in blocks for one row, for up to 8, 16 and 32, and in blocks for many rows, the last ones partly filled.
+@pytest.mark.parametrize("rows", [1, 2, 8, 9, 17, 31, 70, 129])
+@pytest.mark.parametrize(
+    ("bits", "counts", "depth"),
+    [
+        (4, [0] * 40, 128),
+        (3, [1024] + [0] * 16 + [3, 32, 33, 31, 256, 257, 0, 900], 1024),  # long rows, and those of whole pieces
+        (2, [7, 0, 12] * 47 + [64], 160),  # only in blocks for many rows, as of the next depth
+        (4, [0, 1, 33] + [5] * 130 + [1056], 1056),
+        (4, [1, 2, 3] * 50 + [300] + [5] * 40, 384),
+    ],
+)
+def test_sparse_values_of_tables_equal_the_reference(run, bits, counts, depth, rows):
+    case = tables_case(np.random.default_rng(rows), counts, depth, rows, bits)
+    check(run, case, rows)
+    single = tuple(a.astype(np.float32) if a.dtype == np.float16 else a for a in case.inputs)
+    check(run, Case("LutMatMul", single, case.attributes), rows)
+
+
+@pytest.mark.parametrize("rows", [1, 8, 20, 70])
+@pytest.mark.parametrize("sm", [75, 80])
+def test_sums_with_sparse_values_are_independent_of_the_thread_order(sm, rows):
+    case = tables_case(np.random.default_rng(3), [100, 0, 900, 7, 30] * 5, 1024, rows, 3)
+    arguments = (case.folder, case.launch(sm), case.inputs, case.made(), sm)
     first = emulate(*arguments, seed=0)[0]
     assert all(np.array_equal(first, emulate(*arguments, seed=seed)[0]) for seed in (1, 2))
 

@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 from cuda_emulator import emulate
 from kernel_cases import around_the_limits
-from operator_cases import Case, indices, int8
+from operator_cases import Case, indices, int8, sparse_rows
 
 from intaglio.errors import EngineError
 from intaglio.plugins import OPS
@@ -80,7 +80,9 @@ def fails_in(folder, case, seed, offset=0):
     return not np.array_equal(got, OPS[case.operator].reference(case.inputs, case.attributes)[0])
 
 
-PACKED, FEW, MANY = (f"cuda/packed_weights/{name}.cuh" for name in ("product", "few_rows", "many_rows"))
+PACKED, FEW, MANY, SPARSE = (
+    f"cuda/packed_weights/{name}.cuh" for name in ("product", "few_rows", "many_rows", "sparse_rows")
+)
 PACKED_MUTATIONS = {
     "no barrier before a stage is read": (MANY, "__syncthreads();  // this tile", "// this tile"),
     "no wait for the copies": (MANY, "async_copy::wait<Shape::COUNT - 2>();", ""),
@@ -88,8 +90,8 @@ PACKED_MUTATIONS = {
     "no guard of the last rows": (MANY, "if (row < problem.rows) store_pair", "store_pair"),
     "no barrier before the sums of warps": (
         FEW,
-        "    __syncthreads();\n    const int32_t rows",
-        "    const int32_t rows",
+        "    __syncthreads();\n#pragma unroll 1\n    for (int32_t pair",
+        "    for (int32_t pair",
     ),
     "no barrier before the next sums of warps": (
         FEW,
@@ -118,28 +120,55 @@ PACKED_MUTATIONS = {
 
 @pytest.mark.parametrize("mutation", proofs_but_the_first(PACKED_MUTATIONS))
 def test_mutated_packed_weight_product_is_detected(tmp_path, mutation):
-    header, old, new = PACKED_MUTATIONS[mutation]
-    (tmp_path / "cuda" / "packed_weights").mkdir(parents=True)
+    write_mutated_tables(tmp_path, "lut_matmul_3", *PACKED_MUTATIONS[mutation])
+    assert any(product_fails_in(str(tmp_path), rows, seed) for seed in range(4) for rows in (5, 13, 60, 70))
+
+
+def write_mutated_tables(folder, entry, header, old, new):
+    """The kernel `entry` of LutMatMul alone, with a mistake in one of its headers."""
+    (folder / "cuda" / "packed_weights").mkdir(parents=True)
     source = (PLUGINS / "lut_matmul" / "kernel.cu").read_text()
     kernel = source.index(
         'extern "C" __global__ void __launch_bounds__(packed_product::THREADS, packed_product::BLOCKS) lut_matmul_2'
     )
-    (only,) = re.findall(r'extern "C"[^}]*lut_matmul_3\([^}]*\}\n', source[kernel:])
-    (tmp_path / "kernel.cu").write_text(source[:kernel] + only)
-    for name in (PACKED, FEW, MANY):
-        shutil.copy(PLUGINS / name, tmp_path / name)
-    (tmp_path / header).write_text(mutated(header, old, new))
-    assert any(product_fails_in(str(tmp_path), rows, seed) for seed in range(4) for rows in (5, 13, 60, 70))
+    (only,) = re.findall(rf'extern "C"[^{{}}]*{entry}\(.*?\n\}}\n', source[kernel:], re.DOTALL)
+    (folder / "kernel.cu").write_text(source[:kernel] + only)
+    for name in (PACKED, FEW, MANY, SPARSE):
+        shutil.copy(PLUGINS / name, folder / name)
+    (folder / header).write_text(mutated(header, old, new))
 
 
-def product_fails_in(folder, rows, seed):
+def product_fails_in(folder, rows, seed, sparse=()):
     """Whether the product of `rows` rows with 131 channels of 3 bits fails; odd rows are not aligned to 16 bytes."""
     random = np.random.default_rng(0)
     x, packed = random.integers(-4, 5, (rows, 2304)).astype(np.float16), indices(random, 131, 2304, 3)
     lut = random.integers(-2, 3, (131, 8)).astype(np.float16)
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(packed_weights, "MOST", 2)  # more rows than 64 of these two blocks are many
-        return fails_in(folder, Case("LutMatMul", (x, packed, lut), {"bits": 3, "K": 2304}), seed, rows % 2 * 4)
+        case = Case("LutMatMul", (x, packed, lut, *sparse), {"bits": 3, "K": 2304})
+        return fails_in(folder, case, seed, rows % 2 * 4)
+
+
+BESIDE_TABLES_MUTATIONS = {
+    "a dropped value": (SPARSE, "exists = skipped < end[i] - begin[i];", "exists = skipped < end[i] - begin[i] - 1;"),
+    "a piece left out": (SPARSE, "piece < WARPS; ++piece", "piece < WARPS - 1; ++piece"),
+    "values of the next channel too": (SPARSE, "first + channel + i + 1", "first + channel + i + 2"),
+    "a row of x left out": (SPARSE, "rows - warp_number + WARPS - 1", "rows - warp_number + WARPS - 2"),
+    "some of the products of a row alone": (FEW, "if (rows == 1)", "if (rows <= 2)"),
+    "no barrier before products are written": (MANY, "__syncthreads();  // all have read the last", "// the last"),
+    "no barrier before products are read": (MANY, "__syncthreads();  // all products", "// all products"),
+}
+
+
+@pytest.mark.parametrize("mutation", proofs_but_the_first(BESIDE_TABLES_MUTATIONS))
+def test_mutated_product_with_sparse_values_beside_tables_is_detected(tmp_path, mutation):
+    write_mutated_tables(tmp_path, "lut_matmul_3_sparse", *BESIDE_TABLES_MUTATIONS[mutation])
+    random = np.random.default_rng(0)
+    counts = [0, 2304, 31, 32, 33] + [7] * 125 + [256]
+    values, columns, offsets = sparse_rows(random, counts, 2304)
+    values = random.integers(-4, 5, values.shape).astype(np.float16)
+    rows_and_seeds = [(rows, seed) for seed in range(4) for rows in (1, 2, 13, 60, 70)]
+    assert any(product_fails_in(str(tmp_path), *each, (values, columns, offsets)) for each in rows_and_seeds)
 
 
 ROUNDING_MUTATIONS = {

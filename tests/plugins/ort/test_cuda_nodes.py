@@ -17,7 +17,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from kernel_cases import kernel_case
 from operator_bounds import check_outputs
-from operator_cases import ON_GPUS, Case
+from operator_cases import ON_GPUS, Case, sparse_rows
 
 from intaglio.plugins import OPS
 from intaglio.plugins.cuda.compiler import Images
@@ -141,6 +141,42 @@ def test_rows_that_do_not_match_are_refused(gpu: Gpu) -> None:
     assert given is not None and given.ndim > 1
     with pytest.raises(Exception, match="input 0: shape"):
         run(gpu, model, with_input(case, 0, np.concatenate([given, given])))
+
+
+SPARSE = sparse_rows(np.random.default_rng(0), [3, 0, 2], 32)
+X = np.ones((3, 32), np.float32)
+# A case, the inputs that the graph does not state the channels of, and the axis of these.
+UNSTATED: dict[str, tuple[Case, tuple[str, ...], int]] = {
+    "CsrMatMul": (Case("CsrMatMul", (X, *SPARSE, X[:, :3].copy()), {}), ("y",), 1),
+    "LutMatMul": (
+        Case("LutMatMul", (X, np.ones((3, 3), np.int32), np.ones((3, 8), np.float32), *SPARSE), {"bits": 3, "K": 32}),
+        ("packed", "lut"),
+        0,
+    ),
+}
+
+
+@pytest.mark.parametrize("operator", UNSTATED)
+def test_more_channels_than_offsets_are_refused(gpu: Gpu, operator: str) -> None:
+    """The kernel would read beyond the offsets' end."""
+    case, unstated, axis = UNSTATED[operator]
+    model = node_model(case, constants=True)
+    wider = list(case.inputs)
+    for name in unstated:
+        value = model.graph.initializers.pop(name)
+        value.const_value, array = None, case.inputs[[spec.name for spec in OPS[operator].inputs].index(name)]
+        assert array is not None
+        value.shape = ir.Shape([None if each == axis else length for each, length in enumerate(array.shape)])
+        model.graph.inputs.append(value)
+        wider = [np.repeat(each, 2, axis) if each is array else each for each in wider]
+    for value in model.graph.outputs:
+        value.shape = ir.Shape([None, None])
+    assert use_cuda_kernels(model, SM, lambda *_: IMAGES) == {}
+    check_outputs(case, run(gpu, model, case), OPS[operator].reference(case.inputs, case.attributes))
+    gpu.driver.launches.clear()
+    with pytest.raises(Exception, match=r"input \d: shape \[4\], expected 7 for axis 0"):
+        run(gpu, model, Case(operator, tuple(wider), case.attributes))
+    assert gpu.driver.launches == []
 
 
 def test_indices_that_are_computed_stay_on_the_cpu() -> None:

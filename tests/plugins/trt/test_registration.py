@@ -66,7 +66,7 @@ def test_every_combination_of_optional_inputs_has_a_plugin(tensorrt):
     assert registered - {PLUGIN} == wanted  # the other tests of this process may have loaded our library
     linear = {name.removeprefix("IntLinear_multiplier") for name in registered if name.startswith("IntLinear_")}
     assert "IntLinear" in registered and linear == {"", "_out_multiplier", "_out_multiplier_gate", "_residual"}
-    assert {"LutMatMul", "CsrMatMul", "GroupMatMul", "GroupMatMul_zero_points"} <= registered
+    assert {"LutMatMul", "LutMatMul_values", "CsrMatMul", "GroupMatMul", "GroupMatMul_zero_points"} <= registered
     assert {"IntAdd", "IntAttention_mask", "IntLayerNorm_multiplier_residual"} <= registered
 
 
