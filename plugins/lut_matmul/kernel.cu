@@ -5,6 +5,9 @@
 // A look-up is then a permutation of bytes, four at a time; it needs no shared memory, where lanes that look up different
 // entries would wait for each other. In float32 the tables lie in shared memory once for each lane, in the lane's bank.
 //
+// Beside a product of sparse rows in a launch of its own that is one launch instead of two, and x is read and y written once: for
+// one row of x and 4096 x 4096 weights of 4 bits, 0.45 % of them sparse, 24,576 bytes fewer of 9.3 million.
+//
 // Of every kernel: x: [rows, depth]; packed: int32 [channels, depth·bits/32]; lut: float16 or float32 [channels, 2^bits], by
 // lut_bytes, the bytes of an entry; values: float16 or float32 [nnz], by value_bytes; columns: int32 [nnz]; row_offsets: int32
 // [channels + 1]; y: [rows, channels], of x's dtype.

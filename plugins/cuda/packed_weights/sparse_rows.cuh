@@ -3,7 +3,7 @@
 //
 // Rows of any length are shared out evenly (SqueezeLLM, appendix B): the lanes of a warp take the non-zeros of a row of S in pieces of
 // 32, and a block's warps divide either the pieces or the rows of x.
-// - multiply_pieces, for fewer rows of x than warps: piece p of channel c is that of warp c + p. So short rows are spread over the
+// - multiply_pieces, for fewer rows of x than warps: warp c + p takes piece p of channel c. So short rows are spread over the
 //   warps, and a long one is spread over all threads.
 // - multiply_rows, for more: each warp multiplies its own rows of x with all non-zeros of the block.
 // Sums are added in an order that depends on nothing but the numbers of rows, and so the result is the same each time.
