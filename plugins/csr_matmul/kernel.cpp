@@ -106,9 +106,10 @@ static void several_tokens(const CsrMatrix& m, const Column* columns, int64_t be
                 __builtin_memcpy(rest + (-1 - target) * CSR_TOKENS, totals[n], sizeof totals[n]);
                 continue;
             }
-            for (int64_t t = 0; t < count; ++t) {
-                sum[t * m.rows + target] = y[t * m.rows + target] + totals[n][t];
-            }
+            // All are read before one is written: y may be the sum itself, and where rows lie a multiple of 4 KiB apart a processor
+            // takes the next one's address for that of the one just written, and waits.
+            for (int64_t t = 0; t < count; ++t) totals[n][t] += y[t * m.rows + target];
+            for (int64_t t = 0; t < count; ++t) sum[t * m.rows + target] = totals[n][t];
         }
     }
 }

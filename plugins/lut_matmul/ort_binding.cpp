@@ -38,18 +38,7 @@ public:
         if (count == 0 || format.rows == 0) return;
         const RealInput values(x);
         const RealOutput y(output);
-        const Scratch packed_x(size_t(kernel_.x_bytes(format, count)));
-        context.parallel_for(count, x_packing_grain(kind_.depth), [&](int64_t begin, int64_t end) {
-            kernel_.pack_x(format, values.data(), count, begin, end, packed_x.as<void>());
-        });
-        const int64_t blocks = (format.rows + LutMatMulKernel::BLOCK - 1) / LutMatMulKernel::BLOCK;
-        const int64_t step = kernel_.blocks_at_once(format, count);
-        constexpr int64_t PRODUCTS = 500'000;  // some 5 microseconds
-        const int64_t grain = PRODUCTS / std::max<int64_t>(count * kind_.depth * LutMatMulKernel::BLOCK * step, 1) + 1;
-        context.parallel_for((blocks + step - 1) / step, grain, [&](int64_t begin, int64_t end) {
-            kernel_.run(format, packed_x.as<void>(), count, weight.buffer.as<void>(), y.data(), begin * step,
-                        std::min(end * step, blocks));
-        });
+        multiply(context, weight, values.data(), count, y.data());
         if (sparse) {
             add_sparse_product(context, sparse_kernel_, *sparse, values.data(), count, kind_.depth, y.data(), y.data());
         }
@@ -77,6 +66,22 @@ private:
         if (sparse.widest() >= kind_.depth) {
             throw Error("columns: " + std::to_string(sparse.widest()) + ", expected less than " + std::to_string(kind_.depth) + " (K)");
         }
+    }
+
+    // y = x·wᵀ. The memory for x is free again afterwards, and in the caches, for the sparse values.
+    void multiply(const Context& context, const Weight& weight, const float* x, int64_t count, float* y) const {
+        const LutFormat& format = weight.format;
+        const Scratch packed_x(size_t(kernel_.x_bytes(format, count)));
+        context.parallel_for(count, x_packing_grain(kind_.depth), [&](int64_t begin, int64_t end) {
+            kernel_.pack_x(format, x, count, begin, end, packed_x.as<void>());
+        });
+        const int64_t blocks = (format.rows + LutMatMulKernel::BLOCK - 1) / LutMatMulKernel::BLOCK;
+        const int64_t step = kernel_.blocks_at_once(format, count);
+        constexpr int64_t PRODUCTS = 500'000;  // some 5 microseconds
+        const int64_t grain = PRODUCTS / std::max<int64_t>(count * kind_.depth * LutMatMulKernel::BLOCK * step, 1) + 1;
+        context.parallel_for((blocks + step - 1) / step, grain, [&](int64_t begin, int64_t end) {
+            kernel_.run(format, packed_x.as<void>(), count, weight.buffer.as<void>(), y, begin * step, std::min(end * step, blocks));
+        });
     }
 
     Weight pack(const Tensor& packed, const Tensor& lut) const {
