@@ -2,13 +2,19 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 import numpy as np
 from covering import few
+from operator_bounds import check_outputs
 from operator_cases import FLOAT_LIMITS, MAKERS, Case, for_gpu, in_float16, in_words
 
+from intaglio.plugins import OPS
 from intaglio.plugins.cuda.compiler import SMS
 
 GPUS = few(SMS, list(SMS)[:1])  # test parameters; compiling all kernels for one takes NVRTC a minute of a processor
+
+Run = Callable[[Case, int], list[np.ndarray]]  # of a case and a seed: its outputs
 
 
 def kernel_case(operator: str, random: np.random.Generator) -> Case:
@@ -32,3 +38,13 @@ def around_the_limits() -> tuple[np.ndarray, np.ndarray, np.ndarray]:
     values = np.concatenate([np.broadcast_to(ends[:, None], (len(ends), len(shifts))), near, near - 1, near + 1])
     x = np.clip(np.concatenate([values, -values]), -(2**31), 2**31 - 1).astype(np.int32)
     return x, multipliers, shifts
+
+
+def check(run: Run, case: Case, seed: int = 0) -> None:
+    """What `run` gives equals the reference, within the operator's bound."""
+    if "activation_bits" in case.attributes:  # has no meaning here, so the bound for all bits applies
+        case = Case(case.operator, case.inputs, {**case.attributes, "activation_bits": 32})
+    expected = OPS[case.operator].reference(case.inputs, case.attributes)
+    got = run(case, seed)
+    assert len(got) == len(expected)
+    check_outputs(case, got, expected)
