@@ -167,7 +167,7 @@ class Warp(Arithmetic):
         self._release()
 
     def _release(self) -> None:
-        """Lets those lanes go on that wait for no others any more."""
+        """Lets those lanes go on that wait for others no longer."""
         for lanes in self.barriers.values():
             if (self.waiting & lanes).any() and not (lanes & ~self.waiting & ~self.ended).any():
                 self.waiting &= ~lanes
