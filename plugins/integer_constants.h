@@ -38,11 +38,14 @@ static inline Dyadic dyadic(double real, int bits = 31) {
 }
 
 static inline float gelu_inner_scale(float out_scale) {
-    return float(std::fmax(double(out_scale) / 256, 3.75 / 32768));
+    return float(double(out_scale) / 256);
 }
 
 static inline GeluConstants gelu_constants(float scale, float out_scale) {
     if (!(out_scale > 0 && out_scale <= 512)) throw std::invalid_argument("out_scale: expected in (0, 512]");
+    if (out_scale < 0.0293f) {
+        throw std::invalid_argument("out_scale: expected 0.0293 or more: made before i-GELU took a fourth power; compress again");
+    }
     const double inner = gelu_inner_scale(out_scale);
     GeluConstants constants;
     constants.saturation = int32_t(std::floor(3.70 / inner + 0.5));

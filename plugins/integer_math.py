@@ -88,6 +88,7 @@ def multiply_q15(a: npt.ArrayLike, b: npt.ArrayLike) -> Integers:
 # product divides the largest error of x·h by 4.6; these coefficients make it least, 0.0040.
 GELU_A = 0.5483
 GELU_B = 3.70
+GELU_LEAST = float(np.float32(0.0293))  # out_scale: a 256th of it times 2^15 reaches beyond b
 
 
 @dataclass(frozen=True)
@@ -101,7 +102,7 @@ class GeluConstants:
     inner_scale: float
     multiplier: int  # x -> 16 bits at inner_scale
     shift: int
-    saturation: int  # 3.70 at inner_scale, at most 32767
+    saturation: int  # 3.70 at inner_scale, at most 32328
     normalize: int  # left shift that brings saturation - |x| to 15 bits
     square_shift: int  # ... its square
     coefficient: int  # from the square's square in Q15 to h in Q13, at most 17967
@@ -111,7 +112,12 @@ class GeluConstants:
 
 def gelu_inner_scale(out_scale: float) -> float:
     """The scale of the 16-bit values inside of i-GELU, as a float32; values at it enter without rounding."""
-    return float(np.float32(max(float(np.float32(out_scale)) / 256, 3.75 / 2**15)))
+    return float(np.float32(float(np.float32(out_scale)) / 256))
+
+
+def gelu_out_scale(scale: float) -> float:
+    """The `out_scale` of an operator that ends in i-GELU, whose factors bring results to `scale` or less."""
+    return max(float(np.float32(scale)), GELU_LEAST)
 
 
 def gelu_constants(scale: float, out_scale: float) -> GeluConstants:
@@ -119,6 +125,11 @@ def gelu_constants(scale: float, out_scale: float) -> GeluConstants:
     scale, out_scale = float(np.float32(scale)), float(np.float32(out_scale))
     if not 0 < out_scale <= 512:
         raise GraphError(f"IntGelu: out_scale={out_scale:g}, expected in (0, 512]. Calibrate with other data.")
+    if out_scale < GELU_LEAST:  # graphs with a parabola have scales and factors that are none of this curve's
+        raise GraphError(
+            f"IntGelu: out_scale={out_scale:g}, expected {GELU_LEAST:g} or more: the graph was made before i-GELU took "
+            "a fourth power. Compress again."
+        )
     inner = gelu_inner_scale(out_scale)
     saturation = math.floor(GELU_B / inner + 0.5)
     normalize = 15 - saturation.bit_length()

@@ -9,7 +9,7 @@ import numpy as np
 import onnx_ir as ir
 
 from intaglio.graph_passes.quantize_dequantize.quantized import SHORT, Quantizer, Scale, Writer, give
-from intaglio.plugins.integer_math import gelu_inner_scale
+from intaglio.plugins.integer_math import gelu_inner_scale, gelu_out_scale
 
 
 def emit(
@@ -63,7 +63,7 @@ def emit_gelu(
     **attributes: Any,
 ) -> ir.Node:
     """Emit an operator that ends in i-GELU to 8 bits: with one scale, or with a factor per channel at the end."""
-    out_scale = float(np.float32(consumer.scale.max()))
+    out_scale = gelu_out_scale(consumer.scale.max())
     ratio = gelu_inner_scale(out_scale) / consumer.scale
     factors = writer.dyadics(ratio, f"{gelu.outputs[0].name}.requantize", SHORT)
     node = writer.integer(gelu, op_type, [*inputs, *factors], gelu.outputs[0], out_scale=out_scale, **attributes)

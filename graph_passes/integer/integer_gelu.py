@@ -10,9 +10,10 @@ import onnx_ir as ir
 
 from intaglio.bundle.effect import Effect
 from intaglio.graph_passes.contract import Counts, Pass, PassInputs
-from intaglio.graph_passes.integer.emit import emit_gelu, share
+from intaglio.graph_passes.integer.emit import SHORT, emit_gelu, share
 from intaglio.graph_passes.quantize_dequantize.quantized import Quantizer, Writer, quantized, quantizers
 from intaglio.graph_passes.quantize_dequantize.region import model_region
+from intaglio.plugins.integer_math import gelu_inner_scale, gelu_out_scale
 
 
 @dataclass(frozen=True)
@@ -46,7 +47,8 @@ def _replace(writer: Writer, node: ir.Node, x: ir.Value, scale: float, consumers
     if len(consumers) == 1 and consumers[0].bits == 8:
         emit_gelu(writer, node, "IntGelu", [x], consumers[0], scale=scale)
         return
-    out_scale = float(np.float32(max(consumer.scale.max() * 2.0 ** (consumer.bits - 8) for consumer in consumers)))
-    made = Quantizer(node, np.asarray(out_scale, np.float64), 8)
-    integer = writer.integer(node, "IntGelu", [x], node.outputs[0], scale=scale, out_scale=out_scale)
-    share(writer, node, integer.outputs[0], made, consumers, node.outputs[0])
+    largest = np.asarray(max(consumer.scale.max() * 2.0 ** (consumer.bits - 8) for consumer in consumers), np.float64)
+    out_scale = gelu_out_scale(float(largest))
+    factors = writer.dyadics(gelu_inner_scale(out_scale) / largest, f"{node.outputs[0].name}.requantize", SHORT)
+    integer = writer.integer(node, "IntGelu", [x, *factors], node.outputs[0], scale=scale, out_scale=out_scale)
+    share(writer, node, integer.outputs[0], Quantizer(node, largest, 8), consumers, node.outputs[0])

@@ -17,7 +17,7 @@ from intaglio.graph_passes.integer.correct_biases import KEY, FloatMeans
 from intaglio.graph_passes.integer.emit import emit, emit_gelu
 from intaglio.graph_passes.quantize_dequantize.quantized import Quantized, Writer, quantized, quantizers
 from intaglio.graph_passes.quantize_dequantize.region import model_region
-from intaglio.plugins.integer_math import gelu_inner_scale
+from intaglio.plugins.integer_math import gelu_inner_scale, gelu_out_scale
 
 Floats = npt.NDArray[np.float64]
 
@@ -69,7 +69,7 @@ def _replace(writer: Writer, node: ir.Node, x: Quantized, weight: Quantized, cou
     gelu = _gelu(result)
     outer = quantizers(gelu.outputs[0]) if gelu is not None else []
     if gelu is not None and not isinstance(outer, str) and [consumer.bits for consumer in outer] == [8]:
-        out_scale = float(np.float32(outer[0].scale.max()))
+        out_scale = gelu_out_scale(outer[0].scale.max())
         factors = writer.dyadics(accumulator / gelu_inner_scale(out_scale), f"{result.name}.requantize")
         made = emit_gelu(writer, gelu, "IntLinear", [*inputs, *factors], outer[0], activation="gelu", bits=8)
         _remember(made, means, accumulator)

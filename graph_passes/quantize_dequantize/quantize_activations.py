@@ -17,7 +17,7 @@ from intaglio.graph_passes.graphs import constant
 from intaglio.graph_passes.quantize_dequantize.quantized import LAYOUT, Writer, channel_factors, quantized
 from intaglio.graph_passes.quantize_dequantize.region import activations, is_embedding, model_region
 from intaglio.graph_passes.quantize_dequantize.residual_streams import residual_streams
-from intaglio.plugins.integer_math import gelu_inner_scale
+from intaglio.plugins.integer_math import gelu_inner_scale, gelu_out_scale
 
 FLOATS = {ir.DataType.FLOAT, ir.DataType.FLOAT16}
 PRODUCTS = {"MatMul"}
@@ -199,7 +199,7 @@ def _scale(value: ir.Value, bits: int, per_channel: bool = False) -> npt.NDArray
     """Return the scale of a value at `bits`, or the scales [channels] that cover each channel's range."""
     if bits == 16 and (gelu := _only_gelu(value)) is not None:
         # i-GELU computes at this scale; values that come at it need no rounding of their own.
-        return np.asarray(gelu_inner_scale(gelu_out_scale(gelu)), np.float32)
+        return np.asarray(gelu_inner_scale(gelu_out_scale(gelu_scale(gelu))), np.float32)
     seen = calibrated(value)
     levels = 2 ** (bits - 1) - 1
     if per_channel and seen.channel_absmax is not None:
@@ -213,6 +213,6 @@ def _only_gelu(value: ir.Value) -> ir.Node | None:
     return users[0] if len(users) == 1 and users[0].op_type == "Gelu" else None
 
 
-def gelu_out_scale(gelu: ir.Node) -> float:
+def gelu_scale(gelu: ir.Node) -> float:
     """Return the scale at the output of a Gelu, so that 8 bits cover the calibrated maximum."""
     return (calibrated(gelu.outputs[0]).absmax or 1.0) / 127

@@ -88,11 +88,12 @@ struct Factor {
     __device__ __forceinline__ int32_t clip16(int32_t x) const { return rounding::clip16(product(x), shift); }
 };
 
-// A factor of x of 16 bits: over 2^shift its products have 32 bits, as every larger multiplier exceeds 16 bits with any x but 0.
+// A factor of x of 16 bits to results of 8: over 2^(shift - 1) its products are less than 2^30, as every larger multiplier exceeds
+// 8 bits with any x but 0.
 struct ShortFactor : Factor {
     ShortFactor() = default;
     __device__ __forceinline__ ShortFactor(int32_t multiplier, int32_t shift) : Factor(multiplier, shift) {
-        const int32_t most = this->shift.bits < 16 ? (1 << (this->shift.bits + 15)) - 1 : 0x7fffffff;
+        const int32_t most = this->shift.bits < 17 ? (1 << (this->shift.bits + 14)) - 1 : 0x7fffffff;
         this->multiplier = min(max(this->multiplier, -most), most);
     }
     __device__ __forceinline__ int32_t clip8(int32_t x) const { return rounding::clip_short(product(x), shift, -128, 127); }

@@ -65,7 +65,7 @@ struct Deviations {
     rounding::Shift shift;
 
     __device__ __forceinline__ Deviations(int64_t sum, int32_t channels, int32_t bits) : shift(max(bits, rounding::LEAST)) {
-        const int32_t missing = rounding::missing(bits);
+        const int32_t missing = bits < -14 ? 0 : rounding::missing(bits);  // no deviations: channels << 17 may overflow
         added = int64_t(uint64_t(shift.half) - (uint64_t(sum) << missing));
         this->channels = int32_t(uint32_t(channels) << missing);
     }

@@ -81,7 +81,7 @@ class LutMatMul(Operator):
         assert x is not None and packed is not None and lut is not None
         weight = _weight(graph, packed, lut, attributes)
         if values is not None and columns is not None and row_offsets is not None:
-            weight = add_sparse(graph, weight, values, columns, row_offsets)
+            weight = add_sparse(graph, graph.cast_like(weight, x), values, columns, row_offsets)
         return [graph.float_matmul(x, weight)]
 
 

@@ -38,8 +38,10 @@ def test_every_factor_of_a_channel_takes_16_bits_to_8_as_the_reference_does(run,
     x = random.integers(-(2**15), 2**15, (6, len(shifts))).astype(np.int32)
     attributes = {"scale": 1e-3, "weight_scale": 2.0**-10, "bias_scale": 1e-3, "out_scale": 1e-2, "wide_scale": 1e-4}
     weight, bias = (random.integers(-(2**11), 2**11, len(shifts)).astype(np.int32) for _ in range(2))
-    check(run, Case("IntLayerNorm", (x, weight, bias, *factors, None, None, None, None), attributes, 2))
-    check(run, Case("IntGelu", (x, *factors), {"scale": 1e-4, "out_scale": 1e-2}))
+    ends = (np.full(len(shifts), bound, np.int32) for bound in (-4000, 4000))  # of the 16 bits: -32768 and 32767
+    for each in (bias, *ends):
+        check(run, Case("IntLayerNorm", (x, weight, each, *factors, None, None, None, None), attributes, 2))
+    check(run, Case("IntGelu", (x, *factors), {"scale": 1e-4, "out_scale": 0.03}))
 
 
 @pytest.mark.parametrize("channels", [512, 1024])

@@ -250,7 +250,7 @@ static void exponentials() {
 
 static void every_gelu() {
     for (int i = 0; i < 40; ++i) {
-        const auto constants = intaglio::gelu_constants(1, random_scale(-14, 9));
+        const auto constants = intaglio::gelu_constants(1, random_scale(-5, 9));
         const GeluVectors vectors = gelu_vectors(constants);
         for (int low = -32768; low < 32768; low += 2 * LANES) {
             Array<int16_t> v(false);

@@ -27,7 +27,7 @@ def int8(random, *shape):
 
 
 def linear(x, weight, bits=32, activation="", factors=()):
-    attributes = {"bits": bits, "activation": activation, "out_scale": 0.02}
+    attributes = {"bits": bits, "activation": activation, "out_scale": 0.03}
     bias = np.arange(weight.shape[1], dtype=np.int32) * 1001
     return Case("IntLinear", (x, weight, bias, *factors), attributes)
 

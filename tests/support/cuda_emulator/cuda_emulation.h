@@ -260,9 +260,6 @@ T __ldg(const T* address) { return *address; }
 static inline int __clz(int x) { return x ? __builtin_clz(x) : 32; }
 static inline int __clzll(long long x) { return x ? __builtin_clzll(x) : 64; }
 static inline int __popc(unsigned x) { return __builtin_popcount(x); }
-static inline unsigned __funnelshift_r(unsigned low, unsigned high, unsigned bits) {
-    return unsigned((static_cast<unsigned long long>(high) << 32 | low) >> (bits & 31));
-}
 static inline int __mulhi(int a, int b) { return int((static_cast<long long>(a) * b) >> 32); }
 static inline unsigned __umulhi(unsigned a, unsigned b) { return unsigned((static_cast<unsigned long long>(a) * b) >> 32); }
 static inline unsigned long long __umul64hi(unsigned long long a, unsigned long long b) {

@@ -90,7 +90,7 @@ def int_add(random: Random) -> Case:
 def int_gelu(random: Random) -> Case:
     """Any int32, with input scales of 8, 16 and 32 bits."""
     channels = width(random)
-    attributes = {"scale": scale(random, 1e-9, 1), "out_scale": scale(random, 1e-4, 10)}
+    attributes = {"scale": scale(random, 1e-9, 1), "out_scale": scale(random, 0.03, 10)}
     final = factors(random, channels, random.random() < 0.5) if random.random() < 0.5 else (None, None)
     return Case("IntGelu", (int32(random, *leading(random), channels), *final), attributes)
 
@@ -150,7 +150,7 @@ def int_linear(random: Random) -> Case:
     if bits != "32":
         final = (*factors(random, n, random.random() < 0.8), None, None)
     if activation:
-        attributes["out_scale"] = scale(random, 1e-3, 1)
+        attributes["out_scale"] = scale(random, 0.03, 1)
         if random.random() < 0.5:
             final = (*final[:2], *factors(random, n, random.random() < 0.8))
     rows = leading(random)

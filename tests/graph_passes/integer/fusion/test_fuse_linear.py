@@ -17,7 +17,7 @@ Parse = Callable[..., ir.Model]
 INPUTS, WIDTH = 6, 8
 STREAM = f"int32[batch, n, {WIDTH}] stream"
 GATE = "g = intaglio.IntLinear <bits = 16> (x, wg, b, m, s)"
-ACTIVATED = 'a = intaglio.IntLinear <bits = 8, activation = "gelu", out_scale = 0.02> (x, wa, b, m, s, mo, so)'
+ACTIVATED = 'a = intaglio.IntLinear <bits = 8, activation = "gelu", out_scale = 0.03> (x, wa, b, m, s, mo, so)'
 GATED = "c = Cast <to = 6> (a) p = Mul (c, g) y = intaglio.Requantize <bits = 8> (p, mg, sg)"
 LINEAR = "v = intaglio.IntLinear <bits = 16> (x, wa, b, m, s)"
 

@@ -75,7 +75,7 @@ LEFT: dict[str, dict[str, Any]] = {
     "computed from different inputs": {"text": body(q_from="other")},
     "not all of its inputs are outputs of an IntLinear": {"text": body(q="Requantize <bits = 8>")},
     "its query, key and value have other users": {"text": body(after="z = Identity(k)"), "outputs": TWO_OUTPUTS},
-    "are not linear": {"text": body(q='IntLinear <bits = 8, activation = "gelu", out_scale = 0.02>')},
+    "are not linear": {"text": body(q='IntLinear <bits = 8, activation = "gelu", out_scale = 0.03>')},
     "are not constants": {"text": body(), "missing": "wq"},
     "weights of different shapes": {
         "text": body(),
