@@ -10,8 +10,8 @@ import onnx_ir as ir
 
 from intaglio.bundle.effect import Effect
 from intaglio.graph_passes.contract import Counts, Pass, PassInputs
-from intaglio.graph_passes.integer.emit import SHORT, emit_gelu, share
-from intaglio.graph_passes.quantize_dequantize.quantized import Quantizer, Writer, quantized, quantizers
+from intaglio.graph_passes.integer.emit import emit_gelu, share
+from intaglio.graph_passes.quantize_dequantize.quantized import SHORT, Quantizer, Writer, quantized, quantizers
 from intaglio.graph_passes.quantize_dequantize.region import model_region
 from intaglio.plugins.integer_math import gelu_inner_scale, gelu_out_scale
 
