@@ -75,16 +75,24 @@ class FloatBody(FunctionBody):
         return self.round(self.multiply(self.wide(x), factor))
 
     def rescale(
-        self, terms: Sequence[Term], shift: ir.Value | Number, bits: int, bias: ir.Value | None = None
+        self,
+        terms: Sequence[Term],
+        shift: ir.Value | Number,
+        bits: int,
+        bias: ir.Value | None = None,
+        zero_point: int = 0,
     ) -> ir.Value:
-        """round((Σ x·multiplier + bias·multiplier) / 2^shift) limited to 8 or 16 bits, in float32."""
+        """round((Σ x·multiplier + bias·multiplier) / 2^shift) + zero_point limited to 8 or 16 bits, in float32."""
         power, total = self.power(shift), None
         for x, multiplier in terms:
             value = self.wide(x) if bias is None else self.add(self.wide(x), self.wide(bias))
             product = self.multiply(value, self._over(self.wide(self.value(multiplier)), power))
             total, bias = product if total is None else self.add(total, product), None
         assert total is not None
-        return self.clip(self.round(total), (-(2 ** (bits - 1)), 2 ** (bits - 1) - 1))
+        rounded = self.round(total)
+        if zero_point:
+            rounded = self.add(rounded, zero_point)
+        return self.clip(rounded, (-(2 ** (bits - 1)), 2 ** (bits - 1) - 1))
 
     def normalize(self, x: ir.Value, constants: LayerNormConstants) -> ir.Value:
         """(x - mean) / √(variance + epsilon) in Q(fraction) within 16 bits; zeros for a constant row."""

@@ -56,16 +56,21 @@ class FunctionBody(BodyArithmetic):
         return self.floor(self._rescaled([(x, multiplier)], shift, 0))
 
     def rescale(
-        self, terms: Sequence[Term], shift: ir.Value | Number, bits: int, bias: ir.Value | None = None
+        self,
+        terms: Sequence[Term],
+        shift: ir.Value | Number,
+        bits: int,
+        bias: ir.Value | None = None,
+        zero_point: int = 0,
     ) -> ir.Value:
         """round((Σ x·multiplier + bias·multiplier) / 2^shift), halves up, limited to 8 bits as int8, to 16 as int32.
 
-        The bias has the multiplier of the first term. Casts of non-negative values round down, so no Floor is needed.
+        The bias has the multiplier of the first term; a zero point is added before the limits. Casts of non-negative values round down, so no Floor is needed.
         """
         if bias is not None:
             terms = [*terms, (bias, terms[0][1])]
         offset = 2 ** (bits - 1)
-        whole = self._rescaled(terms, shift, offset)
+        whole = self._rescaled(terms, shift, offset + zero_point)
         limited = self.op("Clip", whole, self.value(0, whole), self.value(2**bits - 0.5, whole))
         unsigned = self.cast(limited, ir.DataType.UINT8 if bits == 8 else ir.DataType.INT32)
         signed = self.subtract(self.cast(unsigned, ir.DataType.INT32), offset)

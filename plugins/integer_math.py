@@ -141,6 +141,12 @@ def gelu_constants(scale: float, out_scale: float) -> GeluConstants:
     return GeluConstants(inner, *dyadic(scale / inner), *curve, *dyadic(inner / out_scale))
 
 
+def check_zero_point(name: str, zero_point: int) -> None:
+    """Raise `GraphError` unless the integer that stands for 0 is one of 8 bits."""
+    if not INT8[0] <= zero_point <= INT8[1]:
+        raise GraphError(f"{name}: out_zero_point={zero_point}, expected -128 to 127.")
+
+
 def gelu(v: Integers, constants: GeluConstants) -> Integers:
     """gelu of 16-bit v at inner_scale, as a 16-bit value at the same scale.
 

@@ -59,8 +59,10 @@ class TrainingArithmetic(ABC):
         """An output: the integers forwards (float32, or float64 where `real` is), the gradient of `real` backwards."""
 
     @abstractmethod
-    def requantize(self, value: Dual, multiplier: Tensor | int, shift: Tensor | int, bits: int) -> Dual:
-        """value·multiplier / 2^shift, rounded and limited to `bits`."""
+    def requantize(
+        self, value: Dual, multiplier: Tensor | int, shift: Tensor | int, bits: int, zero_point: int = 0
+    ) -> Dual:
+        """value·multiplier / 2^shift, rounded, plus the zero point, limited to `bits`."""
 
     @abstractmethod
     def weighted_sum(self, terms: Sequence[tuple[Dual, Tensor]], shift: Tensor, bits: int) -> Dual:

@@ -63,9 +63,15 @@ def emit_gelu(
     **attributes: Any,
 ) -> ir.Node:
     """Emit an operator that ends in i-GELU to 8 bits: with one scale, or with a factor per channel at the end."""
-    out_scale = gelu_out_scale(consumer.scale.max())
+    out_scale = curve_scale(consumer)
     ratio = gelu_inner_scale(out_scale) / consumer.scale
     factors = writer.dyadics(ratio, f"{gelu.outputs[0].name}.requantize", SHORT)
-    node = writer.integer(gelu, op_type, [*inputs, *factors], gelu.outputs[0], out_scale=out_scale, **attributes)
+    attributes |= {"out_scale": out_scale, "out_zero_point": consumer.zero_point}
+    node = writer.integer(gelu, op_type, [*inputs, *factors], gelu.outputs[0], **attributes)
     give(node.outputs[0], [consumer])
     return node
+
+
+def curve_scale(consumer: Quantizer) -> float:
+    """The out_scale of a GELU for this user: 8 bits around 0 reach at it what the user's reach above its zero point."""
+    return gelu_out_scale(float(consumer.scale.max()) * (127 - consumer.zero_point) / 127)

@@ -33,11 +33,13 @@ class IntegerGelu(Pass):
         for node in model_region(model):
             if node.op_type != "Gelu" or node.domain != "" or node.graph is None:
                 continue
-            x, consumers = quantized(node.inputs[0]), quantizers(node.outputs[0])
+            x, consumers = quantized(node.inputs[0]), quantizers(node.outputs[0], zero_points=True)
             if x is None or x.per_tensor is None:
                 counts.leave(f"{node.outputs[0].name}: its input is not integers with one scale")
             elif isinstance(consumers, str):
                 counts.leave(consumers)
+            elif len(consumers) > 1 and any(consumer.zero_point for consumer in consumers):
+                counts.leave(f"{node.outputs[0].name}: it is used at several scales, one with a zero point")
             else:
                 _replace(writer, node, writer.int32(x.integers, node), x.per_tensor, consumers)
                 counts.add("gelu")

@@ -14,10 +14,10 @@ from intaglio.graph_passes.calibration.activation_statistics import statistics_o
 from intaglio.graph_passes.contract import Counts, Pass, PassInputs
 from intaglio.graph_passes.graphs import constant
 from intaglio.graph_passes.integer.correct_biases import KEY, FloatMeans
-from intaglio.graph_passes.integer.emit import emit, emit_gelu
+from intaglio.graph_passes.integer.emit import curve_scale, emit, emit_gelu
 from intaglio.graph_passes.quantize_dequantize.quantized import Quantized, Writer, quantized, quantizers
 from intaglio.graph_passes.quantize_dequantize.region import model_region
-from intaglio.plugins.integer_math import gelu_inner_scale, gelu_out_scale
+from intaglio.plugins.integer_math import gelu_inner_scale
 
 Floats = npt.NDArray[np.float64]
 
@@ -27,7 +27,8 @@ class IntegerLinear(Pass):
     """DQ(x)·DQ(W) [+ bias] → Q, and → Q → DQ → Gelu → Q, become one IntLinear each.
 
     1. W is a constant int8 [inputs, outputs] with a scale per column or one for all; x has one scale.
-    2. The bias is rounded to int32 at the accumulator's scale, far below one step of x·W.
+    2. The bias is rounded to int32 at the accumulator's scale, far below one step of x·W. What a zero point of x adds to
+       the sums, the same for every row, is taken from it.
     3. Left, with the reason: x or outputs that are not in Q/DQ form.
     """
 
@@ -39,7 +40,7 @@ class IntegerLinear(Pass):
         for node in model_region(model):
             if node.op_type != "MatMul" or node.graph is None:
                 continue
-            x, weight = quantized(node.inputs[0]), quantized(node.inputs[1])
+            x, weight = quantized(node.inputs[0], zero_points=True), quantized(node.inputs[1])
             if weight is None or constant(weight.integers) is None:
                 continue
             if x is None or x.bits != 8 or x.per_tensor is None:
@@ -57,6 +58,10 @@ def _replace(writer: Writer, node: ir.Node, x: Quantized, weight: Quantized, cou
     assert columns is not None and isinstance(columns[1], int)
     accumulator = x.per_tensor * np.broadcast_to(weight.scale, columns[1])
     rounded = np.rint(np.broadcast_to(bias, columns[1]) / accumulator)
+    if x.zero_point:
+        numbers = constant(weight.integers)
+        assert numbers is not None
+        rounded -= x.zero_point * numbers.numpy().sum(axis=0, dtype=np.int64)
     integers = np.clip(rounded, -(2**30), 2**30).astype(np.int32)
     before = _last(node, result)
     inputs = [x.integers, weight.integers, writer.constant(integers, f"{result.name}.bias_int32")]
@@ -67,10 +72,10 @@ def _replace(writer: Writer, node: ir.Node, x: Quantized, weight: Quantized, cou
         counts.leave(consumers)
         return None
     gelu = _gelu(result)
-    outer = quantizers(gelu.outputs[0]) if gelu is not None else []
+    outer = quantizers(gelu.outputs[0], zero_points=True) if gelu is not None else []
     if gelu is not None and not isinstance(outer, str) and [consumer.bits for consumer in outer] == [8]:
-        out_scale = gelu_out_scale(outer[0].scale.max())
-        factors = writer.dyadics(accumulator / gelu_inner_scale(out_scale), f"{result.name}.requantize")
+        inner_scale = gelu_inner_scale(curve_scale(outer[0]))
+        factors = writer.dyadics(accumulator / inner_scale, f"{result.name}.requantize")
         made = emit_gelu(writer, gelu, "IntLinear", [*inputs, *factors], outer[0], activation="gelu", bits=8)
         _remember(made, means, accumulator)
         return "linear with gelu"

@@ -16,11 +16,12 @@ from intaglio.graph_passes.contract import Counts, Pass, PassInputs
 from intaglio.graph_passes.graphs import constant
 from intaglio.graph_passes.quantize_dequantize.quantized import LAYOUT, Writer, channel_factors, quantized
 from intaglio.graph_passes.quantize_dequantize.region import activations, is_embedding, model_region
-from intaglio.graph_passes.quantize_dequantize.residual_streams import residual_streams
+from intaglio.graph_passes.quantize_dequantize.residual_streams import ResidualStream, residual_streams
 from intaglio.plugins.integer_math import gelu_inner_scale, gelu_out_scale
 
 FLOATS = {ir.DataType.FLOAT, ir.DataType.FLOAT16}
 PRODUCTS = {"MatMul"}
+LONGEST = 2**15  # rows of a weight whose sums, times a zero point, a bias can take
 # Operators that use their input without rounding.
 EXACT = {"Softmax", "Expand", "QuantizeLinear", "DequantizeLinear", *LAYOUT}
 
@@ -33,10 +34,12 @@ class QuantizeActivations(Pass):
     2. `where="everything"`: 16 bits before every other operator (sums of two activations, Gelu, LayerNormalization,
        and operators without an integer form, so that only these stay in floating point), and on the outputs of the
        encoder. `where="products"`: nothing else (Q/DQ INT8 for TensorRT).
-    3. Reshape, Transpose and a product with a scalar do not change the integers of an activation, so the nodes are
+    3. Scales are symmetric, but for a GELU before linear layers alone, with "everything": its results end at -0.17, and
+       a zero point leaves nearly all of the 8 bits to those above. (TensorRT's own INT8 has no zero points.)
+    4. Reshape, Transpose and a product with a scalar do not change the integers of an activation, so the nodes are
        inserted before them. Activations already in Q/DQ form (embeddings) stay, but for an operator other than Add
        they are rounded again if their channels have separate scales.
-    4. Not changed: adding a bias, a factor per channel (which becomes part of the following scale), the scores of an
+    5. Not changed: adding a bias, a factor per channel (which becomes part of the following scale), the scores of an
        attention, which stay exact between two products, and the sums of a residual stream (`residual_streams.py`).
 
     Raises `GraphError` for an activation that was not calibrated.
@@ -66,8 +69,7 @@ class QuantizeActivations(Pass):
             if known is None or streamed or (known.per_tensor is None and node.op_type != "Add"):
                 key = root, bits, streamed
                 if key not in made:
-                    scale = streams[node].scales(root) if streamed else _scale(root, bits, _is_gate(node, root))
-                    made[key] = writer.quantize_dequantize(root, scale, bits)
+                    made[key] = self._rounded(writer, root, bits, node, streams.get(node))
                     counts.add(f"{bits}-bit activations")
                 _rewire(user, root, made[key])
         if self._everything:
@@ -75,6 +77,17 @@ class QuantizeActivations(Pass):
                 back = writer.quantize_dequantize(value, _scale(value, 16), 16)
                 _rewire_head(value, back, set(region))
                 counts.add("16-bit activations")
+
+    def _rounded(
+        self, writer: Writer, root: ir.Value, bits: int, node: ir.Node, stream: ResidualStream | None
+    ) -> ir.Value:
+        """The activation at `bits`, for `node` among others."""
+        if stream is not None:
+            return writer.quantize_dequantize(root, stream.scales(root), bits)
+        if self._everything and bits == 8 and _is_gelu_for_linear(root):
+            scale, zero_point = _asymmetric(root)
+            return writer.quantize_dequantize(root, scale, bits, zero_point)
+        return writer.quantize_dequantize(root, _scale(root, bits, _is_gate(node, root)), bits)
 
     @property
     def _everything(self) -> bool:
@@ -206,6 +219,28 @@ def _scale(value: ir.Value, bits: int, per_channel: bool = False) -> npt.NDArray
         largest = np.where(seen.channel_absmax > 0, seen.channel_absmax, seen.absmax or 1.0)
         return np.asarray(largest / levels, np.float32)
     return np.asarray((threshold(seen, bits) or 1.0) / levels, np.float32)
+
+
+def _is_gelu_for_linear(value: ir.Value) -> bool:
+    """Whether the value is a GELU's, maybe with a factor per channel, and goes to linear layers, their biases' business."""
+    node = value.producer()
+    if node is not None and node.op_type == "Mul":
+        inner = next((each for each in node.inputs if each is not None and channel_factors(node, each) is not None), None)
+        node = None if inner is None or len(inner.uses()) != 1 else inner.producer()
+    if node is None or node.op_type != "Gelu" or value.is_graph_output():
+        return False
+    weights = [quantized(user.inputs[1]) for user, index in value.uses() if user.op_type == "MatMul" and index == 0]
+    shapes = [weight.integers.shape for weight in weights if weight is not None and constant(weight.integers)]
+    return len(shapes) == len(value.uses()) and all(each is not None and int(each[0]) <= LONGEST for each in shapes)
+
+
+def _asymmetric(value: ir.Value) -> tuple[npt.NDArray[np.float32], int]:
+    """Return the scale and the zero point with which 8 bits cover the calibrated range, up to the threshold."""
+    seen = calibrated(value)
+    limit = threshold(seen, 8) or 1.0
+    low, high = min(max(-seen.minimum, 0.0), limit), min(max(seen.maximum, 0.0), limit)
+    scale = np.float32((low + high or 1.0) / 255)
+    return np.asarray(scale), round(float(low / scale)) - 128
 
 
 def _only_gelu(value: ir.Value) -> ir.Node | None:

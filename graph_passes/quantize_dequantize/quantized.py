@@ -8,7 +8,7 @@ Tensors of 8 bits are int8. Values of 16 bits are int16 between Q and DQ, and in
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -32,11 +32,12 @@ LAYOUT = {"Reshape", "Transpose", "Squeeze", "Unsqueeze", "Identity"}
 
 @dataclass(frozen=True)
 class Quantized:
-    """An integer tensor and its scale: the inputs of a DequantizeLinear."""
+    """An integer tensor, its scale, and the integer that stands for 0: the inputs of a DequantizeLinear."""
 
     integers: ir.Value
     scale: Scale
     bits: int
+    zero_point: int = 0
 
     @property
     def per_tensor(self) -> float | None:
@@ -46,11 +47,12 @@ class Quantized:
 
 @dataclass(frozen=True)
 class Quantizer:
-    """A QuantizeLinear that uses a value, with its scale relative to that value."""
+    """A QuantizeLinear that uses a value, with its scale relative to that value, and the integer that stands for 0."""
 
     node: ir.Node
     scale: Scale
     bits: int
+    zero_point: int = 0
 
 
 class Writer:
@@ -117,15 +119,19 @@ class Writer:
         cast.dtype, cast.shape = ir.DataType.INT32, value.shape
         return cast
 
-    def quantize_dequantize(self, value: ir.Value, scale: npt.NDArray[np.float32], bits: int) -> ir.Value:
+    def quantize_dequantize(
+        self, value: ir.Value, scale: npt.NDArray[np.float32], bits: int, zero_point: int = 0
+    ) -> ir.Value:
         """Round a value to integers of `bits`, by two new nodes right after its producer; return the result."""
         name = f"{value.name}_int{bits}"
-        scales = self.constant(scale, f"{name}.scale")
+        constants = [self.constant(scale, f"{name}.scale")]
+        if zero_point:
+            constants.append(self.constant(np.full(scale.shape, zero_point, DTYPES[bits].numpy()), f"{name}.zero_point"))
         axis = {"axis": -1} if scale.ndim else {}
         attributes = {**axis, "output_dtype": int(DTYPES[bits])}
-        quantize = ir.node("QuantizeLinear", [value, scales], attributes, name=self.names.new(name))
+        quantize = ir.node("QuantizeLinear", [value, *constants], attributes, name=self.names.new(name))
         rounded = quantize.outputs[0]
-        back = ir.node("DequantizeLinear", [rounded, scales], axis, name=self.names.new(f"{name}_back"))
+        back = ir.node("DequantizeLinear", [rounded, *constants], axis, name=self.names.new(f"{name}_back"))
         producer = value.producer()
         if producer is None:  # an input of the graph
             self.model.graph.insert_before(self.model.graph[0], [quantize, back])
@@ -140,18 +146,26 @@ class Writer:
         return back.outputs[0]
 
 
-def quantized(value: ir.Value | None) -> Quantized | None:
-    """Return the integers of a value, if it is the output of a DequantizeLinear without zero point."""
+def quantized(value: ir.Value | None, zero_points: bool = False) -> Quantized | None:
+    """Return the integers of a value, if it is the output of a DequantizeLinear; a zero point only where one may be."""
     node = None if value is None else value.producer()
-    if node is None or node.op_type != "DequantizeLinear" or node.domain != "" or len(node.inputs) > 2:
+    if node is None or node.op_type != "DequantizeLinear" or node.domain != "":
         return None
-    integers, scale = node.inputs[0], constant(node.inputs[1])
-    if integers is None or integers.dtype not in BITS or scale is None:
+    integers, scale, zero_point = node.inputs[0], constant(node.inputs[1]), _zero_point(node, zero_points)
+    if integers is None or integers.dtype not in BITS or scale is None or zero_point is None:
         return None
-    return Quantized(integers, scale.numpy().astype(np.float64), BITS[integers.dtype])
+    return Quantized(integers, scale.numpy().astype(np.float64), BITS[integers.dtype], zero_point)
 
 
-def quantizers(value: ir.Value) -> list[Quantizer] | str:
+def _zero_point(node: ir.Node, wanted: bool) -> int | None:
+    """Return that of a QuantizeLinear or DequantizeLinear; None for what is no constant, or not wanted."""
+    if len(node.inputs) < 3 or node.inputs[2] is None:
+        return 0
+    zero_point = constant(node.inputs[2])
+    return int(zero_point.numpy()) if wanted and zero_point is not None and zero_point.size == 1 else None
+
+
+def quantizers(value: ir.Value, zero_points: bool = False) -> list[Quantizer] | str:
     """Return every QuantizeLinear that uses the value, directly or after a Mul with constants; or the reason why not.
 
     round(x·m / s) is round(x / (s/m)), so a factor per channel before a QuantizeLinear becomes part of its scale.
@@ -161,15 +175,15 @@ def quantizers(value: ir.Value) -> list[Quantizer] | str:
         return f"{value.name} is an output of the graph"
     for node, _ in value.uses():
         if node.op_type == "QuantizeLinear" and node.domain == "":
-            scale, dtype = constant(node.inputs[1]), node.outputs[0].dtype
-            if scale is None or dtype not in BITS or len(node.inputs) > 2:
+            scale, dtype, zero_point = constant(node.inputs[1]), node.outputs[0].dtype, _zero_point(node, zero_points)
+            if scale is None or dtype not in BITS or zero_point is None:
                 return f"{node.name} has no constant scale, or a zero point"
-            found.append(Quantizer(node, scale.numpy().astype(np.float64), BITS[dtype]))
+            found.append(Quantizer(node, scale.numpy().astype(np.float64), BITS[dtype], zero_point))
         elif (factors := channel_factors(node, value)) is not None:
-            scaled = quantizers(node.outputs[0])
+            scaled = quantizers(node.outputs[0], zero_points)
             if isinstance(scaled, str):
                 return scaled
-            found += [Quantizer(each.node, each.scale / factors, each.bits) for each in scaled]
+            found += [replace(each, scale=each.scale / factors) for each in scaled]
         else:
             return f"{value.name} is used by {node.op_type} {node.name}, which is not integer"
     return found or f"{value.name} is not used"

@@ -52,6 +52,7 @@ struct Gelu {
     Factors scale;
     intaglio::GeluConstants constants;
     Factors out;
+    int32_t zero_point;
 
     struct Column {
         int32_t bias;
@@ -64,7 +65,7 @@ struct Gelu {
         return {bias_of(bias, column), factor_of(scale, column), to_8_bits};
     }
     __device__ __forceinline__ int32_t operator()(int32_t sum, const Column& column, int64_t = 0) const {
-        return column.out.clip8(intaglio::gelu(column.scale.clip16(sum + column.bias), constants));
+        return column.out.clip8(intaglio::gelu(column.scale.clip16(sum + column.bias), constants), zero_point);
     }
 };
 

@@ -96,7 +96,9 @@ struct ShortFactor : Factor {
         const int32_t most = this->shift.bits < 17 ? (1 << (this->shift.bits + 14)) - 1 : 0x7fffffff;
         this->multiplier = min(max(this->multiplier, -most), most);
     }
-    __device__ __forceinline__ int32_t clip8(int32_t x) const { return rounding::clip_short(product(x), shift, -128, 127); }
+    __device__ __forceinline__ int32_t clip8(int32_t x, int32_t zero_point = 0) const {
+        return rounding::clip_short(product(x), shift, -128 - zero_point, 127 - zero_point) + zero_point;
+    }
 };
 
 // The sum of two values with multipliers below 2^30 of their own, over 2^shift, to results of up to 16 bits.

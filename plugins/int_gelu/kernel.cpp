@@ -8,6 +8,7 @@ namespace {
 // What 2·LANES neighbouring channels are computed with.
 struct Channels {
     GeluVectors gelu;
+    I16 zero_point;
     Requantizer inner, low, high;
 };
 
@@ -19,7 +20,7 @@ INTAGLIO_SIMD I32 apply(I32 x, const Requantizer& r) {
 template <bool EXACT>
 INTAGLIO_SIMD I16 gelu(I32 low, I32 high, const Channels& c) {
     const I16 v = gelu(narrow(apply<EXACT>(low, c.inner), apply<EXACT>(high, c.inner)), c.gelu);
-    return narrow(apply<EXACT>(low32(v), c.low), apply<EXACT>(high32(v), c.high));
+    return add_saturated(narrow(apply<EXACT>(low32(v), c.low), apply<EXACT>(high32(v), c.high)), c.zero_point);
 }
 
 INTAGLIO_SIMD I32 load_low(const int32_t* p, int n) { return load32(p, n < LANES ? n : LANES); }
@@ -40,8 +41,9 @@ void down(const int32_t* x, int64_t rows, int64_t stride, int n, const Channels&
 }
 
 void gelu_rows(const int32_t* x, int64_t rows, int64_t channels, const GeluConstants& constants,
-               const int32_t* multiplier, const int32_t* shift, int8_t* y) {
+               const int32_t* multiplier, const int32_t* shift, int out_zero_point, int8_t* y) {
     Channels group;
+    group.zero_point = set16(int16_t(out_zero_point));
     group.gelu = gelu_vectors(constants);
     group.inner = requantizer(set32(constants.multiplier), set32(constants.shift));
     for (int64_t c = 0; c < channels; c += 2 * LANES) {

@@ -10,10 +10,11 @@ namespace intaglio {
 
 // x: [rows, channels] int32
 // multiplier, shift: [channels] int32, shift in 0..62: from the inner scale to y's
+// out_zero_point: added to the results, -128..127
 // y: [rows, channels] int8
 struct IntGeluKernel {
     void (*gelu)(const int32_t* x, int64_t rows, int64_t channels, const GeluConstants& constants,
-                 const int32_t* multiplier, const int32_t* shift, int8_t* y);
+                 const int32_t* multiplier, const int32_t* shift, int out_zero_point, int8_t* y);
 };
 
 }  // namespace intaglio

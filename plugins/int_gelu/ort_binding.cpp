@@ -13,7 +13,9 @@ constexpr int64_t LEAST_ROWS = 16;  // of a piece: what preparing a channel's fa
 class IntGelu final : public Kernel {
 public:
     explicit IntGelu(const Node& node)
-        : kernel_(int_gelu_kernel(node.isa())), constants_(gelu_constants(node.real("scale"), node.real("out_scale"))) {}
+        : kernel_(int_gelu_kernel(node.isa())),
+          constants_(gelu_constants(node.real("scale"), node.real("out_scale"))),
+          out_zero_point_(zero_point(node, "out_zero_point")) {}
 
     // x [..., C] int32, optional multiplier [C|1] int32 and shift [C|1] int32 -> y [..., C] int8
     void compute(const Context& context) const override {
@@ -27,13 +29,14 @@ public:
         const int64_t grain = std::max(BLOCK / std::max<int64_t>(channels, 1), LEAST_ROWS);
         context.parallel_for(rows, grain, [&](int64_t begin, int64_t end) {
             kernel_.gelu(data + begin * channels, end - begin, channels, constants_, factors.multiplier(), factors.shift(),
-                         y + begin * channels);
+                         out_zero_point_, y + begin * channels);
         });
     }
 
 private:
     const IntGeluKernel& kernel_;
     GeluConstants constants_;
+    int out_zero_point_;
 };
 
 }  // namespace

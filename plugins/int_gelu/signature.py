@@ -9,6 +9,6 @@ SIGNATURE = Signature(
         *factors("C", optional=True),
     ),
     outputs=(Output("y", "int8"),),
-    attributes=(Attribute("scale", float), Attribute("out_scale", float)),
+    attributes=(Attribute("scale", float), Attribute("out_scale", float), Attribute("out_zero_point", int, 0)),
     groups=(Group(FACTORS),),
 )

@@ -2,7 +2,8 @@
 
 The input is requantised to 16 bits at a scale that is fine enough for the output and wide enough for erf's curve, the
 polynomial is computed there, and the result is requantised to 8 bits, with a factor per channel if given (which
-spreads outliers into the rows of the next weight).
+spreads outliers into the rows of the next weight). GELU's results end at -0.17 below: with a zero point, the integer that
+stands for 0, nearly all of the 8 bits lie above.
 """
 
 from __future__ import annotations
@@ -16,14 +17,15 @@ from intaglio.plugins.operator_inputs import Array
 
 
 class IntGelu(Operator):
-    """gelu(x·scale) / out_scale; with `multiplier` and `shift` they take the place of out_scale at the end."""
+    """gelu(x·scale) / out_scale + out_zero_point; `multiplier` and `shift` take the place of out_scale at the end."""
 
     signature = SIGNATURE
 
     def check(self, inputs: Inputs, attributes: Attributes) -> None:
-        """Both scales are in the range of the arithmetic."""
+        """Both scales are in the range of the arithmetic, and the zero point in that of y."""
         super().check(inputs, attributes)
         integer_math.gelu_constants(attributes["scale"], attributes["out_scale"])
+        integer_math.check_zero_point(self.name, attributes["out_zero_point"])
 
     def compute(self, *inputs: Array | None, **attributes: Any) -> list[Array]:
         """[y]: int8."""
@@ -36,7 +38,7 @@ class IntGelu(Operator):
             constants.out_multiplier if multiplier is None else multiplier,
             constants.out_shift if shift is None else shift,
         )
-        return [with_bits(integer_math.clip(y, integer_math.INT8), 8)]
+        return [with_bits(integer_math.clip(y + attributes["out_zero_point"], integer_math.INT8), 8)]
 
     def body(self, graph: Body, inputs: Values, attributes: Attributes) -> Results:
         """The same steps, the polynomial as a table."""
@@ -45,7 +47,8 @@ class IntGelu(Operator):
         constants = integer_math.gelu_constants(attributes["scale"], attributes["out_scale"])
         curve = graph.gelu(graph.rescale([(x, constants.multiplier)], constants.shift, 16), constants)
         factor = constants.out_multiplier if multiplier is None else multiplier
-        return [graph.bits(graph.rescale([(curve, factor)], constants.out_shift if shift is None else shift, 8), 8)]
+        power = constants.out_shift if shift is None else shift
+        return [graph.bits(graph.rescale([(curve, factor)], power, 8, zero_point=attributes["out_zero_point"]), 8)]
 
 
 OPERATOR = IntGelu()

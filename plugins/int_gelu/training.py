@@ -13,4 +13,5 @@ def straight_through(arithmetic: TrainingArithmetic, inputs: Inputs, attributes:
     inner = arithmetic.requantize(arithmetic.dual(x), constants.multiplier, constants.shift, 16)
     first = constants.out_multiplier if multiplier is None else multiplier
     second = constants.out_shift if shift is None else shift
-    return [arithmetic.result(arithmetic.requantize(arithmetic.gelu(inner, constants), first, second, 8))]
+    curve, zero_point = arithmetic.gelu(inner, constants), attributes["out_zero_point"]
+    return [arithmetic.result(arithmetic.requantize(curve, first, second, 8, zero_point))]

@@ -10,6 +10,9 @@ from intaglio.plugins.kernel_check.case import Array, Case, Cases
 from intaglio.plugins.kernel_check.inputs import Random, Sizes, factors, int8s, int32s
 
 
+ACTIVATED = 4  # optional inputs up to those after an activation, without a gate
+
+
 def cases(sizes: Sizes, random: Random) -> Cases:
     """Every epilogue; a feed-forward layer, the same with odd lengths, and the columns of a vocabulary."""
     epilogues = ((8, ""), (8, "gelu"), (16, ""), (32, ""))
@@ -21,6 +24,8 @@ def cases(sizes: Sizes, random: Random) -> Cases:
                 x = int8s(random, 1, rows, inner)
                 for final in _factors(random, (rows, columns), bits, activation):
                     attributes = {"bits": bits, "activation": activation, "out_scale": 0.05}
+                    if activation and len(final) == ACTIVATED:
+                        attributes["out_zero_point"] = -112
                     yield Case("IntLinear", (x, weight, bias, *final), attributes)
     x, weight = int8s(random, 8, sizes.hidden), int8s(random, sizes.hidden, sizes.vocabulary)
     bias = int32s(random, sizes.vocabulary, bits=18)

@@ -74,16 +74,25 @@ void activate(int32_t* sums, int64_t rows, const Factors& factors, const GeluVec
     activate<false>(sums, rows, factors, constants);
 }
 
+// What i-GELU gave, requantised to 8 bits.
+template <bool NARROWING>
+void round_activated(const int32_t* curve, int64_t rows, Columns n, const Factors& out, I32 zero_point, int8_t* y, int64_t stride) {
+    for (int64_t r = 0; r < rows; ++r, curve += PANEL, y += stride) {
+        put(y, clip16(scaled<NARROWING>(load32(curve), out.first)) + zero_point, n.first);
+        put(y + LANES, clip16(scaled<NARROWING>(load32(curve + LANES), out.second)) + zero_point, n.second);
+    }
+}
+
 // i-GELU of the requantised sums, requantised to 8 bits without leaving the registers.
 template <bool NARROWING>
 void activate_short(const int32_t* sums, int64_t rows, Columns n, const Factors& factors, const GeluVectors& constants,
-                    const ShortFactors& first_out, const ShortFactors& second_out, int8_t* y, int64_t stride) {
+                    const ShortFactors& first_out, const ShortFactors& second_out, I32 zero_point, int8_t* y, int64_t stride) {
     const Requantizer first = factors.first, second = factors.second;
     for (int64_t r = 0; r < rows; ++r, sums += PANEL, y += stride) {
         const I16 v = narrow(scaled<NARROWING>(load32(sums), first), scaled<NARROWING>(load32(sums + LANES), second));
         const I16 curve = gelu(v, constants);
-        put(y, requantize(low32(curve), first_out), n.first);
-        put(y + LANES, requantize(high32(curve), second_out), n.second);
+        put(y, requantize(low32(curve), first_out) + zero_point, n.first);
+        put(y + LANES, requantize(high32(curve), second_out) + zero_point, n.second);
     }
 }
 
@@ -138,20 +147,22 @@ void finish_panel(const Multiply& multiply, const Epilogue& epilogue, int64_t co
             });
             return;
         }
+        const I32 zero_point = set32(epilogue.out_zero_point);
         if (is_short(out_multiplier, out_shift, smaller(PANEL, left))) {
             const ShortFactors first = short_factors(take(out_multiplier, n.first), take(out_shift, n.first));
             const ShortFactors second =
                 short_factors(take(out_multiplier + LANES, n.second), take(out_shift + LANES, n.second));
             const auto activated = factors.narrowing ? activate_short<true> : activate_short<false>;
             multiply([&](int32_t* sums, int64_t row, int64_t rows) {
-                activated(sums, rows, n, factors, constants, first, second, y8 + row * columns, columns);
+                activated(sums, rows, n, factors, constants, first, second, zero_point, y8 + row * columns, columns);
             });
             return;
         }
         const Factors out = panel_factors(out_multiplier, out_shift, n);
+        const auto finish = out.narrowing ? round_activated<true> : round_activated<false>;
         multiply([&](int32_t* sums, int64_t row, int64_t rows) {
             activate(sums, rows, factors, constants);
-            rescale(sums, rows, n, out, y8 + row * columns, columns);
+            finish(sums, rows, n, out, zero_point, y8 + row * columns, columns);
         });
     } else if (epilogue.residual != nullptr) {
         const int32_t* const multiple = epilogue.multiple + column;

@@ -55,14 +55,16 @@ extern "C" __global__ void __launch_bounds__(THREADS) int_linear_8(
 }
 
 // y: int8 [m, n], of gelu. The sums are requantised to i-GELU's inner scale; saturation, normalize, square_shift and coefficient are
-// its constants, out_multiplier and out_shift bring its result to 8 bits.
+// its constants, out_multiplier and out_shift bring its result to 8 bits, with out_zero - 128 for 0.
 extern "C" __global__ void __launch_bounds__(THREADS) int_linear_gelu(
     const int8_t* x, const int8_t* weight, const int32_t* bias, const int32_t* multiplier, const int32_t* shift,
     int32_t m, int32_t k, int32_t n, int32_t few, int32_t multipliers, int32_t shifts,
-    int32_t saturation, int32_t normalize, int32_t square_shift, int32_t coefficient, int32_t out_multiplier, int32_t out_shift, int8_t* y) {
+    int32_t saturation, int32_t normalize, int32_t square_shift, int32_t coefficient, int32_t out_multiplier, int32_t out_shift,
+    int32_t out_zero, int8_t* y) {
     __shared__ __align__(128) int8_t shared[gemm::SHARED_BYTES];
     const intaglio::GeluConstants constants = {0, 0, saturation, normalize, square_shift, coefficient, out_multiplier, out_shift};
-    linear(shared, x, weight, m, k, n, few, epilogue::Gelu{bias, {multiplier, shift, multipliers, shifts}, constants, {}}, y);
+    const epilogue::Gelu activated = {bias, {multiplier, shift, multipliers, shifts}, constants, {}, out_zero - 128};
+    linear(shared, x, weight, m, k, n, few, activated, y);
 }
 
 // The same with factors for each column at the end.
@@ -70,11 +72,13 @@ extern "C" __global__ void __launch_bounds__(THREADS) int_linear_gelu_channels(
     const int8_t* x, const int8_t* weight, const int32_t* bias, const int32_t* multiplier, const int32_t* shift,
     const int32_t* out_multiplier, const int32_t* out_shift,
     int32_t m, int32_t k, int32_t n, int32_t few, int32_t multipliers, int32_t shifts,
-    int32_t saturation, int32_t normalize, int32_t square_shift, int32_t coefficient, int32_t out_multipliers, int32_t out_shifts, int8_t* y) {
+    int32_t saturation, int32_t normalize, int32_t square_shift, int32_t coefficient, int32_t out_multipliers, int32_t out_shifts,
+    int32_t out_zero, int8_t* y) {
     __shared__ __align__(128) int8_t shared[gemm::SHARED_BYTES];
     const intaglio::GeluConstants constants = {0, 0, saturation, normalize, square_shift, coefficient, 0, 0};
     const epilogue::Factors out = {out_multiplier, out_shift, out_multipliers, out_shifts};
-    linear(shared, x, weight, m, k, n, few, epilogue::Gelu{bias, {multiplier, shift, multipliers, shifts}, constants, out}, y);
+    const epilogue::Gelu activated = {bias, {multiplier, shift, multipliers, shifts}, constants, out, out_zero - 128};
+    linear(shared, x, weight, m, k, n, few, activated, y);
 }
 
 // y: int8 [m, n], of gelu with factors for each column, times gate: int32 [m, n], by the gate's factors.
@@ -89,7 +93,7 @@ extern "C" __global__ void __launch_bounds__(THREADS, 2) int_linear_gelu_gate(
     __shared__ __align__(128) int8_t shared[gemm::SHARED_BYTES];
     const intaglio::GeluConstants constants = {0, 0, saturation, normalize, square_shift, coefficient, 0, 0};
     const epilogue::Factors out = {out_multiplier, out_shift, out_multipliers, out_shifts};
-    const epilogue::Gelu activated = {bias, {multiplier, shift, multipliers, shifts}, constants, out};
+    const epilogue::Gelu activated = {bias, {multiplier, shift, multipliers, shifts}, constants, out, 0};
     const epilogue::Factors scale = {gate_multiplier, gate_shift, gate_multipliers, gate_shifts};
     linear(shared, x, weight, m, k, n, few, epilogue::Gated{activated, gate, scale, int64_t(m) * n}, y);
 }

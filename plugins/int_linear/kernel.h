@@ -14,6 +14,7 @@ struct Epilogue {
     const int32_t *multiplier, *shift;          // not read with 32 bits
     const GeluConstants* gelu;                  // null, or with 8 bits: requantised to 16 bits, then i-GELU, and then
     const int32_t *out_multiplier, *out_shift;  // requantised by these, not read without gelu
+    int out_zero_point = 0;                     // with gelu, without a gate: added to the results, -128..127
     const int32_t* gate = nullptr;              // null, or with gelu: [rows, columns], times which the results are
     const int32_t *gate_multiplier = nullptr, *gate_shift = nullptr;  // requantised to 8 bits by these
     const int32_t* residual = nullptr;  // null, or with 16 bits: [rows, columns], to which the results are added

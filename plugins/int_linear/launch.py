@@ -28,6 +28,7 @@ from intaglio.plugins.cuda.launching.geometry import (
     limits_around,
     product,
 )
+from intaglio.plugins.integer_math import INT8
 from intaglio.plugins.int_linear.signature import GATE, OUT_FACTORS, RESIDUAL, SIGNATURE
 from intaglio.plugins.int_linear.spec import gelu_constants
 from intaglio.plugins.signature import FACTORS
@@ -68,6 +69,8 @@ def _launch(inputs: Tensors, attributes: Attributes, few: Length) -> Launch:
         if "gate" in given:
             entry = "int_linear_gelu_gate"
             scalars += _lengths(given, GATE[1:])
+        else:
+            scalars.append(attributes["out_zero_point"] - INT8[0])  # scalars are not negative
     elif "residual" in given:
         entry = "int_linear_16_residual"
         scalars += _lengths(given, RESIDUAL[1:])

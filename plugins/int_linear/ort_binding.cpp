@@ -14,8 +14,10 @@ public:
         : kernel_(int_linear_kernel(node.isa())),
           bits_(int(node.integer("bits"))),
           gelu_(node.text("activation") == "gelu"),
-          constants_(gelu_ ? inner_constants(node.real("out_scale")) : GeluConstants{}) {
+          constants_(gelu_ ? inner_constants(node.real("out_scale")) : GeluConstants{}),
+          out_zero_point_(zero_point(node, "out_zero_point")) {
         if (gelu_ && bits_ != 8) throw Error("activation: 'gelu' with bits=" + std::to_string(bits_) + ", expected bits=8");
+        if (out_zero_point_ != 0 && !gelu_) throw Error("out_zero_point without an activation, expected 0");
         const Tensor weight = node.constant(1), bias = node.constant(2);
         if (!weight || !bias) return;
         check_weight(weight, bias);
@@ -49,7 +51,7 @@ public:
         const Dyadic otherwise = {constants_.out_multiplier, constants_.out_shift};
         const Factors out(context.input(5), context.input(6), columns, otherwise);
         Epilogue epilogue = {bits_, factors.multiplier(), factors.shift(), gelu_ ? &constants_ : nullptr,
-                             out.multiplier(), out.shift()};
+                             out.multiplier(), out.shift(), out_zero_point_};
         std::optional<Factors> gated;
         if (gate) {
             gated.emplace(context.input(8), context.input(9), columns, Dyadic{0, 0});
@@ -98,6 +100,7 @@ private:
         }
         if (!gate) return;
         if (!gelu_) throw Error("gate without an activation, expected activation='gelu'");
+        if (out_zero_point_ != 0) throw Error("out_zero_point with a gate, expected 0");
         if (gate.shape != shape) throw Error("gate: shape " + gate.shape.text() + ", expected that of y, " + shape.text());
     }
 
@@ -129,6 +132,7 @@ private:
     int bits_;
     bool gelu_;
     GeluConstants constants_;
+    int out_zero_point_;
     Buffer packed_;  // the weight and the bias where both are constants of the graph
 };
 

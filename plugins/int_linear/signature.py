@@ -26,6 +26,7 @@ SIGNATURE = Signature(
         Attribute("bits", int, 8, choices=(8, 16, 32)),
         Attribute("activation", str, "", choices=("", "gelu")),
         Attribute("out_scale", float, 1.0),
+        Attribute("out_zero_point", int, 0),
     ),
     groups=(
         Group(FACTORS, unused=(ACCUMULATOR,)),

@@ -5,7 +5,7 @@
     bits=16: 16-bit values, clip(round(accumulator·multiplier / 2^shift))
     bits=8:  the same in 8 bits
     activation="gelu": the 16-bit values, which lie at i-GELU's inner scale of out_scale, through i-GELU to 8 bits,
-             by out_multiplier and out_shift where they are given
+             by out_multiplier and out_shift where they are given, plus out_zero_point, the integer that stands for 0
     gate: what the activation gave, times the gate of a gated feed-forward layer, by gate_multiplier and gate_shift to
              8 bits
     residual: the 16-bit values times `multiple`, added to an int32 residual stream that is not rounded; modulo 2^32
@@ -47,6 +47,7 @@ class IntLinear(Operator):
         super().check(inputs, attributes)
         check_factors(self.name, inputs[3], attributes)
         check_gate_and_residual(inputs, attributes)
+        check_out_zero_point(inputs, attributes)
         if attributes["activation"]:
             gelu_constants(attributes)
 
@@ -91,7 +92,8 @@ class IntLinear(Operator):
         constants = gelu_constants(attributes)
         curve = graph.gelu(graph.rescale(terms, shift, 16, bias), constants)
         factor = constants.out_multiplier if out_multiplier is None else out_multiplier
-        y = graph.rescale([(curve, factor)], constants.out_shift if out_shift is None else out_shift, bits)
+        power = constants.out_shift if out_shift is None else out_shift
+        y = graph.rescale([(curve, factor)], power, bits, zero_point=attributes["out_zero_point"])
         if gate is not None and gate_multiplier is not None and gate_shift is not None:
             limited = graph.clip(graph.wide(gate), integer_math.INT16)
             y = graph.rescale([(graph.multiply(graph.wide(y), limited), gate_multiplier)], gate_shift, bits)
@@ -122,6 +124,15 @@ def check_gate_and_residual(inputs: Inputs, attributes: Attributes) -> None:
             check_shape_of("IntLinear", name, each.shape, "y", shape)
 
 
+def check_out_zero_point(inputs: Inputs, attributes: Attributes) -> None:
+    """Raise `GraphError` for one beyond 8 bits, or where y is not what an activation gives."""
+    zero_point, gated = attributes["out_zero_point"], inputs[7] is not None
+    integer_math.check_zero_point("IntLinear", zero_point)
+    if zero_point and (gated or not attributes["activation"]):
+        where = "with a gate" if gated else "without an activation"
+        raise GraphError(f"IntLinear: out_zero_point={zero_point} {where}, expected 0.")
+
+
 def gelu_constants(attributes: Attributes) -> integer_math.GeluConstants:
     """Those of the epilogue, whose input lies at the inner scale already."""
     inner = integer_math.gelu_inner_scale(attributes["out_scale"])
@@ -146,4 +157,5 @@ def finish(accumulator: integer_math.Integers, given: Sequence[Array | None], at
             np.int64(constants.out_multiplier) if out_multiplier is None else out_multiplier,
             np.int64(constants.out_shift) if out_shift is None else out_shift,
         )
+        y = y + attributes["out_zero_point"]
     return with_bits(integer_math.clip(y, LIMITS[bits]), bits)

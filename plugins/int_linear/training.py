@@ -59,7 +59,8 @@ def finish(arithmetic: TrainingArithmetic, value: Dual, factors: Inputs, attribu
         constants = gelu_constants(attributes)
         first = constants.out_multiplier if out_multiplier is None else out_multiplier
         second = constants.out_shift if out_shift is None else out_shift
-        value = arithmetic.requantize(arithmetic.gelu(value, constants), first, second, bits)
+        curve, zero_point = arithmetic.gelu(value, constants), attributes["out_zero_point"]
+        value = arithmetic.requantize(curve, first, second, bits, zero_point)
     return arithmetic.result(value)
 
 

@@ -36,6 +36,13 @@ private:
     PerChannelValues multiplier_, shift_;
 };
 
+// The attribute of that name: the integer of 8 bits that stands for 0.
+inline int zero_point(const Node& node, const char* name) {
+    const int64_t value = node.integer(name);
+    if (value < -128 || value > 127) throw Error(std::string(name) + ": " + std::to_string(value) + ", expected -128 to 127");
+    return int(value);
+}
+
 // Throws Error unless every multiplier of a term of a sum is below 2^30 in magnitude, so that the sum stays in 64 bits.
 inline void check_term_multiplier(const char* name, const Tensor& multiplier) {
     constexpr int32_t LIMIT = 1 << 30;

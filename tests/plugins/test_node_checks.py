@@ -50,6 +50,22 @@ REFUSED: dict[str, Case] = {
     "IntLinear: a gate without an activation, expected activation='gelu'": Case(
         "IntLinear", (X8, W8, int32(*[0] * 4), *[ONE] * 4, int32(*[0] * 8).reshape(2, 4), ONE, ONE), {}
     ),
+    "IntLinear: out_zero_point=-3 without an activation, expected 0": Case(
+        "IntLinear", (X8, W8, int32(*[0] * 4), ONE, ONE), {"out_zero_point": -3}
+    ),
+    "IntLinear: out_zero_point=-3 with a gate, expected 0": Case(
+        "IntLinear",
+        (X8, W8, int32(*[0] * 4), *[ONE] * 4, int32(*[0] * 8).reshape(2, 4), ONE, ONE),
+        {"activation": "gelu", "out_scale": 0.1, "out_zero_point": -3},
+    ),
+    "IntLinear: out_zero_point=128, expected -128 to 127": Case(
+        "IntLinear",
+        (X8, W8, int32(*[0] * 4), ONE, ONE),
+        {"activation": "gelu", "out_scale": 0.1, "out_zero_point": 128},
+    ),
+    "IntGelu: out_zero_point=-129, expected -128 to 127": Case(
+        "IntGelu", (X32,), {"scale": 0.1, "out_scale": 0.1, "out_zero_point": -129}
+    ),
     "IntLinear: a residual with bits=8, expected 16": Case(
         "IntLinear", (X8, W8, int32(*[0] * 4), ONE, ONE, *[None] * 5, int32(*[0] * 8).reshape(2, 4), ONE), {}
     ),

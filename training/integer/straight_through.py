@@ -51,11 +51,15 @@ class StraightThroughArithmetic(TrainingArithmetic):
         made: Tensor = StraightThrough.apply(*value)  # type: ignore[no-untyped-call]
         return made
 
-    def requantize(self, value: Dual, multiplier: Tensor | int, shift: Tensor | int, bits: int) -> Dual:
+    def requantize(
+        self, value: Dual, multiplier: Tensor | int, shift: Tensor | int, bits: int, zero_point: int = 0
+    ) -> Dual:
         """See the base class; the gradient is 0 where the value is clipped."""
-        bounds = LIMITS[bits]
+        low, high = LIMITS[bits]
+        bounds = low - zero_point, high - zero_point
         cut = (value.real * _ratio(multiplier, shift)).clamp(*bounds)
-        return Dual(cut, exact.requantize(value.integers, _factor(multiplier), _factor(shift), bounds))
+        whole = exact.requantize(value.integers, _factor(multiplier), _factor(shift), bounds)
+        return Dual(cut + zero_point, whole + zero_point)
 
     def weighted_sum(self, terms: Sequence[tuple[Dual, Tensor]], shift: Tensor, bits: int) -> Dual:
         """Exact in 64 bits for two terms of IntAdd."""

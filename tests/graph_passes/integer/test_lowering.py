@@ -7,6 +7,7 @@ from typing import Any
 
 import numpy as np
 import numpy.typing as npt
+import onnx
 import onnx_ir as ir
 import pytest
 from observed import ATTENTION, OUTPUT, WHERE, lower, run_integer, values
@@ -181,6 +182,24 @@ def test_single_head_attention_becomes_softmax_and_products(encoder: Encoder, fe
     }
     AuditIntegerOnly()(model)
     close(model, feeds, expected, 0.25)
+
+
+def test_gelu_for_a_linear_layer_uses_all_8_bits(encoder: Encoder, feeds: Feeds) -> None:
+    model = encoder()
+    lower(model, feeds, equalize=True)
+    (gelu,) = (node for node in model.graph if node.attributes.get_string("activation", ""))
+    assert gelu.attributes.get_int("out_zero_point") < -64
+    graph = ir.to_proto(model)
+    graph.graph.output.append(onnx.helper.make_tensor_value_info(gelu.outputs[0].name, onnx.TensorProto.INT8, None))
+    with_integers = ir.from_proto(graph)
+    assert [run_integer(with_integers, feeds)[1].min(), run_integer(with_integers, feeds)[1].max()] == [-128, 127]
+
+
+def test_gelu_with_two_scales_has_no_zero_point(encoder: Encoder, feeds: Feeds) -> None:
+    output = change(OUTPUT, "d = MatMul(a, wd)", "at = Tanh(a) ag = Add(a, at) d = MatMul(ag, wd)")
+    model = encoder(output=output)
+    lower(model, feeds)
+    assert not any(node.attributes.get_int("out_zero_point", 0) for node in model.graph)
 
 
 def test_gelu_with_other_consumers_is_not_fused(encoder: Encoder, feeds: Feeds) -> None:

@@ -41,7 +41,9 @@ def test_every_factor_of_a_channel_takes_16_bits_to_8_as_the_reference_does(run,
     ends = (np.full(len(shifts), bound, np.int32) for bound in (-4000, 4000))  # of the 16 bits: -32768 and 32767
     for each in (bias, *ends):
         check(run, Case("IntLayerNorm", (x, weight, each, *factors, None, None, None, None), attributes, 2))
-    check(run, Case("IntGelu", (x, *factors), {"scale": 1e-4, "out_scale": 0.03}))
+    for zero_point in (0, -128, 127):
+        attributes = {"scale": 1e-4, "out_scale": 0.03, "out_zero_point": zero_point}
+        check(run, Case("IntGelu", (x, *factors), attributes))
 
 
 @pytest.mark.parametrize("channels", [512, 1024])

@@ -279,7 +279,9 @@ def test_gelu_of_every_16_bit_value(check, out_scale):
     """Scales at which the first requantisation narrows, keeps, and widens the values."""
     x = int32(np.arange(-32768, 32768)).reshape(64, 1024)
     for scale in (1e-5, 1e-3, 0.3):
-        check(Case("IntGelu", (x, None, None), {"scale": scale, "out_scale": out_scale}))
+        for zero_point in (0, -128, 127):
+            attributes = {"scale": scale, "out_scale": out_scale, "out_zero_point": zero_point}
+            check(Case("IntGelu", (x, None, None), attributes))
 
 
 def test_gelu_with_every_output_shift(check):
@@ -288,4 +290,4 @@ def test_gelu_with_every_output_shift(check):
     for multiplier in (2**31 - 1, -(2**31), 3):
         for shift in (np.arange(63), np.arange(33, 63).repeat(3)[:63], np.array([30])):
             case = (x, int32([multiplier]), int32(shift))
-            check(Case("IntGelu", case, {"scale": 1e-5, "out_scale": 0.05}))
+            check(Case("IntGelu", case, {"scale": 1e-5, "out_scale": 0.05, "out_zero_point": -111}))

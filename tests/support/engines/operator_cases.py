@@ -87,10 +87,15 @@ def int_add(random: Random) -> Case:
     return Case("IntAdd", inputs, {"bits": int(random.choice([8, 16]))})
 
 
+def zero_point(random: Random) -> dict[str, int]:
+    """Mostly one, of all that 8 bits have."""
+    return {"out_zero_point": int(random.integers(-128, 128))} if random.random() < 0.7 else {}
+
+
 def int_gelu(random: Random) -> Case:
     """Any int32, with input scales of 8, 16 and 32 bits."""
     channels = width(random)
-    attributes = {"scale": scale(random, 1e-9, 1), "out_scale": scale(random, 0.03, 10)}
+    attributes = {"scale": scale(random, 1e-9, 1), "out_scale": scale(random, 0.03, 10), **zero_point(random)}
     final = factors(random, channels, random.random() < 0.5) if random.random() < 0.5 else (None, None)
     return Case("IntGelu", (int32(random, *leading(random), channels), *final), attributes)
 
@@ -156,6 +161,8 @@ def int_linear(random: Random) -> Case:
     rows = leading(random)
     if final[2] is not None and random.random() < 0.5:
         final = (*final, int32(random, *rows, n), *factors(random, n, random.random() < 0.8))
+    elif activation:
+        attributes |= zero_point(random)
     elif bits == "16" and random.random() < 0.5:
         multiple = 2 ** random.integers(0, 16, n if random.random() < 0.8 else 1).astype(np.int32)
         final = (*final, None, None, None, int32(random, *rows, n), multiple)
