@@ -65,7 +65,8 @@ class FunctionBody(BodyArithmetic):
     ) -> ir.Value:
         """round((Σ x·multiplier + bias·multiplier) / 2^shift), halves up, limited to 8 bits as int8, to 16 as int32.
 
-        The bias has the multiplier of the first term; a zero point is added before the limits. Casts of non-negative values round down, so no Floor is needed.
+        The bias has the multiplier of the first term; a zero point is added before the limits. Casts of non-negative
+        values round down, so no Floor is needed.
         """
         if bias is not None:
             terms = [*terms, (bias, terms[0][1])]

@@ -27,8 +27,8 @@ class IntegerLinear(Pass):
     """DQ(x)·DQ(W) [+ bias] → Q, and → Q → DQ → Gelu → Q, become one IntLinear each.
 
     1. W is a constant int8 [inputs, outputs] with a scale per column or one for all; x has one scale.
-    2. The bias is rounded to int32 at the accumulator's scale, far below one step of x·W. What a zero point of x adds to
-       the sums, the same for every row, is taken from it.
+    2. The bias is rounded to int32 at the accumulator's scale, far below one step of x·W. What a zero point of x adds
+       to the sums, the same for every row, is taken from it.
     3. Left, with the reason: x or outputs that are not in Q/DQ form.
     """
 

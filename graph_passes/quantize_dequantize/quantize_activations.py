@@ -21,7 +21,7 @@ from intaglio.plugins.integer_math import gelu_inner_scale, gelu_out_scale
 
 FLOATS = {ir.DataType.FLOAT, ir.DataType.FLOAT16}
 PRODUCTS = {"MatMul"}
-LONGEST = 2**15  # rows of a weight whose sums, times a zero point, a bias can take
+LONGEST = 2**15  # rows of such a weight
 # Operators that use their input without rounding.
 EXACT = {"Softmax", "Expand", "QuantizeLinear", "DequantizeLinear", *LAYOUT}
 
@@ -222,16 +222,23 @@ def _scale(value: ir.Value, bits: int, per_channel: bool = False) -> npt.NDArray
 
 
 def _is_gelu_for_linear(value: ir.Value) -> bool:
-    """Whether the value is a GELU's, maybe with a factor per channel, and goes to linear layers, their biases' business."""
+    """Whether the value is a GELU's, maybe with a factor per channel, and only goes to linear layers of constant weights."""
     node = value.producer()
     if node is not None and node.op_type == "Mul":
-        inner = next((each for each in node.inputs if each is not None and channel_factors(node, each) is not None), None)
+        inner = next(
+            (each for each in node.inputs if each is not None and channel_factors(node, each) is not None), None
+        )
         node = None if inner is None or len(inner.uses()) != 1 else inner.producer()
     if node is None or node.op_type != "Gelu" or value.is_graph_output():
         return False
-    weights = [quantized(user.inputs[1]) for user, index in value.uses() if user.op_type == "MatMul" and index == 0]
-    shapes = [weight.integers.shape for weight in weights if weight is not None and constant(weight.integers)]
-    return len(shapes) == len(value.uses()) and all(each is not None and int(each[0]) <= LONGEST for each in shapes)
+    return all(user.op_type == "MatMul" and index == 0 and _is_short(user.inputs[1]) for user, index in value.uses())
+
+
+def _is_short(weight: ir.Value | None) -> bool:
+    """Whether it is constant, in 8 bits, and of so few rows that a bias can take its sums times a zero point."""
+    known = quantized(weight)
+    tensor = None if known is None else constant(known.integers)
+    return tensor is not None and int(tensor.shape[0]) <= LONGEST
 
 
 def _asymmetric(value: ir.Value) -> tuple[npt.NDArray[np.float32], int]:

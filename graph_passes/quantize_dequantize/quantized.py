@@ -126,7 +126,9 @@ class Writer:
         name = f"{value.name}_int{bits}"
         constants = [self.constant(scale, f"{name}.scale")]
         if zero_point:
-            constants.append(self.constant(np.full(scale.shape, zero_point, DTYPES[bits].numpy()), f"{name}.zero_point"))
+            constants.append(
+                self.constant(np.full(scale.shape, zero_point, DTYPES[bits].numpy()), f"{name}.zero_point")
+            )
         axis = {"axis": -1} if scale.ndim else {}
         attributes = {**axis, "output_dtype": int(DTYPES[bits])}
         quantize = ir.node("QuantizeLinear", [value, *constants], attributes, name=self.names.new(name))

@@ -2,8 +2,8 @@
 
 The input is requantised to 16 bits at a scale that is fine enough for the output and wide enough for erf's curve, the
 polynomial is computed there, and the result is requantised to 8 bits, with a factor per channel if given (which
-spreads outliers into the rows of the next weight). GELU's results end at -0.17 below: with a zero point, the integer that
-stands for 0, nearly all of the 8 bits lie above.
+spreads outliers into the rows of the next weight). GELU's results end at -0.17 below: with a zero point, the integer
+that stands for 0, nearly all of the 8 bits lie above.
 """
 
 from __future__ import annotations

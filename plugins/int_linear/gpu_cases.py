@@ -9,7 +9,6 @@ import numpy as np
 from intaglio.plugins.kernel_check.case import Array, Case, Cases
 from intaglio.plugins.kernel_check.inputs import Random, Sizes, factors, int8s, int32s
 
-
 ACTIVATED = 4  # optional inputs up to those after an activation, without a gate
 
 

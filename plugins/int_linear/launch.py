@@ -28,9 +28,9 @@ from intaglio.plugins.cuda.launching.geometry import (
     limits_around,
     product,
 )
-from intaglio.plugins.integer_math import INT8
 from intaglio.plugins.int_linear.signature import GATE, OUT_FACTORS, RESIDUAL, SIGNATURE
 from intaglio.plugins.int_linear.spec import gelu_constants
+from intaglio.plugins.integer_math import INT8
 from intaglio.plugins.signature import FACTORS
 
 THREADS = 128  # as in cuda/gemm.cuh
