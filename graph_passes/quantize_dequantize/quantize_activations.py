@@ -222,7 +222,7 @@ def _scale(value: ir.Value, bits: int, per_channel: bool = False) -> npt.NDArray
 
 
 def _is_gelu_for_linear(value: ir.Value) -> bool:
-    """Whether the value is a GELU's, maybe with a factor per channel, and only goes to linear layers of constant weights."""
+    """Whether the value is a GELU's, maybe with a factor per channel, and goes to linear layers alone."""
     node = value.producer()
     if node is not None and node.op_type == "Mul":
         inner = next(
@@ -238,7 +238,7 @@ def _is_short(weight: ir.Value | None) -> bool:
     """Whether it is constant, in 8 bits, and of so few rows that a bias can take its sums times a zero point."""
     known = quantized(weight)
     tensor = None if known is None else constant(known.integers)
-    return tensor is not None and int(tensor.shape[0]) <= LONGEST
+    return tensor is not None and len(tensor.numpy()) <= LONGEST
 
 
 def _asymmetric(value: ir.Value) -> tuple[npt.NDArray[np.float32], int]:
